@@ -1,0 +1,124 @@
+"""Every exception of hfta_nb.
+
+Each carries the same five facts, so that a person reading the last line of a
+traceback knows what to do: what went wrong, where, what was got, what is
+accepted, and the remedy.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "DataError",
+    "DeviceError",
+    "EventError",
+    "FamilyError",
+    "FusionError",
+    "GridError",
+    "HftaError",
+    "MemberError",
+    "OptimError",
+    "StoreError",
+    "StudyError",
+    "WorkerError",
+]
+
+_MISSING = object()
+
+
+class HftaError(Exception):
+    """Base of all errors that hfta_nb raises on purpose.
+
+    Args:
+        what: one sentence saying what went wrong.
+        where: the axis, member, parameter path, file or field concerned.
+        got: the offending value; shown by ``repr``, shortened to 200 characters.
+        accepted: what would have been accepted.
+        remedy: what to do now.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str = "",
+        got: object = _MISSING,
+        accepted: str = "",
+        remedy: str = "",
+    ) -> None:
+        self.what = what
+        self.where = where
+        self.got = "" if got is _MISSING else _shorten(repr(got))
+        self.accepted = accepted
+        self.remedy = remedy
+        super().__init__(self.message)
+
+    @property
+    def message(self) -> str:
+        """The whole message on one line."""
+        parts = [f"{self.where}: {self.what}" if self.where else self.what]
+        if self.got:
+            parts.append(f"got {self.got}")
+        if self.accepted:
+            parts.append(f"accepted: {self.accepted}")
+        if self.remedy:
+            parts.append(self.remedy)
+        return "; ".join(parts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exception pickles by its positional args, which would lose the fields.
+        return (_rebuild, (type(self), dict(self.__dict__), self.args))
+
+
+def _rebuild(cls: type[HftaError], state: dict[str, object], args: tuple[object, ...]) -> HftaError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+def _shorten(text: str, limit: int = 200) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+class GridError(HftaError, ValueError):
+    """An axis, its name, its kind or its values can't be used."""
+
+
+class FamilyError(HftaError, ValueError):
+    """A family is unknown, or its recipe can't be used."""
+
+
+class DataError(HftaError, ValueError):
+    """A data set is unknown, or its contents can't be used."""
+
+
+class FusionError(HftaError, ValueError):
+    """Modules can't be fused, or an array is used in a way that its members don't allow."""
+
+
+class MemberError(HftaError, RuntimeError):
+    """An exception inside one member's forward, loss or metric."""
+
+
+class OptimError(HftaError, ValueError):
+    """A hyperparameter of an optimizer or lr scheduler can't be used."""
+
+
+class EventError(HftaError, ValueError):
+    """A record is not an event or a request that this version knows."""
+
+
+class StoreError(HftaError, OSError):
+    """A saved run is missing, incomplete or of another version."""
+
+
+class StudyError(HftaError, RuntimeError):
+    """A study was asked for something that its state doesn't allow."""
+
+
+class DeviceError(HftaError, RuntimeError):
+    """A device is missing or can't hold what was asked of it."""
+
+
+class WorkerError(HftaError, RuntimeError):
+    """The worker process died, or answered with an error."""

@@ -1,0 +1,398 @@
+"""Frozen records of what happened in a run, the requests a person may post, and the mailbox between.
+
+These are the only two seams of a run: events come out (an iterator of `Event`) and requests go
+in (`Control`). Both are plain data with a JSON form in both directions, so that a live view, a
+log file and the replay of a finished run are fed by the same code. No tensors, modules or
+widgets cross them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import queue
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from hfta_nb.errors import EventError
+
+Json: TypeAlias = "None | bool | int | float | str | tuple[Json, ...]"
+"""A value of a grid axis: a scalar, or a tuple of such."""
+
+# States of a variant and of a run. A run is never WAITING, PRUNED or DIVERGED.
+WAITING = "WAITING"
+RUNNING = "RUNNING"
+PAUSED = "PAUSED"
+STOPPED = "STOPPED"
+COMPLETE = "COMPLETE"
+PRUNED = "PRUNED"
+DIVERGED = "DIVERGED"
+FAILED = "FAILED"
+FINAL_STATES = frozenset({STOPPED, COMPLETE, PRUNED, DIVERGED, FAILED})
+
+
+@dataclass(frozen=True, slots=True)
+class VariantRecord:
+    """A variant as an event tells of it: its number, its values per axis, its seed."""
+
+    id: int
+    config: dict[str, Json]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """Variants that train together in one array.
+
+    Attributes:
+        index: number of the group, from 0.
+        variants: ids of its variants, in the order of the array's member axis.
+        reason: why these are not with the variants of an earlier group; empty for the first.
+        parameters: number of parameters of one member.
+        memory_bytes: estimate of the memory that one member needs while training.
+        strategy: how it is to be trained, "fused" or "in turn", and why.
+    """
+
+    index: int
+    variants: tuple[int, ...]
+    reason: str
+    parameters: int
+    memory_bytes: int
+    strategy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened.
+
+    Attributes:
+        time_s: when, in seconds since the epoch (`time.time`).
+    """
+
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted(Event):
+    """The first event of a run: everything a view needs to lay itself out.
+
+    `metrics` are the names that `EpochDone.metrics` will carry, "train_loss" and "val_loss" among
+    them; `monitor` is the one that decides which epoch is best, in `direction` ("minimize" or
+    "maximize"). `axes` holds the values of each swept axis in order.
+    """
+
+    run_id: str
+    family: str
+    data: str
+    device: str
+    device_name: str
+    dtype: str
+    epochs: int
+    threads: int
+    directory: str
+    axes: dict[str, tuple[Json, ...]]
+    variants: tuple[VariantRecord, ...]
+    metrics: tuple[str, ...]
+    monitor: str
+    direction: str
+    resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMade(Event):
+    """How the variants were grouped."""
+
+    groups: tuple[GroupRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChanged(Event):
+    """What the run is busy with: "building", "tuning", "training", "saving"."""
+
+    group: int
+    phase: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedMeasured(Event):
+    """Speed of a group against training its members one after another, on a short sample.
+
+    Attributes:
+        members: how many members the group had.
+        steps: how many steps of each kind were timed.
+        step_s: one training step of the whole array, in seconds (median).
+        serial_step_s: one step of every member, one after another, as plain modules (median).
+        speedup: `serial_step_s / step_s`.
+        strategy: what was chosen, in words.
+    """
+
+    group: int
+    members: int
+    steps: int
+    step_s: float
+    serial_step_s: float
+    speedup: float
+    strategy: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepsDone(Event):
+    """Progress within an epoch, at most some times a second.
+
+    Attributes:
+        step: optimizer steps of this group so far, of `steps_total`.
+        epochs_done: epochs so far as a fraction, of the epochs planned.
+        samples_per_s: training samples a second, summed over members, since the last such event.
+        elapsed_s: seconds of training so far, pauses left out, over all groups and resumptions.
+        remaining_s: estimate of the seconds left for the whole run at the measured rate.
+        variants: ids of the members still training.
+        train_loss: for each of them, the mean training loss over the steps since the last such event.
+    """
+
+    group: int
+    step: int
+    steps_total: int
+    epochs_done: float
+    samples_per_s: float
+    elapsed_s: float
+    remaining_s: float
+    variants: tuple[int, ...]
+    train_loss: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochDone(Event):
+    """Metrics at the end of an epoch (counted from 1), each with one value per variant."""
+
+    group: int
+    epoch: int
+    step: int
+    variants: tuple[int, ...]
+    metrics: dict[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberImproved(Event):
+    """A variant reached a new best of the monitored metric; its weights of that epoch are kept."""
+
+    variant: int
+    epoch: int
+    metric: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemberChanged(Event):
+    """A variant entered a state, with the reason in words where it ended early."""
+
+    variant: int
+    state: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunChanged(Event):
+    """The run entered a state; on FAILED, `reason` is the error in words and `detail` its traceback."""
+
+    state: str
+    reason: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSampled(Event):
+    """How busy the device is.
+
+    `values` maps a name to a number. Fractions in 0..1: "sm_active", "sm_occupancy",
+    "tensor_active", "dram_active", "gpu_utilization", "core0", "core1", ...; others carry their unit:
+    "memory_bytes", "memory_total_bytes", "process_memory_bytes", "power_w".
+    """
+
+    device: str
+    values: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSaved(Event):
+    """The run can be resumed from here."""
+
+    group: int
+    epoch: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberChecked(Event):
+    """A variant was retrained alone as a plain module and compared with what the run recorded.
+
+    Attributes:
+        epochs: how many epochs were compared.
+        differences: per metric, the largest absolute difference of the two curves.
+        tolerance: the largest difference that counts as equal, for this dtype.
+        equal: whether all differences are within it.
+    """
+
+    variant: int
+    epochs: int
+    differences: dict[str, float]
+    tolerance: float
+    equal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Event):
+    """Nothing happened, the run is alive (while paused, say). Not stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Something a person asks of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(Request):
+    """Halt between two steps, keeping everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume(Request):
+    """Carry on after a pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop(Request):
+    """Stop one variant, or the whole run when `variant` is None. What was learnt so far is kept."""
+
+    variant: int | None = None
+
+
+class Control:
+    """The mailbox of requests: anybody posts, from any thread; the training loop reads between steps.
+
+    Example:
+        >>> control = Control()
+        >>> control.post(Stop(variant=3))
+        >>> control.poll()
+        [Stop(variant=3)]
+    """
+
+    def __init__(self) -> None:
+        self._box: queue.SimpleQueue[Request] = queue.SimpleQueue()
+
+    def post(self, request: Request) -> None:
+        """Leave a request.
+
+        Raises:
+            EventError: it is not a `Request`.
+        """
+        if not isinstance(request, Request):
+            raise EventError("not a request", got=request, accepted=", ".join(_names(Request)))
+        self._box.put(request)
+
+    def pause(self) -> None:
+        self.post(Pause())
+
+    def resume(self) -> None:
+        self.post(Resume())
+
+    def stop(self, variant: int | None = None) -> None:
+        """Stop one variant, or all of them when none is named."""
+        self.post(Stop(variant))
+
+    def poll(self) -> list[Request]:
+        """All requests since the last look, oldest first; never blocks."""
+        found: list[Request] = []
+        while not self._box.empty():
+            found.append(self._box.get())
+        return found
+
+    def wait(self, timeout_s: float) -> list[Request]:
+        """Like `poll`, but wait up to `timeout_s` seconds for the first one."""
+        try:
+            first = self._box.get(timeout=timeout_s)
+        except queue.Empty:
+            return []
+        return [first, *self.poll()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Codec:
+    cls: type
+    hints: dict[str, Any] = field(default_factory=dict)
+
+
+def to_json(record: Event | Request) -> dict[str, Any]:
+    """The record as a dict that `json.dumps` takes; non-finite numbers become "nan", "inf", "-inf"."""
+    body = {f.name: _encode(getattr(record, f.name)) for f in dataclasses.fields(record)}
+    return {"type": type(record).__name__, **body}
+
+
+def from_json(data: dict[str, Any]) -> Event | Request:
+    """The record that `to_json` made this of.
+
+    Unknown fields are dropped, so that an older version reads what a newer one wrote.
+
+    Raises:
+        EventError: the type is unknown, or a field is missing or malformed.
+    """
+    codec = _codecs().get(str(data.get("type")) if isinstance(data, dict) else "")
+    if codec is None:
+        raise EventError("unknown type of record", got=data, accepted=", ".join(sorted(_codecs())))
+    try:
+        body = {k: _decode(v, codec.hints[k]) for k, v in data.items() if k in codec.hints}
+        return typing.cast("Event | Request", codec.cls(**body))
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise EventError(f"malformed record ({error})", where=codec.cls.__name__, got=data) from error
+
+
+def _names(base: type) -> list[str]:
+    return [cls.__name__ for cls in base.__subclasses__()]
+
+
+@functools.cache
+def _codecs() -> dict[str, _Codec]:
+    classes = [*Event.__subclasses__(), *Request.__subclasses__()]
+    return {cls.__name__: _Codec(cls, typing.get_type_hints(cls)) for cls in classes}
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(value)
+    if isinstance(value, tuple | list):
+        return [_encode(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _encode(v) for k, v in value.items()}
+    if dataclasses.is_dataclass(value):
+        return {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return value
+
+
+def _decode(value: Any, hint: Any) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is float:
+        return float(value)
+    if hint in (int, str, bool):
+        if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+            raise TypeError(f"{value!r} is not {hint.__name__}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise TypeError(f"{value!r} is not a list")
+        return tuple(_decode(v, args[0]) for v in value)
+    if origin is dict:
+        return {str(k): _decode(v, args[1]) for k, v in value.items()}
+    if dataclasses.is_dataclass(hint):
+        hints = typing.get_type_hints(hint)
+        return typing.cast(type, hint)(**{k: _decode(v, hints[k]) for k, v in value.items() if k in hints})
+    if origin in (typing.Union, types.UnionType) and set(args) == {int, type(None)}:
+        return None if value is None else _decode(value, int)
+    return tuples(value)
+
+
+def tuples(value: Any) -> Any:
+    """JSON's lists as tuples, all the way down: the form in which axis values are held."""
+    return tuple(tuples(v) for v in value) if isinstance(value, list | tuple) else value

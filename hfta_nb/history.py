@@ -1,0 +1,207 @@
+"""Events folded into the state of a run: the one place that knows what a stream of events means.
+
+The live view, the leaderboard, the figures, the command line and the replay of a saved run all
+read a `History`, so that none of them can disagree.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from hfta_nb import events as ev
+from hfta_nb.events import Event, Json
+
+
+@dataclass
+class Curve:
+    """Points of one member in the order in which they were made: epoch, optimizer step, value."""
+
+    epochs: list[float] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+    def add(self, epoch: float, step: int, value: float) -> None:
+        """Append a point; points at or beyond its step (of a run resumed from before) are dropped first."""
+        while self.steps and self.steps[-1] >= step:
+            self.epochs.pop()
+            self.steps.pop()
+            self.values.pop()
+        self.epochs.append(epoch)
+        self.steps.append(step)
+        self.values.append(value)
+
+
+@dataclass
+class Member:
+    """What is known of one variant."""
+
+    id: int
+    config: dict[str, Json]
+    seed: int
+    group: int = 0
+    state: str = ev.WAITING
+    reason: str = ""
+    best_epoch: int = 0
+    best_value: float = math.nan
+    curves: dict[str, Curve] = field(default_factory=dict)
+    step_loss: Curve = field(default_factory=Curve)
+    check: ev.MemberChecked | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Epochs done."""
+        return max((int(c.epochs[-1]) for c in self.curves.values() if c.epochs), default=0)
+
+    def at_best(self, metric: str) -> float:
+        """The metric at the best epoch; its last value where no epoch was best; NaN where there is none."""
+        curve = self.curves.get(metric)
+        if curve is None or not curve.values:
+            return math.nan
+        if self.best_epoch in curve.epochs:
+            return curve.values[curve.epochs.index(self.best_epoch)]
+        return curve.values[-1]
+
+
+class History:
+    """The state of a run, as far as its events tell it.
+
+    Attributes:
+        run: the first event, or None before it came.
+        state, reason, detail: of the run as a whole; WAITING before it starts.
+        phase: what the run is busy with, for example "tuning".
+        members: by id, in the order of the grid.
+        groups: how the variants were grouped.
+        progress: the last `StepsDone`.
+        speeds: per group, its `SpeedMeasured`.
+        samples: `DeviceSampled`, oldest first.
+        pauses: times (begin, end) in seconds since the epoch; the last end is None while paused.
+    """
+
+    def __init__(self) -> None:
+        self.run: ev.RunStarted | None = None
+        self.state = ev.WAITING
+        self.reason = ""
+        self.detail = ""
+        self.phase = ""
+        self.members: dict[int, Member] = {}
+        self.groups: tuple[ev.GroupRecord, ...] = ()
+        self.progress: ev.StepsDone | None = None
+        self.speeds: dict[int, ev.SpeedMeasured] = {}
+        self.samples: list[ev.DeviceSampled] = []
+        self.pauses: list[tuple[float, float | None]] = []
+        self.checkpoint: ev.CheckpointSaved | None = None
+
+    def add(self, event: Event) -> None:
+        """Take one event in."""
+        handler = _HANDLERS.get(type(event))
+        if handler is not None:
+            handler(self, event)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return self.run.metrics if self.run else ()
+
+    @property
+    def maximize(self) -> bool:
+        return self.run is not None and self.run.direction == "maximize"
+
+    def count(self, *states: str) -> int:
+        """How many members are in one of these states."""
+        return sum(m.state in states for m in self.members.values())
+
+    def leaderboard(self) -> list[Member]:
+        """Members from best to worst; those without a finite best (diverged from the start) last, by id."""
+
+        def key(member: Member) -> tuple[bool, float, int]:
+            value = member.best_value
+            if math.isnan(value):
+                return (True, 0.0, member.id)
+            return (False, -value if self.maximize else value, member.id)
+
+        return sorted(self.members.values(), key=key)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The leaderboard as plain rows: member, state, best epoch, metrics at it, then the axes."""
+        found = []
+        for member in self.leaderboard():
+            row: dict[str, Any] = {"member": member.id, "state": member.state}
+            row |= {"best_epoch": member.best_epoch, "epochs": member.epoch}
+            row |= {name: member.at_best(name) for name in self.metrics}
+            row |= member.config
+            row["reason"] = member.reason
+            found.append(row)
+        return found
+
+    # One handler per event.
+
+    def _run_started(self, event: ev.RunStarted) -> None:
+        kept = self.members if event.resumed else {}
+        self.run = event
+        self.state, self.reason, self.detail, self.phase = ev.RUNNING, "", "", ""
+        self.members = {v.id: kept.get(v.id) or Member(v.id, v.config, v.seed) for v in event.variants}
+
+    def _plan_made(self, event: ev.PlanMade) -> None:
+        self.groups = event.groups
+        for group in event.groups:
+            for variant in group.variants:
+                self.members[variant].group = group.index
+
+    def _phase_changed(self, event: ev.PhaseChanged) -> None:
+        self.phase = event.phase + (f" ({event.detail})" if event.detail else "")
+
+    def _speed_measured(self, event: ev.SpeedMeasured) -> None:
+        self.speeds[event.group] = event
+
+    def _steps_done(self, event: ev.StepsDone) -> None:
+        self.progress = event
+        for variant, loss in zip(event.variants, event.train_loss, strict=True):
+            epoch = event.epochs_done
+            self.members[variant].step_loss.add(epoch, event.step, loss)
+
+    def _epoch_done(self, event: ev.EpochDone) -> None:
+        for name, values in event.metrics.items():
+            for variant, value in zip(event.variants, values, strict=True):
+                curve = self.members[variant].curves.setdefault(name, Curve())
+                curve.add(event.epoch, event.step, value)
+
+    def _member_improved(self, event: ev.MemberImproved) -> None:
+        member = self.members[event.variant]
+        member.best_epoch, member.best_value = event.epoch, event.value
+
+    def _member_changed(self, event: ev.MemberChanged) -> None:
+        member = self.members[event.variant]
+        member.state, member.reason = event.state, event.reason
+
+    def _run_changed(self, event: ev.RunChanged) -> None:
+        if event.state == ev.PAUSED:
+            self.pauses.append((event.time_s, None))
+        elif self.pauses and self.pauses[-1][1] is None:
+            self.pauses[-1] = (self.pauses[-1][0], event.time_s)
+        self.state, self.reason, self.detail = event.state, event.reason, event.detail
+
+    def _device_sampled(self, event: ev.DeviceSampled) -> None:
+        self.samples.append(event)
+
+    def _checkpoint_saved(self, event: ev.CheckpointSaved) -> None:
+        self.checkpoint = event
+
+    def _member_checked(self, event: ev.MemberChecked) -> None:
+        self.members[event.variant].check = event
+
+
+_HANDLERS: dict[type[Event], Any] = {
+    ev.RunStarted: History._run_started,
+    ev.PlanMade: History._plan_made,
+    ev.PhaseChanged: History._phase_changed,
+    ev.SpeedMeasured: History._speed_measured,
+    ev.StepsDone: History._steps_done,
+    ev.EpochDone: History._epoch_done,
+    ev.MemberImproved: History._member_improved,
+    ev.MemberChanged: History._member_changed,
+    ev.RunChanged: History._run_changed,
+    ev.DeviceSampled: History._device_sampled,
+    ev.CheckpointSaved: History._checkpoint_saved,
+    ev.MemberChecked: History._member_checked,
+}
