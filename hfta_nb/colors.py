@@ -223,7 +223,8 @@ _DEVICE_LABELS = {
     "memory_total_bytes": "memory in all",
     "power_w": "power",
 }
-_KNOWN_FRACTIONS = ("sm_active", "sm_occupancy", "tensor_active", "dram_active", "gpu_utilization", CORES)
+_GPU_FRACTIONS = ("sm_active", "sm_occupancy", "tensor_active", "dram_active", "gpu_utilization")
+_DEVICE_KINDS = ("fraction", "memory", "other")
 _UNIT = re.compile(r"_(bytes|w|c|j|s|hz|mhz|per_s)$")
 _CORE = re.compile(r"core\d+$")
 _MEMORY = {
@@ -242,17 +243,19 @@ def device_lines(keys: Iterable[str]) -> tuple[DeviceLine, ...]:
     """How each measurement in a device's samples is drawn, whatever the names are."""
     names = list(dict.fromkeys(keys))
     many = sum(bool(_CORE.match(k)) for k in names) > _MANY_CORES
-    if many and CORES not in names:
-        names.append(CORES)
-    return tuple(_device_line(key, many, others) for key, others in _numbered(names))
+    if many:
+        names = [CORES, *(k for k in names if k != CORES)]
+    lines = [_device_line(key, many, place) for key, place in _numbered(names)]
+    return tuple(sorted(lines, key=lambda line: _DEVICE_KINDS.index(line.kind)))
 
 
 def _numbered(names: list[str]) -> list[tuple[str, int]]:
-    # Names without a fixed place in the palette take the places after those that have one.
-    known = [k for k in names if k in _KNOWN_FRACTIONS]
-    unknown = [k for k in names if k not in _DEVICE_LABELS and not _UNIT.search(k)]
-    first = len(_KNOWN_FRACTIONS) if known else 0
-    return [(k, first + unknown.index(k) if k in unknown else 0) for k in names]
+    # A GPU's fractions have fixed places in the palette; cores and whatever else comes take those after them.
+    others = [CORES, *(k for k in names if k not in _DEVICE_LABELS and not _UNIT.search(k))]
+    free = [k for k in others if k in names]
+    first = len(_GPU_FRACTIONS) if any(k in _GPU_FRACTIONS for k in names) else 0
+    places = {k: i for i, k in enumerate(_GPU_FRACTIONS)} | {k: first + i for i, k in enumerate(free)}
+    return [(k, places.get(k, 0)) for k in names]
 
 
 def _device_line(key: str, many_cores: bool, place: int) -> DeviceLine:
@@ -265,8 +268,7 @@ def _device_line(key: str, many_cores: bool, place: int) -> DeviceLine:
         if many_cores:
             return DeviceLine(key, f"core {key[4:]}", "fraction", Stroke("#9a9a9a", "#7d7d7d"), faint=True)
         return DeviceLine(key, f"core {key[4:]}", "fraction", _cycle(place))
-    known = _KNOWN_FRACTIONS.index(key) if key in _KNOWN_FRACTIONS else place
-    return DeviceLine(key, text, "fraction", _cycle(known))
+    return DeviceLine(key, text, "fraction", _cycle(place))
 
 
 def _cycle(place: int) -> Stroke:
