@@ -37,7 +37,9 @@ _AXES = [
     AxisSpec("eta_min", "float", 0.0, low=0.0, help="Last lr of the cosine.", fusible=True),
     AxisSpec("batch_size", "int", 64, low=1, help="Samples in a mini-batch."),
     AxisSpec("seed", "int", 0, low=0, help="Seed of initialisation and of all that the member draws.", fusible=True),
-    AxisSpec("data_seed", "int", None, low=0, help="Seed of the order of the data; the study's by default.", fusible=True),
+    AxisSpec(
+        "data_seed", "int", None, low=0, help="Seed of the order of the data; the study's by default.", fusible=True
+    ),
 ]
 
 TRAINING_AXES: dict[str, AxisSpec] = {a.name: a for a in _AXES}
@@ -90,7 +92,9 @@ class Family:
         """
         for name in axes:
             if name not in self.axes and name not in self.facts:
-                raise FamilyError("unknown axis", where=self.name, got=name, accepted=", ".join([*self.axes, *self.facts]))
+                raise FamilyError(
+                    "unknown axis", where=self.name, got=name, accepted=", ".join([*self.axes, *self.facts])
+                )
         given = {k: self.axes[k].check(v) if k in self.axes else v for k, v in axes.items()}
         lacking = [k for k in self._required() if k not in given]
         if lacking:
@@ -177,7 +181,10 @@ def _kind(where: str, annotation: Any, default: Any) -> tuple[str, tuple[Any, ..
     if annotation in (tuple, typing.Any) or typing.get_origin(annotation) is tuple:
         return "any", ()
     raise FamilyError(
-        "an annotation that gives no axis", where=where, got=annotation, accepted="int, float, bool, str, tuple, Literal"
+        "an annotation that gives no axis",
+        where=where,
+        got=annotation,
+        accepted="int, float, bool, str, tuple, Literal",
     )
 
 
@@ -188,7 +195,7 @@ _watchers: list[Callable[[], None]] = []
 def register(recipe: Family) -> Family:
     """Put a family on the list; one of the same name is replaced (a cell run again)."""
     _registered[recipe.name] = recipe
-    for watcher in list(_watchers):
+    for watcher in _watchers:
         watcher()
     return recipe
 
@@ -255,8 +262,8 @@ def _load_built_in() -> None:
     if "cnn" not in _registered or "mlp" not in _registered:
         own = dict(_registered)
         _registered.clear()
-        from hfta_nb import families as package
+        from hfta_nb.families import BUILT_IN
 
-        for recipe in package.BUILT_IN:
+        for recipe in BUILT_IN:
             _registered[recipe.name] = recipe
         _registered.update(own)

@@ -1,4 +1,4 @@
-"""Metrics by task. A metric sees ONE member's output and the target and returns a scalar, a mean over the mini-batch."""
+"""Metrics by task. A metric sees ONE member's output and the target; it returns a scalar, a mean over the batch."""
 
 from __future__ import annotations
 
@@ -55,6 +55,8 @@ def checked(metrics: Mapping[str, Any]) -> dict[str, Metric]:
         if not isinstance(name, str) or not name.isidentifier() or name == "loss":
             raise FamilyError("not a name for a metric", got=name, accepted="an identifier other than loss")
         if not callable(metric):
-            raise FamilyError("not a metric", where=name, got=metric, accepted="a callable of (output, target), or Metric")
+            raise FamilyError(
+                "not a metric", where=name, got=metric, accepted="a callable of (output, target), or Metric"
+            )
         found[name] = metric if isinstance(metric, Metric) else Metric(metric)
     return found

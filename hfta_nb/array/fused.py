@@ -187,6 +187,29 @@ class FusedArray(nn.Module):
 
         return call
 
+    @torch.no_grad()
+    def evaluate(self, function: Callable[..., Any], x: Any, y: Any = None) -> Any:
+        """Per member, ``function(output, y)`` without gradients, in blocks of `block_size` members.
+
+        Args:
+            function: from ONE member's output and `y` to any tree of tensors: a loss, metrics.
+            x, y: as for `backward`.
+
+        Returns:
+            The tree, each tensor with a leading M.
+        """
+        inputs = Inputs.of((x, y), len(self))
+
+        def call(leaves: list[Any]) -> Any:
+            given, target = inputs.structure(leaves)
+            return function(call_module(self._skeleton, given), target)
+
+        def run() -> Any:
+            return concatenate([self.engine.run(block, call, inputs) for block in self._blocks()])
+
+        self._prove("evaluate", run)
+        return run()
+
     def tune(self, loss_fn: Callable[..., Any], x: Any, y: Any = None, *, budget_s: float = 0.5) -> dict[int, float]:
         """Time `backward` on these inputs and set `block_size` to the fastest; nothing else changes.
 

@@ -54,7 +54,9 @@ class Adam(ArrayOptimizer):
         for name in ("beta1", "beta2"):
             self.hyper[name].check(name, below=1.0)
 
-    def update(self, p: Tensor, g: Tensor, state: dict[str, Tensor], hyper: Mapping[str, Values], steps: list[int]) -> None:
+    def update(
+        self, p: Tensor, g: Tensor, state: dict[str, Tensor], hyper: Mapping[str, Values], steps: list[int]
+    ) -> None:
         lr, decay = hyper["lr"].per_member, hyper["weight_decay"].per_member
         if any(hyper["maximize"].per_member):
             g = g * Values([-1.0 if m else 1.0 for m in hyper["maximize"].per_member]).factor(g)

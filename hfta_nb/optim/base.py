@@ -50,7 +50,9 @@ class ArrayOptimizer(abc.ABC):
 
     def __init__(self, array: FusedArray, hyperparameters: Mapping[str, Any]) -> None:
         if not isinstance(array, FusedArray):
-            raise OptimError("not a FusedArray", where=type(self).__name__, got=array, accepted="what hfta_nb.fuse gives")
+            raise OptimError(
+                "not a FusedArray", where=type(self).__name__, got=array, accepted="what hfta_nb.fuse gives"
+            )
         self.array = array
         self.hyper = {k: Values.of(k, v, len(array)) for k, v in hyperparameters.items()}
         self.initial = dict(self.hyper)
@@ -154,7 +156,9 @@ class ArrayOptimizer(abc.ABC):
         """
         members = len(self.array)
         if set(state.get("hyper", {})) != set(self.hyper):
-            raise OptimError("the state of another optimizer", where=type(self).__name__, got=sorted(state.get("hyper", {})))
+            raise OptimError(
+                "the state of another optimizer", where=type(self).__name__, got=sorted(state.get("hyper", {}))
+            )
         own = [n for s in self._segments for n in s.names]
         names = [n for s in state["segments"] for n in s["names"]]
         lengths = {len(s["steps"]) for s in state["segments"]}
@@ -177,7 +181,9 @@ class ArrayOptimizer(abc.ABC):
     # For subclasses.
 
     @abc.abstractmethod
-    def update(self, p: Tensor, g: Tensor, state: dict[str, Tensor], hyper: Mapping[str, Values], steps: list[int]) -> None:
+    def update(
+        self, p: Tensor, g: Tensor, state: dict[str, Tensor], hyper: Mapping[str, Values], steps: list[int]
+    ) -> None:
         """Update in place.
 
         Args:

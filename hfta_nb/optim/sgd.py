@@ -56,7 +56,9 @@ class SGD(ArrayOptimizer):
                     got={"momentum": mu, "dampening": damp},
                 )
 
-    def update(self, p: Tensor, g: Tensor, state: dict[str, Tensor], hyper: Mapping[str, Values], steps: list[int]) -> None:
+    def update(
+        self, p: Tensor, g: Tensor, state: dict[str, Tensor], hyper: Mapping[str, Values], steps: list[int]
+    ) -> None:
         if any(hyper["maximize"].per_member):
             g = g * Values([-1.0 if m else 1.0 for m in hyper["maximize"].per_member]).factor(g)
         if any(hyper["weight_decay"].per_member):
