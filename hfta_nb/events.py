@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from hfta_nb.errors import EventError
 
-Json: TypeAlias = "None | bool | int | float | str | tuple[Json, ...]"
+Json: TypeAlias = "bool | int | float | str | tuple[Json, ...] | None"
 """A value of a grid axis: a scalar, or a tuple of such."""
 
 # States of a variant and of a run. A run is never WAITING, PRUNED or DIVERGED.

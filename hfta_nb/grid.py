@@ -80,7 +80,9 @@ class AxisSpec:
     def _number(self, value: Json) -> float | int:
         whole = self.type == "int"
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise GridError("not a number", where=self.name, got=value, accepted="whole numbers" if whole else "numbers")
+            raise GridError(
+                "not a number", where=self.name, got=value, accepted="whole numbers" if whole else "numbers"
+            )
         if whole and value != int(value):
             raise GridError("not a whole number", where=self.name, got=value, accepted="whole numbers")
         value = int(value) if whole else float(value)
@@ -216,7 +218,10 @@ def check_name(name: object) -> str:
     """The name of an axis, which must be a Python identifier."""
     if not isinstance(name, str) or not name.isidentifier():
         raise GridError(
-            "not a name for an axis", where="grid", got=name, accepted="letters, digits and _, not starting with a digit"
+            "not a name for an axis",
+            where="grid",
+            got=name,
+            accepted="letters, digits and _, not starting with a digit",
         )
     return name
 
@@ -316,7 +321,12 @@ def _parts(text: str) -> list[str]:
 def _read_list(text: str) -> Sequence[Json]:
     call = _CALL.fullmatch(text)
     if call:
-        readers = {"linspace": _read_range, "logspace": _read_log_range, "integers": _read_integers, "seeds": _read_seeds}
+        readers = {
+            "linspace": _read_range,
+            "logspace": _read_log_range,
+            "integers": _read_integers,
+            "seeds": _read_seeds,
+        }
         return readers[call[1]](call[2])
     return [parse_scalar(p) for p in _parts(text)]
 

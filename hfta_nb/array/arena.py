@@ -1,0 +1,94 @@
+"""One flat tensor ``[M, P]`` under the parameters of an array.
+
+Row i is everything that member i learns. A parameter ``[M, *shape]`` is a view of its columns, so an
+optimizer updates all parameters of all members in single passes over ``[M, P]`` with hyperparameters
+``[M, 1]``, and copying, selecting or saving a member is copying a row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+_ALIGN_BYTES = 64  # every parameter begins on a cache line, as it would in an allocation of its own
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where a parameter lies: columns ``start .. start + numel`` of an arena, as ``shape`` per member."""
+
+    name: str
+    start: int
+    numel: int
+    shape: tuple[int, ...]
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.numel
+
+
+class Arena:
+    """Values and gradients of all parameters of one dtype.
+
+    Attributes:
+        data: ``[M, P]``; columns between two parameters (alignment) are zero and stay zero.
+        spans: by parameter, in order.
+    """
+
+    def __init__(self, data: Tensor, spans: Sequence[Span]) -> None:
+        self.data = data
+        self.spans = tuple(spans)
+        self._grad: Tensor | None = None
+        self._grad_views: dict[str, Tensor] = {}
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Tensor]) -> Arena:
+        """Copy stacked tensors ``[M, *shape]`` of one dtype and device into a new arena."""
+        first = next(iter(parameters.values()))
+        step = max(1, _ALIGN_BYTES // first.element_size())
+        spans, end = [], 0
+        for name, value in parameters.items():
+            shape = tuple(value.shape[1:])
+            spans.append(Span(name, end, math.prod(shape), shape))
+            end += -(-math.prod(shape) // step) * step
+        arena = cls(first.new_zeros(first.shape[0], end), spans)
+        for name, value in parameters.items():
+            arena.view(name).copy_(value)
+        return arena
+
+    def span(self, name: str) -> Span:
+        return next(s for s in self.spans if s.name == name)
+
+    def view(self, name: str) -> Tensor:
+        """The parameter's values, ``[M, *shape]``."""
+        return _view(self.data, self.span(name))
+
+    @property
+    def grad(self) -> Tensor:
+        """Room for the gradients, laid out like `data`; made on first use."""
+        if self._grad is None:
+            self._grad = torch.zeros_like(self.data)
+            self._grad_views = {s.name: _view(self._grad, s) for s in self.spans}
+        return self._grad
+
+    def grad_view(self, name: str) -> Tensor:
+        """The parameter's room in `grad`, ``[M, *shape]``; always the same object."""
+        if self._grad is None:
+            _ = self.grad
+        return self._grad_views[name]
+
+    def holds_grad(self, parameter: nn.Parameter, name: str) -> bool:
+        """Whether the parameter's gradient lies in this arena, rather than in a tensor of its own."""
+        return self._grad is not None and parameter.grad is self._grad_views[name]
+
+    def rows(self, indices: Sequence[int]) -> Arena:
+        """A new arena with these rows only."""
+        return Arena(self.data[list(indices)], self.spans)
+
+
+def _view(flat: Tensor, span: Span) -> Tensor:
+    return flat[:, span.start : span.stop].view(flat.shape[0], *span.shape)

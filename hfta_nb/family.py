@@ -1,0 +1,269 @@
+"""A family: the recipe by which a variant's module, loss and metrics are made, with its axes read off its signature."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, overload
+
+from torch import nn
+
+from hfta_nb import losses, metrics
+from hfta_nb.data import Data
+from hfta_nb.errors import FamilyError
+from hfta_nb.grid import AxisSpec
+from hfta_nb.metrics import Metric
+
+FACTS = ("in_features", "out_features", "num_classes", "in_channels", "image_size")
+"""Parameters of a build function that the data fills in, where it knows them."""
+
+_AXES = [
+    AxisSpec("lr", "float", 1e-3, low=0.0, help="Learning rate.", fusible=True),
+    AxisSpec("optimizer", "str", "adam", ("sgd", "adam", "adamw"), help="The optimizer."),
+    AxisSpec("weight_decay", "float", 0.0, low=0.0, help="L2 penalty; for adamw, decoupled decay.", fusible=True),
+    AxisSpec("momentum", "float", 0.0, low=0.0, help="Momentum of sgd.", fusible=True),
+    AxisSpec("nesterov", "bool", False, help="Nesterov momentum, for sgd.", fusible=True),
+    AxisSpec("beta1", "float", 0.9, low=0.0, high=1.0, help="First beta of adam and adamw.", fusible=True),
+    AxisSpec("beta2", "float", 0.999, low=0.0, high=1.0, help="Second beta of adam and adamw.", fusible=True),
+    AxisSpec("eps", "float", 1e-8, low=0.0, help="Epsilon of adam and adamw.", fusible=True),
+    AxisSpec("lr_scheduler", "str", "none", ("none", "step", "cosine"), help="How lr changes over the epochs."),
+    AxisSpec("step_size", "int", 10, low=1, help="Epochs between two drops of lr, for step.", fusible=True),
+    AxisSpec("gamma", "float", 0.1, low=0.0, help="Factor of each drop of lr, for step.", fusible=True),
+    AxisSpec("t_max", "int", None, low=1, help="Epochs of the cosine; all by default.", fusible=True),
+    AxisSpec("eta_min", "float", 0.0, low=0.0, help="Last lr of the cosine.", fusible=True),
+    AxisSpec("batch_size", "int", 64, low=1, help="Samples in a mini-batch."),
+    AxisSpec("seed", "int", 0, low=0, help="Seed of initialisation and of all that the member draws.", fusible=True),
+    AxisSpec(
+        "data_seed", "int", None, low=0, help="Seed of the order of the data; the study's by default.", fusible=True
+    ),
+]
+
+TRAINING_AXES: dict[str, AxisSpec] = {a.name: a for a in _AXES}
+"""Axes that every family has: those of the optimizer, the lr scheduler, the batches and the seeds."""
+
+USED_BY: dict[str, tuple[str, frozenset[str]]] = {
+    **dict.fromkeys(("momentum", "nesterov"), ("optimizer", frozenset({"sgd"}))),
+    **dict.fromkeys(("beta1", "beta2", "eps"), ("optimizer", frozenset({"adam", "adamw"}))),
+    **dict.fromkeys(("step_size", "gamma"), ("lr_scheduler", frozenset({"step"}))),
+    **dict.fromkeys(("t_max", "eta_min"), ("lr_scheduler", frozenset({"cosine"}))),
+}
+"""Axes that do nothing unless another axis has one of these values."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A recipe whose `build` gives a plain module.
+
+    Attributes:
+        name: of the family.
+        function: the build function.
+        axes: what its signature offers, by name.
+        facts: names of its parameters that the data fills in.
+        data: names of data sets that suit, the default first.
+        loss: from one member's output and the target to a scalar; None for the task's usual one.
+        metrics: by name; None for the task's usual ones.
+        help: one line.
+    """
+
+    name: str
+    function: Callable[..., nn.Module]
+    axes: dict[str, AxisSpec] = field(hash=False)
+    facts: tuple[str, ...] = ()
+    data: tuple[str, ...] = ("digits", "breast_cancer", "diabetes")
+    loss: losses.Loss | None = None
+    metrics: dict[str, Metric] | None = field(default=None, hash=False)
+    help: str = ""
+
+    @property
+    def specs(self) -> dict[str, AxisSpec]:
+        """All axes that a grid may have: lr first, then the family's own, then the rest of training's."""
+        return {"lr": TRAINING_AXES["lr"], **self.axes, **TRAINING_AXES}
+
+    def build(self, **axes: Any) -> nn.Module:
+        """The plain module of these values; axes not given have their defaults.
+
+        Raises:
+            FamilyError: an axis is unknown or lacks a value, or the function does not return a module.
+            GridError: a value is not one that the axis accepts.
+        """
+        for name in axes:
+            if name not in self.axes and name not in self.facts:
+                raise FamilyError(
+                    "unknown axis", where=self.name, got=name, accepted=", ".join([*self.axes, *self.facts])
+                )
+        given = {k: self.axes[k].check(v) if k in self.axes else v for k, v in axes.items()}
+        lacking = [k for k in self._required() if k not in given]
+        if lacking:
+            raise FamilyError("an axis without default needs a value", where=self.name, got=lacking)
+        module = self.function(**given)
+        if not isinstance(module, nn.Module):
+            raise FamilyError(
+                "the build function did not return a module", where=self.name, got=module, accepted="torch.nn.Module"
+            )
+        return module
+
+    def arguments(self, config: Mapping[str, Any], data: Data) -> dict[str, Any]:
+        """What `build` is to be called with for a variant's values on this data."""
+        known = {k: data.facts[k] for k in self.facts if k in data.facts}
+        return known | {k: v for k, v in config.items() if k in self.axes}
+
+    def loss_for(self, data: Data) -> losses.Loss:
+        return self.loss or losses.for_task(data.task)
+
+    def metrics_for(self, data: Data) -> dict[str, Metric]:
+        return metrics.BY_TASK.get(data.task, {}) if self.metrics is None else self.metrics
+
+    def _required(self) -> list[str]:
+        signature = inspect.signature(self.function).parameters.values()
+        return [p.name for p in signature if p.default is p.empty]
+
+
+def from_function(
+    function: Callable[..., nn.Module],
+    *,
+    name: str | None = None,
+    data: str | Sequence[str] = ("digits", "breast_cancer", "diabetes"),
+    loss: losses.Loss | None = None,
+    metrics: Mapping[str, Any] | None = None,
+    help: str | None = None,
+) -> Family:
+    """A family from a build function; its parameters are the axes, their annotations the types.
+
+    Raises:
+        FamilyError: a parameter can't be an axis.
+    """
+    title = name or getattr(function, "__name__", "")
+    if not callable(function) or not title.isidentifier():
+        raise FamilyError("not a build function", got=function, accepted="a named function that returns an nn.Module")
+    axes, facts = {}, []
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        if parameter.name in FACTS:
+            facts.append(parameter.name)
+        else:
+            axes[parameter.name] = _axis(title, parameter)
+    text = help if help is not None else inspect.getdoc(function) or ""
+    suits = (data,) if isinstance(data, str) else tuple(data)
+    checked = None if metrics is None else _checked(metrics)
+    return Family(title, function, axes, tuple(facts), suits, loss, checked, text.split("\n")[0])
+
+
+def _checked(given: Mapping[str, Any]) -> dict[str, Metric]:
+    return metrics.checked(given)
+
+
+def _axis(family: str, parameter: inspect.Parameter) -> AxisSpec:
+    where = f"{family}({parameter.name})"
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+        raise FamilyError("can't be an axis", where=where, accepted="named parameters")
+    if parameter.name in TRAINING_AXES:
+        raise FamilyError("is the name of a training axis", where=where, remedy="rename the parameter")
+    default = None if parameter.default is parameter.empty else parameter.default
+    kind, choices = _kind(where, parameter.annotation, default)
+    return AxisSpec(parameter.name, kind, default, choices)
+
+
+_TYPES = {int: "int", float: "float", bool: "bool", str: "str"}
+
+
+def _kind(where: str, annotation: Any, default: Any) -> tuple[str, tuple[Any, ...]]:
+    if annotation is inspect.Parameter.empty:
+        return _TYPES.get(type(default), "any"), ()
+    if typing.get_origin(annotation) is Literal:
+        return "any", typing.get_args(annotation)
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return "any", ()
+    if annotation in _TYPES:
+        return _TYPES[annotation], ()
+    if annotation in (tuple, typing.Any) or typing.get_origin(annotation) is tuple:
+        return "any", ()
+    raise FamilyError(
+        "an annotation that gives no axis",
+        where=where,
+        got=annotation,
+        accepted="int, float, bool, str, tuple, Literal",
+    )
+
+
+_registered: dict[str, Family] = {}
+_watchers: list[Callable[[], None]] = []
+
+
+def register(recipe: Family) -> Family:
+    """Put a family on the list; one of the same name is replaced (a cell run again)."""
+    _registered[recipe.name] = recipe
+    for watcher in _watchers:
+        watcher()
+    return recipe
+
+
+def watch(callback: Callable[[], None]) -> Callable[[], None]:
+    """Call back whenever a family is defined; returns what ends that."""
+    _watchers.append(callback)
+    return lambda: _watchers.remove(callback)
+
+
+def families() -> list[str]:
+    """Names of all families: the built-in ones, then those defined by the user."""
+    _load_built_in()
+    return list(_registered)
+
+
+@overload
+def family(name: str, /) -> Family: ...
+@overload
+def family(function: Callable[..., nn.Module], /) -> Family: ...
+@overload
+def family(**options: Any) -> Callable[[Callable[..., nn.Module]], Family]: ...
+def family(given: Any = None, /, **options: Any) -> Any:
+    """The family of a name; or, as a decorator, a new one from a build function.
+
+    Args:
+        given: a name, or the function to make a family of.
+        options: `name`, `data`, `loss`, `metrics`, `help` of the new family (see `from_function`).
+
+    Returns:
+        The `Family`; with options only, a decorator.
+
+    Raises:
+        FamilyError: the name is unknown, or a parameter of the function can't be an axis.
+
+    Example:
+        >>> family("mlp").build(width=8, depth=1)[1]
+        Linear(in_features=64, out_features=8, bias=True)
+    """
+    if isinstance(given, Family):
+        return given
+    if isinstance(given, str):
+        return _lookup(given)
+    if given is not None:
+        return register(from_function(given, **options))
+    return lambda function: register(from_function(function, **options))
+
+
+def _lookup(name: str) -> Family:
+    _load_built_in()
+    if name not in _registered:
+        close = difflib.get_close_matches(name, _registered, 1)
+        raise FamilyError(
+            "unknown family",
+            where="family",
+            got=name,
+            accepted=", ".join(_registered),
+            remedy=f"did you mean {close[0]}?" if close else "define it with @hfta_nb.family",
+        )
+    return _registered[name]
+
+
+def _load_built_in() -> None:
+    if "cnn" not in _registered or "mlp" not in _registered:
+        own = dict(_registered)
+        _registered.clear()
+        from hfta_nb.families import BUILT_IN
+
+        for recipe in BUILT_IN:
+            _registered[recipe.name] = recipe
+        _registered.update(own)

@@ -1,0 +1,7 @@
+"""One training step, and what belongs to it: of an array, or of the plain module that it must equal."""
+
+from hfta_nb.step.fused import ArrayStep
+from hfta_nb.step.plain import PlainStep
+from hfta_nb.step.protocol import Scores, Step
+
+__all__ = ["ArrayStep", "PlainStep", "Scores", "Step"]

@@ -1,0 +1,246 @@
+"""A run on disk: a directory of JSON and safetensors, no pickle.
+
+``study.json`` says what was asked, ``events.jsonl`` what happened, ``weights/<variant>.safetensors`` holds a member's
+best weights as a plain state dict, ``checkpoint.json`` with ``checkpoint.safetensors`` all that resuming needs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from hfta_nb.errors import EventError, StoreError
+from hfta_nb.events import Event, from_json, to_json
+
+FORMAT = 1
+"""Version of the layout; raised when an older program could no longer read it."""
+
+
+class Store:
+    """The directory of one run.
+
+    Args:
+        directory: where it lies; made when something is first written.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+
+    # What was asked.
+
+    @property
+    def exists(self) -> bool:
+        return (self.directory / "study.json").is_file()
+
+    def write_study(self, study: Mapping[str, Any]) -> None:
+        """Write what was asked.
+
+        Raises:
+            StoreError: the directory can't be written to.
+        """
+        self._write_json("study.json", {"format": FORMAT, **study})
+
+    def read_study(self) -> dict[str, Any]:
+        """What was asked.
+
+        Raises:
+            StoreError: there is no run here, or it is of a later version or damaged.
+        """
+        study = self._read_json("study.json")
+        if study.get("format") != FORMAT:
+            raise StoreError(
+                "a run of another version", where=str(self.directory), got=study.get("format"), accepted=str(FORMAT)
+            )
+        return study
+
+    # What happened.
+
+    @property
+    def events_path(self) -> Path:
+        return self.directory / "events.jsonl"
+
+    def append(self, event: Event) -> None:
+        """Add an event; each is on disk when this returns, so that a killed process loses none."""
+        with self._guarded("events.jsonl"), self.events_path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(to_json(event)) + "\n")
+
+    def events(self, offset: int = 0) -> Iterator[tuple[Event, int]]:
+        """Events from a position in bytes on, each with the position after it.
+
+        A last line cut short (the process was killed while writing) is left out.
+
+        Raises:
+            StoreError: a line is not an event.
+        """
+        if not self.events_path.exists():
+            return
+        with self.events_path.open("rb") as file:
+            file.seek(offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                offset += len(line)
+                try:
+                    record = from_json(json.loads(line))
+                except (ValueError, EventError) as error:
+                    raise StoreError(f"a damaged line ({error})", where=f"{self.events_path}, byte {offset}") from error
+                if isinstance(record, Event):
+                    yield record, offset
+
+    # Weights and checkpoints.
+
+    def weights_path(self, variant: int) -> Path:
+        return self.directory / "weights" / f"{variant}.safetensors"
+
+    def write_weights(self, variant: int, weights: Mapping[str, Tensor]) -> None:
+        """Write a member's best weights, a plain state dict."""
+        self._write_tensors(f"weights/{variant}.safetensors", dict(weights))
+
+    def read_weights(self, variant: int) -> dict[str, Tensor]:
+        """A member's best weights.
+
+        Raises:
+            StoreError: none were written (yet), or the file is damaged.
+        """
+        return self._read_tensors(f"weights/{variant}.safetensors")
+
+    def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Write named tensors to a file of the run."""
+        self._write_tensors(name, dict(tensors))
+
+    def read_tensors(self, name: str) -> dict[str, Tensor]:
+        """Read what `write_tensors` wrote.
+
+        Raises:
+            StoreError: the file is missing or damaged.
+        """
+        return self._read_tensors(name)
+
+    def write_checkpoint(self, state: Mapping[str, Any]) -> Path:
+        """Write a tree of tensors and plain data, replacing the checkpoint before in one go."""
+        tensors: dict[str, Tensor] = {}
+        plain = _take_tensors(state, "", tensors)
+        # The JSON names the file of its tensors and is replaced last: at any instant one whole checkpoint is there.
+        before = self.directory / "checkpoint.json"
+        old = json.loads(before.read_text("utf-8"))["tensors"] if before.exists() else ""
+        name = "checkpoint-b.safetensors" if old == "checkpoint-a.safetensors" else "checkpoint-a.safetensors"
+        self._write_tensors(name, tensors)
+        self._write_json("checkpoint.json", {"format": FORMAT, "tensors": name, "state": plain})
+        return before
+
+    def read_checkpoint(self) -> Any:
+        """What `write_checkpoint` was given.
+
+        Raises:
+            StoreError: there is none, or it is damaged.
+        """
+        found = self._read_json("checkpoint.json")
+        tensors = self._read_tensors(found["tensors"])
+        return _put_tensors(found["state"], tensors)
+
+    @property
+    def has_checkpoint(self) -> bool:
+        return (self.directory / "checkpoint.json").is_file()
+
+    def remove_checkpoint(self) -> None:
+        """Remove the checkpoint of a run that is complete."""
+        for name in ("checkpoint.json", "checkpoint-a.safetensors", "checkpoint-b.safetensors"):
+            (self.directory / name).unlink(missing_ok=True)
+
+    def copy_to(self, directory: Path) -> None:
+        """Copy the whole run.
+
+        Raises:
+            StoreError: another run is there, or the directory can't be written to.
+        """
+        if (directory / "study.json").exists():
+            raise StoreError("a run is already there", where=str(directory), remedy="choose another directory")
+        try:
+            shutil.copytree(self.directory, directory, dirs_exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"can't be copied ({error})", where=str(directory)) from error
+
+    # Within.
+
+    def _guarded(self, name: str) -> _Guard:
+        return _Guard(self.directory / name)
+
+    def _write_json(self, name: str, data: Mapping[str, Any]) -> None:
+        with self._guarded(name) as path:
+            spare = path.with_suffix(".tmp")
+            spare.write_text(json.dumps(data, indent=1), encoding="utf-8")
+            os.replace(spare, path)
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        path = self.directory / name
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise StoreError("no saved run here", where=str(self.directory), remedy=f"{name} is missing") from None
+        except (OSError, ValueError) as error:
+            raise StoreError(f"can't be read ({error})", where=str(path)) from error
+        if not isinstance(data, dict):
+            raise StoreError("is not what was saved", where=str(path))
+        return data
+
+    def _write_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
+        with self._guarded(name) as path:
+            spare = path.with_suffix(".tmp")
+            # Cloned: the format refuses tensors that share memory, as tied weights and rows of an arena do.
+            save_file({k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}, spare)
+            os.replace(spare, path)
+
+    def _read_tensors(self, name: str) -> dict[str, Tensor]:
+        path = self.directory / name
+        if not path.is_file():
+            raise StoreError(
+                "no such file in the run", where=str(path), remedy="was the run stopped before it was saved?"
+            )
+        try:
+            return load_file(path)  # type: ignore[no-any-return]
+        except Exception as error:  # safetensors raises an exception class of its own for a damaged file
+            raise StoreError(f"can't be read ({error})", where=str(path)) from error
+
+
+class _Guard:
+    """Makes the directory of a file, and turns a failure to write into a typed error."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> Path:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"can't be made ({error})", where=str(self.path.parent)) from error
+        return self.path
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, OSError) and not isinstance(error, StoreError):
+            raise StoreError(f"can't be written ({error})", where=str(self.path)) from error
+
+
+def _take_tensors(tree: Any, path: str, found: dict[str, Tensor]) -> Any:
+    if isinstance(tree, Tensor):
+        found[path] = tree
+        return {"__tensor__": path}
+    if isinstance(tree, Mapping):
+        return {str(k): _take_tensors(v, f"{path}/{k}", found) for k, v in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_take_tensors(v, f"{path}/{i}", found) for i, v in enumerate(tree)]
+    return tree
+
+
+def _put_tensors(tree: Any, found: Mapping[str, Tensor]) -> Any:
+    if isinstance(tree, dict):
+        if set(tree) == {"__tensor__"}:
+            return found[tree["__tensor__"]]
+        return {k: _put_tensors(v, found) for k, v in tree.items()}
+    return [_put_tensors(v, found) for v in tree] if isinstance(tree, list) else tree

@@ -1,0 +1,299 @@
+"""One group from its first step to its last: the only training loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb import events as ev
+from hfta_nb.array import MemberGenerators, per_member
+from hfta_nb.data import orders
+from hfta_nb.events import Event
+from hfta_nb.plan import Group
+from hfta_nb.step import ArrayStep, PlainStep, Scores, Step
+from hfta_nb.train.members import Members
+from hfta_nb.train.speed import SpeedProbe
+
+if TYPE_CHECKING:
+    from hfta_nb.train.trainer import Trainer
+
+EVENT_INTERVAL_S = 0.2
+"""Progress is told at most this often; nothing in the loop waits for a screen."""
+
+TUNING_S = 0.3
+"""How long a group may look for its fastest block size before it trains."""
+
+EVALUATION_BATCH = 1024
+"""Validation samples that go through at once."""
+
+
+class GroupRun:
+    """One group from its first step to its last."""
+
+    def __init__(self, trainer: Trainer, group: Group, resume: Mapping[str, Any] | None) -> None:
+        self.trainer, self.group, self.settings = trainer, group, trainer.settings
+        self.data = trainer.data
+        self.batch_size = int(group.rows[0]["batch_size"])
+        self.batches = trainer.batches(group)
+        self.resume = resume
+        self.epoch, self.batch = 0, 0
+        self.told = 0  # steps of this epoch whose losses have been told
+        self.samples = 0
+        self.last_told = time.perf_counter()
+
+    def events(self) -> Iterator[Event]:
+        index = self.group.index
+        yield ev.PhaseChanged(time.time(), index, "building", f"{len(self.group.variants)} members")
+        self.step: Step = self.trainer.build(self.group)
+        self.members = Members(self.group, self.settings.monitor, self.settings.maximize, self.settings.patience)
+        self.scores = self._new_scores()
+        if self.resume is not None:
+            self._load(self.resume)
+        yield from self.members.start()
+        for variant in sorted(self.trainer.early_stops & set(self.members.ids)):
+            yield from self._leave([variant], ev.STOPPED, "stopped before it started")
+        if self.resume is None:
+            yield from self._tune()
+        yield ev.PhaseChanged(time.time(), index, "training")
+        self.probe = self._probe()
+        while self.members.ids and self.epoch < self.settings.epochs:
+            yield from self._run_epoch()
+            if self.trainer.stopped:
+                return
+        for variant in list(self.members.ids):
+            yield from self._leave([variant], ev.COMPLETE, "")
+        yield from self._save(done=True)
+
+    # An epoch.
+
+    def _run_epoch(self) -> Iterator[Event]:
+        s = self.settings
+        seeds = [s.seed if m.row["data_seed"] is None else int(m.row["data_seed"]) for m in self.members.active]
+        order = orders(len(self.data), seeds, self.epoch).to(s.device)
+        while self.batch < self.batches:
+            yield from self._requests()
+            if self.trainer.stopped or not self.members.ids:
+                return
+            if order.ndim == 2 and len(order) != len(self.members.ids):  # members left meanwhile
+                seeds = [s.seed if m.row["data_seed"] is None else int(m.row["data_seed"]) for m in self.members.active]
+                order = orders(len(self.data), seeds, self.epoch).to(s.device)
+            yield from self._train_step(order)
+        self.epoch, self.batch = self.epoch + 1, 0
+        yield from self._tell(always=True)
+        if not self.members.ids:
+            return
+        self.step.end_epoch()
+        yield from self._end_epoch()
+        if time.perf_counter() - self.trainer.last_save > self.trainer.checkpoint_every_s:
+            yield from self._save()
+
+    def _train_step(self, order: Tensor) -> Iterator[Event]:
+        rows = order[..., self.batch * self.batch_size : (self.batch + 1) * self.batch_size]
+        x, y = self.data.x[rows], self.data.y[rows]
+        inputs: tuple[Any, Any] = (per_member(x), per_member(y)) if order.ndim == 2 else (x, y)
+        probe = self.probe
+        begin = probe.start() if probe else 0.0
+        scores = self.step.train(*inputs)
+        if probe:
+            probe.stop(begin)
+        for row, name in zip(self.scores, scores, strict=True):
+            row[self.batch].copy_(scores[name])
+        self.batch += 1
+        self.samples += rows.shape[-1] * len(self.members.ids)
+        self.trainer.clock.work_done += len(self.members.ids)
+        if probe and probe.alone(x if order.ndim == 1 else x[0], y if order.ndim == 1 else y[0]):
+            yield probe.event()
+            self.probe = None
+        yield from self._tell()
+
+    def _end_epoch(self) -> Iterator[Event]:
+        """Means over the epoch, validation, and what follows for each member."""
+        sizes = torch.full((self.batches,), self.batch_size, dtype=self.scores[0].dtype, device=self.scores[0].device)
+        sizes[-1] = len(self.data) - (self.batches - 1) * self.batch_size
+        names = self._score_names()
+        means = {f"train_{n}": (sizes @ rows) / len(self.data) for n, rows in zip(names, self.scores, strict=True)}
+        validation = self._evaluate()
+        together = torch.stack([*means.values(), *(v.to(sizes.dtype) for v in validation.values())])
+        columns = [*means, *(f"val_{n}" for n in validation)]
+        values = {name: tuple(row) for name, row in zip(columns, together.tolist(), strict=True)}
+        self.told = 0
+        ids = tuple(self.members.ids)
+        yield ev.EpochDone(time.time(), self.group.index, self.epoch, self._step_number(), ids, values)
+        yield from self.members.take_epoch(self.epoch, values, self.step.weights())
+        for ids_, state, reason in self.members.verdicts(self.epoch, values):
+            yield from self._leave(ids_, state, reason)
+
+    def _evaluate(self) -> Scores:
+        x, y = self.data.x_validation, self.data.y_validation
+        total: Scores = {}
+        for start in range(0, len(x), EVALUATION_BATCH):
+            part = slice(start, start + EVALUATION_BATCH)
+            for name, value in self.step.evaluate(x[part], y[part]).items():
+                share = len(x[part]) / len(x)
+                total[name] = value * share + total[name] if name in total else value * share
+        return total
+
+    # Telling.
+
+    def _tell(self, always: bool = False) -> Iterator[Event]:
+        now = time.perf_counter()
+        end = self.batches if self.batch == 0 else self.batch
+        if self.told >= end or not (always or now - self.last_told >= EVENT_INTERVAL_S):
+            return
+        block = self.scores[0][self.told : end]  # reading it waits for the device, so it is read seldom
+        finite = torch.isfinite(block).all(0).tolist()
+        losses = block.mean(0).tolist()
+        lost = [v for v, ok in zip(self.members.ids, finite, strict=True) if not ok]
+        rate = self.samples / max(1e-9, now - self.last_told)
+        clock = self.trainer.clock
+        clock.tick()
+        fresh = self.told
+        self.told, self.samples, self.last_told = end, 0, now
+        yield ev.StepsDone(
+            time.time(),
+            self.group.index,
+            self._step_number(),
+            self.settings.epochs * self.batches,
+            self._step_number() / self.batches,
+            rate,
+            clock.elapsed_s,
+            clock.remaining_s,
+            tuple(self.members.ids),
+            tuple(losses),
+        )
+        if lost:
+            bad = (~torch.isfinite(block)).int().argmax(0).tolist()
+            at = {v: fresh + b for v, b in zip(self.members.ids, bad, strict=True)}
+            for variant in lost:
+                epoch = self.epoch + (1 if self.batch else 0)
+                where = f"in epoch {epoch}, step {at[variant] + 1} of {self.batches}"
+                yield from self._leave([variant], ev.DIVERGED, f"training loss is not finite {where}")
+
+    def _step_number(self) -> int:
+        return self.epoch * self.batches + self.batch
+
+    def _score_names(self) -> list[str]:
+        return ["loss", *self.settings.family.metrics_for(self.settings.data)]
+
+    def _new_scores(self) -> list[Tensor]:
+        """Per metric, room for the values of every step of an epoch: ``[batches, M]``."""
+        s, shape = self.settings, (self.batches, len(self.members.ids))
+        return [torch.zeros(shape, dtype=s.dtype, device=s.device) for _ in self._score_names()]
+
+    # Requests and members.
+
+    def _requests(self) -> Iterator[Event]:
+        for request in self.trainer.control.poll():
+            yield from self._answer(request)
+
+    def _answer(self, request: ev.Request) -> Iterator[Event]:
+        if isinstance(request, ev.Stop) and request.variant is None:
+            yield from self._stop_all()
+        elif isinstance(request, ev.Stop):
+            if request.variant in self.members.ids:
+                yield from self._leave([request.variant], ev.STOPPED, "stopped by request")
+            elif request.variant is not None:
+                self.trainer.early_stops.add(request.variant)
+        elif isinstance(request, ev.Pause):
+            yield from self._pause()
+
+    def _pause(self) -> Iterator[Event]:
+        yield from self._tell(always=True)
+        yield from self._save()
+        yield ev.RunChanged(time.time(), ev.PAUSED)
+        while True:
+            requests = self.trainer.control.wait(0.5)
+            if not requests:
+                yield ev.Heartbeat(time.time())
+            for request in requests:
+                if isinstance(request, ev.Resume):
+                    self.trainer.clock.skip()
+                    self.last_told = time.perf_counter()
+                    yield ev.RunChanged(time.time(), ev.RUNNING)
+                    return
+                if not isinstance(request, ev.Pause):
+                    yield from self._answer(request)
+                if self.trainer.stopped:
+                    return
+
+    def _stop_all(self) -> Iterator[Event]:
+        yield from self._tell(always=True)
+        yield from self._save()
+        self.trainer.stopped = True
+        for member in self.members.active:
+            yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, "the run was stopped")
+
+    def _leave(self, ids: Sequence[int], state: str, reason: str) -> Iterator[Event]:
+        """Members end: the array goes on without them."""
+        gone = [v for v in ids if v in self.members.ids]
+        if not gone:
+            return
+        keep = [i for i, v in enumerate(self.members.ids) if v not in gone]
+        if keep:
+            self.step = self.step.select(keep)
+            self.scores = [rows[:, keep] for rows in self.scores]
+        yield from self.members.leave(gone, keep, state, reason)
+
+    # Speed.
+
+    def _tune(self) -> Iterator[Event]:
+        if not isinstance(self.step, ArrayStep) or len(self.step) == 1:
+            return
+        yield ev.PhaseChanged(time.time(), self.group.index, "tuning", "choosing how many members run at once")
+        x, y = self.data.x[: self.batch_size], self.data.y[: self.batch_size]
+        self.step.tune(x, y, TUNING_S)
+
+    def _probe(self) -> SpeedProbe | None:
+        if not self.settings.measure or self.resume is not None or not isinstance(self.step, ArrayStep):
+            return None
+        step = self.step
+        generators = MemberGenerators([dict(step.array.generators.states[0])], self.settings.device)
+        family, data = self.settings.family, self.settings.data
+        loss, metrics = family.loss_for(data), family.metrics_for(data)
+        twin = PlainStep(step.array[0], self.group.rows[0], loss, metrics, self.settings.epochs, generators)
+        return SpeedProbe(self.group.index, step, twin)
+
+    # Checkpoints.
+
+    def _save(self, done: bool = False) -> Iterator[Event]:
+        if self.trainer.save is None:
+            return
+        clock = self.trainer.clock
+        clock.tick()
+        state = {
+            # A finished group's checkpoint says that the next one is to start from its beginning.
+            "group": self.group.index + (1 if done else 0),
+            "elapsed_s": clock.elapsed_s,
+            "work_done": clock.work_done,
+            "run": None
+            if done
+            else {
+                "epoch": self.epoch,
+                "batch": self.batch,
+                "told": self.told,
+                "ids": list(self.members.ids),
+                "scores": dict(zip(self._score_names(), self.scores, strict=True)),
+                "members": self.members.state(),
+                "step": self.step.state(),
+            },
+        }
+        path = self.trainer.save(state, self.members.unsaved())
+        self.members.saved()
+        self.trainer.last_save = time.perf_counter()
+        yield ev.CheckpointSaved(time.time(), self.group.index, self.epoch, path)
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        run = state["run"]
+        if run is None:
+            return
+        keep = [i for i, v in enumerate(self.group.variants) if v.id in run["ids"]]
+        self.step = self.step.select(keep)
+        self.step.load_state(run["step"])
+        self.members.load(run["members"], run["ids"])
+        self.epoch, self.batch, self.told = int(run["epoch"]), int(run["batch"]), int(run["told"])
+        s = self.settings
+        self.scores = [run["scores"][name].to(s.device, s.dtype) for name in self._score_names()]

@@ -1,0 +1,126 @@
+"""The books of a group's members: which still train, how good each was at its best, and its weights then."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb import events as ev
+from hfta_nb.events import Event
+from hfta_nb.plan import Group
+
+
+@dataclass
+class Member:
+    """One member's page.
+
+    Attributes:
+        row: the values of its training axes.
+        waited: epochs since the best.
+        slot: its row in the tensors of best weights.
+        unsaved: whether its best weights changed since they were last saved.
+    """
+
+    id: int
+    row: Mapping[str, Any]
+    slot: int
+    best_value: float = math.nan
+    best_epoch: int = 0
+    waited: int = 0
+    unsaved: bool = False
+
+
+class Members:
+    """All pages of a group.
+
+    Args:
+        group: its variants.
+        monitor: the metric that decides.
+        maximize: whether more of it is better.
+        patience: epochs without improvement after which a member ends; None for never.
+    """
+
+    def __init__(self, group: Group, monitor: str, maximize: bool, patience: int | None) -> None:
+        pairs = zip(group.variants, group.rows, strict=True)
+        self.all = [Member(v.id, row, i) for i, (v, row) in enumerate(pairs)]
+        self.active = list(self.all)
+        self.monitor, self.maximize, self.patience = monitor, maximize, patience
+        self.best: dict[str, Tensor] = {}
+
+    @property
+    def ids(self) -> list[int]:
+        """Variants that still train, in the order of the array."""
+        return [m.id for m in self.active]
+
+    def start(self) -> Iterator[Event]:
+        for member in self.active:
+            yield ev.MemberChanged(time.time(), member.id, ev.RUNNING)
+
+    def take_epoch(
+        self, epoch: int, values: Mapping[str, Sequence[float]], weights: Mapping[str, Tensor]
+    ) -> Iterator[Event]:
+        """Note an epoch's values; keep the weights of those that were never better."""
+        improved = []
+        for place, (member, value) in enumerate(zip(self.active, values[self.monitor], strict=True)):
+            if math.isfinite(value) and self._better(value, member.best_value):
+                member.best_value, member.best_epoch, member.waited = value, epoch, 0
+                member.unsaved = True
+                improved.append((place, member))
+            else:
+                member.waited += 1
+        if improved:
+            self._keep(weights, [place for place, _ in improved], [m.slot for _, m in improved])
+        for _, member in improved:
+            yield ev.MemberImproved(time.time(), member.id, epoch, self.monitor, member.best_value)
+
+    def verdicts(self, epoch: int, values: Mapping[str, Sequence[float]]) -> Iterator[tuple[list[int], str, str]]:
+        """Members that end with this epoch, each with its state and why."""
+        for member, loss in list(zip(self.active, values["val_loss"], strict=True)):
+            if not math.isfinite(loss):
+                yield [member.id], ev.DIVERGED, f"validation loss is not finite after epoch {epoch}"
+            elif self.patience is not None and member.waited >= self.patience:
+                why = f"no better {self.monitor} for {member.waited} epochs, best at epoch {member.best_epoch}"
+                yield [member.id], ev.COMPLETE, why
+
+    def leave(self, gone: Sequence[int], keep: Sequence[int], state: str, reason: str) -> Iterator[Event]:
+        """Members end; `keep` are the places of the others."""
+        self.active = [self.active[i] for i in keep]
+        for variant in gone:
+            yield ev.MemberChanged(time.time(), variant, state, reason)
+
+    def unsaved(self) -> dict[int, dict[str, Tensor]]:
+        """Best weights that changed since they were last saved, by variant."""
+        return {m.id: {k: v[m.slot] for k, v in self.best.items()} for m in self.all if m.unsaved}
+
+    def saved(self) -> None:
+        for member in self.all:
+            member.unsaved = False
+
+    def state(self) -> dict[str, Any]:
+        """The books as a tree of tensors and plain data."""
+        pages = [[m.id, repr(m.best_value), m.best_epoch, m.waited] for m in self.all]
+        return {"pages": pages, "best": dict(self.best)}
+
+    def load(self, state: Mapping[str, Any], ids: Sequence[int]) -> None:
+        """Take what `state` gave, with these variants still training."""
+        for member, (_, value, epoch, waited) in zip(self.all, state["pages"], strict=True):
+            member.best_value, member.best_epoch, member.waited = float(value), epoch, waited
+        self.active = [m for m in self.all if m.id in ids]
+        self.best = dict(state["best"])
+
+    def _better(self, value: float, best: float) -> bool:
+        return math.isnan(best) or (value > best if self.maximize else value < best)
+
+    @torch.no_grad()
+    def _keep(self, weights: Mapping[str, Tensor], places: list[int], slots: list[int]) -> None:
+        for name, value in weights.items():
+            if name not in self.best:
+                self.best[name] = value.new_zeros(len(self.all), *value.shape[1:])
+            self.best[name] = self.best[name].to(value.device)
+            self.best[name][slots] = value[places]

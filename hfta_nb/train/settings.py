@@ -1,0 +1,71 @@
+"""What a training run needs to know, and where its time goes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.data import Data
+from hfta_nb.family import Family
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a training run needs to know, apart from its groups.
+
+    Attributes:
+        data: on the CPU, as loaded.
+        epochs: passes through the training data.
+        patience: epochs without improvement after which a member stops; None for never.
+        monitor: the metric that decides which epoch is best, for example "val_loss".
+        maximize: whether more of it is better.
+        seed: of the order of the data, where a variant has none of its own.
+        measure: whether to time the plain module beside the first steps.
+    """
+
+    family: Family
+    data: Data
+    epochs: int
+    patience: int | None
+    monitor: str
+    maximize: bool
+    device: torch.device
+    dtype: torch.dtype
+    seed: int = 0
+    measure: bool = True
+
+
+Save = Callable[[dict[str, Any], Mapping[int, Mapping[str, Tensor]]], str]
+"""Keeps a checkpoint and the best weights of some variants; returns where."""
+
+
+@dataclass
+class Clock:
+    """Where the time of a run goes."""
+
+    elapsed_s: float = 0.0
+    work_done: float = 0.0
+    work_total: float = 1.0
+    since: float = field(default_factory=time.perf_counter)
+
+    def tick(self) -> float:
+        now = time.perf_counter()
+        lap, self.since = now - self.since, now
+        self.elapsed_s += lap
+        return lap
+
+    def skip(self) -> None:
+        """Leave out what passed since the last tick (a pause)."""
+        self.since = time.perf_counter()
+
+    @property
+    def remaining_s(self) -> float:
+        if not self.work_done:
+            return math.nan
+        return self.elapsed_s / self.work_done * max(0.0, self.work_total - self.work_done)

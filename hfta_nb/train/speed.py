@@ -1,0 +1,54 @@
+"""How fast an array is against the same members one after another."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from hfta_nb import events as ev
+from hfta_nb.step import ArrayStep, PlainStep
+
+SPEED_STEPS = 20
+"""How many of the first steps are timed against the plain module's."""
+
+
+class SpeedProbe:
+    """Times the first steps of an array, and beside each of them one of a plain module that nobody else needs."""
+
+    def __init__(self, group: int, step: ArrayStep, twin: PlainStep) -> None:
+        self.group, self.step, self.twin = group, step, twin
+        self.members = len(step)
+        self.device = step.array.generators.device
+        self.fused_s: list[float] = []
+        self.serial_s: list[float] = []
+
+    def start(self) -> float:
+        self._wait()
+        return time.perf_counter()
+
+    def stop(self, begin: float) -> None:
+        self._wait()
+        self.fused_s.append(time.perf_counter() - begin)
+
+    def alone(self, x: Tensor, y: Tensor) -> bool:
+        """Time one step of the plain module on the same batch; says whether enough was measured."""
+        begin = self.start()
+        self.twin.train(x, y)
+        self._wait()
+        self.serial_s.append(time.perf_counter() - begin)
+        return len(self.serial_s) >= SPEED_STEPS
+
+    def event(self) -> ev.SpeedMeasured:
+        # The first steps warm up.
+        fused, alone = (sorted(v[2:])[len(v[2:]) // 2] for v in (self.fused_s, self.serial_s))
+        size = self.step.array.block_size
+        how = "all members at once" if size == self.members else f"{size} of {self.members} members at a time"
+        serial = alone * self.members
+        steps = len(self.serial_s)
+        return ev.SpeedMeasured(time.time(), self.group, self.members, steps, fused, serial, serial / fused, how)
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)

@@ -1,0 +1,93 @@
+"""Groups trained one after another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from hfta_nb.array import MemberGenerators, fuse
+from hfta_nb.array.generators import seeded_state
+from hfta_nb.events import Control, Event
+from hfta_nb.plan import Group
+from hfta_nb.step import ArrayStep, PlainStep, Step
+from hfta_nb.train.group import GroupRun
+from hfta_nb.train.settings import Clock, Save, Settings
+
+
+class Trainer:
+    """Trains groups one after another; iterate it.
+
+    Args:
+        settings: of the run.
+        groups: what to train.
+        control: requests.
+        save: keeps checkpoints; None to keep nothing.
+        resume: the state of a checkpoint, to carry on from there.
+        checkpoint_every_s: seconds between two checkpoints; one is also made on a pause, a stop and a group's end.
+
+    Attributes:
+        stopped: whether the run was asked to stop.
+        early_stops: variants that were stopped before their group began.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        groups: Sequence[Group],
+        control: Control,
+        save: Save | None = None,
+        resume: Mapping[str, Any] | None = None,
+        checkpoint_every_s: float = 10.0,
+    ) -> None:
+        self.settings, self.groups, self.control, self.save = settings, groups, control, save
+        self.checkpoint_every_s = checkpoint_every_s
+        self.stopped = False
+        self._resume = resume
+        self.data = settings.data.to(settings.device, settings.dtype)
+        self.clock = Clock(work_total=sum(len(g.variants) * self._steps(g) for g in groups))
+        self.early_stops: set[int] = set()
+        self.last_save = time.perf_counter()
+
+    def __iter__(self) -> Iterator[Event]:
+        first = 0
+        if self._resume is not None:
+            first = int(self._resume["group"])
+            self.clock.elapsed_s = float(self._resume["elapsed_s"])
+            self.clock.work_done = float(self._resume["work_done"])
+        self.clock.skip()
+        for group in self.groups[first:]:
+            yield from GroupRun(self, group, self._resume).events()
+            self._resume = None
+            if self.stopped:
+                return
+
+    def _steps(self, group: Group) -> int:
+        return self.settings.epochs * self.batches(group)
+
+    def batches(self, group: Group) -> int:
+        """Mini-batches in an epoch of this group."""
+        return -(-len(self.settings.data) // int(group.rows[0]["batch_size"]))
+
+    def build(self, group: Group) -> Step:
+        """The step of a group, each member initialised and seeded as it would be alone."""
+        s = self.settings
+        modules, states = [], []
+        outer = torch.random.get_rng_state()
+        try:
+            for variant, arguments in zip(group.variants, group.arguments, strict=True):
+                torch.random.default_generator.manual_seed(variant.seed)
+                modules.append(s.family.build(**arguments).to(s.device, s.dtype))
+                # The CPU's stream goes on from where building left it; a GPU's has not been drawn from yet.
+                states.append(seeded_state(variant.seed, s.device) | {"cpu": torch.random.get_rng_state()})
+        finally:
+            torch.random.set_rng_state(outer)
+        generators = MemberGenerators(states, s.device)
+        loss, metrics = s.family.loss_for(s.data), s.family.metrics_for(s.data)
+        if group.serial:
+            return PlainStep(modules[0], group.rows[0], loss, metrics, s.epochs, generators)
+        array = fuse(modules, [v.seed for v in group.variants])
+        array.generators.states = generators.states
+        return ArrayStep(array, group.rows, loss, metrics, s.epochs)
