@@ -1,0 +1,60 @@
+"""The command `hfta-nb`: the headless face of a study."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+from hfta_nb.cli.arguments import parse
+from hfta_nb.cli.text import clean
+from hfta_nb.errors import HftaError
+
+__all__ = ["main"]
+
+WRONG_INPUT = 2
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: what stands after the command's name; those of this process by default.
+
+    Returns:
+        The exit code: 0; 1 for a run that failed or a check that found a difference; 2 for wrong input; 130 after
+        an interrupt.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        _never_fail_on_a_letter(stream)
+    try:
+        given = parse(arguments)
+        # Only now, so that --help answers before torch is imported.
+        command = importlib.import_module(f"hfta_nb.cli.{given.command}")
+        code: int = command.main(given)
+        sys.stdout.flush()
+        return code
+    except HftaError as error:
+        return fail(error.message)
+    except KeyboardInterrupt:
+        return fail("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # The reader (`head`, say) has gone. Without this, Python complains again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+
+
+def fail(message: str, code: int = WRONG_INPUT) -> int:
+    """Say in one line on standard error what is wrong; returns the exit code."""
+    print(f"hfta-nb: error: {clean(message)}", file=sys.stderr)
+    return code
+
+
+def _never_fail_on_a_letter(stream: TextIO | None) -> None:
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="replace")

@@ -1,0 +1,176 @@
+"""What may stand on the command line. Imports nothing slow, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from hfta_nb import __version__
+
+PROGRAM = "hfta-nb"
+
+DESCRIPTION = "Train many variants of a model as one (horizontally fused training arrays), without a notebook."
+
+EXAMPLES = """\
+examples:
+  hfta-nb run --family cnn --data digits --grid lr=1e-3,3e-3,1e-2 --grid width=8,16 --epochs 5
+  hfta-nb run --family mlp --grid 'lr=logspace(1e-4,1e-1,6)' --grid 'seed=seeds(3)' --set optimizer=sgd
+  hfta-nb plan --family mlp --grid width=8,16 --grid lr=1e-3,1e-2
+  hfta-nb families
+  hfta-nb results hfta_runs/RUN
+"""
+
+GRID_HELP = """\
+values of an axis:
+  lr=1e-3,3e-3,1e-2          a list of numbers, words, true/false or none
+  lr=logspace(1e-4,1e-1,4)   4 values from 1e-4 to 1e-1, each the same multiple of the one before
+  dropout=linspace(0,0.5,3)  3 evenly spaced values
+  depth=integers(1,4)        1, 2, 3, 4
+  seed=seeds(3)              0, 1, 2
+(quote what has parentheses in it; `hfta-nb families` lists the axes)
+"""
+
+RUN_EXAMPLES = """\
+examples:
+  hfta-nb run --family cnn --data digits --grid lr=1e-3,3e-3,1e-2 --grid width=8,16 --epochs 5
+  hfta-nb run --family mlp --grid 'lr=logspace(1e-4,1e-1,6)' --epochs 50 --patience 5 --csv results.csv
+  hfta-nb run --family mlp --grid lr=1e-3,1e-2 --set hidden=32 --set weight_decay=0.01 --check
+  hfta-nb run --resume hfta_runs/RUN
+
+Ctrl-C stops between two steps and keeps everything, a second one exits at once.
+Exit code: 0; 1 when the run failed or a check found a difference; 2 for wrong input; 130 when it was interrupted.
+"""
+
+STUDY_OPTIONS = ("family", "data", "grid", "set", "epochs", "batch_size", "lr", "optimizer", "lr_scheduler")
+STUDY_OPTIONS += ("patience", "monitor", "seed", "dtype", "device", "serial", "output")
+"""Options that define a study, and so can't be given where a saved one is resumed."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, whichever command it is about."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{PROGRAM}: error: {message}; see {self.prog} --help", file=sys.stderr)
+        raise SystemExit(2)
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> NoReturn:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            torch = version("torch")
+        except PackageNotFoundError:
+            torch = "not installed"
+        print(f"{PROGRAM} {__version__} (torch {torch}, Python {sys.version.split()[0]})")
+        raise SystemExit(0)
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The arguments as a namespace; `command` is the name of a module of `hfta_nb.cli`.
+
+    Raises:
+        SystemExit: after --help and --version with code 0, on wrong usage with code 2.
+    """
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.command is None:
+        parser.error("no command")
+    if given.command == "run":
+        _check_run(parser, given)
+    return given
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _command(None, PROGRAM, DESCRIPTION, EXAMPLES)
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
+
+    run = _command(commands, "run", "train a grid of variants", GRID_HELP + "\n" + RUN_EXAMPLES)
+    _study_options(run)
+    run.add_argument("--serial", action="store_true", default=None, help="one variant after another, nothing fused")
+    run.add_argument("--output", metavar="DIR", help="where the run is kept (default: a new folder in hfta_runs)")
+    run.add_argument("--resume", metavar="DIR", help="carry on with the run kept in DIR from its last checkpoint")
+    shown = run.add_argument_group("what is shown and checked")
+    _csv_option(shown)
+    check = "afterwards retrain these members alone and compare (default: the best one)"
+    shown.add_argument("--check", metavar="IDS", nargs="?", const=(), type=_numbers, help=check)
+    shown.add_argument("--plain", action="store_true", help="plain lines (the default where output is no terminal)")
+    shown.add_argument("--quiet", action="store_true", help="the leaderboard only")
+
+    plan = _command(commands, "plan", "show which variants train together, and why not others", GRID_HELP)
+    _study_options(plan)
+
+    _command(commands, "families", "list the model families, their data and their axes", "")
+
+    results = _command(commands, "results", "show the leaderboard of a run", "")
+    results.add_argument("directory", metavar="DIR", help="the folder of the run")
+    _csv_option(results)
+    return parser
+
+
+def _command(commands: Any, name: str, text: str, epilog: str) -> argparse.ArgumentParser:
+    form = argparse.RawDescriptionHelpFormatter
+    description = text[0].upper() + text[1:].rstrip(".") + "."
+    if commands is None:
+        return _Parser(name, description=description, epilog=epilog, formatter_class=form, allow_abbrev=False)
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=description, epilog=epilog, formatter_class=form, allow_abbrev=False
+    )
+    return parser
+
+
+def _study_options(parser: argparse.ArgumentParser) -> None:
+    study = parser.add_argument_group("the study")
+    study.add_argument("--family", metavar="NAME", help="the model family, for example cnn")
+    study.add_argument("--data", metavar="NAME", help="the data set (default: the family's first)")
+    grid = "an axis and its values; may be repeated, every combination is a variant"
+    study.add_argument("--grid", metavar="AXIS=VALUES", action="append", help=grid)
+    study.add_argument("--set", metavar="AXIS=VALUE", action="append", help="one value for all variants; may be repeated")
+    study.add_argument("--epochs", metavar="N", type=_whole(1), help="how often the data is gone through (default: 20)")
+    study.add_argument("--batch-size", metavar="N", help="samples in a mini-batch (default: 64)")
+    study.add_argument("--lr", metavar="X", help="learning rate of all variants")
+    study.add_argument("--optimizer", metavar="NAME", help="optimizer of all variants: adam, adamw or sgd")
+    study.add_argument("--lr-scheduler", metavar="NAME", help="how lr changes over the epochs: none, step or cosine")
+    patience = "stop a variant that has not improved for N epochs"
+    study.add_argument("--patience", metavar="N", type=_whole(1), help=patience)
+    study.add_argument("--monitor", metavar="METRIC", help="the metric that decides which epoch is best")
+    study.add_argument("--seed", metavar="N", type=_whole(0), help="seed of the study (default: 0)")
+    study.add_argument("--dtype", choices=("float32", "float64"), help="precision (default: float32)")
+    study.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: the GPU if there is one)")
+    study.add_argument("--threads", metavar="N", type=_whole(1), help="torch threads on the CPU (default: chosen)")
+
+
+def _csv_option(parser: Any) -> None:
+    parser.add_argument("--csv", metavar="FILE", help="write the leaderboard to FILE as well")
+
+
+def _check_run(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    if given.resume is None:
+        return
+    for name in STUDY_OPTIONS:
+        if getattr(given, name) is not None:
+            option = "--" + name.replace("_", "-")
+            parser.error(f"--resume takes the study as it was saved, so {option} can't be given with it")
+
+
+def _whole(low: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = low - 1
+        if number < low:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low}")
+        return number
+
+    return read
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part.strip().removeprefix("#")) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of member numbers such as 0,3") from None

@@ -1,0 +1,220 @@
+"""What a run looks like while it is on: drawn in a terminal, plain lines elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from hfta_nb import events as ev
+from hfta_nb.cli import text as show
+from hfta_nb.cli.progress import ACTIVE, DONE, Progress
+from hfta_nb.events import Event
+from hfta_nb.history import History, Member
+
+REDRAWS_PER_S = 5
+MOST_GROUPS = 8
+BAR_WIDTH = 30
+
+
+class Display(Protocol):
+    """Shows a run; a context, within which events come."""
+
+    def __enter__(self) -> Display: ...
+    def __exit__(self, *error: object) -> None: ...
+    def add(self, event: Event) -> None:
+        """Show an event that the history has taken in already."""
+
+    def note(self, text: str) -> None:
+        """Say something at once, between events."""
+
+
+def headline(run: ev.RunStarted) -> str:
+    """``cnn on digits: 6 variants, 5 epochs, float32, cpu (AMD EPYC, 1 thread)``."""
+    device = run.device + (f" ({run.device_name}" if run.device_name else " (")
+    if run.device.startswith("cpu"):
+        device += (", " if run.device_name else "") + show.several(run.threads, "thread")
+    parts = [show.several(len(run.variants), "variant"), show.several(run.epochs, "epoch"), run.dtype, device + ")"]
+    resumed = "resumed: " if run.resumed else ""
+    return show.clean(f"{resumed}{run.family} on {run.data}: {', '.join(parts)}")
+
+
+def ending(member: Member) -> str:
+    """Why a member ended before its time; empty for one that did not."""
+    if member.state not in ev.FINAL_STATES or (member.state == ev.COMPLETE and not member.reason):
+        return ""
+    return f"#{member.id} {member.state}" + (f": {show.clean(member.reason)}" if member.reason else "")
+
+
+class Silent:
+    """Shows nothing but notes."""
+
+    def __init__(self, out: Console) -> None:
+        self._out = out
+
+    def __enter__(self) -> Silent:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def add(self, event: Event) -> None:
+        return None
+
+    def note(self, text: str) -> None:
+        self._out.print(Text(text))
+
+
+class Lines:
+    """A line for whatever a person would want to find in a log.
+
+    Args:
+        out: where lines go.
+        history: of the run.
+        clock: seconds; for tests.
+        interval_s: epochs that end sooner than this after the last line get none, but for the last one.
+    """
+
+    def __init__(
+        self, out: Console, history: History, clock: Callable[[], float] = time.monotonic, interval_s: float = 1.0
+    ) -> None:
+        self._out, self._history, self._clock, self._interval_s = out, history, clock, interval_s
+        self._progress = Progress(history)
+        self._last_s = float("-inf")
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def note(self, text: str) -> None:
+        self._print(text)
+
+    def add(self, event: Event) -> None:
+        self._progress.add(event)
+        if isinstance(event, ev.RunStarted):
+            self._print(headline(event))
+        elif isinstance(event, ev.PlanMade):
+            for group in event.groups:
+                because = f"; {show.clean(group.reason)}" if group.reason else ""
+                members = show.several(len(group.variants), "member")
+                parameters = f"{show.count(group.parameters)} parameters each"
+                self._print(f"array {group.index}: {members} (#{show.ids(group.variants)}), {parameters}{because}")
+        elif isinstance(event, ev.SpeedMeasured):
+            self._print(f"array {event.group}: {self._progress.speed(event.group)}: {show.clean(event.strategy)}")
+        elif isinstance(event, ev.MemberChanged):
+            line = ending(self._history.members[event.variant])
+            if line and event.state != ev.COMPLETE:
+                self._print(line)
+        elif isinstance(event, ev.EpochDone):
+            self._epoch(event)
+        elif isinstance(event, ev.RunChanged) and event.state == ev.PAUSED:
+            self._print("paused")
+
+    def _epoch(self, event: ev.EpochDone) -> None:
+        now, epochs = self._clock(), self._history.run.epochs if self._history.run else 0
+        if now - self._last_s < self._interval_s and event.epoch < epochs:
+            return
+        self._last_s = now
+        last = self._history.progress
+        clock = f"{show.duration(last.elapsed_s)}, {show.duration(last.remaining_s)} left" if last else ""
+        parts = [clock, self._progress.rate(), self._progress.states()]
+        best = self._progress.best()
+        parts.append(f"best {best}" if best else "")
+        self._print(f"array {event.group}: epoch {event.epoch}/{epochs}; " + "; ".join(filter(None, parts)))
+
+    def _print(self, line: str) -> None:
+        self._out.print(Text(line), soft_wrap=True)
+        self._out.file.flush()
+
+
+class Screen:
+    """A picture of the run that redraws itself in place, and is gone when the run ends.
+
+    Redrawn from events alone and at most `REDRAWS_PER_S` times a second: no thread, and no time taken from training.
+    """
+
+    def __init__(self, out: Console, history: History, clock: Callable[[], float] = time.monotonic) -> None:
+        self._out, self._history, self._clock = out, history, clock
+        self._progress = Progress(history)
+        self._live = Live(console=out, auto_refresh=False, transient=True, vertical_overflow="crop")
+        self._drawn_s = float("-inf")
+
+    def __enter__(self) -> Screen:
+        self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
+
+    def note(self, text: str) -> None:
+        self._live.console.print(Text(text))
+
+    def add(self, event: Event) -> None:
+        self._progress.add(event)
+        if isinstance(event, ev.RunStarted):
+            self.note(headline(event))
+        elif isinstance(event, ev.MemberChanged):
+            line = ending(self._history.members[event.variant])
+            if line and event.state in (ev.DIVERGED, ev.FAILED):
+                self._live.console.print(Text(line, "red"))
+        now = self._clock()
+        rare = isinstance(event, ev.PhaseChanged | ev.RunChanged)
+        if rare or now - self._drawn_s >= 1 / REDRAWS_PER_S:
+            self._drawn_s = now
+            self._live.update(self.picture(), refresh=True)
+
+    def picture(self) -> Group:
+        """All that is to be seen now."""
+        progress, history = self._progress, self._history
+        speed = "; ".join(filter(None, (progress.speed(g.index) for g in progress.groups.values() if g.state == ACTIVE)))
+        state = history.state.lower() if history.state == ev.PAUSED else show.clean(history.phase) or "starting"
+        facts = {
+            "now": ", ".join(filter(None, [state, progress.rate(), speed])),
+            "members": progress.states(),
+            "best": progress.best(),
+            "device": progress.device(),
+        }
+        words = Table.grid(padding=(0, 2))
+        words.add_column(style="dim", no_wrap=True)
+        words.add_column(overflow="ellipsis", no_wrap=True)
+        for name, text in facts.items():
+            if text:
+                words.add_row(name, Text(text))
+        return Group(self._bars(), words)
+
+    def _bars(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        for _ in range(5):
+            table.add_column(no_wrap=True)
+        groups = list(self._progress.groups.values())
+        shown = groups
+        if len(groups) > MOST_GROUPS:
+            done = sum(g.state == DONE for g in groups)
+            first = max(0, min(done - 1, len(groups) - MOST_GROUPS))
+            shown = groups[first : first + MOST_GROUPS]
+            table.add_row(Text(f"{done} of {len(groups)} arrays done"))
+        for group in shown:
+            done = group.epochs if group.state == DONE else group.done
+            clock = show.duration(group.elapsed_s) if group.elapsed_s else ""
+            if group.state == ACTIVE:
+                clock += f", {show.duration(group.remaining_s)} left"
+            table.add_row(
+                Text(f"array {group.index}"),
+                Text(show.several(group.members, "member")),
+                ProgressBar(group.epochs or 1, done, width=BAR_WIDTH),
+                Text(f"epoch {group.done:.1f}/{group.epochs}" if group.state == ACTIVE else group.state),
+                Text(clock.removeprefix(", ")),
+            )
+        last = self._history.progress
+        if last is not None and len(groups) > 1:
+            left = f"{show.duration(last.elapsed_s)}, {show.duration(last.remaining_s)} left"
+            table.add_row(Text("all"), Text(""), Text(""), Text(""), Text(left))
+        return table

@@ -1,0 +1,20 @@
+"""`hfta-nb plan`: which variants would train together, and why the others not."""
+
+from __future__ import annotations
+
+import argparse
+
+from hfta_nb.cli import studies, tables
+from hfta_nb.cli import text as show
+
+
+def main(given: argparse.Namespace) -> int:
+    """Run the command; returns the exit code."""
+    study = studies.new(given)
+    out = tables.console()
+    rows = study.plan().reset_index().to_dict("records")
+    arrays = show.several(len(rows), "array")
+    out.print(f"{show.clean(study.name)}: {show.several(len(study.variants), 'variant')} in {arrays}")
+    out.print()
+    tables.plan(rows, {v.id: v.label for v in study.variants}, out)
+    return 0

@@ -1,0 +1,141 @@
+"""How far a run is: what the live display and the plain lines both say."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hfta_nb import events as ev
+from hfta_nb.cli import text as show
+from hfta_nb.events import Event
+from hfta_nb.history import History
+
+WAITING, ACTIVE, DONE = "waiting", "active", "done"
+
+
+@dataclass
+class GroupProgress:
+    """One group's share of the run.
+
+    Attributes:
+        index: of the group.
+        members: how many variants it has.
+        epochs: planned.
+        done: epochs done, as a fraction.
+        elapsed_s: seconds spent training it.
+        state: "waiting", "active" or "done".
+    """
+
+    index: int
+    members: int
+    epochs: int
+    done: float = 0.0
+    elapsed_s: float = 0.0
+    state: str = WAITING
+    _done_at_start: float = 0.0
+    _began_s: float = math.nan
+
+    @property
+    def remaining_s(self) -> float:
+        """Estimate at the rate measured so far; NaN before there is one."""
+        advanced = self.done - self._done_at_start
+        return self.elapsed_s * (self.epochs - self.done) / advanced if advanced > 0 else math.nan
+
+    def step(self, event: ev.StepsDone) -> None:
+        if math.isnan(self._began_s):  # also after a resumption, where it doesn't begin at 0
+            self._began_s, self._done_at_start = event.elapsed_s, event.epochs_done
+        self.done, self.elapsed_s = event.epochs_done, event.elapsed_s - self._began_s
+
+
+class Progress:
+    """Per group how far it is, and the rest of what a display says in words.
+
+    Args:
+        history: of the run; events are folded into it by whoever runs it.
+    """
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.groups: dict[int, GroupProgress] = {}
+
+    def add(self, event: Event) -> None:
+        """Take in an event that the history has already."""
+        if isinstance(event, ev.PlanMade):
+            epochs = self.history.run.epochs if self.history.run else 0
+            self.groups = {g.index: GroupProgress(g.index, len(g.variants), epochs) for g in event.groups}
+            self._find_finished()
+        elif isinstance(event, ev.PhaseChanged):
+            self._activate(event.group)
+        elif isinstance(event, ev.StepsDone):
+            self._activate(event.group)
+            self.groups[event.group].step(event)
+        elif isinstance(event, ev.MemberChanged | ev.EpochDone):
+            self._find_finished()
+
+    def _activate(self, index: int) -> None:
+        if index in self.groups and self.groups[index].state == WAITING:
+            self.groups[index].state = ACTIVE
+
+    def _find_finished(self) -> None:
+        for record in self.history.groups:
+            members = [self.history.members[i] for i in record.variants]
+            if all(m.state in ev.FINAL_STATES for m in members) and record.index in self.groups:
+                self.groups[record.index].state = DONE
+
+    def states(self) -> str:
+        """``24 running, 1 diverged``."""
+        order = (ev.RUNNING, ev.PAUSED, ev.WAITING, ev.COMPLETE, ev.STOPPED, ev.PRUNED, ev.DIVERGED, ev.FAILED)
+        counts = ((state, self.history.count(state)) for state in order)
+        return ", ".join(f"{n} {state.lower()}" for state, n in counts if n)
+
+    def best(self) -> str:
+        """``#7 val_accuracy 0.984 at epoch 12 (lr=0.004, width=16)``; empty before there is one."""
+        board = self.history.leaderboard()
+        if not board or self.history.run is None or not math.isfinite(board[0].best_value):
+            return ""
+        best, monitor = board[0], show.clean(self.history.run.monitor)
+        where = f" ({show.config(best.config)})" if best.config else ""
+        return f"#{best.id} {monitor} {show.metric(best.best_value)} at epoch {best.best_epoch}{where}"
+
+    def rate(self) -> str:
+        """``184,000 samples/s``."""
+        last = self.history.progress
+        return f"{show.count(last.samples_per_s)} samples/s" if last else ""
+
+    def speed(self, group: int) -> str:
+        """``11.2x the serial rate (measured on 40 steps)``; empty before it was measured."""
+        measured = self.history.speeds.get(group)
+        if measured is None:
+            return ""
+        return f"{measured.speedup:.2g}x the serial rate (measured on {show.several(measured.steps, 'step')})"
+
+    def device(self) -> str:
+        """``cores 93% 12%, memory 1.2 of 24 GiB``."""
+        return device(self.history.samples[-1].values) if self.history.samples else ""
+
+
+NAMES = {
+    "sm_active": "SM active",
+    "sm_occupancy": "occupancy",
+    "tensor_active": "tensor",
+    "dram_active": "DRAM",
+    "gpu_utilization": "utilization",
+}
+MOST_CORES = 8
+
+
+def device(values: dict[str, float]) -> str:
+    """A sample of the device in words."""
+    parts = [f"{name} {show.percent(values[key])}" for key, name in NAMES.items() if key in values]
+    cores = [value for key, value in values.items() if key.startswith("core") and key[4:].isdigit()]
+    if cores and len(cores) <= MOST_CORES:
+        parts.append("cores " + " ".join(map(show.percent, cores)))
+    elif cores:
+        parts.append(f"{len(cores)} cores at {show.percent(sum(cores) / len(cores))}")
+    if "power_w" in values:
+        parts.append(f"{values['power_w']:.0f} W")
+    if "memory_bytes" in values:
+        total = values.get("memory_total_bytes", math.nan)
+        whole = f" of {show.memory(total)}" if math.isfinite(total) else ""
+        parts.append(f"memory {show.memory(values['memory_bytes'])}{whole}")
+    return ", ".join(parts)

@@ -1,0 +1,168 @@
+"""`hfta-nb run`: train a grid, show how it goes, and say what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from hfta_nb import events as ev
+from hfta_nb.cli import fail, studies, tables
+from hfta_nb.cli import text as show
+from hfta_nb.cli.displays import Display, Lines, Screen, Silent
+from hfta_nb.cli.progress import Progress
+from hfta_nb.errors import HftaError, StudyError
+from hfta_nb.events import Control
+
+if TYPE_CHECKING:
+    from hfta_nb import Study
+
+FAILED = 1
+STOPPED = 130
+
+
+def main(given: argparse.Namespace) -> int:
+    """Run the command; returns the exit code."""
+    studies.check_writable(given.csv)
+    studies.set_threads(given.threads)
+    study = studies.saved(given.resume) if given.resume else studies.new(given)
+    _check_members(study, given.check)
+    out = tables.console(given.plain or given.quiet)
+    code = train(study, _display(given, study, out), out, resume=given.resume is not None)
+    if code in (0, STOPPED):
+        report(study, out, given.csv)
+    if code == 0 and given.check is not None:
+        code = check(study, given.check, out)
+    return code
+
+
+def train(study: Study, display: Display, out: Console, *, resume: bool = False) -> int:
+    """Iterate the study to its end, or to an interrupt.
+
+    Returns:
+        0; 1 where the run failed; 130 where it was interrupted.
+    """
+    control = Control()
+    try:
+        with display, Interrupts(control, display.note) as interrupts:
+            for event in study.run(control, resume=resume):
+                display.add(event)
+    except HftaError as error:
+        if study.history.state == ev.WAITING:  # it did not begin: what was asked can't be done
+            raise
+        return _failed(study, error.message)
+    except Exception as error:
+        traceback.print_exc()
+        return _failed(study, f"{type(error).__name__}: {error}")
+    if study.history.state == ev.FAILED:
+        return _failed(study, study.history.reason)
+    if interrupts.signal is not None or study.history.state == ev.STOPPED:
+        return STOPPED
+    return 0
+
+
+def report(study: Study, out: Console, csv: str | None) -> None:
+    """The leaderboard, and where everything lies."""
+    history, place = study.history, shown_path(study.directory)
+    out.print()
+    tables.leaderboard(history, out)
+    out.print()
+    last = history.progress
+    took = f" in {show.duration(last.elapsed_s)}" if last else ""
+    out.print(Text(f"{history.state}{took}: {Progress(history).states()}"))
+    best = Progress(history).best()
+    if best:
+        out.print(Text(f"best: {best}"), soft_wrap=True)
+    out.print(Text(f"results: {place} (again: hfta-nb results {place})"), soft_wrap=True)
+    if csv is not None:
+        tables.write_csv(history, csv)
+        out.print(Text(f"leaderboard: {show.clean(csv)}"), soft_wrap=True)
+    if history.state == ev.STOPPED:
+        out.print(Text(f"stopped; to carry on: hfta-nb run --resume {place}"), soft_wrap=True)
+
+
+def check(study: Study, members: tuple[int, ...], out: Console) -> int:
+    """Retrain members alone and say how far they are from what the run recorded.
+
+    Returns:
+        0 where all are equal, else 1.
+    """
+    equal = True
+    for event in study.check_events(members or None):
+        if isinstance(event, ev.MemberChecked):
+            equal &= event.equal
+            name, worst = max(event.differences.items(), key=lambda item: item[1])
+            verdict = "equals" if event.equal else "DIFFERS from"
+            over = show.several(event.epochs, "epoch")
+            line = f"check: #{event.variant} {verdict} the same variant trained alone: over {over} "
+            line += f"the largest difference is {worst:.2g} ({show.clean(name)}), {event.tolerance:.0e} is allowed"
+            out.print(Text(line), soft_wrap=True)
+    return 0 if equal else FAILED
+
+
+def shown_path(path: Path) -> str:
+    """A path as it would be typed here."""
+    relative = os.path.relpath(path)
+    return show.clean(shlex.quote(str(path) if relative.startswith("..") else relative))
+
+
+class Interrupts:
+    """Ctrl-C (or a request to terminate) stops the run between two steps; a second one ends the program.
+
+    Args:
+        control: where the request to stop is posted.
+        note: says so to the person.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self, control: Control, note: Callable[[str], None]) -> None:
+        self._control, self._note = control, note
+        self._before: dict[int, Any] = {}
+        self.signal: int | None = None
+
+    def __enter__(self) -> Interrupts:
+        for number in self.SIGNALS:
+            self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = number
+        self._control.stop()
+        self._note("stopping after this step, everything is kept (Ctrl-C again to exit at once)")
+
+
+def _display(given: argparse.Namespace, study: Study, out: Console) -> Display:
+    if given.quiet:
+        return Silent(out)
+    return Screen(out, study.history) if out.is_terminal else Lines(out, study.history)
+
+
+def _check_members(study: Study, members: tuple[int, ...] | None) -> None:
+    known = {v.id for v in study.variants}
+    for member in members or ():
+        if member not in known:
+            raise StudyError("no such member", where="--check", got=member, accepted=f"0 to {max(known)}")
+
+
+def _failed(study: Study, reason: str) -> int:
+    where = shown_path(study.directory)
+    sys.stdout.flush()
+    hint = f"; to carry on from the last checkpoint: hfta-nb run --resume {where}" if study.history.checkpoint else ""
+    return fail(f"the run failed: {reason}; what was recorded is in {where}{hint}", FAILED)

@@ -1,0 +1,114 @@
+"""From what was typed to a study."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hfta_nb.errors import GridError, StoreError, StudyError
+from hfta_nb.events import Json
+from hfta_nb.grid import parse_axis
+
+if TYPE_CHECKING:
+    from hfta_nb import Study
+    from hfta_nb.grid import AxisSpec
+
+SHORTCUTS = ("batch_size", "lr", "optimizer", "lr_scheduler")
+"""Axes with an option of their own: ``--lr 1e-3`` is ``--set lr=1e-3``."""
+
+PASSED_ON = ("epochs", "patience", "monitor", "seed", "dtype", "device", "serial")
+"""Options that are arguments of `Study` as they stand."""
+
+
+def new(given: argparse.Namespace) -> Study:
+    """The study that the options define.
+
+    Raises:
+        HftaError: an option can't be used.
+    """
+    import hfta_nb
+
+    if given.family is None:
+        known = ", ".join(hfta_nb.families())
+        raise StudyError("no family given", where="--family", accepted=known, remedy="for example --family cnn")
+    family = hfta_nb.family(given.family)
+    grid = _axes("--grid", given.grid or (), family.specs)
+    fixed = _fixed(given, family.specs)
+    for name in fixed:
+        if name in grid:
+            raise GridError("is swept by --grid and fixed as well", where=name, remedy="leave one of the two out")
+    options = {name: getattr(given, name, None) for name in PASSED_ON}
+    options |= {"directory": getattr(given, "output", None), **fixed}
+    # What was not given is left to the study's own defaults.
+    return hfta_nb.Study(family, grid, given.data, **{k: v for k, v in options.items() if v is not None})
+
+
+def saved(directory: str) -> Study:
+    """The study of a run that was kept.
+
+    Raises:
+        HftaError: there is none, or its family is not known here.
+    """
+    import hfta_nb
+
+    return hfta_nb.Study.load(directory)
+
+
+def set_threads(count: int | None) -> None:
+    """Choose torch's threads before anything runs: its own default stalls a machine that has other work."""
+    import torch
+
+    from hfta_nb.executors import threads
+
+    torch.set_num_threads(count or threads())
+
+
+def check_writable(path: str | None) -> None:
+    """Make sure before the work that its result can be written after it.
+
+    Raises:
+        StoreError: the file can't be written.
+    """
+    if path is None:
+        return
+    target = Path(path)
+    if target.is_dir():
+        raise StoreError("is a directory", where=path, accepted="the name of a file")
+    try:
+        existed = target.exists()
+        target.open("a", encoding="utf-8").close()
+        if not existed:
+            target.unlink()
+    except OSError as error:
+        raise StoreError(f"can't be written ({error.strerror})", where=path) from error
+
+
+def _fixed(given: argparse.Namespace, specs: dict[str, AxisSpec]) -> dict[str, Json]:
+    shortcuts = [f"{name}={getattr(given, name)}" for name in SHORTCUTS if getattr(given, name) is not None]
+    axes = _axes("--set", [*(given.set or ()), *shortcuts], specs)
+    for name, values in axes.items():
+        if len(values) > 1:
+            raise GridError("--set takes one value", where=name, got=values, remedy="sweep it with --grid")
+    return {name: values[0] for name, values in axes.items()}
+
+
+def _axes(option: str, texts: Sequence[str], specs: dict[str, AxisSpec]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, values = parse_axis(text, specs)
+        if name not in specs:
+            raise _unknown(name, specs)
+        if name in found:
+            raise GridError("is given twice", where=name, remedy=f"put all its values into one {option}")
+        found[name] = values
+    return found
+
+
+def _unknown(name: str, specs: dict[str, AxisSpec]) -> GridError:
+    import difflib
+
+    close = difflib.get_close_matches(name, specs, 1)
+    remedy = f"did you mean {close[0]}?" if close else "see hfta-nb families"
+    return GridError("unknown axis", where="grid", got=name, accepted=", ".join(specs), remedy=remedy)

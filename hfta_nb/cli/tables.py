@@ -1,0 +1,148 @@
+"""Tables for a terminal, or for a file where output goes to one."""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from hfta_nb import events as ev
+from hfta_nb.cli import text as show
+from hfta_nb.grid import show as show_value
+from hfta_nb.history import History, Member
+
+if TYPE_CHECKING:
+    from hfta_nb import Family
+    from hfta_nb.grid import AxisSpec
+
+MOST_ROWS = 40
+"""More members than this are counted, not shown; the CSV has them all."""
+
+STYLES = {ev.COMPLETE: "green", ev.RUNNING: "cyan", ev.DIVERGED: "bold red", ev.FAILED: "bold red", ev.STOPPED: "yellow"}
+MARKS = {ev.DIVERGED: "!", ev.FAILED: "!"}
+"""States that must stand out where there is no colour."""
+
+FILE_WIDTH = 10_000
+"""Lines that go to a file or a pipe are not broken."""
+
+
+def console(plain: bool = False) -> Console:
+    """Where output goes: a terminal, or plain text of any width."""
+    made = Console(highlight=False, markup=False, emoji=False)
+    if plain or not made.is_terminal or made.is_dumb_terminal:
+        return Console(highlight=False, markup=False, emoji=False, color_system=None, width=FILE_WIDTH, force_terminal=False)
+    return made
+
+
+def leaderboard(history: History, out: Console) -> None:
+    """The members from best to worst: state, best epoch, metrics there, the values of the axes."""
+    members = history.leaderboard()
+    shown = members[:MOST_ROWS]
+    table = _leaderboard(history, shown, history.metrics)
+    if out.is_terminal and Measurement.get(out, out.options, table).maximum > out.width:
+        table = _leaderboard(history, shown, [m for m in history.metrics if not m.startswith("train_")])
+    out.print(table)
+    if len(members) > len(shown):
+        out.print(f"... and {show.several(len(members) - len(shown), 'member')} more (--csv FILE has them all)")
+
+
+def _leaderboard(history: History, members: Sequence[Member], metrics: Sequence[str]) -> Table:
+    monitor = history.run.monitor if history.run else ""
+    names = sorted(metrics, key=lambda name: name != monitor)
+    axes = list(history.run.axes) if history.run else []
+    table = _table("member", "state", "best epoch", *(show.clean(n) for n in names), *axes)
+    for column in table.columns:
+        column.justify = "left" if column.header in ("state", *axes) else "right"
+    why = any(m.reason for m in members)
+    if why:
+        table.add_column("why")
+    for member in members:
+        mark = MARKS.get(member.state, "")
+        cells = [f"#{member.id}", Text(member.state + mark, STYLES.get(member.state, ""))]
+        cells += [str(member.best_epoch or show.NOTHING), *(show.metric(member.at_best(n)) for n in names)]
+        cells += [show.clean(show_value(member.config.get(axis))) for axis in axes]
+        cells += [show.clean(member.reason)] if why else []
+        table.add_row(*cells)
+    return table
+
+
+def families(known: Sequence[Family], training: Mapping[str, AxisSpec], out: Console) -> None:
+    """Each family with the axes of its own, then those that all have."""
+    for family in known:
+        out.print(Text(show.clean(family.name), "bold"), end="")
+        out.print(f"  {show.clean(family.help)}")
+        out.print(f"data: {show.clean(', '.join(family.data))} (the first is the default)")
+        out.print(_axes(family.axes))
+        out.print()
+    out.print(Text("all families", "bold"), end="")
+    out.print("  have the axes of training as well")
+    out.print(_axes(training))
+
+
+def _axes(specs: Mapping[str, AxisSpec]) -> Table:
+    table = _table("axis", "type", "default", "accepts", "")
+    for name, spec in specs.items():
+        cells = [name, spec.type, show_value(spec.default), _accepts(spec), spec.help]
+        table.add_row(*map(show.clean, cells))
+    return table
+
+
+def _accepts(spec: AxisSpec) -> str:
+    if spec.choices:
+        return ", ".join(map(show_value, spec.choices))
+    low = "" if spec.low is None else f"from {spec.low:g}"
+    high = "" if spec.high is None else f"to {spec.high:g}"
+    return " ".join(filter(None, [low, high]))
+
+
+def plan(rows: Sequence[Mapping[str, Any]], variants: Mapping[int, str], out: Console) -> None:
+    """The groups: what trains together, over what, and why not the rest.
+
+    Args:
+        rows: those of `Study.plan()`.
+        variants: a label per variant.
+        out: where it goes.
+    """
+    table = _table("array", "members", "variants", "fused over", "not with the others because", "parameters", "memory")
+    for row in rows:
+        cells = [f"#{row['array']}", str(row["members"]), show.ids(row["variants"]), row["fused_over"]]
+        cells += [row["split_because"], show.count(row["parameters"]), show.memory(row["memory_bytes"])]
+        table.add_row(*map(show.clean, cells))
+    out.print(table)
+    out.print("parameters and memory are those of one member; memory is an estimate")
+    out.print()
+    for label in list(variants.values())[:MOST_ROWS]:
+        out.print(show.clean(label))
+    if len(variants) > MOST_ROWS:
+        out.print(f"... and {show.several(len(variants) - MOST_ROWS, 'variant')} more")
+
+
+def write_csv(history: History, path: str) -> None:
+    """The whole leaderboard; numbers in full, nothing where there is none."""
+    rows = history.rows()
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else [])
+        writer.writeheader()
+        writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return ""
+    return show_value(value) if isinstance(value, bool | tuple) or value is None else value
+
+
+def _table(*headers: str) -> Table:
+    ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
+    table = Table(box=box.ASCII if ascii_only else box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    return table

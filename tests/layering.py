@@ -1,0 +1,215 @@
+"""The architecture as a table, and the reading of a source tree that finds what breaks it.
+
+A *part* is a module or package directly under hfta_nb; `TABLE` says which others it may import, at the top, inside
+functions, for type checking only or through `importlib`. Third-party rules below it say what may be imported where.
+To change the architecture, change the table first, in a commit of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = "hfta_nb"
+FACE = "hfta_nb"
+"""The public face: what `hfta_nb/__init__.py` exports."""
+
+_RECIPE = {"errors", "events", "grid", "data", "losses", "metrics"}
+_TRAINING = {*_RECIPE, "family", "array", "optim", "step", "plan"}
+_HEADLESS = {*_TRAINING, "families", "search", "store", "telemetry", "train", "fleet", "history", "colors"}
+
+TABLE: dict[str, set[str]] = {
+    "errors": set(),
+    "events": {"errors"},
+    "grid": {"errors", "events"},
+    "history": {"errors", "events"},
+    "search": {"errors", "events", "grid"},
+    "store": {"errors", "events"},
+    "telemetry": {"errors", "events"},
+    "colors": {"errors", "events", "grid", "history"},
+    "data": {"errors"},
+    "array": {"errors"},
+    "optim": {"errors", "array"},
+    "losses": {"errors", "array"},
+    "metrics": {"errors", "array"},
+    "family": {*_RECIPE, "families"},
+    "families": {*_RECIPE, "family"},
+    "step": {"errors", "array", "optim", "losses", "metrics"},
+    "plan": {"errors", "events", "grid", "data", "family", "array", "step"},
+    "train": {*_TRAINING},
+    "fleet": {"errors", "events", "plan", "train", "data"},
+    "study": {*_HEADLESS},
+    "executors": {"study", "errors", "events", "history"},
+    "figures": {"errors", "events", "history", "colors"},
+    "ui": {"errors", "events", "grid", "history", "colors", "figures", "study", "executors", FACE},
+    "cli": {"errors", "events", "grid", "history", "study", "executors", FACE},
+    FACE: {*_HEADLESS, "study", "executors"},
+    "__main__": {"cli"},
+}
+
+FACE_ONLY = {("ui", "study"), ("ui", "executors"), ("cli", "study"), ("cli", "executors")}
+"""(part, other): of these a part may import public names only, and from the package, not from a module within."""
+
+JUPYTER = {"IPython", "ipywidgets", "anywidget", "traitlets", "ipykernel", "jupyterlab", "jupyter_client", "comm"}
+
+AT_TOP: dict[str, set[str]] = {
+    "pandas": set(),
+    "optuna": set(),
+    "ray": set(),
+    "sklearn": set(),
+    "matplotlib": {"figures"},
+}
+"""Packages that are slow to import or optional: where each may be imported at the top of a module."""
+
+ANYWHERE: dict[str, set[str]] = {
+    **{name: {"ui"} for name in JUPYTER},
+    "matplotlib": {"figures", "ui"},
+    "matplotlib.pyplot": set(),
+    "pylab": set(),
+    "rich": {"cli"},
+    "pickle": {"executors"},
+    "cloudpickle": {"executors"},
+    "threading": {"data", "executors"},
+    "_thread": {"data", "executors"},
+    "multiprocessing": {"data", "executors"},
+    "torch.multiprocessing": {"data", "executors"},
+    "concurrent.futures": {"data", "executors"},
+    "subprocess": {"data", "executors"},
+}
+"""Packages that belong to some parts alone, however they are imported."""
+
+LOCKS = {"Lock", "RLock"}
+"""`from threading import Lock` starts nothing: a part that is called from threads may have it anywhere."""
+
+WITHOUT_TORCH = {"errors", "events", "grid", "history", "colors", "search"}
+MAY_PRINT = {"cli", "ui"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module: its dotted name, what is taken from it, where, and whether importing the file runs it."""
+
+    module: str
+    names: tuple[str, ...]
+    line: int
+    at_top: bool
+
+
+def violations(root: Path, table: dict[str, set[str]] | None = None) -> list[str]:
+    """All breaches in the package at `root`, each as ``file:line: what``."""
+    table = TABLE if table is None else table
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        relative = path.relative_to(root)
+        part = _part(relative)
+        where = relative.as_posix()
+        if part not in table:
+            found.append(f"{where}:1: {part} is not in the table")
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"), where)
+        breaches = [*_layers(part, relative, tree, root, table), *_packages(part, relative, tree), *_prints(part, tree)]
+        found += [f"{where}:{line}: {what}" for line, what in breaches]
+    return found
+
+
+def _part(relative: Path) -> str:
+    first = relative.parts[0].removesuffix(".py")
+    return FACE if first == "__init__" else first
+
+
+def _layers(
+    part: str, relative: Path, tree: ast.Module, root: Path, table: dict[str, set[str]]
+) -> Iterator[tuple[int, str]]:
+    for found in _imports(tree, relative):
+        for target, inner, names in _targets(found, root):
+            if target == part:
+                continue
+            if target not in table[part]:
+                yield found.line, f"{part} may not import {target}"
+            elif (part, target) in FACE_ONLY and (inner or any(n.startswith("_") for n in names)):
+                yield found.line, f"{part} may import the public face of {target} only"
+
+
+def _targets(found: Import, root: Path) -> Iterator[tuple[str, bool, tuple[str, ...]]]:
+    """The parts that an import reaches: (part, whether a module within it, names taken)."""
+    package, *rest = found.module.split(".")
+    if package != PACKAGE:
+        return
+    if rest:
+        yield rest[0], len(rest) > 1, found.names
+        return
+    modules = {p.name.removesuffix(".py") for p in root.iterdir()}
+    for name in found.names or ("",):
+        yield (name if name in modules else FACE), False, ()
+
+
+def _packages(part: str, relative: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for found in _imports(tree, relative):
+        reached = {found.module, *(f"{found.module}.{name}" for name in found.names)}
+        if found.module == "threading" and found.names and set(found.names) <= LOCKS:
+            continue
+        for package, parts in ANYWHERE.items():
+            if part not in parts and any(_within(module, package) for module in reached):
+                yield found.line, f"{part} may not import {package}"
+        for package, parts in AT_TOP.items():
+            if found.at_top and part not in parts and _within(found.module, package):
+                yield found.line, f"{part} may not import {package} at the top"
+        if part in WITHOUT_TORCH and _within(found.module, "torch"):
+            yield found.line, f"{part} does without torch"
+        if part == "cli" and found.at_top and _within(found.module, "torch"):
+            yield found.line, "cli may not import torch at the top"
+
+
+def _within(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+def _prints(part: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree) if part not in MAY_PRINT else ():
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+            yield node.lineno, f"{part} may not print"
+
+
+def _imports(tree: ast.Module, relative: Path) -> Iterator[Import]:
+    at_top = set(_run_on_import(tree))
+    for node in ast.walk(tree):
+        top = node in at_top
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, (), node.lineno, top)
+        elif isinstance(node, ast.ImportFrom):
+            yield Import(_absolute(node, relative), tuple(a.name for a in node.names), node.lineno, top)
+        elif isinstance(node, ast.Call) and _is_import_function(node.func) and node.args:
+            name = node.args[0]
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                yield Import(name.value, (), node.lineno, False)
+
+
+def _run_on_import(tree: ast.Module) -> Iterator[ast.AST]:
+    """The statements that importing the file runs: not those of functions, nor those for type checkers alone."""
+    todo: list[ast.AST] = list(tree.body)
+    while todo:
+        node = todo.pop()
+        yield node
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            todo += node.orelse
+            continue
+        todo += ast.iter_child_nodes(node)
+
+
+def _is_import_function(function: ast.expr) -> bool:
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name in {"import_module", "__import__"}
+
+
+def _absolute(node: ast.ImportFrom, relative: Path) -> str:
+    """The dotted name of what a ``from`` statement names, dots at the front resolved."""
+    if not node.level:
+        return node.module or ""
+    here = [PACKAGE, *relative.parts[:-1]]
+    base = here[: len(here) - (node.level - 1)]
+    return ".".join([*base, *filter(None, [node.module])])

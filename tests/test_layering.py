@@ -1,0 +1,143 @@
+"""Imports go down: the package obeys the table of `tests/layering.py`, and the check finds what doesn't."""
+
+from __future__ import annotations
+
+import graphlib
+from pathlib import Path
+
+import pytest
+
+from tests.layering import FACE, TABLE, violations
+
+ROOT = Path(__file__).resolve().parent.parent / "hfta_nb"
+
+
+def test_the_package_obeys_the_table() -> None:
+    assert violations(ROOT) == []
+
+
+def test_the_table_is_read_from_files_that_exist() -> None:
+    parts = {p.name.removesuffix(".py") for p in ROOT.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert {"errors", "events", "grid", "history"} <= parts & TABLE.keys()
+
+
+def test_the_table_has_no_circles() -> None:
+    """But for one: a family knows the built-in ones, which are made of it."""
+    graph = {part: set(below) - ({"families"} if part == "family" else set()) for part, below in TABLE.items()}
+    order = list(graphlib.TopologicalSorter(graph).static_order())
+    assert order.index("errors") < order.index("study") < order.index("ui")
+
+
+def test_the_table_names_no_unknown_part() -> None:
+    assert {name for below in TABLE.values() for name in below} <= TABLE.keys()
+
+
+PLANTED = [
+    ("events.py", "from hfta_nb.study import Study", "events may not import study"),
+    ("events.py", "import hfta_nb.study", "events may not import study"),
+    ("events.py", "from hfta_nb import study", "events may not import study"),
+    ("events.py", "from hfta_nb import Study", f"events may not import {FACE}"),
+    ("events.py", "import hfta_nb as hfta", f"events may not import {FACE}"),
+    ("events.py", "from . import study", "events may not import study"),
+    ("events.py", "from .study import Study", "events may not import study"),
+    ("events.py", "def f():\n    from hfta_nb.study import Study", "events may not import study"),
+    ("events.py", "if TYPE_CHECKING:\n    from hfta_nb.study import Study", "events may not import study"),
+    ("events.py", "try:\n    import hfta_nb.ui\nexcept ImportError:\n    pass", "events may not import ui"),
+    ("events.py", "class A:\n    def f(self):\n        import hfta_nb.ui", "events may not import ui"),
+    ("events.py", "importlib.import_module('hfta_nb.study')", "events may not import study"),
+    ("events.py", "__import__('hfta_nb.study')", "events may not import study"),
+    ("array/rules.py", "from ..optim import SGD", "array may not import optim"),
+    ("array/rules.py", "from hfta_nb.optim.sgd import SGD", "array may not import optim"),
+    ("array/deep/inner.py", "from ...optim import SGD", "array may not import optim"),
+    ("step/graph.py", "from hfta_nb.plan import Plan", "step may not import plan"),
+    ("executors/worker.py", "from hfta_nb.train import train", "executors may not import train"),
+    ("train.py", "from hfta_nb.study import Study", "train may not import study"),
+    ("figures.py", "from hfta_nb.ui import LiveView", "figures may not import ui"),
+    ("ui/bench.py", "from hfta_nb.train import train", "ui may not import train"),
+    ("ui/bench.py", "from hfta_nb.executors.worker import Worker", "ui may import the public face of executors only"),
+    ("ui/bench.py", "from hfta_nb.study import _cache", "ui may import the public face of study only"),
+    ("cli/run.py", "from hfta_nb.ui import Workbench", "cli may not import ui"),
+    ("__init__.py", "from hfta_nb.figures import curves", f"{FACE} may not import figures"),
+    ("__init__.py", "def f():\n    from hfta_nb.ui import Workbench", f"{FACE} may not import ui"),
+    ("helpers.py", "", "helpers is not in the table"),
+    ("extra/deep/module.py", "", "extra is not in the table"),
+    ("study.py", "import pandas as pd", "study may not import pandas at the top"),
+    ("study.py", "try:\n    import pandas\nexcept ImportError:\n    pass", "study may not import pandas at the top"),
+    ("study.py", "class A:\n    import pandas", "study may not import pandas at the top"),
+    ("data.py", "from sklearn.datasets import load_digits", "data may not import sklearn at the top"),
+    ("search.py", "import optuna", "search may not import optuna at the top"),
+    ("executors/ray.py", "import ray", "executors may not import ray at the top"),
+    ("study.py", "def f():\n    import matplotlib.figure", "study may not import matplotlib"),
+    ("figures.py", "import matplotlib.pyplot as plt", "figures may not import matplotlib.pyplot"),
+    ("figures.py", "from matplotlib import pyplot", "figures may not import matplotlib.pyplot"),
+    ("study.py", "def f():\n    import ipywidgets", "study may not import ipywidgets"),
+    ("study.py", "def f():\n    from IPython.display import display", "study may not import IPython"),
+    ("cli/run.py", "import anywidget", "cli may not import anywidget"),
+    ("figures.py", "from IPython.display import display", "figures may not import IPython"),
+    ("ui/bench.py", "import threading", "ui may not import threading"),
+    ("ui/bench.py", "from threading import Thread", "ui may not import threading"),
+    ("ui/bench.py", "from threading import Lock, Thread", "ui may not import threading"),
+    ("ui/bench.py", "from concurrent.futures import ThreadPoolExecutor", "ui may not import concurrent.futures"),
+    ("ui/bench.py", "from concurrent import futures", "ui may not import concurrent.futures"),
+    ("train.py", "def f():\n    import subprocess", "train may not import subprocess"),
+    ("train.py", "import torch.multiprocessing as mp", "train may not import torch.multiprocessing"),
+    ("train.py", "from torch import multiprocessing", "train may not import torch.multiprocessing"),
+    ("events.py", "import multiprocessing", "events may not import multiprocessing"),
+    ("store.py", "import pickle", "store may not import pickle"),
+    ("study.py", "def f():\n    import cloudpickle", "study may not import cloudpickle"),
+    ("search.py", "def f():\n    import torch", "search does without torch"),
+    ("cli/run.py", "import torch", "cli may not import torch at the top"),
+    ("ui/bench.py", "from rich import console", "ui may not import rich"),
+    ("train.py", "print('epoch')", "train may not print"),
+    ("train.py", "def f():\n    print('epoch')", "train may not print"),
+    ("study.py", "class A:\n    def f(self):\n        print()", "study may not print"),
+]
+
+
+@pytest.mark.parametrize(("file", "code", "breach"), PLANTED)
+def test_a_planted_breach_is_found(tmp_path: Path, file: str, code: str, breach: str) -> None:
+    _plant(tmp_path, file, code)
+    [found] = violations(tmp_path)
+    assert found.partition(": ")[2] == breach
+    assert found.startswith(file + ":")
+
+
+ALLOWED = [
+    ("study.py", "from hfta_nb.train import train\nfrom hfta_nb import telemetry\nfrom .store import Store"),
+    ("study.py", "def f():\n    import pandas as pd"),
+    ("study.py", "if TYPE_CHECKING:\n    import pandas as pd"),
+    ("study.py", "if typing.TYPE_CHECKING:\n    import pandas as pd"),
+    ("array/rules.py", "from hfta_nb.array.engine import Engine\nfrom .slots import Slots\nfrom . import fused"),
+    ("data.py", "import threading\ndef f():\n    from sklearn.datasets import load_digits"),
+    ("events.py", "import queue\nfrom hfta_nb import errors"),
+    ("executors/worker.py", "import subprocess, threading\nimport cloudpickle\nfrom hfta_nb.study import Study"),
+    ("figures.py", "from matplotlib.figure import Figure\nfrom hfta_nb.colors import palette"),
+    ("ui/bench.py", "import ipywidgets\nimport hfta_nb as hfta\nfrom hfta_nb.executors import start\nprint(1)"),
+    ("ui/bench.py", "from threading import Lock, RLock"),
+    ("cli/run.py", "import rich.live\nfrom hfta_nb import Study\nfrom hfta_nb.study import Study\nprint(1)"),
+    ("train.py", "def f(log):\n    log.print('a method of something else')"),
+    ("train.py", "import torch\nimport importlib\nimportlib.import_module(name)"),
+]
+
+
+@pytest.mark.parametrize(("file", "code"), ALLOWED)
+def test_what_the_table_allows_is_left_alone(tmp_path: Path, file: str, code: str) -> None:
+    _plant(tmp_path, file, code)
+    assert violations(tmp_path) == []
+
+
+def test_each_breach_tells_its_own_line(tmp_path: Path) -> None:
+    _plant(tmp_path, "train.py", "import torch\n\nprint(1)\nfrom hfta_nb.study import Study\n")
+    assert violations(tmp_path) == [
+        "train.py:4: train may not import study",
+        "train.py:3: train may not print",
+    ]
+
+
+def _plant(root: Path, file: str, code: str) -> None:
+    """A tree that obeys the table, with one file more."""
+    for name in ("errors", "events", "study", "telemetry", "optim", "plan", "ui"):
+        (root / f"{name}.py").write_text("", encoding="utf-8")
+    path = root / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(code, encoding="utf-8")

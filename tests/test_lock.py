@@ -1,0 +1,73 @@
+"""requirements.lock pins all that pyproject.toml asks for, exactly, and names no place to take it from."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.requirements_files import lock_lines, locked, project, required
+
+PINS = {canonicalize_name(r.name): r for r in locked()}
+WANTED = required("lab", "dev")
+
+
+def test_every_line_is_a_pin_and_nothing_else() -> None:
+    pin = re.compile(r'[a-z0-9-]+==[0-9][0-9a-z.]*(; (sys_platform|python_version) (==|<|>=) "[a-z0-9.]+")?')
+    assert [line for line in lock_lines() if not line.startswith("#") and not pin.fullmatch(line)] == []
+
+
+def test_no_line_names_an_index_or_an_address() -> None:
+    assert [line for line in lock_lines() if re.search(r"://|^-|@|--(hash|index|find)|file:", line)] == []
+
+
+def test_no_package_is_pinned_twice() -> None:
+    assert len(locked()) == len(PINS)
+
+
+def test_torch_is_a_plain_pin_that_any_build_satisfies() -> None:
+    assert str(PINS["torch"]) == "torch==2.13.0"
+    assert PINS["torch"].specifier.contains("2.13.0+cpu")
+
+
+def test_torch_brings_its_own_cuda_libraries() -> None:
+    own = {"nvidia-ml-py"}
+    assert [n for n in PINS if n.startswith(("nvidia-", "cuda-", "triton")) and n not in own] == []
+
+
+@pytest.mark.parametrize("name", sorted(WANTED))
+def test_every_requirement_is_pinned_within_its_range(name: str) -> None:
+    assert name in PINS, "run `make lock`"
+    [pin] = PINS[name].specifier
+    assert WANTED[name].specifier.contains(pin.version, prereleases=True)
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_requirements_are_pinned_for_every_python(python: str) -> None:
+    environment = {**default_environment(), "python_version": python, "sys_platform": "linux"}
+    missing = [n for n in WANTED if (m := PINS[n].marker) is not None and not m.evaluate(environment)]
+    assert missing == []
+
+
+def test_what_the_lock_pins_needs_nothing_that_it_lacks() -> None:
+    """The lock is closed: what is installed here asks for no package outside it."""
+    import importlib.metadata
+
+    lacking = set()
+    for name in PINS:
+        try:
+            needs = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue  # of another platform
+        for need in map(Requirement, needs):
+            wanted = need.marker is None or need.marker.evaluate({"extra": ""})
+            if wanted and not need.name.startswith(("nvidia-", "cuda-", "triton")):
+                lacking |= {canonicalize_name(need.name)} - PINS.keys()
+    assert lacking == set()
+
+
+def test_the_extras_are_those_that_people_are_told_of() -> None:
+    assert set(project()["optional-dependencies"]) == {"lab", "search", "ray", "data", "dev"}
