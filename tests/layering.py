@@ -44,7 +44,7 @@ TABLE: dict[str, set[str]] = {
     "executors": {"study", "errors", "events", "history"},
     "figures": {"errors", "events", "history", "colors"},
     "ui": {"errors", "events", "grid", "history", "colors", "figures", "study", "executors", FACE},
-    "cli": {"errors", "events", "grid", "history", "study", "executors", FACE},
+    "cli": {"errors", "events", "grid", "history", "store", "study", "executors", FACE},
     FACE: {*_HEADLESS, "study", "executors"},
     "__main__": {"cli"},
 }
@@ -122,8 +122,9 @@ def _part(relative: Path) -> str:
 def _layers(
     part: str, relative: Path, tree: ast.Module, root: Path, table: dict[str, set[str]]
 ) -> Iterator[tuple[int, str]]:
+    exported = _exported(root / "__init__.py")
     for found in _imports(tree, relative):
-        for target, inner, names in _targets(found, root):
+        for target, inner, names in _targets(found, root, exported if FACE in table[part] else set(), table):
             if target == part:
                 continue
             if target not in table[part]:
@@ -132,7 +133,9 @@ def _layers(
                 yield found.line, f"{part} may import the public face of {target} only"
 
 
-def _targets(found: Import, root: Path) -> Iterator[tuple[str, bool, tuple[str, ...]]]:
+def _targets(
+    found: Import, root: Path, exported: set[str], table: dict[str, set[str]]
+) -> Iterator[tuple[str, bool, tuple[str, ...]]]:
     """The parts that an import reaches: (part, whether a module within it, names taken)."""
     package, *rest = found.module.split(".")
     if package != PACKAGE:
@@ -140,9 +143,17 @@ def _targets(found: Import, root: Path) -> Iterator[tuple[str, bool, tuple[str, 
     if rest:
         yield rest[0], len(rest) > 1, found.names
         return
-    modules = {p.name.removesuffix(".py") for p in root.iterdir()}
+    parts = {*table, *(p.name.removesuffix(".py") for p in root.iterdir())} - exported
     for name in found.names or ("",):
-        yield (name if name in modules else FACE), False, ()
+        yield (name if name in parts else FACE), False, ()
+
+
+def _exported(face: Path) -> set[str]:
+    """What `__all__` lists; some of it has the name of a part (`family`, `data`)."""
+    for node in ast.parse(face.read_text(encoding="utf-8")).body if face.exists() else ():
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
+            return set(ast.literal_eval(node.value))
+    return set()
 
 
 def _packages(part: str, relative: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
