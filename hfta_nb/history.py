@@ -16,21 +16,27 @@ from hfta_nb.events import Event, Json
 
 @dataclass
 class Curve:
-    """Points of one member in the order in which they were made: epoch, optimizer step, value."""
+    """Points of one member in the order in which they were made: epoch, optimizer step, value, time.
+
+    Times are in seconds since the epoch (`time.time`), NaN where unknown.
+    """
 
     epochs: list[float] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
 
-    def add(self, epoch: float, step: int, value: float) -> None:
+    def add(self, epoch: float, step: int, value: float, time_s: float = math.nan) -> None:
         """Append a point; points at or beyond its step (of a run resumed from before) are dropped first."""
         while self.steps and self.steps[-1] >= step:
             self.epochs.pop()
             self.steps.pop()
             self.values.pop()
+            self.times.pop()
         self.epochs.append(epoch)
         self.steps.append(step)
         self.values.append(value)
+        self.times.append(time_s)
 
 
 @dataclass
@@ -158,13 +164,13 @@ class History:
         self.progress = event
         for variant, loss in zip(event.variants, event.train_loss, strict=True):
             epoch = event.epochs_done
-            self.members[variant].step_loss.add(epoch, event.step, loss)
+            self.members[variant].step_loss.add(epoch, event.step, loss, event.time_s)
 
     def _epoch_done(self, event: ev.EpochDone) -> None:
         for name, values in event.metrics.items():
             for variant, value in zip(event.variants, values, strict=True):
                 curve = self.members[variant].curves.setdefault(name, Curve())
-                curve.add(event.epoch, event.step, value)
+                curve.add(event.epoch, event.step, value, event.time_s)
 
     def _member_improved(self, event: ev.MemberImproved) -> None:
         member = self.members[event.variant]

@@ -6,6 +6,7 @@ nothing but its lr, so that a member's lr is what torch says it is, to the last 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -61,7 +62,7 @@ class ArrayLRScheduler:
         """These members' schedulers, for the optimizer of an array that has just them."""
         other = object.__new__(type(self))
         other.optimizer = optimizer
-        other._members = [self._members[i] for i in indices]
+        other._members = [copy.deepcopy(self._members[i]) for i in indices]
         other._write()
         return other
 

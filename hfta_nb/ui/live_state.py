@@ -1,0 +1,275 @@
+"""What the live view shows, as data: events folded in, and messages made out of what is new.
+
+No widget here, so that it can be tested and timed alone. A message is a JSON header and four binary
+buffers (epoch, step, time, value), in which the points of one curve after another lie.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hfta_nb import colors
+from hfta_nb import events as ev
+from hfta_nb.grid import show
+from hfta_nb.history import Curve, History, Member
+
+LIMIT = 4096
+"""A curve with more points than this is thinned; `live_view.js` has the same number."""
+
+DEVICE = -1
+"""The owner of curves that are measurements of the device; other curves belong to a member's id."""
+
+STEP_LOSS = "step_loss"
+"""Name of the curve of training losses within epochs."""
+
+
+def thin(curve: Curve, limit: int = LIMIT) -> None:
+    """Halve a curve beyond `limit` points: of each four, the lowest and the highest finite one are kept.
+
+    The last quarter keeps every point, and extremes survive however often this is done.
+    """
+    if len(curve.values) <= limit:
+        return
+    whole = len(curve.values) * 3 // 4 // 4 * 4
+    kept: list[int] = []
+    for start in range(0, whole, 4):
+        finite = [i for i in range(start, start + 4) if math.isfinite(curve.values[i])]
+        ends = (
+            {min(finite, key=curve.values.__getitem__), max(finite, key=curve.values.__getitem__)}
+            if finite
+            else {start}
+        )
+        kept += sorted(ends)
+    kept += range(whole, len(curve.values))
+    columns: tuple[list[Any], ...] = (curve.epochs, curve.steps, curve.values, curve.times)
+    for column in columns:
+        column[:] = [column[i] for i in kept]
+
+
+class LiveState:
+    """Events in, messages out. Not thread-safe: its owner holds a lock.
+
+    Attributes:
+        history: the run, each of its curves thinned to `LIMIT`.
+        device: one curve per measurement of the device.
+        stale: whether the next message must hold everything.
+    """
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.device: dict[str, Curve] = {}
+        self.stale = True
+        self._samples = 0
+        self._new: dict[tuple[int, str], Curve] = {}
+        self._changed: set[int] = set()
+        self._lines: tuple[str, ...] = ()
+        self._told: dict[str, Any] = {}
+
+    @property
+    def points(self) -> int:
+        """How many points a full message would hold."""
+        return sum(len(curve.values) for _, _, curve in self._curves())
+
+    def add(self, event: ev.Event) -> None:
+        """Take one event in. One that came before (a replay that overlaps the stream) changes nothing."""
+        if isinstance(event, ev.DeviceSampled):
+            self._sample(event)
+        elif isinstance(event, ev.RunStarted):
+            self._run_started(event)
+        elif not (isinstance(event, ev.RunChanged) and self._paused_at(event.time_s)):
+            self.history.add(event)
+            self._note(event)
+
+    def seed(self, history: History) -> None:
+        """Start from what is known of a run already."""
+        self.history = _copy(history)
+        self.device, self._samples = {}, 0
+        for sample in history.samples:
+            self._sample(sample)
+        self._forget()
+
+    def take(self, full: bool = False) -> tuple[dict[str, Any], list[bytes]] | None:
+        """The message of what is new since the last one, or of everything; None where there is nothing.
+
+        Args:
+            full: everything, for a front end that has nothing yet.
+        """
+        full = full or self.stale
+        curves = self._curves() if full else [(owner, name, curve) for (owner, name), curve in self._new.items()]
+        owners = list(self.history.members) if full else sorted(self._changed)
+        told = {"run": self._run(), "pauses": list(self.history.pauses)}
+        nothing = self.history.run is None and not self.device
+        if nothing or not (full or curves or owners or told != self._told):
+            return None
+        self._told = told
+        header: dict[str, Any] = {"full": full, **told}
+        header["states"] = [[i, self.history.members[i].state, self.history.members[i].reason] for i in owners]
+        if full:
+            header["layout"] = layout(self.history)
+        if full or tuple(self.device) != self._lines:
+            self._lines = tuple(self.device)
+            header["device"] = [_line(line) for line in colors.device_lines(self.device)]
+        header["curves"] = [[owner, name, len(curve.values)] for owner, name, curve in curves]
+        buffers = _pack([curve for _, _, curve in curves])
+        self._forget()
+        self.stale = False
+        return header, buffers
+
+    def _run_started(self, event: ev.RunStarted) -> None:
+        if self.history.run == event:
+            return
+        if not event.resumed:
+            self.device, self._samples = {}, 0
+            self.history.pauses = []
+        self.history.add(event)
+        self._forget()
+
+    def _paused_at(self, time_s: float) -> bool:
+        return any(begin == time_s for begin, _ in self.history.pauses)
+
+    def _forget(self) -> None:
+        self._new, self._changed, self.stale = {}, set(), True
+
+    def _curves(self) -> list[tuple[int, str, Curve]]:
+        found: list[tuple[int, str, Curve]] = []
+        for member in self.history.members.values():
+            found += [(member.id, name, curve) for name, curve in member.curves.items()]
+            if member.step_loss.values:
+                found.append((member.id, STEP_LOSS, member.step_loss))
+        return found + [(DEVICE, key, curve) for key, curve in self.device.items()]
+
+    def _note(self, event: ev.Event) -> None:
+        if isinstance(event, ev.StepsDone):
+            for variant, loss in zip(event.variants, event.train_loss, strict=True):
+                self._point(variant, STEP_LOSS, event.epochs_done, event.step, loss, event.time_s)
+        elif isinstance(event, ev.EpochDone):
+            for name, values in event.metrics.items():
+                for variant, value in zip(event.variants, values, strict=True):
+                    self._point(variant, name, event.epoch, event.step, value, event.time_s)
+        elif isinstance(event, ev.MemberChanged):
+            self._changed.add(event.variant)
+
+    def _point(self, variant: int, name: str, epoch: float, step: int, value: float, time_s: float) -> None:
+        member = self.history.members[variant]
+        thin(member.step_loss if name == STEP_LOSS else member.curves[name])
+        fresh = self._new.setdefault((variant, name), Curve())
+        fresh.add(epoch, step, value, time_s)
+        thin(fresh)
+
+    def _sample(self, event: ev.DeviceSampled) -> None:
+        last = max((curve.times[-1] for curve in self.device.values()), default=-math.inf)
+        if event.time_s <= last:
+            return
+        values = dict(event.values)
+        mean = colors.core_mean(values)
+        if mean is not None:
+            values[colors.CORES] = mean
+        self._samples += 1
+        for key, value in values.items():
+            for curve in (self.device.setdefault(key, Curve()), self._new.setdefault((DEVICE, key), Curve())):
+                curve.add(math.nan, self._samples, value, event.time_s)
+                thin(curve)
+
+    def _run(self) -> dict[str, Any]:
+        history = self.history
+        epochs_done: float = max((m.epoch for m in history.members.values()), default=0)
+        if history.progress:
+            epochs_done = max(epochs_done, history.progress.epochs_done)
+        return {"state": history.state, "reason": history.reason, "phase": history.phase, "epochs_done": epochs_done}
+
+
+def layout(history: History) -> dict[str, Any]:
+    """What a front end must know before the first point: members, their names and colours, axes, metrics."""
+    run = history.run
+    variants = run.variants if run else ()
+    axes = run.axes if run else {}
+    names = colors.swept(axes)
+    return {
+        "t0": run.time_s if run else None,
+        "epochs": run.epochs if run else 0,
+        "metrics": metrics(run.metrics if run else ()),
+        "members": [_member(v) for v in variants],
+        "axes": [_axis(colors.axis(n, colors.values_of(n, variants, axes)), variants) for n in names],
+        "auto": colors.color_axis(len(variants), axes),
+        "legend": colors.MAX_LEGEND,
+    }
+
+
+def metrics(names: Iterable[str]) -> list[dict[str, str]]:
+    """Metrics by the name that training and validation share, with the curve of each; losses within epochs last."""
+    found: dict[str, dict[str, str]] = {}
+    for name in names:
+        base, split = split_metric(name)
+        found.setdefault(base, {"name": base, "label": base.replace("_", " ")})[split or "validation"] = name
+    if found:
+        found[STEP_LOSS] = {"name": STEP_LOSS, "label": "loss within epochs", "train": STEP_LOSS}
+    return list(found.values())
+
+
+def split_metric(name: str) -> tuple[str, str]:
+    """A metric's name without its split, and the split ("" for none): "val_loss" is ("loss", "validation")."""
+    for prefix, split in (("train_", "train"), ("val_", "validation")):
+        if name.startswith(prefix):
+            return name.removeprefix(prefix), split
+    return name, ""
+
+
+def _member(variant: ev.VariantRecord) -> dict[str, Any]:
+    stroke = colors.member(variant.id)
+    config = [[name, show(value)] for name, value in variant.config.items()]
+    return {"id": variant.id, "label": colors.label(variant), "config": config, **_paint(stroke)}
+
+
+def _axis(axis: colors.AxisColors, variants: Sequence[ev.VariantRecord]) -> dict[str, Any]:
+    return {
+        "name": axis.name,
+        "numeric": axis.sequential,
+        "values": [show(v) for v in axis.values],
+        "light": [s.light for s in axis.strokes],
+        "dark": [s.dark for s in axis.strokes],
+        "of": [axis.index(v.config.get(axis.name)) for v in variants],
+    }
+
+
+def _line(line: colors.DeviceLine) -> dict[str, Any]:
+    return {"key": line.key, "label": line.label, "kind": line.kind, "faint": line.faint, **_paint(line.stroke)}
+
+
+def _paint(stroke: colors.Stroke) -> dict[str, Any]:
+    return {"light": stroke.light, "dark": stroke.dark, "dash": list(stroke.dash)}
+
+
+def _pack(curves: Sequence[Curve]) -> list[bytes]:
+    # Steps and times are too large for float32; epochs and values are only drawn.
+    columns = (("f", "epochs"), ("d", "steps"), ("d", "times"), ("f", "values"))
+    return [
+        array(code, itertools.chain.from_iterable(getattr(curve, name) for curve in curves)).tobytes()
+        for code, name in columns
+    ]
+
+
+def _copy(history: History) -> History:
+    copy = History()
+    copy.__dict__.update(history.__dict__)
+    copy.samples, copy.pauses, copy.speeds = [], list(history.pauses), dict(history.speeds)
+    copy.members = {i: _copy_member(m) for i, m in history.members.items()}
+    return copy
+
+
+def _copy_member(member: Member) -> Member:
+    copy = Member(member.id, member.config, member.seed)
+    copy.__dict__.update(member.__dict__)
+    copy.curves = {name: _copy_curve(curve) for name, curve in member.curves.items()}
+    copy.step_loss = _copy_curve(member.step_loss)
+    return copy
+
+
+def _copy_curve(curve: Curve) -> Curve:
+    copy = Curve(list(curve.epochs), list(curve.steps), list(curve.values), list(curve.times))
+    while len(copy.values) > LIMIT:
+        thin(copy)
+    return copy

@@ -1,0 +1,194 @@
+"""The live view: curves of all members and the device's utilization, drawn in the browser while a run is on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import anywidget
+import traitlets
+
+from hfta_nb import events as ev
+from hfta_nb.colors import swept
+from hfta_nb.history import History
+from hfta_nb.ui.live_state import LiveState, metrics, split_metric
+
+PERIOD_S = 0.2
+"""Shortest time between two messages to the front end while attached to a run."""
+
+_UNHEARD_PERIOD_S = 1.0
+_UNHEARD_POINTS = 50_000
+_BACKLOG = 2048
+_HERE = Path(__file__).parent
+
+
+class Handle(Protocol):
+    """What `LiveView.attach` needs of a run (`hfta_nb.executors.RunHandle` has it)."""
+
+    history: History
+    lock: Any
+
+    def subscribe(self, callback: Callable[[ev.Event], None]) -> Callable[[], None]: ...
+
+
+class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
+    """Member curves on the left, utilization and memory of the device on the right.
+
+    Feed it with `start` and `add` and call `flush` at most five times a second, or `attach` it to a run.
+    Everything a person can set in its toolbar is a trait, synced both ways.
+
+    Attributes:
+        metric: what is drawn, without its split: "loss", "accuracy", ... "val_loss" is understood as well.
+        x_axis: "epoch", "step" or "time" (seconds since the run started).
+        log_x, log_y: whether that axis is logarithmic.
+        smoothing: weight of the past in exponential smoothing, 0 (none) to 0.99.
+        split: "both", "train" or "validation".
+        color_by: an axis of the grid; empty for the member (beyond 12 members, for the first axis).
+        selected: ids of the selected members.
+        running: whether the run is on.
+
+    Example:
+        >>> LiveView()
+        LiveView()
+    """
+
+    _esm = (_HERE / "live_view.js").read_text("utf-8")
+    _css = (_HERE / "live_view.css").read_text("utf-8")
+
+    metric = traitlets.Unicode("").tag(sync=True)
+    x_axis = traitlets.Enum(["epoch", "step", "time"], "epoch").tag(sync=True)
+    log_x = traitlets.Bool(False).tag(sync=True)
+    log_y = traitlets.Bool(False).tag(sync=True)
+    smoothing = traitlets.Float(0.0, min=0.0, max=0.99).tag(sync=True)
+    split = traitlets.Enum(["both", "train", "validation"], "both").tag(sync=True)
+    color_by = traitlets.Unicode("").tag(sync=True)
+    selected = traitlets.List(traitlets.Int()).tag(sync=True)
+    running = traitlets.Bool(False).tag(sync=True)
+
+    def __init__(self, **traits: Any) -> None:
+        # The lock guards what follows it. It is never held while a trait is set: observers may do anything.
+        self._lock = threading.RLock()
+        self._state = LiveState()
+        self._pending: deque[ev.Event] = deque()
+        self._serial = 0
+        self._heard = False
+        self._flushed_s = -1e9
+        self._unsubscribe: Callable[[], None] | None = None
+        super().__init__(**traits)
+        self.on_msg(self._on_message)
+
+    def __repr__(self) -> str:
+        # anywidget's holds an address, which no saved notebook should.
+        return "LiveView()"
+
+    @traitlets.validate("metric")  # type: ignore[untyped-decorator]
+    def _strip_split(self, proposal: Any) -> str:
+        return split_metric(proposal["value"])[0]
+
+    def start(self, run: ev.RunStarted | History) -> None:
+        """Lay out for a run, from its first event or from all that is known of it; then send that.
+
+        Args:
+            run: the event that a run begins with, or the history of a run (a finished one, say).
+        """
+        with self._lock:
+            self._pending.clear()
+            if isinstance(run, History):
+                self._state.seed(run)
+            else:
+                self._state = LiveState()
+                self._state.add(run)
+        self.flush()
+
+    def add(self, event: ev.Event) -> None:
+        """Take an event in; nothing is sent before `flush`. Cheap, and may be called on any thread."""
+        self._pending.append(event)
+        if len(self._pending) > _BACKLOG:
+            with self._lock:
+                self._drain()
+
+    def flush(self) -> None:
+        """Send what is new to the front end. May be called on any thread; at most `1 / PERIOD_S` times a second.
+
+        Until a front end has answered, everything is sent each time (as long as it is not much): a kernel that
+        is busy with a cell can't hear the request of a view that has just opened.
+        """
+        with self._lock:
+            self._flushed_s = time.monotonic()
+            self._send_update(full=not self._heard and self._state.points <= _UNHEARD_POINTS)
+        self._update_traits()
+
+    def attach(self, handle: Handle) -> None:
+        """Follow a run: show what it did so far, then each event as it comes, until it ends.
+
+        Args:
+            handle: the run, as `hfta_nb.executors.start` returned it.
+        """
+        self.detach()
+        with handle.lock, self._lock:
+            self._pending.clear()
+            self._state.seed(handle.history)
+            self._unsubscribe = handle.subscribe(self._receive)
+        self.flush()
+        if self._state.history.state in ev.FINAL_STATES:
+            self.detach()
+
+    def detach(self) -> None:
+        """Follow the run no longer; what is shown stays."""
+        unsubscribe, self._unsubscribe = self._unsubscribe, None
+        if unsubscribe is not None:
+            unsubscribe()
+
+    def close(self) -> None:
+        """Take the view off the screen and off the run."""
+        self.detach()
+        super().close()
+
+    def _receive(self, event: ev.Event) -> None:
+        self.add(event)
+        period_s = PERIOD_S if self._heard else _UNHEARD_PERIOD_S
+        telling = isinstance(event, ev.RunStarted | ev.RunChanged)
+        if telling or time.monotonic() - self._flushed_s >= period_s:
+            self.flush()
+        if isinstance(event, ev.RunChanged) and event.state in ev.FINAL_STATES:
+            self.detach()
+
+    def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
+        if isinstance(content, dict) and content.get("kind") == "hello":
+            with self._lock:
+                self._heard = True
+                self._send_update(full=True)
+
+    def _drain(self) -> None:
+        while self._pending:
+            self._state.add(self._pending.popleft())
+
+    def _send_update(self, full: bool) -> None:
+        self._drain()
+        message = self._state.take(full)
+        if message is None:
+            return
+        header, buffers = message
+        self._serial += 1
+        self.send({"kind": "update", "serial": self._serial, **header}, buffers)
+
+    def _update_traits(self) -> None:
+        history = self._state.history
+        run = history.run
+        if run is None:
+            return
+        names = [m["name"] for m in metrics(run.metrics)]
+        if self.metric not in names:
+            self.metric = split_metric(run.monitor)[0]
+        if self.color_by and self.color_by not in swept(run.axes):
+            self.color_by = ""
+        known = [i for i in self.selected if i in history.members]
+        if known != self.selected:
+            self.selected = known
+        running = history.state not in ev.FINAL_STATES and history.state != ev.WAITING
+        if running != self.running:
+            self.running = running

@@ -1,0 +1,29 @@
+"""Fixtures of all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+def pytest_configure() -> None:
+    # One thread: the results do not depend on how many cores a machine has, and a busy machine does not stall.
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(
+    params=["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+)
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Every device that is there."""
+    return torch.device(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _untouched_random_numbers() -> Iterator[None]:
+    """Whatever a test does with torch's default generator is undone."""
+    state = torch.random.get_rng_state()
+    yield
+    torch.random.set_rng_state(state)

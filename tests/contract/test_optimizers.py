@@ -1,0 +1,190 @@
+"""Every optimizer and lr scheduler of the table equals torch's own, member for member."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import hfta_nb as hfta
+from hfta_nb.errors import OptimError
+from tests.contract.rows import LR_SCHEDULERS, OPTIMIZERS, OptimizerRow
+from tests.contract.serial import largest, loss_of, make, train_alone
+
+MEMBERS, SEEDS = 3, [1, 2, 3]
+optimizers = pytest.mark.parametrize("row", OPTIMIZERS, ids=str)
+lr_schedulers = pytest.mark.parametrize("row", LR_SCHEDULERS, ids=str)
+
+
+def _build() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3))
+
+
+def _setup(dtype: torch.dtype, device: torch.device, members: int = MEMBERS):
+    modules = make(_build, members, dtype, device)
+    torch.manual_seed(0)
+    return modules, torch.randn(6, 5, dtype=dtype, device=device), torch.randn(6, 3, dtype=dtype, device=device)
+
+
+@optimizers
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)], ids=str)
+def test_twenty_steps(row: OptimizerRow, dtype: torch.dtype, tolerance: float, device: torch.device) -> None:
+    modules, x, y = _setup(dtype, device)
+    array = hfta.fuse(modules, SEEDS)
+    optimizer = getattr(hfta.optim, row.name)(array, **row.settings)
+    for _ in range(20):
+        optimizer.zero_grad()
+        array.backward(loss_of, x, y)
+        optimizer.step()
+    for i, module in enumerate(modules):
+        train_alone(module, SEEDS[i], 20, x, y, getattr(torch.optim, row.name)(module.parameters(), **row.alone(i)))
+    assert largest(array, modules) <= tolerance
+
+
+@lr_schedulers
+@pytest.mark.parametrize("lr", [0.1, [0.1, 0.01, 0.3]], ids=str)
+def test_lr_scheduler(row: OptimizerRow, lr: float | list[float], device: torch.device) -> None:
+    modules, x, y = _setup(torch.float64, device)
+    array = hfta.fuse(modules, SEEDS)
+    optimizer = hfta.optim.SGD(array, lr=lr, momentum=0.9)
+    scheduler = getattr(hfta.optim.lr_scheduler, row.name)(optimizer, **row.settings)
+    curve = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        array.backward(loss_of, x, y)
+        optimizer.step()
+        scheduler.step()
+        curve.append(scheduler.get_last_lr())
+    for i, module in enumerate(modules):
+        alone = torch.optim.SGD(module.parameters(), lr=lr[i] if isinstance(lr, list) else lr, momentum=0.9)
+        own = getattr(torch.optim.lr_scheduler, row.name)(alone, **row.alone(i))
+        train_alone(module, SEEDS[i], 20, x, y, alone, own)
+        assert curve[-1][i] == own.get_last_lr()[0]
+    assert largest(array, modules) <= 1e-10
+
+
+@optimizers
+def test_state_goes_out_and_in(row: OptimizerRow) -> None:
+    """Ten steps, everything saved and loaded elsewhere, ten more: as twenty in one go."""
+    modules, x, y = _setup(torch.float64, torch.device("cpu"))
+
+    def steps(array, optimizer, scheduler, count):
+        for _ in range(count):
+            optimizer.zero_grad()
+            array.backward(loss_of, x, y)
+            optimizer.step()
+            scheduler.step()
+
+    def fresh():
+        array = hfta.fuse(modules, SEEDS)
+        optimizer = getattr(hfta.optim, row.name)(array, **row.settings)
+        return array, optimizer, hfta.optim.lr_scheduler.StepLR(optimizer, step_size=[3, 4, 5])
+
+    through = fresh()
+    steps(*through, 20)
+    half, rest = fresh(), fresh()
+    steps(*half, 10)
+    rest[0].load_state_dict(half[0].state_dict())
+    rest[0].generators.load_state_dict(half[0].generators.state_dict())
+    rest[1].load_state_dict(half[1].state_dict())
+    rest[2].load_state_dict(half[2].state_dict())
+    steps(*rest, 10)
+    for (name, p), (_, q) in zip(through[0].state_dict().items(), rest[0].state_dict().items(), strict=True):
+        assert torch.equal(p, q), name
+
+
+@optimizers
+def test_members_that_stay_go_on_as_before(row: OptimizerRow) -> None:
+    modules, x, y = _setup(torch.float64, torch.device("cpu"))
+    whole = hfta.fuse(modules, SEEDS)
+    optimizer = getattr(hfta.optim, row.name)(whole, **row.settings)
+    scheduler = hfta.optim.lr_scheduler.StepLR(optimizer, step_size=[3, 4, 5])
+    part = None
+    for step in range(12):
+        if step == 6:
+            part = whole.select([2, 0])
+            few = optimizer.select([2, 0], part)
+            fewer = scheduler.select([2, 0], few)
+        for a, o, s in [(whole, optimizer, scheduler)] + ([(part, few, fewer)] if part is not None else []):
+            o.zero_grad()
+            a.backward(loss_of, x, y)
+            o.step()
+            s.step()
+    assert part is not None
+    for (name, p), (_, q) in zip(whole.state_dict().items(), part.state_dict().items(), strict=True):
+        torch.testing.assert_close(p[[2, 0]], q, atol=1e-12, rtol=1e-12, msg=name)
+    assert few.hyper["lr"] == optimizer.hyper["lr"].select([2, 0])
+
+
+def test_a_parameter_without_gradient_keeps_value_and_state() -> None:
+    """As in torch: skipped with its step count, so that its bias correction starts when it does."""
+    modules = make(
+        lambda: nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)}), 2, torch.float64, torch.device("cpu")
+    )
+    array = hfta.fuse(modules, [1, 2])
+    optimizer = hfta.optim.Adam(array, lr=[0.1, 0.01], weight_decay=0.1)
+    alone = [
+        torch.optim.Adam(m.parameters(), lr=lr, weight_decay=0.1) for m, lr in zip(modules, [0.1, 0.01], strict=True)
+    ]
+    for step in range(6):
+        used = ["a"] if step < 3 else ["a", "b"]
+        optimizer.zero_grad()
+        parameters = dict(array.named_parameters())
+        for name, p in parameters.items():
+            p.grad = torch.ones_like(p) if name[0] in used else None
+        optimizer.step()
+        for module, own in zip(modules, alone, strict=True):
+            for name, p in module.named_parameters():
+                p.grad = torch.ones_like(p) if name[0] in used else None
+            own.step()
+    assert largest(array, modules) <= 1e-12
+
+
+def test_a_gradient_that_some_members_lack() -> None:
+    """One member's loss does not depend on a parameter: that row keeps value and state, the others' move."""
+
+    class Maybe(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.switch, self.extra = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.switch + (self.extra if self.switch.item() > 0 else 0)
+
+    modules = make(Maybe, 2, torch.float64, torch.device("cpu"))
+    with torch.no_grad():
+        modules[1].switch.fill_(-1.0)
+    array = hfta.fuse(modules, [1, 2])
+    x, y = torch.ones(3, 2, dtype=torch.float64), torch.zeros(3, 2, dtype=torch.float64)
+    optimizer = hfta.optim.AdamW(array, lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        array.backward(loss_of, x, y)
+        optimizer.step()
+    for i, module in enumerate(modules):
+        train_alone(module, i, 4, x, y, torch.optim.AdamW(module.parameters(), lr=0.1))
+    assert largest(array, modules) <= 1e-12
+    assert array.missing_grads == {"extra": [1]}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("SGD", {"lr": [0.1, 0.2]}, "not one value per member"),
+        ("SGD", {"lr": -1.0}, "lr, member 0: out of bounds"),
+        ("SGD", {"lr": "fast"}, "not a number"),
+        ("SGD", {"lr": 0.1, "nesterov": [False, True, False]}, "member 1: nesterov needs a momentum"),
+        ("Adam", {"betas": 0.9}, "betas: not a pair"),
+        ("Adam", {"betas": [(0.9, 1.0)] * 3}, "beta2, member 0: out of bounds"),
+        ("AdamW", {"weight_decay": [0, 0, -1]}, "weight_decay, member 2: out of bounds"),
+    ],
+)
+def test_wrong_values_are_named(name: str, settings: dict, words: str) -> None:
+    array = hfta.fuse(make(_build, MEMBERS, torch.float32, torch.device("cpu")))
+    with pytest.raises(OptimError, match=words):
+        getattr(hfta.optim, name)(array, **settings)
+
+
+def test_an_optimizer_wants_an_array() -> None:
+    with pytest.raises(OptimError, match="not a FusedArray"):
+        hfta.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
