@@ -81,7 +81,7 @@ ANYWHERE: dict[str, set[str]] = {
 """Packages that belong to some parts alone, however they are imported."""
 
 LOCKS = {"Lock", "RLock"}
-"""`from threading import Lock` starts nothing: a part that is called from threads may have it anywhere."""
+"""Locks start nothing: a part that is called from threads may have these of `threading`, and no more, anywhere."""
 
 WITHOUT_TORCH = {"errors", "events", "grid", "history", "colors", "search"}
 MAY_PRINT = {"cli", "ui"}
@@ -159,7 +159,7 @@ def _exported(face: Path) -> set[str]:
 def _packages(part: str, relative: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
     for found in _imports(tree, relative):
         reached = {found.module, *(f"{found.module}.{name}" for name in found.names)}
-        if found.module == "threading" and found.names and set(found.names) <= LOCKS:
+        if found.module == "threading" and (set(found.names) or _used_of("threading", tree)) <= LOCKS:
             continue
         for package, parts in ANYWHERE.items():
             if part not in parts and any(_within(module, package) for module in reached):
@@ -171,6 +171,17 @@ def _packages(part: str, relative: Path, tree: ast.Module) -> Iterator[tuple[int
             yield found.line, f"{part} does without torch"
         if part == "cli" and found.at_top and _within(found.module, "torch"):
             yield found.line, "cli may not import torch at the top"
+
+
+def _used_of(module: str, tree: ast.Module) -> set[str]:
+    """Names that a file takes from a module as attributes; "*" where it has the module under another name."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) and any(a.name == module and a.asname for a in node.names):
+            found.add("*")
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == module:
+            found.add(node.attr)
+    return found
 
 
 def _within(module: str, package: str) -> bool:

@@ -187,7 +187,9 @@ class Screen:
     def picture(self) -> Group:
         """All that is to be seen now."""
         progress, history = self._progress, self._progress.history
-        speed = "; ".join(filter(None, (progress.speed(g.index) for g in progress.groups.values() if g.state == ACTIVE)))
+        speed = "; ".join(
+            filter(None, (progress.speed(g.index) for g in progress.groups.values() if g.state == ACTIVE))
+        )
         state = history.state.lower() if history.state == ev.PAUSED else show.clean(history.phase) or "starting"
         facts = {
             "now": ", ".join(filter(None, [state, progress.rate(), speed])),
@@ -210,12 +212,12 @@ class Screen:
         groups = list(self._progress.groups.values())
         shown = groups
         if len(groups) > MOST_GROUPS:
-            done = sum(g.state == DONE for g in groups)
-            first = max(0, min(done - 1, len(groups) - MOST_GROUPS))
+            over = sum(g.state == DONE for g in groups)
+            first = max(0, min(over - 1, len(groups) - MOST_GROUPS))
             shown = groups[first : first + MOST_GROUPS]
-            table.add_row(Text(f"{done} of {len(groups)} arrays done"))
+            table.add_row(Text(f"{over} of {len(groups)} arrays done"))
         for group in shown:
-            done = group.epochs if group.state == DONE else group.done
+            done = float(group.epochs) if group.state == DONE else group.done
             clock = show.duration(group.elapsed_s) if group.elapsed_s else ""
             if group.state == ACTIVE:
                 clock += f", {show.duration(group.remaining_s)} left"

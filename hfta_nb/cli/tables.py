@@ -29,7 +29,13 @@ MOST_ROWS = 40
 MOST_REASONS = 8
 """More reasons why members ended early than this are counted, not shown."""
 
-STYLES = {ev.COMPLETE: "green", ev.RUNNING: "cyan", ev.DIVERGED: "bold red", ev.FAILED: "bold red", ev.STOPPED: "yellow"}
+STYLES = {
+    ev.COMPLETE: "green",
+    ev.RUNNING: "cyan",
+    ev.DIVERGED: "bold red",
+    ev.FAILED: "bold red",
+    ev.STOPPED: "yellow",
+}
 MARKS = {ev.DIVERGED: "!", ev.FAILED: "!"}
 """States that must stand out where there is no colour."""
 
@@ -41,7 +47,9 @@ def console(plain: bool = False) -> Console:
     """Where output goes: a terminal, or plain text of any width."""
     made = Console(highlight=False, markup=False, emoji=False)
     if plain or not made.is_terminal or made.is_dumb_terminal:
-        return Console(highlight=False, markup=False, emoji=False, color_system=None, width=FILE_WIDTH, force_terminal=False)
+        return Console(
+            highlight=False, markup=False, emoji=False, color_system=None, width=FILE_WIDTH, force_terminal=False
+        )
     return made
 
 
@@ -75,7 +83,7 @@ def _leaderboard(history: History, members: Sequence[Member], metrics: Sequence[
         column.justify, column.no_wrap = ("left" if column.header in ("state", *axes) else "right"), True
     for member in members:
         mark = MARKS.get(member.state, "")
-        cells = [f"#{member.id}", Text(member.state + mark, STYLES.get(member.state, ""))]
+        cells: list[str | Text] = [f"#{member.id}", Text(member.state + mark, STYLES.get(member.state, ""))]
         cells += [str(member.best_epoch or show.NOTHING), *(show.metric(member.at_best(n)) for n in names)]
         cells += [show.clean(show_value(member.config.get(axis))) for axis in axes]
         table.add_row(*cells)
@@ -151,7 +159,9 @@ def _cell(value: Any) -> Any:
 
 def _table(*headers: str) -> Table:
     ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
-    table = Table(box=box.ASCII if ascii_only else box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    table = Table(
+        box=box.ASCII if ascii_only else box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold"
+    )
     for header in headers:
         table.add_column(show.clean(header), overflow="fold")
     return table

@@ -66,8 +66,14 @@ def whole_run() -> list[Event]:
     """Two groups, of which the second has a member that diverges."""
     running = [ev.MemberChanged(0.0, i, ev.RUNNING) for i in (0, 1)]
     found: list[Event] = [started(), planned((0, 1), (2,)), ev.PhaseChanged(0.0, 0, "tuning", "blocks"), *running]
-    found += [ev.SpeedMeasured(0.0, 0, 2, 20, 0.01, 0.031, 3.1, "all members at once"), ev.PhaseChanged(0.0, 0, "training")]
-    found += [steps(0, 2.0, 1.0, (0, 1)), ev.DeviceSampled(0.0, "cpu", {"core0": 0.5, "core1": 0.25, "memory_bytes": 2**31})]
+    found += [
+        ev.SpeedMeasured(0.0, 0, 2, 20, 0.01, 0.031, 3.1, "all members at once"),
+        ev.PhaseChanged(0.0, 0, "training"),
+    ]
+    found += [
+        steps(0, 2.0, 1.0, (0, 1)),
+        ev.DeviceSampled(0.0, "cpu", {"core0": 0.5, "core1": 0.25, "memory_bytes": 2**31}),
+    ]
     found += [*epoch(0, 4, {0: 0.75, 1: 0.875}), steps(0, 4.0, 2.0, (0, 1))]
     found += [ev.MemberChanged(0.0, i, ev.COMPLETE) for i in (0, 1)]
     found += [ev.PhaseChanged(0.0, 1, "training"), ev.MemberChanged(0.0, 2, ev.DIVERGED, "loss is nan in epoch 1")]

@@ -78,7 +78,7 @@ def test_the_screen_shows_groups_members_best_and_device() -> None:
     assert "array 0  2 members" in shown
     assert "done" in shown
     assert "epoch 0.0/4" not in shown
-    assert "2 complete, 1 waiting" in shown
+    assert "1 waiting, 2 complete" in shown
     assert "#1 val_accuracy 0.875 at epoch 4 (lr=0.01)" in shown
     assert "cores 50% 25%, memory 2.0 GiB" in shown
 
@@ -104,7 +104,12 @@ def test_many_groups_are_counted_and_the_one_in_training_is_shown() -> None:
 
 
 def test_a_pause_is_shown() -> None:
-    run: list[Event] = [started(), planned((0, 1, 2)), ev.PhaseChanged(0.0, 0, "training"), ev.RunChanged(0.0, ev.PAUSED)]
+    run: list[Event] = [
+        started(),
+        planned((0, 1, 2)),
+        ev.PhaseChanged(0.0, 0, "training"),
+        ev.RunChanged(0.0, ev.PAUSED),
+    ]
     assert "paused" in screen(run)
     assert lines(run)[-1] == "paused"
 

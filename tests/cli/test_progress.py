@@ -35,7 +35,9 @@ def test_a_group_is_done_when_all_its_members_are() -> None:
 
 
 def test_time_left_follows_the_measured_rate() -> None:
-    group = feed([started(), planned((0, 1, 2)), steps(0, 0.5, 10.0, (0, 1, 2)), steps(0, 1.5, 14.0, (0, 1, 2))]).groups[0]
+    group = feed(
+        [started(), planned((0, 1, 2)), steps(0, 0.5, 10.0, (0, 1, 2)), steps(0, 1.5, 14.0, (0, 1, 2))]
+    ).groups[0]
     assert group.elapsed_s == 4.0
     assert group.remaining_s == pytest.approx(4.0 * 2.5)
 

@@ -19,7 +19,14 @@ def test_durations(time_s: float, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("size_bytes", "shown"),
-    [(0, "0 B"), (512, "512 B"), (41 * 2**20, "41.0 MiB"), (139 * 2**30, "139 GiB"), (2**50, "1024 TiB"), (math.nan, "-")],
+    [
+        (0, "0 B"),
+        (512, "512 B"),
+        (41 * 2**20, "41.0 MiB"),
+        (139 * 2**30, "139 GiB"),
+        (2**50, "1024 TiB"),
+        (math.nan, "-"),
+    ],
 )
 def test_memory(size_bytes: float, shown: str) -> None:
     assert text.memory(size_bytes) == shown
@@ -32,7 +39,14 @@ def test_metrics(value: float, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("numbers", "shown"),
-    [([], ""), ([3], "3"), ([1, 0], "0, 1"), ([0, 1, 2, 3], "0-3"), ([0, 2, 3, 4, 7], "0, 2-4, 7"), ([5, 6, 9], "5, 6, 9")],
+    [
+        ([], ""),
+        ([3], "3"),
+        ([1, 0], "0, 1"),
+        ([0, 1, 2, 3], "0-3"),
+        ([0, 2, 3, 4, 7], "0, 2-4, 7"),
+        ([5, 6, 9], "5, 6, 9"),
+    ],
 )
 def test_numbers_of_members(numbers: list[int], shown: str) -> None:
     assert text.ids(numbers) == shown
