@@ -42,7 +42,7 @@ TABLE: dict[str, set[str]] = {
     "fleet": {"errors", "events", "plan", "train", "data"},
     "study": {*_HEADLESS},
     "executors": {"study", "errors", "events", "history"},
-    "figures": {"errors", "events", "history", "colors"},
+    "figures": {"errors", "events", "grid", "history", "colors"},
     "ui": {"errors", "events", "grid", "history", "colors", "figures", "study", "executors", FACE},
     "cli": {"errors", "events", "grid", "history", "store", "study", "executors", FACE},
     FACE: {*_HEADLESS, "study", "executors"},
