@@ -136,8 +136,8 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     study.add_argument("--epochs", metavar="N", type=_whole(1), help="how often the data is gone through (default: 20)")
     study.add_argument("--batch-size", metavar="N", help="samples in a mini-batch (default: 64)")
     study.add_argument("--lr", metavar="X", help="learning rate of all variants")
-    study.add_argument("--optimizer", metavar="NAME", help="optimizer of all variants: adam, adamw or sgd")
-    study.add_argument("--lr-scheduler", metavar="NAME", help="how lr changes over the epochs: none, step or cosine")
+    study.add_argument("--optimizer", metavar="NAME", help="optimizer of all variants (hfta-nb families lists them)")
+    study.add_argument("--lr-scheduler", metavar="NAME", help="how lr changes over the epochs (likewise)")
     patience = "stop a variant that has not improved for N epochs"
     study.add_argument("--patience", metavar="N", type=_whole(1), help=patience)
     study.add_argument("--monitor", metavar="METRIC", help="the metric that decides which epoch is best")
