@@ -15,8 +15,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import hfta_nb
+
 RESULTS = Path(__file__).resolve().parent / "results"
-PACKAGES = ("hfta_nb", "torch", "numpy")
+PACKAGES = ("torch", "numpy")
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def environment(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
         "gpu": gpu(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in packages},
+        "versions": {"hfta_nb": hfta_nb.__version__, **{name: _version(name) for name in packages}},
         "threads_variable": os.environ.get("OMP_NUM_THREADS", ""),
         "load_average_1min": round(os.getloadavg()[0], 2),
         "command": command(),
