@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from hfta_nb import colors
 from hfta_nb import events as ev
 from hfta_nb.errors import HftaError
-from hfta_nb.grid import show
 from hfta_nb.history import Curve, History, Member
 
 if TYPE_CHECKING:
@@ -383,7 +382,7 @@ def _color_bar(axes: Axes, axis: colors.AxisColors) -> None:
     figure: Any = axes.figure
     bar = figure.colorbar(mappable, ax=axes, fraction=0.06, pad=0.02)
     ticks = range(0, count, math.ceil(count / _MAX_TICKS))
-    bar.set_ticks(list(ticks), labels=[plain(show(axis.values[i]), 20) for i in ticks])
+    bar.set_ticks(list(ticks), labels=[plain(axis.labels[i], 20) for i in ticks])
     bar.ax.minorticks_off()
     bar.ax.tick_params(colors=_MUTED, labelcolor=_INK, length=0, labelsize=8)
     bar.outline.set_visible(False)
