@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import time
 from collections import deque
 from collections.abc import Callable
