@@ -349,7 +349,7 @@ def from_json(data: dict[str, Any]) -> Event | Request:
         raise EventError(f"malformed record ({error})", where=codec.cls.__name__, got=data) from error
 
 
-def _names(base: type) -> list[str]:
+def _names(base: type[Any]) -> list[str]:
     return [cls.__name__ for cls in base.__subclasses__()]
 
 

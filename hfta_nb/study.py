@@ -38,8 +38,8 @@ TRANSIENT = (ev.Heartbeat,)
 
 TOLERANCES = {"float64": 1e-8, "float32": 2e-3}
 """Largest difference of two loss curves that counts as equal. In float32 rounding alone drives runs apart, faster
-behind batch norm and Adam, so only the first `COMPARED_EPOCHS` are compared unless asked otherwise; a sharp comparison is
-made in float64."""
+behind batch norm and Adam, so only the first `COMPARED_EPOCHS` are compared unless asked otherwise; a sharp comparison is made
+in float64."""
 
 COMPARED_EPOCHS = 5
 
@@ -568,7 +568,7 @@ def _alone(group: Group, index: int) -> Group:
 def _family(given: str | Family) -> Family:
     if not isinstance(given, str | Family):
         raise FamilyError("not a family", got=given, accepted="a name, or what @hfta_nb.family gives")
-    return family(given)
+    return given if isinstance(given, Family) else family(given)
 
 
 def _built_in_names() -> list[str]:

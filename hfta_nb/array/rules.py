@@ -107,7 +107,7 @@ class _Call:
         return [v for v in self.out_leaves if isinstance(v, Tensor)]
 
     def __call__(self) -> Any:
-        stacked = iter(_MemberByMember.apply(self, self.context.token, *self.tensors))
+        stacked = iter(_MemberByMember.apply(self, self.context.token, *self.tensors))  # type: ignore[no-untyped-call]
         leaves = [next(stacked) if isinstance(v, Tensor) else v for v in self.out_leaves]
         return pytree.tree_unflatten(leaves, self.out_spec)
 

@@ -128,7 +128,9 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     study.add_argument("--data", metavar="NAME", help="the data set (default: the family's first)")
     grid = "an axis and its values; may be repeated, every combination is a variant"
     study.add_argument("--grid", metavar="AXIS=VALUES", action="append", help=grid)
-    study.add_argument("--set", metavar="AXIS=VALUE", action="append", help="one value for all variants; may be repeated")
+    study.add_argument(
+        "--set", metavar="AXIS=VALUE", action="append", help="one value for all variants; may be repeated"
+    )
     study.add_argument("--epochs", metavar="N", type=_whole(1), help="how often the data is gone through (default: 20)")
     study.add_argument("--batch-size", metavar="N", help="samples in a mini-batch (default: 64)")
     study.add_argument("--lr", metavar="X", help="learning rate of all variants")

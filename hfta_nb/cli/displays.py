@@ -174,7 +174,9 @@ class Screen:
     def picture(self) -> Group:
         """All that is to be seen now."""
         progress, history = self._progress, self._history
-        speed = "; ".join(filter(None, (progress.speed(g.index) for g in progress.groups.values() if g.state == ACTIVE)))
+        speed = "; ".join(
+            filter(None, (progress.speed(g.index) for g in progress.groups.values() if g.state == ACTIVE))
+        )
         state = history.state.lower() if history.state == ev.PAUSED else show.clean(history.phase) or "starting"
         facts = {
             "now": ", ".join(filter(None, [state, progress.rate(), speed])),

@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 MOST_ROWS = 40
 """More members than this are counted, not shown; the CSV has them all."""
 
-STYLES = {ev.COMPLETE: "green", ev.RUNNING: "cyan", ev.DIVERGED: "bold red", ev.FAILED: "bold red", ev.STOPPED: "yellow"}
+STYLES = {
+    ev.COMPLETE: "green",
+    ev.RUNNING: "cyan",
+    ev.DIVERGED: "bold red",
+    ev.FAILED: "bold red",
+    ev.STOPPED: "yellow",
+}
 MARKS = {ev.DIVERGED: "!", ev.FAILED: "!"}
 """States that must stand out where there is no colour."""
 
@@ -38,7 +44,9 @@ def console(plain: bool = False) -> Console:
     """Where output goes: a terminal, or plain text of any width."""
     made = Console(highlight=False, markup=False, emoji=False)
     if plain or not made.is_terminal or made.is_dumb_terminal:
-        return Console(highlight=False, markup=False, emoji=False, color_system=None, width=FILE_WIDTH, force_terminal=False)
+        return Console(
+            highlight=False, markup=False, emoji=False, color_system=None, width=FILE_WIDTH, force_terminal=False
+        )
     return made
 
 
@@ -142,7 +150,9 @@ def _cell(value: Any) -> Any:
 
 def _table(*headers: str) -> Table:
     ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
-    table = Table(box=box.ASCII if ascii_only else box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    table = Table(
+        box=box.ASCII if ascii_only else box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold"
+    )
     for header in headers:
         table.add_column(header, overflow="fold")
     return table

@@ -39,25 +39,28 @@ class Trace {
     this.version++;
   }
 
+  /** Of each of LIMIT / 4 equal stretches of steps the lowest and the highest finite point stay, and the last point. */
   thin() {
-    const whole = Math.floor((this.n * 3) / 16) * 4;
+    const last = this.n - 1, first = this.step[0];
+    const span = this.step[last] - first + 1;
+    const stretch = (i) => Math.floor(((this.step[i] - first) * (LIMIT / 4)) / span);
     let kept = 0;
     const keep = (i) => {
       for (const column of [this.epoch, this.step, this.time, this.value]) column[kept] = column[i];
       kept++;
     };
-    for (let start = 0; start < whole; start += 4) {
+    for (let start = 0, end; start < last; start = end) {
       let low = -1, high = -1;
-      for (let i = start; i < start + 4; i++) {
-        if (!Number.isFinite(this.value[i])) continue;
-        if (low < 0 || this.value[i] < this.value[low]) low = i;
-        if (high < 0 || this.value[i] > this.value[high]) high = i;
+      for (end = start; end < last && stretch(end) === stretch(start); end++) {
+        if (!Number.isFinite(this.value[end])) continue;
+        if (low < 0 || this.value[end] < this.value[low]) low = end;
+        if (high < 0 || this.value[end] > this.value[high]) high = end;
       }
       if (low < 0) low = high = start;
       keep(Math.min(low, high));
       if (low !== high) keep(Math.max(low, high));
     }
-    for (let i = whole; i < this.n; i++) keep(i);
+    keep(last);
     this.n = kept;
   }
 }

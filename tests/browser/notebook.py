@@ -201,6 +201,7 @@ class Notebook:
         self.command("apputils:change-theme", theme="JupyterLab Dark" if dark else "JupyterLab Light")
         light = "false" if dark else "true"
         self.page.locator(f"body[data-jp-theme-light={light}]").wait_for(state="attached")
+        self.page.locator("#jupyterlab-splash").wait_for(state="detached")
 
     def viewport(self, width: int, height: int = 900) -> None:
         """Make the window so many CSS pixels wide and high."""

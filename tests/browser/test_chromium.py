@@ -159,6 +159,13 @@ def test_failure_says_what_was_tried_and_what_to_do(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == ""
 
 
+def test_of_a_long_trace_the_line_that_tells_is_shown() -> None:
+    trace = "Downloading\nError: getaddrinfo ENOTFOUND cdn.example\n    at ChildProcess.emit (node:events:514:20)\n"
+    fake = Fake(effects={DOWNLOAD: lambda _: Done(1, trace)})
+    with pytest.raises(ChromiumError, match=r"exit status 1: Error: getaddrinfo ENOTFOUND cdn.example\n"):
+        chromium.install(fake.machine())
+
+
 def test_an_install_that_gives_nothing_that_starts_is_a_failure() -> None:
     effects = {UPDATE: lambda _: Done(0), PACKAGE: gives(command="chromium")}
     fake = Fake(commands={"apt-get"}, playwright=None, broken={"/usr/bin/chromium"}, effects=effects)
