@@ -995,8 +995,13 @@ function niceCeiling(v) {
 
 // ---------------------------------------------------------------------------------------------- page
 
+const FOCUSABLE = new Set(["canvas", "button", "select", "input"]);
+
 function element(tag, name = "", attributes = {}, text = "") {
   const made = document.createElement(tag);
+  // JupyterLab takes keys for its own shortcuts ("d" twice deletes the cell) unless the very element that has the
+  // focus says no; on an element around it this has no effect.
+  if (FOCUSABLE.has(tag)) made.setAttribute("data-lm-suppress-shortcuts", "true");
   if (name) made.className = name;
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   if (text) made.textContent = text;
@@ -1179,8 +1184,7 @@ class View {
   }
 
   build() {
-    // Without the attribute JupyterLab takes keys that are pressed here for its own shortcuts.
-    this.root = element("div", "hfta-live", { "data-lm-suppress-shortcuts": "true" });
+    this.root = element("div", "hfta-live");
     this.root.hfta = this.stats; // for tests and the benchmark
     this.probe = element("span", "hfta-probe");
     this.toolbar = new Toolbar(this);
