@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hfta_nb.data import Data
     from hfta_nb.errors import HftaError
     from hfta_nb.events import Control
-    from hfta_nb.family import Family, families, family  # type: ignore[assignment]
+    from hfta_nb.family import Family, families, family
     from hfta_nb.grid import Grid, integers, linspace, logspace, seeds
     from hfta_nb.metrics import Metric
     from hfta_nb.study import Result, Study

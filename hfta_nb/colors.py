@@ -12,9 +12,10 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from hfta_nb.errors import GridError
-from hfta_nb.events import Json, VariantRecord
+from hfta_nb.events import Json
 from hfta_nb.grid import Variant, show
 
 MAX_LEGEND = 12
@@ -22,6 +23,17 @@ MAX_LEGEND = 12
 
 DASHES: tuple[tuple[float, ...], ...] = ((), (7, 3), (2, 2), (9, 3, 2, 3))
 """On and off lengths in pixels; the palette is gone through once with each."""
+
+
+class Drawn(Protocol):
+    """A member to be drawn: a `Variant`, a `VariantRecord`, or a `Member` of a history."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def config(self) -> dict[str, Json]: ...
+    @property
+    def seed(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +84,7 @@ def member(variant: int) -> Stroke:
     return _cycle(variant)
 
 
-def label(variant: Variant | VariantRecord) -> str:
+def label(variant: Drawn) -> str:
     """A member's name, for example ``#3 lr=0.001, width=16``."""
     return Variant(variant.id, variant.config, variant.seed).label.strip()
 
@@ -95,6 +107,11 @@ class AxisColors:
     log: bool
     strokes: tuple[Stroke, ...]
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The values as people read them."""
+        return tuple(show(v) for v in self.values)
+
     def index(self, value: Json) -> int:
         """The place of a value.
 
@@ -104,7 +121,7 @@ class AxisColors:
         for place, known in enumerate(self.values):
             if _same(known, value):
                 return place
-        raise GridError("no such value", where=self.name, got=value, accepted=", ".join(map(show, self.values)))
+        raise GridError("no such value", where=self.name, got=value, accepted=", ".join(self.labels))
 
     def __getitem__(self, value: Json) -> Stroke:
         return self.strokes[self.index(value)]
@@ -164,21 +181,19 @@ class Scheme:
     """
 
     def __init__(
-        self, variants: Sequence[Variant | VariantRecord], axes: Mapping[str, Sequence[Json]], color_by: str | None = ""
+        self, variants: Sequence[Drawn], axes: Mapping[str, Sequence[Json]], color_by: str | None = ""
     ) -> None:
         name = color_axis(len(variants), axes, color_by)
         self.axis = axis(name, values_of(name, variants, axes)) if name else None
 
-    def stroke(self, variant: Variant | VariantRecord) -> Stroke:
+    def stroke(self, variant: Drawn) -> Stroke:
         """How one member is drawn."""
         if self.axis is None:
             return member(variant.id)
         return self.axis[variant.config.get(self.axis.name)]
 
 
-def values_of(
-    name: str, variants: Iterable[Variant | VariantRecord], axes: Mapping[str, Sequence[Json]]
-) -> tuple[Json, ...]:
+def values_of(name: str, variants: Iterable[Drawn], axes: Mapping[str, Sequence[Json]]) -> tuple[Json, ...]:
     """The values of an axis: those of the grid, then those that only members have (clones off the grid)."""
     found = list(axes.get(name, ()))
     for variant in variants:

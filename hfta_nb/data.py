@@ -49,7 +49,7 @@ class Data:
             return t.to(device, dtype) if t.is_floating_point() else t.to(device)
 
         moved = [move(t) for t in (self.x, self.y, self.x_validation, self.y_validation)]
-        return Data(self.name, self.task, *moved, facts=self.facts)
+        return Data(self.name, self.task, moved[0], moved[1], moved[2], moved[3], self.facts)
 
     def __repr__(self) -> str:
         shape = list(self.x.shape[1:])

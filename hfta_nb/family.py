@@ -136,7 +136,7 @@ def from_function(
     Raises:
         FamilyError: a parameter can't be an axis.
     """
-    title = name or getattr(function, "__name__", "")
+    title = str(name or getattr(function, "__name__", ""))
     if not callable(function) or not title.isidentifier():
         raise FamilyError("not a build function", got=function, accepted="a named function that returns an nn.Module")
     axes, facts = {}, []

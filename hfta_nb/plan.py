@@ -197,7 +197,7 @@ def _check_used(family: Family, grid: Grid, fixed: Mapping[str, Any]) -> None:
         if not present & values:
             wanted = " or ".join(sorted(values))
             raise GridError(
-                f"changes nothing with {other}={', '.join(map(str, sorted(present)))}",
+                f"changes nothing with {other}={', '.join(sorted(map(show, present)))}",
                 where=name,
                 remedy=f"set {other} to {wanted}, or take the axis out",
             )

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 _INTERNAL = frozenset(nn.Module().__dict__) - {"training"}
 _HOOKS = tuple(k for k in nn.Module().__dict__ if k.endswith("_hooks"))
+_CLASS_INTERNAL = frozenset({"__dict__", "__weakref__", "__doc__", "__annotations__", "__annotations_cache__"})
 _MAX_DEPTH = 12
 
 
@@ -37,6 +38,7 @@ class _Comparison:
         self.a, self.b = a, b
         # Tensors and modules met again inside an attribute are the same if they sit at the same path.
         self.paths_a, self.paths_b = _paths(a), _paths(b)
+        self._types: dict[tuple[type, type], bool] = {}
 
     def differences(self) -> Iterator[str]:
         names_a = dict(self.a.named_modules(remove_duplicate=False))
@@ -54,7 +56,7 @@ class _Comparison:
             yield "the submodules stand in another order"
 
     def _module(self, path: str, a: nn.Module, b: nn.Module) -> Iterator[str]:
-        if type(a) is not type(b):
+        if not self.same_type(type(a), type(b)):
             yield f"{path or 'module'}: {type(a).__name__} and {type(b).__name__}"
             return
         yield from self._attributes(path, a, b)
@@ -74,6 +76,7 @@ class _Comparison:
                 yield f"{path or 'module'}: {key.strip('_')} that differ"
 
     def _tensors(self, path: str, a: nn.Module, b: nn.Module) -> Iterator[str]:
+        pairs: list[tuple[Mapping[str, Tensor | None], Mapping[str, Tensor | None]]]
         pairs = [(a._parameters, b._parameters), (a._buffers, b._buffers)]
         for left, right in pairs:
             for key in [*left, *(k for k in right if k not in left)]:
@@ -86,10 +89,25 @@ class _Comparison:
         if a._non_persistent_buffers_set != b._non_persistent_buffers_set:
             yield f"{path or 'module'}: persistent buffers that differ"
 
+    def same_type(self, x: type, y: type) -> bool:
+        """One class, or one class statement run twice (inside a build function, say)."""
+        if x is y:
+            return True
+        if (x.__module__, x.__qualname__) != (y.__module__, y.__qualname__) or len(x.__bases__) != len(y.__bases__):
+            return False
+        if (x, y) not in self._types:
+            self._types[x, y] = True  # a method that mentions its own class comes back here
+            parts = [{k: v for k, v in vars(c).items() if k not in _CLASS_INTERNAL} for c in (x, y)]
+            bases = all(self.same_type(u, v) for u, v in zip(x.__bases__, y.__bases__, strict=True))
+            self._types[x, y] = bases and self.same(parts[0], parts[1])
+        return self._types[x, y]
+
     def same(self, x: Any, y: Any, depth: int = 0) -> bool:
         if x is y:
             return True
-        if type(x) is not type(y) or depth > _MAX_DEPTH:
+        if isinstance(x, type) and isinstance(y, type):
+            return self.same_type(x, y)
+        if not self.same_type(type(x), type(y)) or depth > _MAX_DEPTH:
             return False
         if isinstance(x, Tensor | nn.Module):
             known = self.paths_a.get(id(x)), self.paths_b.get(id(y))
@@ -102,6 +120,10 @@ class _Comparison:
             return len(x) == len(y) and all(self.same(u, v, depth + 1) for u, v in zip(x, y, strict=True))
         if isinstance(x, types.FunctionType):
             return self._same_function(x, y, depth)
+        if isinstance(x, staticmethod | classmethod):
+            return self.same(x.__func__, y.__func__, depth + 1)
+        if isinstance(x, property):
+            return self.same((x.fget, x.fset, x.fdel), (y.fget, y.fset, y.fdel), depth + 1)
         if isinstance(x, types.MethodType):
             return x.__func__ is y.__func__ and self.same(x.__self__, y.__self__, depth + 1)
         if isinstance(x, functools.partial):
@@ -122,7 +144,7 @@ class _Comparison:
         )
 
     def _same_object(self, x: Any, y: Any, depth: int) -> bool:
-        if type(x).__eq__ is not object.__eq__ and not dataclasses.is_dataclass(x):
+        if getattr(type(x), "__eq__", None) is not object.__eq__ and not dataclasses.is_dataclass(x):
             try:
                 return bool(x == y)
             except Exception:  # an __eq__ that can't answer has not shown them to be the same

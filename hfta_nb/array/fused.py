@@ -291,7 +291,7 @@ class FusedArray(nn.Module):
         return self
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> FusedArray:
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._build_arenas()
         device = next((t.device for t in [*self.parameters(), *self.buffers()]), self.generators.device)
         self.generators.to(device)
@@ -333,8 +333,8 @@ class FusedArray(nn.Module):
         """Blocks whose parameters are part of the autograd graph: what `forward` differentiates through."""
         size, single = self.block_size, self.block_size == 1
         starts = range(0, len(self), size)
-        parts = {k: p.unbind(0) if single else p.split(size) for k, p in self.named_parameters()}
-        buffers = {k: b.unbind(0) if single else b.split(size) for k, b in self.named_buffers()}
+        parts = {k: p.unbind(0) if single else torch.split(p, size) for k, p in self.named_parameters()}
+        buffers = {k: b.unbind(0) if single else torch.split(b, size) for k, b in self.named_buffers()}
         return [
             Block(
                 start,

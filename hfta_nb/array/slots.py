@@ -30,9 +30,9 @@ class Slots:
         names = {id(t): name for name, t in [*module.named_parameters(), *module.named_buffers()]}
         self._places: list[tuple[Any, Any, str]] = []
         for child in module.modules():
-            for holder in (child._parameters, child._buffers, *_lists(child)):
-                keys = holder if isinstance(holder, dict) else range(len(holder))
-                for key in keys:
+            holders: list[Any] = [child._parameters, child._buffers, *_lists(child)]
+            for holder in holders:
+                for key in holder if isinstance(holder, dict) else range(len(holder)):
                     name = names.get(id(holder[key]))
                     if name is not None:
                         self._places.append((holder, key, name))

@@ -107,11 +107,11 @@ class CosineAnnealingLR(ArrayLRScheduler):
 
 def _rows(name: str, value: Any, members: int) -> list[Any]:
     if isinstance(value, PerMember):
-        value = value.value.tolist() if isinstance(value.value, Tensor) else list(value.value)
+        value = list(value.value.tolist() if isinstance(value.value, Tensor) else value.value)
     elif not isinstance(value, list):
         return [value] * members
     if len(value) != members:
         raise OptimError(
             "not one value per member", where=name, got=value, accepted=f"one value, or a list of {members}"
         )
-    return value
+    return list(value)

@@ -49,7 +49,7 @@ class PlainStep:
         self.optimizer.zero_grad()
         with self.generators.member(0):
             loss, scores = self._score(self.module(_alone(x)), _alone(y))
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return _with_member_axis({"loss": loss.detach(), **scores})
 

@@ -78,7 +78,7 @@ class Trainer:
         outer = torch.random.get_rng_state()
         try:
             for variant, arguments in zip(group.variants, group.arguments, strict=True):
-                torch.random.default_generator.manual_seed(variant.seed)
+                torch.default_generator.manual_seed(variant.seed)
                 modules.append(s.family.build(**arguments).to(s.device, s.dtype))
                 # The CPU's stream goes on from where building left it; a GPU's has not been drawn from yet.
                 states.append(seeded_state(variant.seed, s.device) | {"cpu": torch.random.get_rng_state()})

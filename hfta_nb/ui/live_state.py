@@ -28,23 +28,25 @@ STEP_LOSS = "step_loss"
 
 
 def thin(curve: Curve, limit: int = LIMIT) -> None:
-    """Halve a curve beyond `limit` points: of each four, the lowest and the highest finite one are kept.
+    """Bring a curve of more than `limit` points down to at most half of that, its outline kept.
 
-    The last quarter keeps every point, and extremes survive however often this is done.
+    Its steps are divided into equal stretches, and of each the lowest and the highest finite point stay. So it can be
+    done again and again while a curve grows: old points get no sparser than new ones, and no extreme is lost.
     """
     if len(curve.values) <= limit:
         return
-    whole = len(curve.values) * 3 // 4 // 4 * 4
+    first, span = curve.steps[0], curve.steps[-1] - curve.steps[0] + 1
+    stretches = limit // 4
+    last = len(curve.values) - 1
     kept: list[int] = []
-    for start in range(0, whole, 4):
-        finite = [i for i in range(start, start + 4) if math.isfinite(curve.values[i])]
-        ends = (
-            {min(finite, key=curve.values.__getitem__), max(finite, key=curve.values.__getitem__)}
-            if finite
-            else {start}
-        )
-        kept += sorted(ends)
-    kept += range(whole, len(curve.values))
+    for _, group in itertools.groupby(range(last), lambda i: (curve.steps[i] - first) * stretches // span):
+        places = list(group)
+        finite = [i for i in places if math.isfinite(curve.values[i])]
+        if finite:
+            kept += sorted({min(finite, key=curve.values.__getitem__), max(finite, key=curve.values.__getitem__)})
+        else:
+            kept.append(places[0])
+    kept.append(last)
     columns: tuple[list[Any], ...] = (curve.epochs, curve.steps, curve.values, curve.times)
     for column in columns:
         column[:] = [column[i] for i in kept]
@@ -228,7 +230,7 @@ def _axis(axis: colors.AxisColors, variants: Sequence[ev.VariantRecord]) -> dict
     return {
         "name": axis.name,
         "numeric": axis.sequential,
-        "values": [show(v) for v in axis.values],
+        "values": list(axis.labels),
         "light": [s.light for s in axis.strokes],
         "dark": [s.dark for s in axis.strokes],
         "of": [axis.index(v.config.get(axis.name)) for v in variants],
@@ -270,6 +272,5 @@ def _copy_member(member: Member) -> Member:
 
 def _copy_curve(curve: Curve) -> Curve:
     copy = Curve(list(curve.epochs), list(curve.steps), list(curve.values), list(curve.times))
-    while len(copy.values) > LIMIT:
-        thin(copy)
+    thin(copy)
     return copy

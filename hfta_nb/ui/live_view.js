@@ -29,7 +29,6 @@ class Trace {
 
   add(epoch, step, time, value) {
     while (this.n && this.step[this.n - 1] >= step) this.n--; // a resumed run starts again from its checkpoint
-    if (this.n === LIMIT) this.thin();
     if (this.n === this.step.length) this.grow(this.n * 2);
     const i = this.n++;
     this.epoch[i] = epoch;
@@ -37,27 +36,31 @@ class Trace {
     this.time[i] = time;
     this.value[i] = value;
     this.version++;
+    if (this.n > LIMIT) this.thin();
   }
 
+  /** Of each of LIMIT / 4 equal stretches of steps the lowest and the highest finite point stay, and the last point. */
   thin() {
-    const whole = Math.floor((this.n * 3) / 16) * 4;
+    const last = this.n - 1, first = this.step[0];
+    const span = this.step[last] - first + 1;
+    const stretch = (i) => Math.floor(((this.step[i] - first) * (LIMIT / 4)) / span);
     let kept = 0;
     const keep = (i) => {
       for (const column of [this.epoch, this.step, this.time, this.value]) column[kept] = column[i];
       kept++;
     };
-    for (let start = 0; start < whole; start += 4) {
+    for (let start = 0, end; start < last; start = end) {
       let low = -1, high = -1;
-      for (let i = start; i < start + 4; i++) {
-        if (!Number.isFinite(this.value[i])) continue;
-        if (low < 0 || this.value[i] < this.value[low]) low = i;
-        if (high < 0 || this.value[i] > this.value[high]) high = i;
+      for (end = start; end < last && stretch(end) === stretch(start); end++) {
+        if (!Number.isFinite(this.value[end])) continue;
+        if (low < 0 || this.value[end] < this.value[low]) low = end;
+        if (high < 0 || this.value[end] > this.value[high]) high = end;
       }
       if (low < 0) low = high = start;
       keep(Math.min(low, high));
       if (low !== high) keep(Math.max(low, high));
     }
-    for (let i = whole; i < this.n; i++) keep(i);
+    keep(last);
     this.n = kept;
   }
 }
@@ -70,7 +73,8 @@ class Store {
   constructor(ask) {
     this.ask = ask;
     this.serial = null;
-    this.generation = 0; // counts full messages: whatever was kept of an earlier one is void
+    this.generation = 0; // counts layouts: whatever a view made for an earlier one is void
+    this.fulls = 0;
     this.listeners = new Set();
     this.clear();
   }
@@ -103,8 +107,10 @@ class Store {
   }
 
   reset(layout) {
+    const same = JSON.stringify(layout) === JSON.stringify(this.layout);
     this.clear();
-    this.generation++;
+    this.fulls++;
+    if (!same) this.generation++;
     this.layout = layout;
     this.t0 = layout.t0;
     layout.members.forEach((m, place) => {
@@ -477,28 +483,31 @@ function pad([low, high], log, part) {
 
 /**
  * Extent of what can be drawn of some series. One member gone to 1e12 must not flatten the others: on a linear axis
- * what lies far beyond the extremes that most members reach is left out.
+ * what lies far beyond the extremes that most members reach is left out, but of every member that did not diverge
+ * something stays in sight. `figures.py` does the same.
  */
 function extent(series, log) {
   const ends = [];
-  for (const { ys, trace } of series) {
+  for (const { ys, trace, member } of series) {
     let low = Infinity, high = -Infinity;
     for (let i = 0; i < trace.n; i++) {
       const v = log ? Math.log10(ys[i]) : ys[i];
       if (v < low && v > -Infinity) low = v;
       if (v > high && v < Infinity) high = v;
     }
-    if (low <= high) ends.push([low, high]);
+    if (low <= high) ends.push({ low, high, sound: member.state !== "DIVERGED" });
   }
-  const lows = ends.map(([v]) => v).sort((a, b) => b - a);
-  const highs = ends.map(([, v]) => v).sort((a, b) => a - b);
+  const lows = ends.map((e) => e.low).sort((a, b) => b - a);
+  const highs = ends.map((e) => e.high).sort((a, b) => a - b);
   const all = [lows.at(-1) ?? 1, highs.at(-1) ?? 0];
   if (log || ends.length < 3) return all;
-  const most = (sorted) => sorted[Math.floor((sorted.length - 1) / 4)];
-  const reach = 4 * (most(highs) - most(lows) || Math.abs(most(highs)) || 1);
-  const within = [Math.max(all[0], most(lows) - reach), Math.min(all[1], most(highs) + reach)];
-  if (within[0] === all[0] && within[1] === all[1]) return all;
-  return insideExtent(series, within);
+  const quarter = (ends.length - 1) >> 2;
+  const sound = ends.filter((e) => e.sound);
+  const top = Math.max(highs[quarter], ...sound.map((e) => e.low));
+  const bottom = Math.min(lows[quarter], ...sound.map((e) => e.high));
+  const reach = 4 * (Math.abs(top - bottom) || Math.abs(top) || 1);
+  if (all[0] >= bottom - reach && all[1] <= top + reach) return all;
+  return insideExtent(series, [bottom - reach, top + reach]);
 }
 
 function insideExtent(series, [least, greatest]) {
@@ -570,7 +579,7 @@ class CurvesPanel {
 
   /** New data make new series: what the pointer is at is found again among them. */
   follow() {
-    const series = this.shown.find((s) => s.trace === this.near.series.trace);
+    const series = this.shown.find(({ member, part }) => member.id === this.near.series.member.id && part === this.near.series.part);
     this.near = series ? { series, index: Math.min(this.near.index, series.trace.n - 1) } : null;
   }
 
@@ -596,7 +605,7 @@ class CurvesPanel {
 
   extentY(log) {
     const versions = this.shown.map((s) => s.trace.version).join();
-    const stamp = versions + [this.view.store.generation, log, this.view.get("metric"), this.view.get("split"), this.view.get("smoothing")].join();
+    const stamp = versions + [this.view.store.fulls, log, this.view.get("metric"), this.view.get("split"), this.view.get("smoothing")].join();
     if (stamp !== this.stamp) {
       this.stamp = stamp;
       this.range = pad(extent(this.shown, log), log, 0.04);
@@ -1066,7 +1075,7 @@ class Toolbar {
   }
 
   choice(trait, text, title, options = []) {
-    const select = element("select", "", { title });
+    const select = element("select", "", { title, "aria-label": text });
     this.controls[trait] = select;
     select.dataset.trait = trait;
     this.fill(trait, options);
@@ -1094,7 +1103,7 @@ class Toolbar {
 
   slider() {
     const title = "Exponential smoothing: the weight of the past";
-    const range = element("input", "", { type: "range", min: "0", max: "0.99", step: "0.01", title });
+    const range = element("input", "", { type: "range", min: "0", max: "0.99", step: "0.01", title, "aria-label": "smooth" });
     range.dataset.trait = "smoothing";
     this.controls.smoothing = range;
     this.amount = element("output");

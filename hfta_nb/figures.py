@@ -1,0 +1,400 @@
+"""Figures of a run: what a saved notebook keeps, and what is exported.
+
+Each function takes a `History` and returns a `matplotlib.figure.Figure`, never pyplot state, in the colours that
+the live view uses (`hfta_nb.colors`), on a light background. A history in which nothing happened yet gives a
+figure that says so.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hfta_nb import colors
+from hfta_nb import events as ev
+from hfta_nb.errors import HftaError
+from hfta_nb.history import Curve, History, Member
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_INK, _MUTED, _LINE = "#202124", "#5f6368", "#dadce0"
+_GIB = 2**30
+_X_LABELS = {"epoch": "epoch", "step": "optimizer step", "time": "time since the start"}
+_MAX_TICKS = 12
+_TINY, _HUGE = 1.2e-38, 3.4e38
+
+
+def curves(
+    history: History,
+    metric: str = "val_loss",
+    color_by: str | None = None,
+    *,
+    x_axis: str = "epoch",
+    log_x: bool = False,
+    log_y: bool = False,
+    train: bool = True,
+) -> Figure:
+    """The curve of every member.
+
+    Args:
+        history: the run.
+        metric: what is drawn, one of `history.metrics`.
+        color_by: the axis that colour stands for; none for the member (beyond 12 members, for the first axis).
+        x_axis: "epoch", "step" or "time".
+        log_x, log_y: whether that axis is logarithmic.
+        train: whether to add the training curve of a validation metric, dotted.
+
+    Returns:
+        A figure of 7.5 by 4.5 inches; a legend names the members, or a colour bar the values of the axis.
+
+    Raises:
+        HftaError: the run has no such metric, or `x_axis` is none of the three.
+    """
+    figure = _figure(7.5, 4.5)
+    _draw_curves(figure.add_subplot(), history, metric, color_by, x_axis, log_x, log_y, train, room=95)
+    return figure
+
+
+def utilization(history: History) -> Figure:
+    """How busy the device was over time, with memory on a scale of its own and pauses shaded.
+
+    Args:
+        history: the run.
+
+    Returns:
+        A figure of 6 by 4.5 inches.
+    """
+    figure = _figure(6.0, 4.5)
+    _draw_utilization(figure.add_subplot(), history, room=75)
+    return figure
+
+
+def summary(history: History, metric: str | None = None, color_by: str | None = None, *, log_y: bool = False) -> Figure:
+    """Curves and utilization side by side: the static picture of a run.
+
+    Args:
+        history: the run.
+        metric: what is drawn; the run's monitored metric where none is named.
+        color_by: see `curves`.
+        log_y: whether the curves' vertical axis is logarithmic.
+
+    Returns:
+        A figure of 12.5 by 4.5 inches.
+    """
+    figure = _figure(12.5, 4.5)
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    chosen = metric or (history.run.monitor if history.run else "val_loss")
+    _draw_curves(left, history, chosen, color_by, "epoch", False, log_y, True, room=95)
+    _draw_utilization(right, history, room=65)
+    if history.run is not None:
+        run, count = history.run, len(history.members)
+        where = run.device_name or run.device
+        title = f"{run.family} on {run.data}, {count} member{'s' * (count != 1)}, {where}: {history.state.lower()}"
+        figure.suptitle(plain(title, 120), x=0.01, ha="left", fontsize=10, color=_INK)
+    return figure
+
+
+def png(figure: Figure, dpi: int = 110) -> bytes:
+    """The figure as the bytes of a PNG file.
+
+    Args:
+        figure: any of this module's.
+        dpi: pixels per inch.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        # A name in a script that the font lacks is drawn as boxes; that is no reason to fail or to print.
+        warnings.filterwarnings("ignore", message="Glyph")
+        FigureCanvasAgg(figure).print_figure(buffer, dpi=dpi, facecolor=figure.get_facecolor())
+    return buffer.getvalue()
+
+
+def plain(text: str, limit: int = 60) -> str:
+    """Text that matplotlib draws letter by letter: no mathtext, no line breaks, at most `limit` characters."""
+    flat = "".join(c if c.isprintable() else " " for c in text)
+    flat = flat if len(flat) <= limit else flat[: limit - 1] + "…"
+    return flat.replace("$", r"\$")
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), facecolor="white")
+    figure.set_layout_engine("constrained", w_pad=0.09, h_pad=0.09, wspace=0.04)
+    return figure
+
+
+def _draw_curves(
+    axes: Axes,
+    history: History,
+    metric: str,
+    color_by: str | None,
+    x_axis: str,
+    log_x: bool,
+    log_y: bool,
+    train: bool,
+    room: int,
+) -> None:
+    if x_axis not in _X_LABELS:
+        raise HftaError("no such axis", where="x_axis", got=x_axis, accepted=", ".join(_X_LABELS))
+    if history.run is not None and metric not in history.metrics:
+        raise HftaError("the run has no such metric", where="metric", got=metric, accepted=", ".join(history.metrics))
+    members = list(history.members.values())
+    grid_axes = history.run.axes if history.run else {}
+    scheme = colors.Scheme(members, grid_axes, color_by)
+    other = "train_" + metric.removeprefix("val_") if train and metric.startswith("val_") else ""
+    lines = []
+    for member in members:
+        stroke = scheme.stroke(member)
+        if other in member.curves:
+            _line(axes, history, member.curves[other], stroke, x_axis, log_y, dotted=True)
+        lines.append(_line(axes, history, member.curves.get(metric, Curve()), stroke, x_axis, log_y))
+    dotted = ", training dotted" if other and any(other in m.curves for m in members) else ""
+    _dress(axes, metric.replace("val_", "validation ").replace("_", " ") + dotted, _X_LABELS[x_axis])
+    _x_axis(axes, history, x_axis)
+    if any(len(line.get_xdata()) for line in lines):
+        _scale(axes, list(zip(members, lines, strict=True)), log_x, log_y)
+    else:
+        _say(axes, f"no points of {plain(metric)} yet" if members else "no run yet")
+    for member, line in zip(members, lines, strict=True):
+        if _ended(member):
+            _mark_end(axes, line)
+    if scheme.axis is not None:
+        _color_bar(axes, scheme.axis)
+    if 0 < len(members) <= colors.MAX_LEGEND:
+        _legend(axes, [(line, _name(member)) for member, line in zip(members, lines, strict=True)], room)
+
+
+def _x_axis(axes: Axes, history: History, x_axis: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    if x_axis == "time":
+        _time_axis(axes)
+        _shade_pauses(axes, history)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
+
+
+def _line(
+    axes: Axes, history: History, curve: Curve, stroke: colors.Stroke, x_axis: str, log_y: bool, dotted: bool = False
+) -> Any:
+    columns: dict[str, Sequence[float]] = {"epoch": curve.epochs, "step": curve.steps}
+    xs = columns[x_axis] if x_axis in columns else _since_start(history, curve.times)
+    # What can't be drawn is a gap in the line; beyond float32's range the live view has none either.
+    least = _TINY if log_y else -_HUGE
+    ys = [v if least <= v <= _HUGE else math.nan for v in curve.values]
+    style: Any = (0, stroke.dash) if stroke.dash else "-"
+    (line,) = axes.plot(
+        xs,
+        ys,
+        color=stroke.light,
+        linestyle=(0, (1, 2)) if dotted else style,
+        linewidth=1.0 if dotted else 1.6,
+        alpha=0.5 if dotted else 1.0,
+        marker="o" if sum(map(math.isfinite, ys)) == 1 else None,
+        markersize=3 if dotted else 5,
+        zorder=2 if dotted else 3,
+    )
+    return line
+
+
+def _scale(axes: Axes, drawn: Sequence[tuple[Member, Any]], log_x: bool, log_y: bool) -> None:
+    lines = [line for _, line in drawn]
+    if log_x and any(x > 0 for line in lines for x in line.get_xdata()):
+        axes.set_xscale("log")
+    if log_y and any(y > 0 for line in lines for y in line.get_ydata()):
+        axes.set_yscale("log")
+    elif not log_y:
+        axes.set_ylim(
+            *_extent([(m.state != ev.DIVERGED, list(filter(math.isfinite, line.get_ydata()))) for m, line in drawn])
+        )
+
+
+def _extent(curves: Sequence[tuple[bool, list[float]]]) -> tuple[float, float]:
+    """As in live_view.js: one member gone to 1e12 must not flatten the others, and each sound one shows somewhere."""
+    ends = [(min(values), max(values), sound) for sound, values in curves if values]
+    if not ends:
+        return 0.0, 1.0
+    lows, highs = sorted((e[0] for e in ends), reverse=True), sorted(e[1] for e in ends)
+    low, high = lows[-1], highs[-1]
+    if len(ends) >= 3:
+        quarter = (len(ends) - 1) // 4
+        top = max([highs[quarter], *(e[0] for e in ends if e[2])])
+        bottom = min([lows[quarter], *(e[1] for e in ends if e[2])])
+        reach = 4 * (abs(top - bottom) or abs(top) or 1.0)
+        inside = [v for _, values in curves for v in values if bottom - reach <= v <= top + reach]
+        low, high = min(inside), max(inside)
+    room = 0.05 * (high - low) or 0.1 * abs(high) or 0.5
+    return low - room, high + room
+
+
+def _mark_end(axes: Axes, line: Any) -> None:
+    """A cross at the last point that can be drawn, on the edge where that lies beyond the axis."""
+    points = [(x, y) for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True) if math.isfinite(y)]
+    if points:
+        low, high = axes.get_ylim()
+        x, y = points[-1]
+        style: dict[str, Any] = {"marker": "x", "markersize": 7, "markeredgewidth": 2, "zorder": 4, "clip_on": False}
+        axes.plot(x, min(max(y, low), high), color=line.get_color(), **style)
+
+
+def _draw_utilization(axes: Axes, history: History, room: int) -> None:
+    lines = colors.device_lines(key for sample in history.samples for key in sample.values)
+    handles: list[tuple[Any, str]] = []
+    for line in lines:
+        if line.kind == "fraction":
+            drawn = _measurement(axes, history, line, 1.0)
+            if not line.faint:
+                handles.append((drawn, line.label))
+    _dress(axes, "utilization", _X_LABELS["time"])
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_formatter(lambda v, _: f"{100 * v:.0f}%")
+    memory = [line for line in lines if line.kind == "memory"]
+    if memory:
+        right = axes.twinx()
+        for line in memory:
+            drawn = _measurement(right, history, line, 1 / _GIB)
+            handles.append((drawn, f"{line.label} (right)"))
+        _dress(right, "memory, GiB", "")
+        right.grid(visible=False)
+        right.set_ylim(
+            0, 1.08 * max((y for h, _ in handles if h.axes is right for y in h.get_ydata()), default=1.0) or 1.0
+        )
+    _time_axis(axes)
+    if not history.samples:
+        axes.set_xlim(0, 10)
+        _say(axes, "the device was not measured yet")
+    _shade_pauses(axes, history)
+    if handles:
+        _legend(axes, handles, room)
+
+
+def _measurement(axes: Axes, history: History, line: colors.DeviceLine, factor: float) -> Any:
+    def value(sample: ev.DeviceSampled) -> float:
+        if line.key == colors.CORES and line.key not in sample.values:
+            mean = colors.core_mean(sample.values)
+            return math.nan if mean is None else mean
+        found = factor * sample.values.get(line.key, math.nan)
+        return found if math.isfinite(found) else math.nan
+
+    xs = _since_start(history, [sample.time_s for sample in history.samples])
+    (drawn,) = axes.plot(
+        xs,
+        [value(sample) for sample in history.samples],
+        color=line.stroke.light,
+        linestyle=(0, line.stroke.dash) if line.stroke.dash else "-",
+        linewidth=0.7 if line.faint else 1.5,
+        alpha=0.35 if line.faint else 1.0,
+        marker="o" if len(xs) == 1 else None,
+        markersize=4,
+        zorder=2 if line.faint else 3,
+    )
+    return drawn
+
+
+def _shade_pauses(axes: Axes, history: History) -> None:
+    if not history.pauses:
+        return
+    axes.margins(x=0)
+    low, high = axes.get_xlim()
+    for begin, end in history.pauses:
+        (from_s,) = _since_start(history, [begin])
+        to_s = high if end is None else _since_start(history, [end])[0]
+        if to_s > from_s:
+            axes.axvspan(from_s, to_s, color=_MUTED, alpha=0.14, linewidth=0, zorder=1)
+    axes.set_xlim(low, high)
+
+
+def _since_start(history: History, times_s: Sequence[float]) -> list[float]:
+    start_s = history.run.time_s if history.run else history.samples[0].time_s if history.samples else 0.0
+    return [t - start_s for t in times_s]
+
+
+def _time_axis(axes: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 1.5, 2, 3, 6, 10], min_n_ticks=2))
+    axes.xaxis.set_major_formatter(lambda v, _: _clock(v))
+
+
+def _clock(seconds: float) -> str:
+    if seconds < 0:
+        return "-" + _clock(-seconds)
+    if seconds < 60 and seconds % 1:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _dress(axes: Axes, y_label: str, x_label: str) -> None:
+    axes.set_facecolor("white")
+    axes.set_ylabel(plain(y_label), color=_INK)
+    if x_label:
+        axes.set_xlabel(x_label, color=_INK)
+    axes.tick_params(colors=_MUTED, labelcolor=_INK)
+    axes.grid(visible=True, color=_LINE, linewidth=0.7, zorder=0)
+    axes.set_axisbelow(True)
+    for name, spine in axes.spines.items():
+        spine.set_visible(name != "top" and (name in ("left", "bottom") or not x_label))
+        spine.set_color(_MUTED)
+
+
+def _say(axes: Axes, text: str) -> None:
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=_MUTED)
+
+
+def _legend(axes: Axes, entries: Sequence[tuple[Any, str]], room: int) -> None:
+    """Names under the axes, in as many columns as fit into `room` letters."""
+    from matplotlib.transforms import ScaledTranslation
+
+    longest = max(len(name) for _, name in entries)
+    figure: Any = axes.figure
+    below = axes.transAxes + ScaledTranslation(0, -40 / 72, figure.dpi_scale_trans)
+    axes.legend(
+        [handle for handle, _ in entries],
+        [name for _, name in entries],
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0.0),
+        bbox_transform=below,
+        ncols=max(1, min(4, room // (longest + 7))),
+        fontsize=8,
+        frameon=False,
+        labelcolor=_INK,
+    )
+
+
+def _color_bar(axes: Axes, axis: colors.AxisColors) -> None:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import BoundaryNorm, ListedColormap
+
+    count = len(axis.values)
+    mappable = ScalarMappable(
+        BoundaryNorm([i - 0.5 for i in range(count + 1)], count), ListedColormap([s.light for s in axis.strokes])
+    )
+    figure: Any = axes.figure
+    bar = figure.colorbar(mappable, ax=axes, fraction=0.06, pad=0.02)
+    ticks = range(0, count, math.ceil(count / _MAX_TICKS))
+    bar.set_ticks(list(ticks), labels=[plain(axis.labels[i], 20) for i in ticks])
+    bar.ax.minorticks_off()
+    bar.ax.tick_params(colors=_MUTED, labelcolor=_INK, length=0, labelsize=8)
+    bar.outline.set_visible(False)
+    bar.set_label(plain(axis.name), color=_INK)
+
+
+def _name(member: Member) -> str:
+    name = plain(colors.label(member))
+    return f"{name} ({member.state.lower()})" if _ended(member) else name
+
+
+def _ended(member: Member) -> bool:
+    if member.state == ev.COMPLETE:
+        return member.reason != ""
+    return member.state in ev.FINAL_STATES
