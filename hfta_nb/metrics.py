@@ -28,11 +28,11 @@ class Metric:
         return self.function(output, target)
 
 
-def _accuracy(output: Float[Tensor, "N *rest classes"], target: Int[Tensor, "N *rest"]) -> Float[Tensor, ""]:
+def _accuracy(output: Float[Tensor, "N *rest classes"], target: Int[Tensor, " N *rest"]) -> Float[Tensor, ""]:
     return (output.argmax(-1) == target).to(output.dtype).mean()
 
 
-def _mae(output: Float[Tensor, "N *rest"], target: Float[Tensor, "N *rest"]) -> Float[Tensor, ""]:
+def _mae(output: Float[Tensor, " N *rest"], target: Float[Tensor, " N *rest"]) -> Float[Tensor, ""]:
     return (output - target).abs().mean()
 
 

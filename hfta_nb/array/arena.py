@@ -64,7 +64,7 @@ class Arena:
     def span(self, name: str) -> Span:
         return next(s for s in self.spans if s.name == name)
 
-    def view(self, name: str) -> Shaped[Tensor, "M *shape"]:
+    def view(self, name: str) -> Shaped[Tensor, " M *shape"]:
         """The parameter's values."""
         return _view(self.data, self.span(name))
 
@@ -76,7 +76,7 @@ class Arena:
             self._grad_views = {s.name: _view(self._grad, s) for s in self.spans}
         return self._grad
 
-    def grad_view(self, name: str) -> Shaped[Tensor, "M *shape"]:
+    def grad_view(self, name: str) -> Shaped[Tensor, " M *shape"]:
         """The parameter's room in `grad`; always the same object."""
         if self._grad is None:
             _ = self.grad

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.browser
 
 LONG = 'Workbench("mlp", "digits", {"lr": [1e-3, 3e-3], "width": [16, 32]}, epochs=2000)'
 
-HOSTILE = '''
+HOSTILE = """
 import torch
 import hfta_nb as hfta
 from hfta_nb.ui import Workbench
@@ -35,7 +35,7 @@ digits = hfta.data.load("digits")
 data = hfta.data.from_tensors(digits.x, digits.y, name="<i>mine</i>" + IMAGE)
 wb = Workbench(own, data, {"head": [BOLD, SCRIPT, IMAGE], "lr": [1e-3, 1e-2]}, epochs=3)
 wb
-'''
+"""
 
 
 def shown(notebook: Notebook, lab: Lab, path: str, *workbenches: str) -> list[Screen]:
@@ -96,7 +96,9 @@ def test_what_is_typed_wrong_is_told_beside_its_field_and_the_keyboard_reaches_e
 def tab_to(screen: Screen, name: str) -> None:
     """Move the focus by Tab until it is on the button of this name; it must get there."""
     page = screen.notebook.page
-    here = "() => (document.activeElement.getAttribute('aria-label') || document.activeElement.textContent || '').trim()"
+    here = (
+        "() => (document.activeElement.getAttribute('aria-label') || document.activeElement.textContent || '').trim()"
+    )
     for _ in range(60):
         if page.evaluate(here) == name:
             return
