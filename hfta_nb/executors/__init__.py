@@ -1,0 +1,15 @@
+"""Where a study runs: in a worker process (the default), or inline on a thread of this one.
+
+Training on a thread of the kernel loses up to 99.7% of its speed to a busy cell, since both need the interpreter's
+lock. So it runs in a worker process, one per concurrent run, that is kept warm between runs. Studies go in by
+cloudpickle (families defined in cells work), events come out and requests go in over pipes.
+"""
+
+from __future__ import annotations
+
+from hfta_nb.executors.cores import threads
+from hfta_nb.executors.handle import RunHandle
+from hfta_nb.executors.pool import prewarm, shutdown
+from hfta_nb.executors.start import start
+
+__all__ = ["RunHandle", "prewarm", "shutdown", "start", "threads"]

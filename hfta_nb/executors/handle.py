@@ -1,0 +1,167 @@
+"""A run as its owner sees it, wherever it is done."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TypeAlias
+
+from hfta_nb import events as ev
+from hfta_nb.errors import WorkerError
+from hfta_nb.events import Control, Event
+from hfta_nb.executors.log import Log
+from hfta_nb.history import History
+
+Callback: TypeAlias = Callable[[Event], None]
+
+_logger = logging.getLogger("hfta_nb")
+# Without a handler Python would print what is logged, and what a thread prints lands in whatever cell ran last.
+_logger.addHandler(logging.NullHandler())
+
+GRACE_S = 1.0
+"""How long a run that is closed has to come to an end by itself."""
+
+
+class RunHandle:
+    """Everything a user interface needs of a run.
+
+    Attributes:
+        control: post requests here, from any thread; they go to wherever the run is.
+        history: what the events received so far amount to. A resumed run and a check begin with what was recorded
+            before. Hold `lock` while reading more than one thing of it.
+        lock: guards `history` and the list of subscribers.
+        pid: of the worker process; None for a run in this process.
+    """
+
+    def __init__(self, history: History, control: Control, *, log: Log, pid: int | None, kill: Callable[[], None]):
+        self.history = history
+        self.control = control
+        self.lock = threading.RLock()
+        self.pid = pid
+        self._log = log
+        self._kill = kill
+        self._state = ev.WAITING
+        self._error: WorkerError | None = None
+        self._subscribers: dict[object, Callback] = {}
+        self._ended = threading.Event()
+        self._delivering: int | None = None
+        self._closed = False
+
+    @property
+    def state(self) -> str:
+        """WAITING until the first event, RUNNING, PAUSED; in the end STOPPED, COMPLETE or FAILED."""
+        return self._state
+
+    @property
+    def error(self) -> WorkerError | None:
+        """Why the run failed; None otherwise."""
+        return self._error
+
+    @property
+    def log(self) -> str:
+        """The end of what the run printed; empty for a run in this process."""
+        return self._log.text
+
+    def subscribe(self, callback: Callback) -> Callable[[], None]:
+        """Have each event from now on, until the last one, which is a `RunChanged` with the final state.
+
+        Args:
+            callback: called with each event, on a thread that reads from the worker; it should be short, and must not
+                print. What it raises is logged (logger "hfta_nb") and otherwise ignored.
+
+        Returns:
+            What ends the subscription; may be called from the callback, and again.
+
+        Example:
+            To miss nothing and see nothing twice, look at `history` and subscribe under the lock::
+
+                with run.lock:
+                    show(run.history)
+                    unsubscribe = run.subscribe(update)
+        """
+        key = object()
+        with self.lock:
+            self._subscribers[key] = callback
+
+        def unsubscribe() -> None:
+            with self.lock:
+                self._subscribers.pop(key, None)
+
+        return unsubscribe
+
+    def wait(self, timeout_s: float | None = None) -> str:
+        """Wait for the end of the run; all subscribers have seen its last event then.
+
+        Args:
+            timeout_s: how long at most; None for as long as it takes. Within a callback it does not wait at all.
+
+        Returns:
+            The final state; the present one if the time was up.
+        """
+        if threading.get_ident() != self._delivering:
+            self._ended.wait(timeout_s)
+        return self._state
+
+    def close(self, grace_s: float = GRACE_S) -> None:
+        """End the run if it is still on: by asking it to stop, then by ending the worker. What was saved stays.
+
+        Args:
+            grace_s: how long to wait for it to stop by itself.
+        """
+        if self._ended.is_set() or self._state in ev.FINAL_STATES:
+            return
+        self._closed = True
+        self.control.stop()
+        if self.wait(grace_s) not in ev.FINAL_STATES:
+            self._kill()
+            self.wait(grace_s)
+
+    def __repr__(self) -> str:
+        return f"RunHandle(state={self._state!r})"
+
+    # For the executors.
+
+    @property
+    def closed(self) -> bool:
+        """Whether its owner wanted it ended."""
+        return self._closed
+
+    def receive(self, event: Event) -> None:
+        """Take in an event of the run, and pass it on."""
+        self._deliver(event, event.state if isinstance(event, ev.RunChanged) else None)
+
+    def finish(self, event: ev.RunChanged, error: WorkerError | None = None) -> None:
+        """Take in the last event of the run."""
+        if event.state == ev.FAILED:
+            self._error = error or WorkerError(f"the run failed: {event.reason}", remedy=remedy(self.history))
+        self._deliver(event, event.state)
+        self._ended.set()
+        with self.lock:
+            self._subscribers.clear()
+
+    def _deliver(self, event: Event, state: str | None) -> None:
+        with self.lock:
+            try:
+                self.history.add(event)
+            except Exception:
+                _logger.exception("event does not fit the history: %r", event)
+            self._state = state or (ev.RUNNING if self._state == ev.WAITING else self._state)
+            callbacks = tuple(self._subscribers.values())
+        self._delivering = threading.get_ident()
+        try:
+            for callback in callbacks:
+                try:
+                    callback(event)
+                except BaseException:
+                    # The thread reads for everybody: whatever a callback does, the events must go on.
+                    _logger.exception("a subscriber failed on %s", type(event).__name__)
+        finally:
+            self._delivering = None
+
+
+def remedy(history: History) -> str:
+    """What to do after a run has failed."""
+    if history.checkpoint is None:
+        return "nothing was saved yet: run it again"
+    return f"resume from the last checkpoint (epoch {history.checkpoint.epoch})"

@@ -1,0 +1,220 @@
+"""The kernel's end of one worker process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hfta_nb import events as ev
+from hfta_nb.errors import WorkerError
+from hfta_nb.events import Control, Request
+from hfta_nb.executors import cores, frames
+from hfta_nb.executors.handle import RunHandle, remedy
+from hfta_nb.executors.log import Log
+from hfta_nb.history import History
+
+COMMAND = (sys.executable, "-P", "-m", "hfta_nb.executors.worker_main")
+"""-P: a file beside the notebook named like a module of Python's own must not keep the worker from starting."""
+
+LIBRARY_SETTINGS = (
+    *("CUDA_", "CUBLAS_", "NVIDIA_", "OMP_", "GOMP_", "KMP_", "MKL_"),
+    *("TORCH", "PYTORCH_", "LD_", "HFTA_NB_"),
+)
+"""Beginnings of environment variables that libraries read once: a worker started with others is of no use."""
+
+_DRAIN_S = 2.0
+_CHUNK_BYTES = 1 << 16
+_CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE")
+
+
+class Worker:
+    """A process that does one job at a time.
+
+    Three threads belong to it: one reads events and delivers them, one reads what it prints (a chatty job must not
+    block on a full pipe), and one waits for its end; a fourth writes. None of them ever prints.
+
+    Args:
+        on_idle: called when a job is done, on the thread that delivers events, before the job's last event.
+        on_exit: called when the process has ended.
+    """
+
+    def __init__(self, on_idle: Callable[[Worker], None], on_exit: Callable[[Worker], None]) -> None:
+        self._on_idle, self._on_exit = on_idle, on_exit
+        self._settings = _settings()
+        self._lock = threading.Lock()
+        self._handle: RunHandle | None = None
+        self._run = 0
+        self._files: dict[str, int] = {}
+        self._log = Log()
+        self._own = cores.environment()
+        self._process = _spawn(self._own)
+        self.pid = self._process.pid
+        pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
+        # The descriptors are duplicated because each has one owner, a thread, that closes it.
+        to, events, printed = (os.dup(pipe.fileno()) for pipe in pipes if pipe is not None)
+        for pipe in pipes:
+            if pipe is not None:
+                pipe.close()
+        self._sender = frames.Sender(to, f"hfta_nb to worker {self.pid}")
+        self._fault: Exception | None = None
+        self._reader = self._thread("events", self._read_events, events)
+        self._log_reader = self._thread("log", self._read_log, printed)
+        self._thread("exit", self._wait_for_exit)
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def fresh(self) -> bool:
+        """Whether a new process would do the same: it has the libraries' settings and the local modules of now."""
+        return self._settings == _settings() and all(_modified(file) == time for file, time in self._files.items())
+
+    def begin(self, header: dict[str, Any], payload: bytes, history: History) -> RunHandle:
+        """Have it do a job.
+
+        Args:
+            header: what to do; see `hfta_nb.executors.child`.
+            payload: the pickled study.
+            history: of the run so far.
+        """
+        with self._lock:
+            self._run += 1
+            control = _RemoteControl(self._sender, self._run)
+            handle = RunHandle(history, control, log=self._log, pid=self.pid, kill=self.kill)
+            self._handle = handle
+        self._sender.put({"run": self._run, "job": header | {"keep": list(self._own)}}, payload)
+        if not self.alive:
+            self._thread("exit", self._wait_for_exit)  # it may have died before it had the job: then nobody would tell
+        return handle
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._process.kill()
+
+    def reap(self, timeout_s: float) -> None:
+        """Wait until the process has ended."""
+        self._process.wait(timeout_s)
+
+    def _thread(self, name: str, target: Callable[..., None], *given: Any) -> threading.Thread:
+        thread = threading.Thread(target=target, args=given, name=f"hfta_nb worker {self.pid} {name}", daemon=True)
+        thread.start()
+        return thread
+
+    def _read_events(self, file: int) -> None:
+        try:
+            for message, _ in frames.read(file):
+                self._take(message)
+        except Exception as error:  # it speaks another language: better no worker than one that nobody hears
+            self._fault = error
+            self.kill()
+        finally:
+            os.close(file)
+
+    def _take(self, message: frames.Message) -> None:
+        handle = self._handle
+        if handle is None or message.get("run") != self._run:
+            return
+        event = ev.from_json(message["event"])
+        if not message.get("done"):
+            handle.receive(event)  # type: ignore[arg-type]
+            return
+        self._files = message["files"]
+        with self._lock:
+            self._handle, self._log = None, Log()
+        self._on_idle(self)
+        handle.finish(event)  # type: ignore[arg-type]
+
+    def _read_log(self, file: int) -> None:
+        try:
+            while data := os.read(file, _CHUNK_BYTES):
+                self._log.add(data)
+        finally:
+            os.close(file)
+
+    def _wait_for_exit(self) -> None:
+        code = self._process.wait()
+        self._on_exit(self)
+        # What it still said is in the pipes. A process that the job had started may hold them open: don't wait for it.
+        deadline = time.monotonic() + _DRAIN_S
+        for reader in (self._reader, self._log_reader):
+            reader.join(max(0.0, deadline - time.monotonic()))
+        self._sender.close()
+        with self._lock:
+            handle, self._handle = self._handle, None
+        if handle is None:
+            return
+        if handle.closed:
+            handle.finish(ev.RunChanged(time.time(), ev.STOPPED, "the run was closed"))
+            return
+        words = in_words(code) if self._fault is None else f"sent what can't be read ({self._fault})"
+        error = WorkerError(f"the worker process {words}", where=f"process {self.pid}", remedy=remedy(handle.history))
+        handle.finish(ev.RunChanged(time.time(), ev.FAILED, error.message, handle.log), error)
+
+
+class _RemoteControl(Control):
+    """A mailbox whose requests go to the worker."""
+
+    def __init__(self, sender: frames.Sender, run: int) -> None:
+        super().__init__()
+        self._sender, self._number = sender, run
+
+    def post(self, request: Request) -> None:
+        super().post(request)
+        for checked in self.poll():
+            self._sender.put({"run": self._number, "request": ev.to_json(checked)})
+
+
+def in_words(code: int) -> str:
+    """How a process ended, from its exit code."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        return f"was ended by signal {-code}"
+    if name == "SIGKILL":
+        return "was killed (SIGKILL): by somebody, or by the system because memory ran out"
+    meaning = f"{name}, {signal.strsignal(-code)}"
+    return f"crashed ({meaning})" if name in _CRASHES else f"was ended by a signal ({meaning})"
+
+
+def _spawn(own: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start the process: no fork of this one's memory, in the same session, deaf to an interrupt from the beginning."""
+    # It may be on sys.path by the notebook's own doing; the worker puts PYTHONPATH back as it was before any job.
+    package = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, **own, "PYTHONPATH": path}
+    # A signal blocked here is blocked in the new process; an interrupt of the kernel reaches its whole process group.
+    masks = hasattr(signal, "pthread_sigmask")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if masks else set()
+    try:
+        return subprocess.Popen(
+            COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            bufsize=0,
+        )
+    finally:
+        if masks:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(LIBRARY_SETTINGS)}
+
+
+def _modified(file: str) -> int:
+    try:
+        return os.stat(file).st_mtime_ns
+    except OSError:
+        return 0
