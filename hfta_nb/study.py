@@ -37,9 +37,11 @@ TRANSIENT = (ev.Heartbeat,)
 """Events that are not kept on disk."""
 
 TOLERANCES = {"float64": 1e-8, "float32": 2e-3}
-"""Largest difference of two loss curves that counts as equal. In float32 rounding alone drives runs apart, faster
-behind batch norm and Adam, so only the first `COMPARED_EPOCHS` are compared unless asked otherwise; a sharp comparison is made
-in float64."""
+"""Largest difference of two loss curves that counts as equal.
+
+In float32 rounding alone drives runs apart, faster behind batch norm and Adam, so only the first `COMPARED_EPOCHS` are
+compared unless asked otherwise; a sharp comparison is made in float64.
+"""
 
 COMPARED_EPOCHS = 5
 
@@ -371,7 +373,6 @@ class Study:
                 )
             self.store.write_study(self._description())
             self._write_own_data()
-            self.history = History()
             return None
         self.reload()
         if self.history.state == ev.COMPLETE:

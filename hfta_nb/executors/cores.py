@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from hfta_nb.errors import WorkerError
@@ -22,7 +23,7 @@ OVERRIDE = "HFTA_NB_THREADS"
 CAP = "OMP_NUM_THREADS"
 """Environment variable by which an administrator or a batch system says how many threads a process may have."""
 
-COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Read by the libraries when torch is imported, so they must be set before."""
 
 PATIENCE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
@@ -32,21 +33,25 @@ _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _QUOTA_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 
 
-def threads() -> int:
+def threads(environment: Mapping[str, str] | None = None) -> int:
     """How many threads torch should use on this machine.
 
     One less than the cores this process may use (by affinity and by a container's quota), and not more than there are
     physical cores or than ``OMP_NUM_THREADS`` allows; at least one. ``HFTA_NB_THREADS`` overrides all of this.
 
+    Args:
+        environment: where those two variables are looked up; by default this process's.
+
     Raises:
         WorkerError: ``HFTA_NB_THREADS`` is not a positive whole number.
     """
-    asked = os.environ.get(OVERRIDE, "").strip()
+    given = os.environ if environment is None else environment
+    asked = given.get(OVERRIDE, "").strip()
     if asked:
         if not asked.isdecimal() or int(asked) < 1:
             raise WorkerError("not a number of threads", where=OVERRIDE, got=asked, accepted="1, 2, 3, ...")
         return int(asked)
-    limits = [_usable() - 1, _physical(), _allowed()]
+    limits = [_usable() - 1, _physical(), _allowed(given)]
     return max(1, min(limit for limit in limits if limit is not None))
 
 
@@ -69,9 +74,9 @@ def _physical() -> int | None:
     return psutil.cpu_count(logical=False)
 
 
-def _allowed() -> int | None:
+def _allowed(environment: Mapping[str, str]) -> int | None:
     # May be a list, one number per level of nesting: "4,2".
-    first = os.environ.get(CAP, "").split(",")[0].strip()
+    first = environment.get(CAP, "").split(",")[0].strip()
     return int(first) if first.isdecimal() and int(first) > 0 else None
 
 

@@ -1,8 +1,7 @@
 """Messages over a pipe: a JSON object, and bytes that may belong to it.
 
-A frame is the lengths of both (4 and 8 bytes, big-endian), the object, the bytes. Both ends write on a thread of their
-own, so that nobody who has something to say waits for the other end: not the training loop for a kernel that is busy
-with a cell, not a button for a worker that is busy with a step.
+A frame is the lengths of both (4 and 8 bytes, big-endian), the object, the bytes. Neither end waits for the other to
+read: not the training loop for a kernel that is busy with a cell, not a button for a worker that is busy with a step.
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
+import select
 import struct
 import threading
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -20,6 +20,7 @@ Message: TypeAlias = dict[str, Any]
 
 _LENGTHS = struct.Struct(">IQ")
 _CHUNK_BYTES = 1 << 18
+_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode  # json.dumps would make one each time
 
 
 def pack(message: Message, blob: bytes = b"") -> bytes:
@@ -28,7 +29,7 @@ def pack(message: Message, blob: bytes = b"") -> bytes:
     Raises:
         TypeError, ValueError: the message is not JSON.
     """
-    text = json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
+    text = _encode(message).encode()
     return b"".join((_LENGTHS.pack(len(text), len(blob)), text, blob))
 
 
@@ -65,18 +66,25 @@ def read(file: int) -> Iterator[tuple[Message, bytes]]:
 
 
 class Sender:
-    """Writes messages to a pipe, on a thread of its own, in the order in which they were put.
+    """Writes messages to a pipe, in the order in which they were put.
+
+    A message is in the pipe when `put` returns, so that what was said last before a crash is heard; what does not fit
+    into it is written by a thread, as the other end makes room.
 
     Args:
         file: descriptor of the pipe; closed at the end.
         name: of the thread.
-        limit: how many messages may wait before `put` does; 0 for no limit.
+        limit: how many messages may wait for room before `put` waits too; 0 for no limit.
     """
 
     def __init__(self, file: int, name: str, limit: int = 0) -> None:
-        self._file = file
-        self._queue: queue.Queue[bytes | None] = queue.Queue(limit)
-        threading.Thread(target=self._write_all, name=name, daemon=True).start()
+        self._file, self._limit = file, limit
+        self._waiting: deque[bytes] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._broken = False
+        os.set_blocking(file, False)
+        threading.Thread(target=self._write_rest, name=name, daemon=True).start()
 
     def put(self, message: Message, blob: bytes = b"") -> None:
         """Send a message. One that the other end is not there to read any more is lost.
@@ -84,35 +92,57 @@ class Sender:
         Raises:
             TypeError, ValueError: the message is not JSON.
         """
-        self._queue.put(pack(message, blob))
+        data = pack(message, blob)
+        with self._changed:
+            while self._limit and len(self._waiting) >= self._limit:
+                self._changed.wait()
+            if self._closing:
+                return
+            if not self._waiting:
+                data = self._write(data)
+            if data:
+                self._waiting.append(data)
+                self._changed.notify_all()
 
     def close(self) -> None:
         """Close the pipe after what was put so far."""
-        self._queue.put(None)
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
 
-    def _write_all(self) -> None:
-        broken = False
-        ended = False
-        while not ended:
-            parts = [self._queue.get()]
-            size = len(parts[0] or b"")
-            with contextlib.suppress(queue.Empty):
-                while parts[-1] is not None and size < _CHUNK_BYTES:
-                    parts.append(self._queue.get_nowait())
-                    size += len(parts[-1] or b"")
-            ended = parts[-1] is None
-            if not broken:
-                # After the other end has gone the queue is emptied all the same: `put` must not wait for ever.
-                broken = not _write(self._file, b"".join(part for part in parts if part))
+    def _write_rest(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._closing:
+                    self._changed.wait()
+                if not self._waiting:
+                    break
+            select.select([], [self._file], [])
+            with self._changed:
+                rest = self._write(self._some())
+                if rest:
+                    self._waiting.appendleft(rest)
+                self._changed.notify_all()
         with contextlib.suppress(OSError):
             os.close(self._file)
 
+    def _some(self) -> bytes:
+        """The messages that wait, up to about as many as a pipe holds."""
+        parts = [self._waiting.popleft()]
+        size = len(parts[0])
+        while self._waiting and size < _CHUNK_BYTES:
+            parts.append(self._waiting.popleft())
+            size += len(parts[-1])
+        return b"".join(parts)
 
-def _write(file: int, data: bytes) -> bool:
-    rest = memoryview(data)
-    try:
-        while rest:
-            rest = rest[os.write(file, rest) :]
-    except OSError:
-        return False
-    return True
+    def _write(self, data: bytes) -> bytes:
+        """Write what there is room for; returns the rest."""
+        rest = memoryview(data)
+        try:
+            while rest and not self._broken:
+                rest = rest[os.write(self._file, rest) :]
+        except BlockingIOError:
+            return bytes(rest)
+        except OSError:
+            self._broken = True  # nobody is there to read it, or anything later
+        return b""

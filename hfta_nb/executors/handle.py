@@ -54,6 +54,11 @@ class RunHandle:
         return self._state
 
     @property
+    def ended(self) -> bool:
+        """Whether the last event is in `history`. Subscribers may be at it still; `wait` waits for them as well."""
+        return self._state in ev.FINAL_STATES
+
+    @property
     def error(self) -> WorkerError | None:
         """Why the run failed; None otherwise."""
         return self._error
@@ -109,11 +114,12 @@ class RunHandle:
         Args:
             grace_s: how long to wait for it to stop by itself.
         """
-        if self._ended.is_set() or self._state in ev.FINAL_STATES:
+        if self.ended:
             return
         self._closed = True
         self.control.stop()
-        if self.wait(grace_s) not in ev.FINAL_STATES:
+        self.wait(grace_s)
+        if not self.ended:
             self._kill()
             self.wait(grace_s)
 

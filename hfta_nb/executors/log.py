@@ -6,6 +6,7 @@ from collections import deque
 from threading import Lock
 
 KEPT_BYTES = 64 * 1024
+_LINE_BYTES = 1024
 
 
 class Log:
@@ -27,11 +28,11 @@ class Log:
 
     @property
     def text(self) -> str:
-        """What was printed; from the beginning of a line where the start of it was dropped."""
+        """What was printed; from the beginning of a line, if there is one near, where more was dropped."""
         with self._lock:
             data, cut = b"".join(self._pieces), self._cut
         if len(data) > KEPT_BYTES:
             data, cut = data[-KEPT_BYTES:], True
         if cut:
-            data = data[data.find(b"\n") + 1 :]
+            data = data[data.find(b"\n", 0, _LINE_BYTES) + 1 :]
         return data.decode("utf-8", "replace")

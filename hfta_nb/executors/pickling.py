@@ -62,7 +62,7 @@ def own_modules() -> dict[str, types.ModuleType]:
     """Imported Python modules that were not installed (or are, in place, for work on them), by file."""
     found = {}
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
+        file = getattr(module, "__dict__", {}).get("__file__")  # what imports itself when first used is not to be woken
         if isinstance(file, str) and file.endswith(".py") and name.partition(".")[0] not in _NEVER:
             path = os.path.abspath(file)
             if not path.startswith(_installed()) and not _INSTALLED_IN.intersection(path.split(os.sep)):

@@ -88,7 +88,7 @@ def prewarm() -> None:
     _pool.prewarm()
 
 
-def shutdown() -> None:
+def close_all() -> None:
     """End all workers, and with them what they are at. Happens by itself when this process ends."""
     _pool.close()
 
@@ -99,6 +99,6 @@ def _after_fork() -> None:
     _pool = Pool()
 
 
-atexit.register(shutdown)
+atexit.register(close_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

@@ -86,6 +86,8 @@ class Worker:
             history: of the run so far.
         """
         with self._lock:
+            if self._run:  # what the process said when it started belongs to its first job
+                self._log = Log()
             self._run += 1
             control = _RemoteControl(self._sender, self._run)
             handle = RunHandle(history, control, log=self._log, pid=self.pid, kill=self.kill)
@@ -128,7 +130,7 @@ class Worker:
             return
         self._files = message["files"]
         with self._lock:
-            self._handle, self._log = None, Log()
+            self._handle = None
         self._on_idle(self)
         handle.finish(event)  # type: ignore[arg-type]
 
