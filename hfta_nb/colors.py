@@ -107,6 +107,11 @@ class AxisColors:
     log: bool
     strokes: tuple[Stroke, ...]
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The values as people read them."""
+        return tuple(show(v) for v in self.values)
+
     def index(self, value: Json) -> int:
         """The place of a value.
 
@@ -116,7 +121,7 @@ class AxisColors:
         for place, known in enumerate(self.values):
             if _same(known, value):
                 return place
-        raise GridError("no such value", where=self.name, got=value, accepted=", ".join(map(show, self.values)))
+        raise GridError("no such value", where=self.name, got=value, accepted=", ".join(self.labels))
 
     def __getitem__(self, value: Json) -> Stroke:
         return self.strokes[self.index(value)]

@@ -10,13 +10,12 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hfta_nb import colors
 from hfta_nb import events as ev
 from hfta_nb.errors import HftaError
-from hfta_nb.grid import show
 from hfta_nb.history import Curve, History, Member
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def _draw_curves(
     _dress(axes, metric.replace("val_", "validation ").replace("_", " ") + dotted, _X_LABELS[x_axis])
     _x_axis(axes, history, x_axis)
     if any(len(line.get_xdata()) for line in lines):
-        _scale(axes, lines, log_x, log_y)
+        _scale(axes, list(zip(members, lines, strict=True)), log_x, log_y)
     else:
         _say(axes, f"no points of {plain(metric)} yet" if members else "no run yet")
     for member, line in zip(members, lines, strict=True):
@@ -206,28 +205,32 @@ def _line(
     return line
 
 
-def _scale(axes: Axes, lines: Sequence[Any], log_x: bool, log_y: bool) -> None:
+def _scale(axes: Axes, drawn: Sequence[tuple[Member, Any]], log_x: bool, log_y: bool) -> None:
+    lines = [line for _, line in drawn]
     if log_x and any(x > 0 for line in lines for x in line.get_xdata()):
         axes.set_xscale("log")
     if log_y and any(y > 0 for line in lines for y in line.get_ydata()):
         axes.set_yscale("log")
     elif not log_y:
-        low, high = _extent([[y for y in line.get_ydata() if math.isfinite(y)] for line in lines])
-        axes.set_ylim(low, high)
+        axes.set_ylim(
+            *_extent([(m.state != ev.DIVERGED, list(filter(math.isfinite, line.get_ydata()))) for m, line in drawn])
+        )
 
 
-def _extent(series: Iterable[list[float]]) -> tuple[float, float]:
-    """As in the live view: one member gone to 1e12 must not flatten the others."""
-    ends = [(min(s), max(s)) for s in series if s]
+def _extent(curves: Sequence[tuple[bool, list[float]]]) -> tuple[float, float]:
+    """As in live_view.js: one member gone to 1e12 must not flatten the others, and each sound one shows somewhere."""
+    ends = [(min(values), max(values), sound) for sound, values in curves if values]
     if not ends:
         return 0.0, 1.0
     lows, highs = sorted((e[0] for e in ends), reverse=True), sorted(e[1] for e in ends)
     low, high = lows[-1], highs[-1]
     if len(ends) >= 3:
-        most_low, most_high = lows[(len(ends) - 1) // 4], highs[(len(ends) - 1) // 4]
-        reach = 4 * ((most_high - most_low) or abs(most_high) or 1.0)
-        low = min(v for v in lows if v >= most_low - reach)
-        high = max(v for v in highs if v <= most_high + reach)
+        quarter = (len(ends) - 1) // 4
+        top = max([highs[quarter], *(e[0] for e in ends if e[2])])
+        bottom = min([lows[quarter], *(e[1] for e in ends if e[2])])
+        reach = 4 * (abs(top - bottom) or abs(top) or 1.0)
+        inside = [v for _, values in curves for v in values if bottom - reach <= v <= top + reach]
+        low, high = min(inside), max(inside)
     room = 0.05 * (high - low) or 0.1 * abs(high) or 0.5
     return low - room, high + room
 
@@ -379,7 +382,7 @@ def _color_bar(axes: Axes, axis: colors.AxisColors) -> None:
     figure: Any = axes.figure
     bar = figure.colorbar(mappable, ax=axes, fraction=0.06, pad=0.02)
     ticks = range(0, count, math.ceil(count / _MAX_TICKS))
-    bar.set_ticks(list(ticks), labels=[plain(show(axis.values[i]), 20) for i in ticks])
+    bar.set_ticks(list(ticks), labels=[plain(axis.labels[i], 20) for i in ticks])
     bar.ax.minorticks_off()
     bar.ax.tick_params(colors=_MUTED, labelcolor=_INK, length=0, labelsize=8)
     bar.outline.set_visible(False)

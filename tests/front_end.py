@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import base64
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from hfta_nb.history import Curve
 from hfta_nb.ui.live_view import LiveView
-
-CHROMIUM = "/usr/bin/chromium"
-"""The system's own, where there is one; otherwise the one that Playwright brings."""
-
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 class FrontEnd:
@@ -152,24 +136,11 @@ class BrowserFrontEnd:
         self.page.evaluate("settled()")
 
 
-@contextmanager
-def browser() -> Iterator[Any]:
-    """A headless Chromium."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(
-            executable_path=CHROMIUM if os.path.exists(CHROMIUM) else None, args=FLAGS
-        )
-        yield launched
-        launched.close()
-
-
 def open_page(
-    launched: Any, width: int = 1280, height: int = 640, body: str = LIGHT, ratio: float = 1.0, **media: Any
+    browser: Any, width: int = 1280, height: int = 640, body: str = LIGHT, ratio: float = 1.0, **media: Any
 ) -> Any:
-    """A page that will hold a view; `body` is the style that sets the theme."""
-    page = launched.new_page(viewport={"width": width, "height": height}, device_scale_factor=ratio, **media)
+    """A page of its own that will hold a view; `body` is the style that sets the theme."""
+    page = browser.new_page(viewport={"width": width, "height": height}, device_scale_factor=ratio, **media)
     page.errors = []
     page.on("pageerror", lambda error: page.errors.append(str(error)))
     page.on("console", lambda message: page.errors.append(message.text) if message.type == "error" else None)

@@ -69,12 +69,12 @@ class Adam(ArrayOptimizer):
         beta1, beta2 = hyper["beta1"].per_member, hyper["beta2"].per_member
         root = Values([math.sqrt(1 - b**n) for b, n in zip(beta2, steps, strict=True)])
         rate = Values([-a / (1 - b**n) for a, b, n in zip(lr, beta1, steps, strict=True)])
-        update = torch.sqrt(square).div_(root.factor(p)).add_(hyper["eps"].factor(p))
-        torch.div(mean, update, out=update)
+        # The operations and their order are torch's, down to the last bit: chaos makes much of a bit.
+        below = torch.sqrt(square).div_(root.factor(p)).add_(hyper["eps"].factor(p))
         if rate.uniform:
-            p.add_(update, alpha=rate.per_member[0])
+            p.addcdiv_(mean, below, value=rate.per_member[0])
         else:
-            p.addcmul_(update, rate.column(p))
+            p.add_(torch.mul(mean, rate.column(p)).div_(below))
 
     def _moments(self, g: Tensor, state: dict[str, Tensor], hyper: Mapping[str, Values]) -> tuple[Tensor, Tensor]:
         if not state:

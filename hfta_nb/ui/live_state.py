@@ -230,7 +230,7 @@ def _axis(axis: colors.AxisColors, variants: Sequence[ev.VariantRecord]) -> dict
     return {
         "name": axis.name,
         "numeric": axis.sequential,
-        "values": [show(v) for v in axis.values],
+        "values": list(axis.labels),
         "light": [s.light for s in axis.strokes],
         "dark": [s.dark for s in axis.strokes],
         "of": [axis.index(v.config.get(axis.name)) for v in variants],

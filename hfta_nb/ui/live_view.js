@@ -29,7 +29,6 @@ class Trace {
 
   add(epoch, step, time, value) {
     while (this.n && this.step[this.n - 1] >= step) this.n--; // a resumed run starts again from its checkpoint
-    if (this.n === LIMIT) this.thin();
     if (this.n === this.step.length) this.grow(this.n * 2);
     const i = this.n++;
     this.epoch[i] = epoch;
@@ -37,6 +36,7 @@ class Trace {
     this.time[i] = time;
     this.value[i] = value;
     this.version++;
+    if (this.n > LIMIT) this.thin();
   }
 
   /** Of each of LIMIT / 4 equal stretches of steps the lowest and the highest finite point stay, and the last point. */
@@ -73,7 +73,8 @@ class Store {
   constructor(ask) {
     this.ask = ask;
     this.serial = null;
-    this.generation = 0; // counts full messages: whatever was kept of an earlier one is void
+    this.generation = 0; // counts layouts: whatever a view made for an earlier one is void
+    this.fulls = 0;
     this.listeners = new Set();
     this.clear();
   }
@@ -106,8 +107,10 @@ class Store {
   }
 
   reset(layout) {
+    const same = JSON.stringify(layout) === JSON.stringify(this.layout);
     this.clear();
-    this.generation++;
+    this.fulls++;
+    if (!same) this.generation++;
     this.layout = layout;
     this.t0 = layout.t0;
     layout.members.forEach((m, place) => {
@@ -480,28 +483,31 @@ function pad([low, high], log, part) {
 
 /**
  * Extent of what can be drawn of some series. One member gone to 1e12 must not flatten the others: on a linear axis
- * what lies far beyond the extremes that most members reach is left out.
+ * what lies far beyond the extremes that most members reach is left out, but of every member that did not diverge
+ * something stays in sight. `figures.py` does the same.
  */
 function extent(series, log) {
   const ends = [];
-  for (const { ys, trace } of series) {
+  for (const { ys, trace, member } of series) {
     let low = Infinity, high = -Infinity;
     for (let i = 0; i < trace.n; i++) {
       const v = log ? Math.log10(ys[i]) : ys[i];
       if (v < low && v > -Infinity) low = v;
       if (v > high && v < Infinity) high = v;
     }
-    if (low <= high) ends.push([low, high]);
+    if (low <= high) ends.push({ low, high, sound: member.state !== "DIVERGED" });
   }
-  const lows = ends.map(([v]) => v).sort((a, b) => b - a);
-  const highs = ends.map(([, v]) => v).sort((a, b) => a - b);
+  const lows = ends.map((e) => e.low).sort((a, b) => b - a);
+  const highs = ends.map((e) => e.high).sort((a, b) => a - b);
   const all = [lows.at(-1) ?? 1, highs.at(-1) ?? 0];
   if (log || ends.length < 3) return all;
-  const most = (sorted) => sorted[Math.floor((sorted.length - 1) / 4)];
-  const reach = 4 * (most(highs) - most(lows) || Math.abs(most(highs)) || 1);
-  const within = [Math.max(all[0], most(lows) - reach), Math.min(all[1], most(highs) + reach)];
-  if (within[0] === all[0] && within[1] === all[1]) return all;
-  return insideExtent(series, within);
+  const quarter = (ends.length - 1) >> 2;
+  const sound = ends.filter((e) => e.sound);
+  const top = Math.max(highs[quarter], ...sound.map((e) => e.low));
+  const bottom = Math.min(lows[quarter], ...sound.map((e) => e.high));
+  const reach = 4 * (Math.abs(top - bottom) || Math.abs(top) || 1);
+  if (all[0] >= bottom - reach && all[1] <= top + reach) return all;
+  return insideExtent(series, [bottom - reach, top + reach]);
 }
 
 function insideExtent(series, [least, greatest]) {
@@ -573,7 +579,7 @@ class CurvesPanel {
 
   /** New data make new series: what the pointer is at is found again among them. */
   follow() {
-    const series = this.shown.find((s) => s.trace === this.near.series.trace);
+    const series = this.shown.find(({ member, part }) => member.id === this.near.series.member.id && part === this.near.series.part);
     this.near = series ? { series, index: Math.min(this.near.index, series.trace.n - 1) } : null;
   }
 
@@ -599,7 +605,7 @@ class CurvesPanel {
 
   extentY(log) {
     const versions = this.shown.map((s) => s.trace.version).join();
-    const stamp = versions + [this.view.store.generation, log, this.view.get("metric"), this.view.get("split"), this.view.get("smoothing")].join();
+    const stamp = versions + [this.view.store.fulls, log, this.view.get("metric"), this.view.get("split"), this.view.get("smoothing")].join();
     if (stamp !== this.stamp) {
       this.stamp = stamp;
       this.range = pad(extent(this.shown, log), log, 0.04);
@@ -1069,7 +1075,7 @@ class Toolbar {
   }
 
   choice(trait, text, title, options = []) {
-    const select = element("select", "", { title });
+    const select = element("select", "", { title, "aria-label": text });
     this.controls[trait] = select;
     select.dataset.trait = trait;
     this.fill(trait, options);
@@ -1097,7 +1103,7 @@ class Toolbar {
 
   slider() {
     const title = "Exponential smoothing: the weight of the past";
-    const range = element("input", "", { type: "range", min: "0", max: "0.99", step: "0.01", title });
+    const range = element("input", "", { type: "range", min: "0", max: "0.99", step: "0.01", title, "aria-label": "smooth" });
     range.dataset.trait = "smoothing";
     this.controls.smoothing = range;
     this.amount = element("output");

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from threading import RLock
 from typing import Any, Protocol
 
 import anywidget
@@ -71,7 +71,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
 
     def __init__(self, **traits: Any) -> None:
         # The lock guards what follows it. It is never held while a trait is set: observers may do anything.
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._state = LiveState()
         self._pending: deque[ev.Event] = deque()
         self._serial = 0
