@@ -72,6 +72,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self._changed, self._options = changed, dict(options or {})
+        self._unwatch: Callable[[], None] = lambda: None
         self._quiet = True
         recipe = hfta.family(family)
         self._own: dict[str, Any] = {}
@@ -188,7 +189,8 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
 
     def close(self) -> None:
         """Hear of new families no longer."""
-        self._unwatch()
+        unwatch, self._unwatch = self._unwatch, lambda: None
+        unwatch()
         super().close()
 
     # Within.

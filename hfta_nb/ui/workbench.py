@@ -281,9 +281,10 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     def close(self) -> None:
         """Take it off the screen. A run goes on; stop it first if it should not."""
-        self._session.close()
-        for part in (self.define, self.live):
-            part.close()
+        # ipywidgets closes one that could not be made as well, and every one again when it is collected.
+        for part in ("_session", "define", "live"):
+            if part in self.__dict__:
+                self.__dict__[part].close()
         super().close()
 
     # Planning.
