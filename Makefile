@@ -30,7 +30,7 @@ types: venv ## mypy, strict
 # cores stalls (the threads spin at a barrier); tests that are about threads choose for themselves.
 pytest: venv $(if $(HFTA_NB_NO_BROWSER),,chromium) ## all of pytest, with coverage; PYTEST_ARGS="-k name" to choose
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests $(wildcard notebooks) $(NBVAL) \
-		--cov --cov-report=term $(if $(HFTA_NB_NO_BROWSER),-m "not browser") $(PYTEST_ARGS)
+		--cov --cov-report=term $(PYTEST_ARGS)
 
 chromium: venv ## find a Chromium for the browser test, or install one
 	$(BIN)/python tests/browser/chromium.py --install
