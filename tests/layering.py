@@ -43,13 +43,13 @@ TABLE: dict[str, set[str]] = {
     "study": {*_HEADLESS},
     "executors": {"study", "errors", "events", "history"},
     "figures": {"errors", "events", "grid", "history", "colors"},
-    "ui": {"errors", "events", "grid", "history", "colors", "figures", "study", "executors", FACE},
+    "ui": {"errors", "events", "grid", "history", "colors", "figures", "family", "study", "executors", FACE},
     "cli": {"errors", "events", "grid", "history", "store", "study", "executors", FACE},
     FACE: {*_HEADLESS, "study", "executors"},
     "__main__": {"cli"},
 }
 
-FACE_ONLY = {("ui", "study"), ("ui", "executors"), ("cli", "study"), ("cli", "executors")}
+FACE_ONLY = {("ui", "family"), ("ui", "study"), ("ui", "executors"), ("cli", "study"), ("cli", "executors")}
 """(part, other): of these a part may import public names only, and from the package, not from a module within."""
 
 JUPYTER = {"IPython", "ipywidgets", "anywidget", "traitlets", "ipykernel", "jupyterlab", "jupyter_client", "comm"}
