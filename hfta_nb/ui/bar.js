@@ -62,6 +62,7 @@ function render({ model, el, signal }) {
     const root = el.closest(".hfta-workbench");
     if (root) {
       adopt(root, controller.signal);
+      observer.observe(root, { attributes: true, attributeFilter: ["class"] });
       connection();
     } else if (tries++ < 300 && !controller.signal.aborted) requestAnimationFrame(attached);
   };

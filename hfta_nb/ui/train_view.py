@@ -134,7 +134,7 @@ class TrainView(ipywidgets.VBox):  # type: ignore[misc]
         for name, made in self.buttons.items():
             reason = why_not(name, phase, problem, checkpoint)
             made.disabled = bool(reason)
-            made.tooltip = reason[:1].upper() + reason[1:] if reason else self._tooltip(name, phase)
+            made.tooltip = f"Not now: {reason}" if reason else self._tooltip(name, phase)
 
     def show(self, history: History, phase: Phase) -> str:
         """Show how far the run is; returns it in one line."""

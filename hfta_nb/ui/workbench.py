@@ -335,7 +335,8 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         with self._lock:
             self._problem, self._draft = problem, draft
         if draft is None:
-            self.plan_view.show_problem(f"No plan yet. {problem}")
+            beside = next((row.name for row in self.define.rows if row.error), "")
+            self.plan_view.show_problem(f"No plan yet: see {beside} above." if beside else f"No plan yet. {problem}")
             self.sections["Plan"].summarise(problem)
         else:
             self.sections["Plan"].summarise(self.plan_view.show(draft))
@@ -394,6 +395,9 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     def _heard(self, event: ev.Event) -> None:
         if isinstance(event, ev.RunStarted):
+            if event.resumed:
+                # When it was attached, the history still said how the run had ended before.
+                self.live.attach(self.handle)
             self.bar.device = f"{event.device} {event.device_name}".strip()
             self.bar.directory = event.directory
         if isinstance(event, ev.PhaseChanged) and self._phase is Phase.STARTING:
