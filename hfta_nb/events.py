@@ -290,7 +290,7 @@ class Control:
             EventError: it is not a `Request`.
         """
         if not isinstance(request, Request):
-            raise EventError("not a request", got=request, accepted=", ".join(_names(Request)))
+            raise EventError("not a request", got=request, accepted=", ".join(c.__name__ for c in kinds(Request)))
         self._box.put(request)
 
     def pause(self) -> None:
@@ -349,14 +349,15 @@ def from_json(data: dict[str, Any]) -> Event | Request:
         raise EventError(f"malformed record ({error})", where=codec.cls.__name__, got=data) from error
 
 
-def _names(base: type[Any]) -> list[str]:
-    return [cls.__name__ for cls in base.__subclasses__()]
+def kinds(base: type[Any] | tuple[type[Any], ...] = (Event, Request)) -> list[type[Any]]:
+    """All kinds of event and request."""
+    # Not `__subclasses__`: that also lists the classes that `dataclass(slots=True)` replaced.
+    return [c for c in globals().values() if isinstance(c, type) and issubclass(c, base) and c not in (Event, Request)]
 
 
 @functools.cache
 def _codecs() -> dict[str, _Codec]:
-    classes = [*Event.__subclasses__(), *Request.__subclasses__()]
-    return {cls.__name__: _Codec(cls, typing.get_type_hints(cls)) for cls in classes}
+    return {cls.__name__: _Codec(cls, typing.get_type_hints(cls)) for cls in kinds()}
 
 
 def _encode(value: Any) -> Any:

@@ -373,7 +373,6 @@ class Study:
                 )
             self.store.write_study(self._description())
             self._write_own_data()
-            self.history = History()
             return None
         self.reload()
         if self.history.state == ev.COMPLETE:

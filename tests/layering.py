@@ -42,14 +42,14 @@ TABLE: dict[str, set[str]] = {
     "fleet": {"errors", "events", "plan", "train", "data"},
     "study": {*_HEADLESS},
     "executors": {"study", "errors", "events", "history"},
-    "figures": {"errors", "events", "history", "colors"},
-    "ui": {"errors", "events", "grid", "history", "colors", "figures", "study", "executors", FACE},
-    "cli": {"errors", "events", "grid", "history", "study", "executors", FACE},
+    "figures": {"errors", "events", "grid", "history", "colors"},
+    "ui": {"errors", "events", "grid", "history", "colors", "figures", "family", "study", "executors", FACE},
+    "cli": {"errors", "events", "grid", "history", "store", "study", "executors", FACE},
     FACE: {*_HEADLESS, "study", "executors"},
     "__main__": {"cli"},
 }
 
-FACE_ONLY = {("ui", "study"), ("ui", "executors"), ("cli", "study"), ("cli", "executors")}
+FACE_ONLY = {("ui", "family"), ("ui", "study"), ("ui", "executors"), ("cli", "study"), ("cli", "executors")}
 """(part, other): of these a part may import public names only, and from the package, not from a module within."""
 
 JUPYTER = {"IPython", "ipywidgets", "anywidget", "traitlets", "ipykernel", "jupyterlab", "jupyter_client", "comm"}
@@ -81,7 +81,7 @@ ANYWHERE: dict[str, set[str]] = {
 """Packages that belong to some parts alone, however they are imported."""
 
 LOCKS = {"Lock", "RLock"}
-"""`from threading import Lock` starts nothing: a part that is called from threads may have it anywhere."""
+"""Locks start nothing: a part that is called from threads may have these of `threading`, and no more, anywhere."""
 
 WITHOUT_TORCH = {"errors", "events", "grid", "history", "colors", "search"}
 MAY_PRINT = {"cli", "ui"}
@@ -122,8 +122,9 @@ def _part(relative: Path) -> str:
 def _layers(
     part: str, relative: Path, tree: ast.Module, root: Path, table: dict[str, set[str]]
 ) -> Iterator[tuple[int, str]]:
+    exported = _exported(root / "__init__.py")
     for found in _imports(tree, relative):
-        for target, inner, names in _targets(found, root):
+        for target, inner, names in _targets(found, root, exported if FACE in table[part] else set(), table):
             if target == part:
                 continue
             if target not in table[part]:
@@ -132,7 +133,9 @@ def _layers(
                 yield found.line, f"{part} may import the public face of {target} only"
 
 
-def _targets(found: Import, root: Path) -> Iterator[tuple[str, bool, tuple[str, ...]]]:
+def _targets(
+    found: Import, root: Path, exported: set[str], table: dict[str, set[str]]
+) -> Iterator[tuple[str, bool, tuple[str, ...]]]:
     """The parts that an import reaches: (part, whether a module within it, names taken)."""
     package, *rest = found.module.split(".")
     if package != PACKAGE:
@@ -140,15 +143,23 @@ def _targets(found: Import, root: Path) -> Iterator[tuple[str, bool, tuple[str, 
     if rest:
         yield rest[0], len(rest) > 1, found.names
         return
-    modules = {p.name.removesuffix(".py") for p in root.iterdir()}
+    parts = {*table, *(p.name.removesuffix(".py") for p in root.iterdir())} - exported
     for name in found.names or ("",):
-        yield (name if name in modules else FACE), False, ()
+        yield (name if name in parts else FACE), False, ()
+
+
+def _exported(face: Path) -> set[str]:
+    """What `__all__` lists; some of it has the name of a part (`family`, `data`)."""
+    for node in ast.parse(face.read_text(encoding="utf-8")).body if face.exists() else ():
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
+            return set(ast.literal_eval(node.value))
+    return set()
 
 
 def _packages(part: str, relative: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
     for found in _imports(tree, relative):
         reached = {found.module, *(f"{found.module}.{name}" for name in found.names)}
-        if found.module == "threading" and found.names and set(found.names) <= LOCKS:
+        if found.module == "threading" and (set(found.names) or _used_of("threading", tree)) <= LOCKS:
             continue
         for package, parts in ANYWHERE.items():
             if part not in parts and any(_within(module, package) for module in reached):
@@ -160,6 +171,17 @@ def _packages(part: str, relative: Path, tree: ast.Module) -> Iterator[tuple[int
             yield found.line, f"{part} does without torch"
         if part == "cli" and found.at_top and _within(found.module, "torch"):
             yield found.line, "cli may not import torch at the top"
+
+
+def _used_of(module: str, tree: ast.Module) -> set[str]:
+    """Names that a file takes from a module as attributes; "*" where it has the module under another name."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) and any(a.name == module and a.asname for a in node.names):
+            found.add("*")
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == module:
+            found.add(node.attr)
+    return found
 
 
 def _within(module: str, package: str) -> bool:

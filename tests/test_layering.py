@@ -56,6 +56,8 @@ PLANTED = [
     ("ui/bench.py", "from hfta_nb.train import train", "ui may not import train"),
     ("ui/bench.py", "from hfta_nb.executors.worker import Worker", "ui may import the public face of executors only"),
     ("ui/bench.py", "from hfta_nb.study import _cache", "ui may import the public face of study only"),
+    ("ui/bench.py", "from hfta_nb import plan", "ui may not import plan"),
+    ("train.py", "from hfta_nb import losses, telemetry", "train may not import telemetry"),
     ("cli/run.py", "from hfta_nb.ui import Workbench", "cli may not import ui"),
     ("__init__.py", "from hfta_nb.figures import curves", f"{FACE} may not import figures"),
     ("__init__.py", "def f():\n    from hfta_nb.ui import Workbench", f"{FACE} may not import ui"),
@@ -74,7 +76,9 @@ PLANTED = [
     ("study.py", "def f():\n    from IPython.display import display", "study may not import IPython"),
     ("cli/run.py", "import anywidget", "cli may not import anywidget"),
     ("figures.py", "from IPython.display import display", "figures may not import IPython"),
-    ("ui/bench.py", "import threading", "ui may not import threading"),
+    ("ui/bench.py", "import threading\nthreading.Thread(target=f)", "ui may not import threading"),
+    ("ui/bench.py", "import threading\nthreading.RLock()\nthreading.Timer(1, f)", "ui may not import threading"),
+    ("ui/bench.py", "import threading as t\nt.Thread(target=f)", "ui may not import threading"),
     ("ui/bench.py", "from threading import Thread", "ui may not import threading"),
     ("ui/bench.py", "from threading import Lock, Thread", "ui may not import threading"),
     ("ui/bench.py", "from concurrent.futures import ThreadPoolExecutor", "ui may not import concurrent.futures"),
@@ -114,6 +118,8 @@ ALLOWED = [
     ("figures.py", "from matplotlib.figure import Figure\nfrom hfta_nb.colors import palette"),
     ("ui/bench.py", "import ipywidgets\nimport hfta_nb as hfta\nfrom hfta_nb.executors import start\nprint(1)"),
     ("ui/bench.py", "from threading import Lock, RLock"),
+    ("ui/bench.py", "import threading\nlock = threading.RLock()"),
+    ("ui/bench.py", "from hfta_nb import Study, data, family"),
     ("cli/run.py", "import rich.live\nfrom hfta_nb import Study\nfrom hfta_nb.study import Study\nprint(1)"),
     ("train.py", "def f(log):\n    log.print('a method of something else')"),
     ("train.py", "import torch\nimport importlib\nimportlib.import_module(name)"),
@@ -138,6 +144,7 @@ def _plant(root: Path, file: str, code: str) -> None:
     """A tree that obeys the table, with one file more."""
     for name in ("errors", "events", "study", "telemetry", "optim", "plan", "ui"):
         (root / f"{name}.py").write_text("", encoding="utf-8")
+    (root / "__init__.py").write_text('__all__ = ["Study", "data", "family"]', encoding="utf-8")
     path = root / file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(code, encoding="utf-8")

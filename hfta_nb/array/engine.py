@@ -12,7 +12,8 @@ from torch.utils import _pytree as pytree
 
 from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.per_member import PerMember
-from hfta_nb.array.rules import Context, RuleMode
+from hfta_nb.array.rules import RULES, Context, RuleMode
+from hfta_nb.array.rules.base import vmap_level
 from hfta_nb.array.slots import Slots
 from hfta_nb.errors import FusionError
 
@@ -105,23 +106,23 @@ class Engine:
         names_p, names_b = list(block.parameters), list(block.buffers)
         static: dict[str, Any] = {}
 
-        def one(token: Tensor, parameters: list[Tensor], buffers: list[Tensor], batched: list[Tensor]) -> Any:
+        def one(parameters: list[Tensor], buffers: list[Tensor], batched: list[Tensor]) -> Any:
             state = {**dict(zip(names_p, parameters, strict=True)), **dict(zip(names_b, buffers, strict=True))}
             left = iter(batched)
             leaves = [next(left) if isinstance(v, Tensor) else v for v in given]
-            context = Context(block.stop - block.start, block.start, self.generators, token, self.used, self.recording)
-            with RuleMode(context):
+            context = Context(
+                block.stop - block.start, block.start, self.generators, vmap_level(), self.used, self.recording
+            )
+            with RuleMode(context, RULES):
                 result, replaced = self.slots.call(state, lambda: call(leaves))
             values, static["spec"] = pytree.tree_flatten(result)
             static["leaves"], static["replaced"] = values, list(replaced)
             return [v for v in values if isinstance(v, Tensor)], list(replaced.values())
 
-        device = self.generators.device
-        token = torch.arange(block.stop - block.start, device=device)
         state = list(block.parameters.values()), list(block.buffers.values())
-        in_dims = (0, 0, 0, dims) if tensors else (0, 0, 0, None)
+        in_dims = (0, 0, dims) if tensors else (0, 0, None)
         # "error": whatever draws random numbers has a rule, so a draw that reaches vmap has slipped through.
-        results, replaced = torch.func.vmap(one, in_dims=in_dims, randomness="error")(token, *state, tensors)
+        results, replaced = torch.func.vmap(one, in_dims=in_dims, randomness="error")(*state, tensors)
         self._keep(block, dict(zip(static["replaced"], replaced, strict=True)))
         left = iter(results)
         values = [next(left) if isinstance(v, Tensor) else v for v in static["leaves"]]

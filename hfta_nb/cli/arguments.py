@@ -43,8 +43,10 @@ Ctrl-C stops between two steps and keeps everything, a second one exits at once.
 Exit code: 0; 1 when the run failed or a check found a difference; 2 for wrong input; 130 when it was interrupted.
 """
 
-STUDY_OPTIONS = ("family", "data", "grid", "set", "epochs", "batch_size", "lr", "optimizer", "lr_scheduler")
-STUDY_OPTIONS += ("patience", "monitor", "seed", "dtype", "device", "serial", "output")
+STUDY_OPTIONS = (
+    *("family", "data", "grid", "set", "epochs", "batch_size", "lr", "optimizer", "lr_scheduler"),
+    *("patience", "monitor", "seed", "dtype", "device", "serial", "output"),
+)
 """Options that define a study, and so can't be given where a saved one is resumed."""
 
 
@@ -134,8 +136,8 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     study.add_argument("--epochs", metavar="N", type=_whole(1), help="how often the data is gone through (default: 20)")
     study.add_argument("--batch-size", metavar="N", help="samples in a mini-batch (default: 64)")
     study.add_argument("--lr", metavar="X", help="learning rate of all variants")
-    study.add_argument("--optimizer", metavar="NAME", help="optimizer of all variants: adam, adamw or sgd")
-    study.add_argument("--lr-scheduler", metavar="NAME", help="how lr changes over the epochs: none, step or cosine")
+    study.add_argument("--optimizer", metavar="NAME", help="optimizer of all variants (hfta-nb families lists them)")
+    study.add_argument("--lr-scheduler", metavar="NAME", help="how lr changes over the epochs (likewise)")
     patience = "stop a variant that has not improved for N epochs"
     study.add_argument("--patience", metavar="N", type=_whole(1), help=patience)
     study.add_argument("--monitor", metavar="METRIC", help="the metric that decides which epoch is best")

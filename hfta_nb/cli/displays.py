@@ -37,10 +37,11 @@ class Display(Protocol):
 
 def headline(run: ev.RunStarted) -> str:
     """``cnn on digits: 6 variants, 5 epochs, float32, cpu (AMD EPYC, 1 thread)``."""
-    device = run.device + (f" ({run.device_name}" if run.device_name else " (")
+    details = [run.device_name] if run.device_name else []
     if run.device.startswith("cpu"):
-        device += (", " if run.device_name else "") + show.several(run.threads, "thread")
-    parts = [show.several(len(run.variants), "variant"), show.several(run.epochs, "epoch"), run.dtype, device + ")"]
+        details.append(show.several(run.threads, "thread"))
+    device = run.device + (f" ({', '.join(details)})" if details else "")
+    parts = [show.several(len(run.variants), "variant"), show.several(run.epochs, "epoch"), run.dtype, device]
     resumed = "resumed: " if run.resumed else ""
     return show.clean(f"{resumed}{run.family} on {run.data}: {', '.join(parts)}")
 
@@ -76,28 +77,35 @@ class Lines:
 
     Args:
         out: where lines go.
-        history: of the run.
+        history: gives that of the run (see `Progress`).
         clock: seconds; for tests.
         interval_s: epochs that end sooner than this after the last line get none, but for the last one.
     """
 
     def __init__(
-        self, out: Console, history: History, clock: Callable[[], float] = time.monotonic, interval_s: float = 1.0
+        self,
+        out: Console,
+        history: Callable[[], History],
+        clock: Callable[[], float] = time.monotonic,
+        interval_s: float = 1.0,
     ) -> None:
-        self._out, self._history, self._clock, self._interval_s = out, history, clock, interval_s
+        self._out, self._clock, self._interval_s = out, clock, interval_s
         self._progress = Progress(history)
         self._last_s = float("-inf")
+        self._epoch: ev.EpochDone | None = None
 
     def __enter__(self) -> Lines:
         return self
 
     def __exit__(self, *error: object) -> None:
-        return None
+        self._end_epoch()
 
     def note(self, text: str) -> None:
         self._print(text)
 
     def add(self, event: Event) -> None:
+        if not isinstance(event, ev.MemberImproved):
+            self._end_epoch()
         self._progress.add(event)
         if isinstance(event, ev.RunStarted):
             self._print(headline(event))
@@ -110,20 +118,23 @@ class Lines:
         elif isinstance(event, ev.SpeedMeasured):
             self._print(f"array {event.group}: {self._progress.speed(event.group)}: {show.clean(event.strategy)}")
         elif isinstance(event, ev.MemberChanged):
-            line = ending(self._history.members[event.variant])
+            line = ending(self._progress.history.members[event.variant])
             if line and event.state != ev.COMPLETE:
                 self._print(line)
         elif isinstance(event, ev.EpochDone):
-            self._epoch(event)
+            self._epoch = event
         elif isinstance(event, ev.RunChanged) and event.state == ev.PAUSED:
             self._print("paused")
 
-    def _epoch(self, event: ev.EpochDone) -> None:
-        now, epochs = self._clock(), self._history.run.epochs if self._history.run else 0
-        if now - self._last_s < self._interval_s and event.epoch < epochs:
+    def _end_epoch(self) -> None:
+        """The line of an epoch; who improved in it comes right after the epoch's own event."""
+        event, now = self._epoch, self._clock()
+        self._epoch = None
+        epochs = self._progress.history.run.epochs if self._progress.history.run else 0
+        if event is None or (now - self._last_s < self._interval_s and event.epoch < epochs):
             return
         self._last_s = now
-        last = self._history.progress
+        last = self._progress.history.progress
         clock = f"{show.duration(last.elapsed_s)}, {show.duration(last.remaining_s)} left" if last else ""
         parts = [clock, self._progress.rate(), self._progress.states()]
         best = self._progress.best()
@@ -141,8 +152,10 @@ class Screen:
     Redrawn from events alone and at most `REDRAWS_PER_S` times a second: no thread, and no time taken from training.
     """
 
-    def __init__(self, out: Console, history: History, clock: Callable[[], float] = time.monotonic) -> None:
-        self._out, self._history, self._clock = out, history, clock
+    def __init__(
+        self, out: Console, history: Callable[[], History], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
         self._progress = Progress(history)
         self._live = Live(console=out, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._drawn_s = float("-inf")
@@ -162,7 +175,7 @@ class Screen:
         if isinstance(event, ev.RunStarted):
             self.note(headline(event))
         elif isinstance(event, ev.MemberChanged):
-            line = ending(self._history.members[event.variant])
+            line = ending(self._progress.history.members[event.variant])
             if line and event.state in (ev.DIVERGED, ev.FAILED):
                 self._live.console.print(Text(line, "red"))
         now = self._clock()
@@ -173,7 +186,7 @@ class Screen:
 
     def picture(self) -> Group:
         """All that is to be seen now."""
-        progress, history = self._progress, self._history
+        progress, history = self._progress, self._progress.history
         speed = "; ".join(
             filter(None, (progress.speed(g.index) for g in progress.groups.values() if g.state == ACTIVE))
         )
@@ -199,12 +212,12 @@ class Screen:
         groups = list(self._progress.groups.values())
         shown = groups
         if len(groups) > MOST_GROUPS:
-            done = sum(g.state == DONE for g in groups)
-            first = max(0, min(done - 1, len(groups) - MOST_GROUPS))
+            over = sum(g.state == DONE for g in groups)
+            first = max(0, min(over - 1, len(groups) - MOST_GROUPS))
             shown = groups[first : first + MOST_GROUPS]
-            table.add_row(Text(f"{done} of {len(groups)} arrays done"))
+            table.add_row(Text(f"{over} of {len(groups)} arrays done"))
         for group in shown:
-            done = group.epochs if group.state == DONE else group.done
+            done = float(group.epochs) if group.state == DONE else group.done
             clock = show.duration(group.elapsed_s) if group.elapsed_s else ""
             if group.state == ACTIVE:
                 clock += f", {show.duration(group.remaining_s)} left"
@@ -215,7 +228,7 @@ class Screen:
                 Text(f"epoch {group.done:.1f}/{group.epochs}" if group.state == ACTIVE else group.state),
                 Text(clock.removeprefix(", ")),
             )
-        last = self._history.progress
+        last = self._progress.history.progress
         if last is not None and len(groups) > 1:
             left = f"{show.duration(last.elapsed_s)}, {show.duration(last.remaining_s)} left"
             table.add_row(Text("all"), Text(""), Text(""), Text(""), Text(left))

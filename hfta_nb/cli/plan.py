@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from hfta_nb.cli import studies, tables
 from hfta_nb.cli import text as show
@@ -12,7 +13,7 @@ def main(given: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     study = studies.new(given)
     out = tables.console()
-    rows = study.plan().reset_index().to_dict("records")
+    rows: list[Any] = study.plan().reset_index().to_dict("records")
     arrays = show.several(len(rows), "array")
     out.print(f"{show.clean(study.name)}: {show.several(len(study.variants), 'variant')} in {arrays}")
     out.print()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hfta_nb import events as ev
@@ -51,12 +52,16 @@ class Progress:
     """Per group how far it is, and the rest of what a display says in words.
 
     Args:
-        history: of the run; events are folded into it by whoever runs it.
+        history: gives that of the run, which whoever runs it folds the events into (and may begin anew).
     """
 
-    def __init__(self, history: History) -> None:
-        self.history = history
+    def __init__(self, history: Callable[[], History]) -> None:
+        self._history = history
         self.groups: dict[int, GroupProgress] = {}
+
+    @property
+    def history(self) -> History:
+        return self._history()
 
     def add(self, event: Event) -> None:
         """Take in an event that the history has already."""

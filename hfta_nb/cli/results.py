@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from hfta_nb.cli import studies, tables
 from hfta_nb.cli.run import report
 from hfta_nb.errors import StoreError
+from hfta_nb.history import History
 
 
 def main(given: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
+    from hfta_nb.store import Store
+
     studies.check_writable(given.csv)
-    study = studies.saved(given.directory)
-    if study.history.run is None:
+    # Its events alone, and not the study: so a run of a family that a notebook defined can be shown as well.
+    store, history = Store(Path(given.directory).absolute()), History()
+    store.read_study()
+    for event, _ in store.events():
+        history.add(event)
+    if history.run is None:
         raise StoreError("nothing has run here yet", where=given.directory)
-    report(study, tables.console(), given.csv)
+    report(history, store.directory, tables.console(), given.csv)
     return 0

@@ -23,6 +23,7 @@ from hfta_nb.cli.displays import Display, Lines, Screen, Silent
 from hfta_nb.cli.progress import Progress
 from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.events import Control
+from hfta_nb.history import History
 
 if TYPE_CHECKING:
     from hfta_nb import Study
@@ -40,7 +41,7 @@ def main(given: argparse.Namespace) -> int:
     out = tables.console(given.plain or given.quiet)
     code = train(study, _display(given, study, out), out, resume=given.resume is not None)
     if code in (0, STOPPED):
-        report(study, out, given.csv)
+        report(study.history, study.directory, out, given.csv)
     if code == 0 and given.check is not None:
         code = check(study, given.check, out)
     return code
@@ -52,13 +53,14 @@ def train(study: Study, display: Display, out: Console, *, resume: bool = False)
     Returns:
         0; 1 where the run failed; 130 where it was interrupted.
     """
-    control = Control()
+    control, began = Control(), False
     try:
         with display, Interrupts(control, display.note) as interrupts:
             for event in study.run(control, resume=resume):
+                began = True
                 display.add(event)
     except HftaError as error:
-        if study.history.state == ev.WAITING:  # it did not begin: what was asked can't be done
+        if not began:  # what was asked can't be done
             raise
         return _failed(study, error.message)
     except Exception as error:
@@ -71,16 +73,17 @@ def train(study: Study, display: Display, out: Console, *, resume: bool = False)
     return 0
 
 
-def report(study: Study, out: Console, csv: str | None) -> None:
+def report(history: History, directory: Path, out: Console, csv: str | None) -> None:
     """The leaderboard, and where everything lies."""
-    history, place = study.history, shown_path(study.directory)
+    place = shown_path(directory)
     out.print()
     tables.leaderboard(history, out)
     out.print()
     last = history.progress
     took = f" in {show.duration(last.elapsed_s)}" if last else ""
-    out.print(Text(f"{history.state}{took}: {Progress(history).states()}"))
-    best = Progress(history).best()
+    progress = Progress(lambda: history)
+    out.print(Text(f"{history.state}{took}: {progress.states()}"))
+    best = progress.best()
     if best:
         out.print(Text(f"best: {best}"), soft_wrap=True)
     out.print(Text(f"results: {place} (again: hfta-nb results {place})"), soft_wrap=True)
@@ -101,7 +104,8 @@ def check(study: Study, members: tuple[int, ...], out: Console) -> int:
     for event in study.check_events(members or None):
         if isinstance(event, ev.MemberChecked):
             equal &= event.equal
-            name, worst = max(event.differences.items(), key=lambda item: item[1])
+            losses = {name: d for name, d in event.differences.items() if name.endswith("_loss")}
+            name, worst = max(losses.items(), key=lambda item: item[1])
             verdict = "equals" if event.equal else "DIFFERS from"
             over = show.several(event.epochs, "epoch")
             line = f"check: #{event.variant} {verdict} the same variant trained alone: over {over} "
@@ -151,7 +155,7 @@ class Interrupts:
 def _display(given: argparse.Namespace, study: Study, out: Console) -> Display:
     if given.quiet:
         return Silent(out)
-    return Screen(out, study.history) if out.is_terminal else Lines(out, study.history)
+    return (Screen if out.is_terminal else Lines)(out, lambda: study.history)
 
 
 def _check_members(study: Study, members: tuple[int, ...] | None) -> None:

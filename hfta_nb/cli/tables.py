@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 MOST_ROWS = 40
 """More members than this are counted, not shown; the CSV has them all."""
 
+MOST_REASONS = 8
+"""More reasons why members ended early than this are counted, not shown."""
+
 STYLES = {
     ev.COMPLETE: "green",
     ev.RUNNING: "cyan",
@@ -55,9 +58,18 @@ def leaderboard(history: History, out: Console) -> None:
     members = history.leaderboard()
     shown = members[:MOST_ROWS]
     table = _leaderboard(history, shown, history.metrics)
-    if out.is_terminal and Measurement.get(out, out.options, table).maximum > out.width:
+    width = Measurement.get(out, out.options.update(width=FILE_WIDTH, max_width=FILE_WIDTH), table).maximum
+    if out.is_terminal and width > out.width:
         table = _leaderboard(history, shown, [m for m in history.metrics if not m.startswith("train_")])
     out.print(table)
+    reasons: dict[tuple[str, str], list[int]] = {}
+    for member in members:
+        if member.reason:
+            reasons.setdefault((member.state, member.reason), []).append(member.id)
+    for (state, reason), ids in list(reasons.items())[:MOST_REASONS]:
+        out.print(Text(show.clean(f"#{show.ids(ids)} {state}: {reason}"), STYLES.get(state, "")), soft_wrap=True)
+    if len(reasons) > MOST_REASONS:
+        out.print(f"... and {show.several(len(reasons) - MOST_REASONS, 'reason')} more")
     if len(members) > len(shown):
         out.print(f"... and {show.several(len(members) - len(shown), 'member')} more (--csv FILE has them all)")
 
@@ -66,18 +78,14 @@ def _leaderboard(history: History, members: Sequence[Member], metrics: Sequence[
     monitor = history.run.monitor if history.run else ""
     names = sorted(metrics, key=lambda name: name != monitor)
     axes = list(history.run.axes) if history.run else []
-    table = _table("member", "state", "best epoch", *(show.clean(n) for n in names), *axes)
+    table = _table("member", "state", "best epoch", *names, *axes)
     for column in table.columns:
-        column.justify = "left" if column.header in ("state", *axes) else "right"
-    why = any(m.reason for m in members)
-    if why:
-        table.add_column("why")
+        column.justify, column.no_wrap = ("left" if column.header in ("state", *axes) else "right"), True
     for member in members:
         mark = MARKS.get(member.state, "")
-        cells = [f"#{member.id}", Text(member.state + mark, STYLES.get(member.state, ""))]
+        cells: list[str | Text] = [f"#{member.id}", Text(member.state + mark, STYLES.get(member.state, ""))]
         cells += [str(member.best_epoch or show.NOTHING), *(show.metric(member.at_best(n)) for n in names)]
         cells += [show.clean(show_value(member.config.get(axis))) for axis in axes]
-        cells += [show.clean(member.reason)] if why else []
         table.add_row(*cells)
     return table
 
@@ -87,7 +95,8 @@ def families(known: Sequence[Family], training: Mapping[str, AxisSpec], out: Con
     for family in known:
         out.print(Text(show.clean(family.name), "bold"), end="")
         out.print(f"  {show.clean(family.help)}")
-        out.print(f"data: {show.clean(', '.join(family.data))} (the first is the default)")
+        default = " (the first is the default)" if len(family.data) > 1 else ""
+        out.print(f"data: {show.clean(', '.join(family.data))}{default}")
         out.print(_axes(family.axes))
         out.print()
     out.print(Text("all families", "bold"), end="")
@@ -154,5 +163,5 @@ def _table(*headers: str) -> Table:
         box=box.ASCII if ascii_only else box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold"
     )
     for header in headers:
-        table.add_column(header, overflow="fold")
+        table.add_column(show.clean(header), overflow="fold")
     return table

@@ -9,6 +9,7 @@ from hfta_nb.events import Json
 from hfta_nb.grid import show
 
 NOTHING = "-"
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def clean(text: object) -> str:
@@ -44,13 +45,11 @@ def memory(size_bytes: float) -> str:
     """``512 B``, ``41.0 MiB``, ``139 GiB``."""
     if not math.isfinite(size_bytes):
         return NOTHING
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size_bytes) < 1000:
-            break
-        size_bytes /= 1024
-    else:
-        unit = "TiB"
-    return f"{size_bytes:.0f} {unit}" if unit == "B" or size_bytes >= 99.95 else f"{size_bytes:.1f} {unit}"
+    unit = 0
+    while abs(size_bytes) >= 1000 and unit < len(UNITS) - 1:
+        size_bytes, unit = size_bytes / 1024, unit + 1
+    digits = 0 if unit == 0 or size_bytes >= 99.95 else 1
+    return f"{size_bytes:.{digits}f} {UNITS[unit]}"
 
 
 def percent(fraction: float) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from hfta_nb.array import FusedArray, PerMember, per_member
@@ -55,7 +56,12 @@ class Adam(ArrayOptimizer):
             self.hyper[name].check(name, below=1.0)
 
     def update(
-        self, p: Tensor, g: Tensor, state: dict[str, Tensor], hyper: Mapping[str, Values], steps: list[int]
+        self,
+        p: Float[Tensor, "M P"],
+        g: Float[Tensor, "M P"],
+        state: dict[str, Tensor],
+        hyper: Mapping[str, Values],
+        steps: list[int],
     ) -> None:
         lr, decay = hyper["lr"].per_member, hyper["weight_decay"].per_member
         if any(hyper["maximize"].per_member):
@@ -69,12 +75,12 @@ class Adam(ArrayOptimizer):
         beta1, beta2 = hyper["beta1"].per_member, hyper["beta2"].per_member
         root = Values([math.sqrt(1 - b**n) for b, n in zip(beta2, steps, strict=True)])
         rate = Values([-a / (1 - b**n) for a, b, n in zip(lr, beta1, steps, strict=True)])
-        update = torch.sqrt(square).div_(root.factor(p)).add_(hyper["eps"].factor(p))
-        torch.div(mean, update, out=update)
+        # The operations and their order are torch's, down to the last bit: chaos makes much of a bit.
+        below = torch.sqrt(square).div_(root.factor(p)).add_(hyper["eps"].factor(p))
         if rate.uniform:
-            p.add_(update, alpha=rate.per_member[0])
+            p.addcdiv_(mean, below, value=rate.per_member[0])
         else:
-            p.addcmul_(update, rate.column(p))
+            p.add_(torch.mul(mean, rate.column(p)).div_(below))
 
     def _moments(self, g: Tensor, state: dict[str, Tensor], hyper: Mapping[str, Values]) -> tuple[Tensor, Tensor]:
         if not state:

@@ -1,0 +1,1 @@
+"""Measurements, each with a record of what it was measured on. See `benchmarks.common`."""

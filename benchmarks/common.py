@@ -1,0 +1,119 @@
+"""What all benchmarks share: interleaved timing, its spread, and a record of the machine beside the figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import hfta_nb
+
+RESULTS = Path(__file__).resolve().parent / "results"
+PACKAGES = ("torch", "numpy")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long something took, over several rounds.
+
+    Attributes:
+        median_s, low_s, high_s: median and quartiles.
+        rounds_s: every round, in the order in which they were made.
+    """
+
+    median_s: float
+    low_s: float
+    high_s: float
+    rounds_s: tuple[float, ...]
+
+    @classmethod
+    def of(cls, rounds_s: Sequence[float]) -> Timing:
+        """From the times of some rounds; one round has no spread."""
+        low, _, high = statistics.quantiles(rounds_s, n=4) if len(rounds_s) > 1 else (rounds_s[0],) * 3
+        return cls(statistics.median(rounds_s), low, high, tuple(rounds_s))
+
+    def __str__(self) -> str:
+        return f"{self.median_s:.3f} s ({self.low_s:.3f} to {self.high_s:.3f})"
+
+
+def interleaved(tasks: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 1) -> dict[str, Timing]:
+    """Time tasks in turn, round by round, so that whatever else the machine does meets all of them alike.
+
+    Args:
+        tasks: by name; one that returns a float tells its own time in seconds (of a process it started, say).
+        rounds: how often each is timed, from 1. Every other round goes backwards, so that none is always after another.
+        warm_up: rounds before, which don't count: files come into the cache, code is compiled.
+    """
+    times: dict[str, list[float]] = {name: [] for name in tasks}
+    for number in range(-warm_up, rounds):
+        order = list(tasks.items())
+        for name, task in order if number % 2 == 0 else reversed(order):
+            begin = time.perf_counter()
+            told = task()
+            took = told if isinstance(told, float) else time.perf_counter() - begin
+            if number >= 0:
+                times[name].append(took)
+    return {name: Timing.of(found) for name, found in times.items()}
+
+
+def environment(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
+    """What a figure depends on: processor, GPU, system, versions, load, and the command that was typed."""
+    return {
+        "processor": processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "gpu": gpu(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "versions": {"hfta_nb": hfta_nb.__version__, **{name: _version(name) for name in packages}},
+        "threads_variable": os.environ.get("OMP_NUM_THREADS", ""),
+        "load_average_1min": round(os.getloadavg()[0], 2),
+        "command": command(),
+    }
+
+
+def command() -> str:
+    """How this program was started, from the project's root."""
+    name = Path(sys.argv[0]).resolve()
+    shown = name.relative_to(RESULTS.parents[1]) if name.is_relative_to(RESULTS.parents[1]) else name.name
+    return shlex.join(["python", str(shown), *sys.argv[1:]])
+
+
+def processor() -> str:
+    """The name of the processor."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def gpu() -> str:
+    """The name of the first GPU that torch sees; empty without one."""
+    import torch
+
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else ""
+
+
+def write(name: str, figures: Mapping[str, Any], packages: Sequence[str] = PACKAGES) -> Path:
+    """Keep figures, with the environment that they were measured in, as ``results/NAME.json``."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    plain = {key: asdict(value) if isinstance(value, Timing) else value for key, value in figures.items()}
+    content = {**plain, "environment": environment(packages)}
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

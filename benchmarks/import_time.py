@@ -1,0 +1,51 @@
+"""How long importing hfta_nb takes beside importing torch; the bar is 1.3.
+
+Names of the public face are imported when first used, so `import hfta_nb` alone says little: what is held against the
+bar is the import with every name of the face touched.
+
+    python benchmarks/import_time.py [--rounds 15]
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.common import interleaved, write
+
+BAR = 1.3
+
+IMPORTS = {
+    "torch": "import torch",
+    "hfta_nb": "import hfta_nb",
+    "hfta_nb_face": "import hfta_nb\nfor name in hfta_nb.__all__: getattr(hfta_nb, name)",
+}
+
+
+def import_s(code: str) -> float:
+    """Seconds that some imports take in a fresh interpreter, its own start left out."""
+    timed = f"import time\nbegin = time.perf_counter()\n{code}\nprint(time.perf_counter() - begin)"
+    ran = subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True)
+    return float(ran.stdout.split()[-1])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=15, help="how often each is timed")
+    rounds = parser.parse_args().rounds
+    timings = interleaved({name: lambda code=code: import_s(code) for name, code in IMPORTS.items()}, rounds)
+    ratio = timings["hfta_nb_face"].median_s / timings["torch"].median_s
+    for name, timing in timings.items():
+        print(f"{name:13} {timing}")
+    print(f"{ratio:.2f} times the import of torch; the bar is {BAR}")
+    print(write("import_time", {"what": "import times", **timings, "ratio": round(ratio, 3), "bar": BAR}))
+    return 0 if ratio < BAR else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,6 @@
+"""Widgets for JupyterLab: the Workbench, and the live view that it holds."""
+
+from hfta_nb.ui.live_view import LiveView
+from hfta_nb.ui.workbench import Workbench
+
+__all__ = ["LiveView", "Workbench"]

@@ -1,0 +1,265 @@
+"""One axis of the grid: its name, how its values are described, the values as typed, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ipywidgets
+
+from hfta_nb.errors import GridError
+from hfta_nb.events import Json
+from hfta_nb.grid import HINTS, AxisSpec, linspace, logspace, parse_values, show
+from hfta_nb.ui.parts import button, words
+from hfta_nb.ui.text import count, escape
+from hfta_nb.ui.text import words as error_words
+
+_SHOWN = 12
+_KINDS = {
+    "float": ("list", "range", "log range"),
+    "int": ("list", "integers", "log range"),
+    "bool": ("boolean",),
+    "str": ("list",),
+    "any": ("list",),
+}
+_SEEDS = ("seed", "data_seed")
+
+
+def kinds_for(spec: AxisSpec) -> tuple[str, ...]:
+    """How the values of an axis may be described, the usual way first."""
+    if spec.choices:
+        return ("choice",)
+    if spec.name in _SEEDS:
+        return ("seeds", "list", "integers")
+    return _KINDS.get(spec.type, ("list",))
+
+
+def typed(values: Sequence[Json]) -> str:
+    """Values as one would type them into a list, every digit kept."""
+    return ", ".join(_digits(v) if isinstance(v, float) else show(v) for v in values)
+
+
+def example(kind: str, spec: AxisSpec) -> str:
+    """How values of this kind may be typed for this axis."""
+    return "1e-3, 3e-3, 1e-2" if kind == "list" and spec.type == "float" else HINTS[kind]
+
+
+def describe(spec: AxisSpec, values: Sequence[Json]) -> tuple[str, str]:
+    """The kind and the text by which these values would be typed: a range where they are one, else a list."""
+    kinds = kinds_for(spec)
+    if kinds[0] in ("choice", "boolean"):
+        return kinds[0], typed(values)
+    numbers = [v for v in values if isinstance(v, float)]
+    if spec.type == "float" and len(numbers) == len(values) > 3:
+        for kind, make in (("log range", logspace), ("range", linspace)):
+            if (kind == "range" or numbers[0] > 0 < numbers[-1]) and make(
+                numbers[0], numbers[-1], len(values)
+            ) == values:
+                return kind, f"{_digits(numbers[0])} to {_digits(numbers[-1])}, {len(values)}"
+    return "list", typed(values)
+
+
+def reword(kind: str, values: Sequence[Json] | None, spec: AxisSpec) -> str:
+    """The text to begin with where the kind was changed: the same values where that is possible, else an example."""
+    numbers = [v for v in values or () if isinstance(v, int | float) and not isinstance(v, bool)]
+    if not numbers or len(numbers) != len(values or ()):
+        return typed([spec.default]) if kind == "list" and spec.default is not None else example(kind, spec)
+    low, high = min(numbers), max(numbers)
+    if kind == "list":
+        return typed(numbers)
+    if kind == "integers" and all(v == int(v) for v in numbers):
+        return f"{int(low)} to {int(high)}"
+    if kind in ("range", "log range") and low < high and (kind == "range" or low > 0):
+        return f"{_digits(low)} to {_digits(high)}, {max(2, len(numbers))}"
+    return str(len(numbers)) if kind == "seeds" else example(kind, spec)
+
+
+def _digits(value: float) -> str:
+    """Every digit that counts, and no more."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
+
+
+class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
+    """Name, kind, values, what they were read as, and the error in words; nothing typed is evaluated.
+
+    Args:
+        name: the axis.
+        specs: the axes of the family.
+        changed: called when the values may be others.
+        removed: called with this row when its button is pressed.
+        values: to begin with; the axis's default without.
+
+    Attributes:
+        error: what is wrong, in words; empty where nothing is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        specs: Mapping[str, AxisSpec],
+        changed: Callable[[], None],
+        removed: Callable[[AxisRow], None],
+        values: Sequence[Json] | None = None,
+    ) -> None:
+        self._changed, self._specs = changed, dict(specs)
+        self._quiet = False
+        self._given: tuple[str, tuple[Json, ...]] | None = None
+        self._values: tuple[Json, ...] | None = None
+        self.error = ""
+        wide = {"width": "auto"}
+        self.name_field = ipywidgets.Dropdown(options=[name], value=name, description="axis", layout=wide)
+        self.kind_field = ipywidgets.Dropdown(layout=wide)
+        self.text_field = ipywidgets.Text(layout=wide)
+        self.choices_box = ipywidgets.HBox([]).add_class("hfta-choices")
+        self.preview = words("hfta-preview")
+        self.problem = words("hfta-error")
+        self.remove_button = button("remove", "", "hfta-remove")
+        fields = [
+            self.name_field.add_class("hfta-axis-name"),
+            self.kind_field.add_class("hfta-axis-kind"),
+            self.text_field.add_class("hfta-axis-values"),
+            self.choices_box,
+            self.preview,
+            self.remove_button,
+        ]
+        super().__init__([ipywidgets.HBox(fields).add_class("hfta-axis-fields"), self.problem])
+        self.add_class("hfta-axis")
+        self._begin(values)
+        self.name_field.observe(self._renamed, "value")
+        self.kind_field.observe(self._rekinded, "value")
+        self.text_field.observe(self._edited, "value")
+        self.remove_button.on_click(lambda _: removed(self))
+
+    def __repr__(self) -> str:
+        return f"AxisRow({self.name!r}, {self.kind!r}, {self.text_field.value!r})"
+
+    @property
+    def name(self) -> str:
+        return str(self.name_field.value)
+
+    @property
+    def kind(self) -> str:
+        return str(self.kind_field.value)
+
+    @property
+    def spec(self) -> AxisSpec:
+        return self._specs[self.name]
+
+    @property
+    def values(self) -> tuple[Json, ...] | None:
+        """What was typed, as values; None where it can't be read."""
+        return self._values
+
+    def offer(self, names: Sequence[str], specs: Mapping[str, AxisSpec]) -> None:
+        """Let the name be one of these, its own included."""
+        self._specs = dict(specs)
+        options = [n for n in specs if n in names or n == self.name]
+        if list(self.name_field.options) != options:
+            self._quiet, keep = True, self.name
+            with self.name_field.hold_sync():
+                self.name_field.options = options
+                self.name_field.value = keep
+            self._quiet = False
+
+    def complain(self, error: BaseException | None) -> None:
+        """Show an error beside the field, or none."""
+        said = "" if error is None else error_words(error, self.name)
+        general, fitting = f"for example {HINTS[self.kind]}", f"for example {example(self.kind, self.spec)}"
+        # Where the words say how to write it already, a second example would only confuse.
+        self.error = said.replace(f"; {general}", "") if "; write " in said else said.replace(general, fitting)
+        self.problem.value = f'<span role="alert">{escape(self.error)}</span>' if self.error else ""
+        wrong = self.add_class if self.error else self.remove_class
+        wrong("hfta-wrong")
+
+    def _begin(self, values: Sequence[Json] | None) -> None:
+        """Lay the row out for its axis, with values to begin with."""
+        spec = self.spec
+        start = tuple(values) if values is not None else () if spec.default is None else (spec.default,)
+        kind, text = describe(spec, start) if start else (kinds_for(spec)[0], "")
+        if values is None and kind == "list":  # seeds are asked for by their number
+            kind, text = (kinds_for(spec)[0], text) if kinds_for(spec)[0] != "seeds" else ("seeds", HINTS["seeds"])
+        self._given = (text, start) if values is not None else None
+        self._quiet = True
+        self.kind_field.options = kinds_for(spec)
+        self.kind_field.value = kind
+        self.kind_field.description, self.text_field.description = f"kind of {spec.name}", f"values of {spec.name}"
+        self.kind_field.tooltip = "How the values are described"
+        self.name_field.tooltip = spec.help or f"An axis of the family, {spec.type}"
+        self.text_field.tooltip = spec.help or "The values of this axis"
+        self.text_field.value = text
+        self.remove_button.description = f"remove {spec.name}"
+        self.remove_button.tooltip = f"Take {spec.name} out of the grid"
+        self._lay_choices(spec, start)
+        self._quiet = False
+        self._hint()
+        self._read()
+
+    def _lay_choices(self, spec: AxisSpec, chosen: Sequence[Json]) -> None:
+        options: tuple[Json, ...] = spec.choices or ((True, False) if spec.type == "bool" else ())
+        boxes = [
+            ipywidgets.Checkbox(
+                v in chosen,
+                description=show(v),
+                indent=False,
+                tooltip=f"{spec.name}={show(v)}",
+                layout={"width": "auto"},
+            )
+            for v in options
+        ]
+        for box in boxes:
+            box.observe(self._edited, "value")
+        self._options = options
+        self.choices_box.children = boxes
+        self.text_field.layout.display = "none" if options else ""
+        self.choices_box.layout.display = "" if options else "none"
+        self.kind_field.disabled = len(self.kind_field.options) == 1
+
+    def _hint(self) -> None:
+        self.text_field.placeholder = f"for example {example(self.kind, self.spec)}"
+
+    def _renamed(self, _: Any) -> None:
+        if not self._quiet:
+            self._begin(None)
+            self._changed()
+
+    def _rekinded(self, _: Any) -> None:
+        if self._quiet:
+            return
+        self._quiet = True
+        self.text_field.value = reword(self.kind, self._values, self.spec)
+        self._quiet = False
+        self._hint()
+        self._edited(None)
+
+    def _edited(self, _: Any) -> None:
+        if not self._quiet:
+            self._read()
+            self._changed()
+
+    def _read(self) -> None:
+        try:
+            self._values = self._parse()
+            self.complain(None)
+        except GridError as error:
+            self._values = None
+            self.complain(error)
+        self.preview.value = escape(self._preview())
+
+    def _parse(self) -> tuple[Json, ...]:
+        if self._options:
+            chosen = [v for v, box in zip(self._options, self.choices_box.children, strict=True) if box.value]
+            if not chosen:
+                raise GridError("nothing is chosen", where=self.name, remedy="choose at least one, or remove the axis")
+            return tuple(chosen)
+        text = self.text_field.value
+        if self._given is not None and text == self._given[0]:
+            return self._given[1]  # as it was given in code: a tuple, say, which can't be typed
+        return parse_values(self.name, self.kind, text, self.spec)
+
+    def _preview(self) -> str:
+        if self._values is None or self._options:  # boxes show what is chosen
+            return ""
+        shown = [show(v) for v in self._values[:_SHOWN]]
+        more = f" ... ({count(len(self._values), 'value')})" if len(self._values) > _SHOWN else ""
+        return " ".join(shown) + more

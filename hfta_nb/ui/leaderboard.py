@@ -1,0 +1,144 @@
+"""The leaderboard: every member in a table that can be sorted, filtered and selected."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anywidget
+import traitlets
+
+from hfta_nb import colors
+from hfta_nb import events as ev
+from hfta_nb.grid import show
+from hfta_nb.history import History, Member
+from hfta_nb.ui.parts import source
+from hfta_nb.ui.text import metric, number
+
+Row = dict[str, Any]
+
+
+class Leaderboard(anywidget.AnyWidget):  # type: ignore[misc]
+    """One row per member, best first; the heads of its columns sort.
+
+    Attributes:
+        table: "columns" (key, label, title, number) and "rows" (id, state, reason, cells, keys, swatch, stop, take),
+            all of it ready to be shown; "keys" are what cells are sorted by.
+        selected: ids of the selected members.
+        sort_by: key of the column that sorts; "rank" for the leaderboard's own order.
+        descending: whether the largest come first.
+        query: words that the rows must have to be shown.
+    """
+
+    _esm = source("leaderboard.js")
+
+    table = traitlets.Dict({"columns": [], "rows": []}).tag(sync=True)
+    selected = traitlets.List(traitlets.Int()).tag(sync=True)
+    sort_by = traitlets.Unicode("rank").tag(sync=True)
+    descending = traitlets.Bool(False).tag(sync=True)
+    query = traitlets.Unicode("").tag(sync=True)
+
+    def __init__(self, asked: Callable[[str, int], None], **traits: Any) -> None:
+        """Args: asked: called with "stop" or "take" and a member's id when its button is pressed."""
+        super().__init__(**traits)
+        self._asked = asked
+        self.on_msg(self._on_message)
+
+    def __repr__(self) -> str:
+        return "Leaderboard()"
+
+    def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
+        if isinstance(content, dict) and content.get("kind") in ("stop", "take") and isinstance(content.get("id"), int):
+            self._asked(str(content["kind"]), int(content["id"]))
+
+
+def table_of(history: History, color_by: str = "") -> dict[str, Any]:
+    """What the leaderboard shows of a run.
+
+    Args:
+        history: the run.
+        color_by: the axis that colour stands for in the curves, so that the rows have the same colours.
+    """
+    run = history.run
+    if run is None:
+        return {"columns": [], "rows": []}
+    # What decides first, then the rest of validation, then training.
+    metrics = sorted(run.metrics, key=lambda m: (m != run.monitor, not m.startswith("val_")))
+    columns = [
+        _column("rank", "rank", "Place by the best value", True),
+        _column("member", "member", "Number and colour of the member", True),
+        _column("state", "state", "What it is doing, or how it ended", False),
+        _column(f"metric:{run.monitor}", metric(run.monitor), f"{metric(run.monitor)} at its best epoch", True),
+        _column("best_epoch", "best at", "The epoch that was best", True),
+        *(_column(f"metric:{m}", metric(m), f"{metric(m)} at the best epoch", True) for m in metrics[1:]),
+        *(_column(f"axis:{name}", name, f"Axis {name} of the grid", _numeric(v)) for name, v in run.axes.items()),
+    ]
+    checked = any(m.check for m in history.members.values())
+    if checked:
+        columns.append(_column("check", "against serial", "Largest difference from training alone", True))
+    variants = {v.id: v for v in run.variants}
+    scheme = colors.Scheme(run.variants, run.axes, color_by)
+    rows = []
+    for rank, member in enumerate(history.leaderboard(), 1):
+        cells = _cells(member, rank, metrics, run.axes, checked)
+        rows.append(_row(member, cells, scheme.stroke(variants[member.id]), history))
+    return {"columns": columns, "rows": rows}
+
+
+def check_text(check: ev.MemberChecked) -> str:
+    """The outcome of a check in words: ``equal, 3e-07 over 5 epochs``."""
+    worst = max(check.differences.values(), default=math.nan)
+    verdict = "equal" if check.equal else "differs"
+    return f"{verdict}, {number(worst, 2)} over {check.epochs} epochs"
+
+
+def _cells(
+    member: Member, rank: int, metrics: list[str], axes: Mapping[str, Any], checked: bool
+) -> list[tuple[str, Any]]:
+    """Text and sort key of each cell, in the order of the columns."""
+    values = [member.at_best(m) if m in member.curves else None for m in metrics]
+    epoch = member.best_epoch or None
+    found: list[tuple[str, Any]] = [
+        (str(rank), rank),
+        (f"#{member.id}", member.id),
+        (member.state, member.state),
+        (number(values[0]), _key(values[0])),
+        (str(epoch or "-"), epoch),
+        *((number(v), _key(v)) for v in values[1:]),
+    ]
+    for name in axes:
+        value = member.config.get(name)
+        plain = isinstance(value, int | float) and not isinstance(value, bool)
+        found.append((show(value), value if plain else show(value)))
+    if checked:
+        worst = max(member.check.differences.values(), default=math.nan) if member.check else None
+        found.append((check_text(member.check) if member.check else "", _key(worst)))
+    return found
+
+
+def _row(member: Member, cells: list[tuple[str, Any]], stroke: colors.Stroke, history: History) -> Row:
+    on = history.state not in ev.FINAL_STATES and history.state != ev.WAITING
+    return {
+        "id": member.id,
+        "state": member.state,
+        "reason": member.reason,
+        "cells": [text for text, _ in cells],
+        "keys": [key for _, key in cells],
+        "swatch": {"light": stroke.light, "dark": stroke.dark, "dash": list(stroke.dash)},
+        "stop": on and member.state not in ev.FINAL_STATES,
+        "take": member.best_epoch > 0,
+    }
+
+
+def _column(key: str, label: str, title: str, is_number: bool) -> dict[str, Any]:
+    return {"key": key, "label": label, "title": title, "number": is_number}
+
+
+def _numeric(values: Any) -> bool:
+    return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+
+
+def _key(value: float | None) -> float | None:
+    # JSON has no NaN, and nothing that is not a number can be sorted among numbers.
+    return value if value is not None and math.isfinite(value) else None

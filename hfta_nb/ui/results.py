@@ -1,0 +1,109 @@
+"""Results: the leaderboard, and everything that can be taken away from it."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import ipywidgets
+
+from hfta_nb import events as ev
+from hfta_nb.grid import Variant
+from hfta_nb.history import History
+from hfta_nb.ui.leaderboard import Leaderboard
+from hfta_nb.ui.parts import CodeBox, button, words
+from hfta_nb.ui.text import count, escape, memory, metric, number
+
+_BUTTONS = {
+    "csv": ("CSV", "Write the leaderboard to a CSV file in the run's directory"),
+    "png": ("PNG", "Write curves and utilization to a picture in the run's directory"),
+    "code": ("code", "A cell that reproduces this sweep"),
+    "check": (
+        "check against serial",
+        "Train the selected members (or the best one) alone again, and compare their curves",
+    ),
+}
+_TYPES = {".csv": "text/csv", ".png": "image/png"}
+
+
+def summary(history: History) -> str:
+    """The best member in one line, and how many were lost."""
+    run = history.run
+    best = next((m for m in history.leaderboard() if not math.isnan(m.best_value)), None)
+    if run is None or best is None:
+        return "no results yet"
+    label = Variant(best.id, best.config, best.seed).label.strip()
+    lost = history.count(ev.DIVERGED)
+    diverged = f"; {lost} diverged" if lost else ""
+    return f"best {label}: {metric(run.monitor)} {number(best.best_value)} at epoch {best.best_epoch}{diverged}"
+
+
+class Results(ipywidgets.VBox):  # type: ignore[misc]
+    """Leaderboard, exports, code.
+
+    Args:
+        pressed: called with "csv", "png", "code" or "check" when that button is.
+        asked: called with "stop" or "take" and a member's id.
+    """
+
+    def __init__(self, pressed: Callable[[str], None], asked: Callable[[str, int], None]) -> None:
+        self.leaderboard = Leaderboard(asked)
+        self.code_box = CodeBox()
+        self.note = words("hfta-note")
+        self.buttons = {
+            name: button(text, hint, f"hfta-button-{name}").add_class("hfta-press")
+            for name, (text, hint) in _BUTTONS.items()
+        }
+        for name, made in self.buttons.items():
+            made.on_click(lambda _, name=name: pressed(name))
+        tools = ipywidgets.HBox([*self.buttons.values(), self.note]).add_class("hfta-results-tools")
+        super().__init__([tools, self.leaderboard, self.code_box])
+
+    def __repr__(self) -> str:
+        return "Results()"
+
+    def enable(self, has_run: bool, at_rest: bool, planned: bool) -> None:
+        """Let those buttons be pressed that make sense."""
+        reasons = {
+            "csv": "" if has_run else "There is no run yet",
+            "png": "" if has_run else "There is no run yet",
+            "code": "" if has_run or planned else "Nothing is defined yet",
+            "check": "There is no run yet"
+            if not has_run
+            else ""
+            if at_rest
+            else "Wait until the run has ended, or stop it",
+        }
+        for name, reason in reasons.items():
+            self.buttons[name].disabled = bool(reason)
+            self.buttons[name].tooltip = reason or _BUTTONS[name][1]
+
+    def offer(self, path: Path) -> None:
+        """Offer a file that was written as a download, and say where it lies."""
+        data = path.read_bytes()
+        kind = _TYPES.get(path.suffix, "application/octet-stream")
+        address = f"data:{kind};base64,{base64.b64encode(data).decode()}"
+        name = escape(path.name)
+        self.note.value = (
+            f'<span role="status"><a class="hfta-download" download="{name}" href="{address}">download {name}</a> '
+            f"({memory(len(data))}), written to {escape(path)}</span>"
+        )
+
+    def say(self, text: str, bad: bool = False) -> None:
+        """A sentence beside the buttons."""
+        mark = ' class="hfta-error"' if bad else ""
+        self.note.value = f'<span role="status"{mark}>{escape(text)}</span>' if text else ""
+
+    def show_check(self, checks: list[ev.MemberChecked]) -> None:
+        """What the comparison with serial training found, in a sentence."""
+        parts = []
+        for check in checks:
+            name, worst = max(check.differences.items(), key=lambda item: item[1], default=("", math.nan))
+            verdict = "equal to training alone" if check.equal else "differs from training alone"
+            parts.append(
+                f"#{check.variant}: {verdict}; largest difference {number(worst, 2)} ({metric(name)}) over "
+                f"{count(check.epochs, 'epoch')}, tolerance of losses {number(check.tolerance, 2)}"
+            )
+        self.say(". ".join(parts), bad=not all(c.equal for c in checks))

@@ -1,0 +1,56 @@
+"""A run that was saved, back on the screen."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import hfta_nb as hfta
+from hfta_nb import events as ev
+from hfta_nb.errors import StudyError
+from hfta_nb.study import Study
+
+ALIVE_S = 5.0
+"""A run writes its device's measurements twice a second: one that was silent for longer than this is dead."""
+
+INTERRUPTED = "the process that trained it ended before the run did (the kernel was restarted, or the machine)"
+
+
+def as_interrupted(study: Study) -> Study:
+    """The study, its run marked as failed where nobody is at it any more.
+
+    Raises:
+        StudyError: the run is still on, in another process.
+    """
+    history = study.history
+    if history.run is None or history.state in ev.FINAL_STATES:
+        return study
+    last = history.samples[-1].time_s if history.samples else history.run.time_s
+    if time.time() - last < ALIVE_S:
+        raise StudyError(
+            "the run is still on, in another process",
+            where=str(study.directory),
+            remedy="watch it there, or stop it there and try again in some seconds",
+        )
+    history.add(ev.RunChanged(time.time(), ev.FAILED, INTERRUPTED))
+    return study
+
+
+def arguments_of(study: Study) -> dict[str, Any]:
+    """What a Workbench is made with so that it defines this study."""
+    fixed = dict(study.fixed)
+    own = study.data_name not in hfta.data.names()
+    return {
+        "family": study.family,
+        "data": study.data if own else study.data_name,
+        "grid": dict(study.grid.axes),
+        "epochs": study.epochs,
+        "batch_size": fixed.pop("batch_size", None),
+        "patience": study.patience,
+        "seed": study.seed,
+        "dtype": str(study.dtype).removeprefix("torch."),
+        "device": str(study.device),
+        "monitor": study.monitor,
+        **({"serial": True} if study.serial else {}),
+        **fixed,
+    }

@@ -1,0 +1,151 @@
+"""Train: the buttons, how far the run is and how fast, and what to do when it failed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import ipywidgets
+
+from hfta_nb import events as ev
+from hfta_nb.history import History
+from hfta_nb.ui.machine import AT_REST, BUTTONS, ENDED, Phase, why_not
+from hfta_nb.ui.parts import Progress, button, words
+from hfta_nb.ui.text import clock, count, escape, number, rate, shorten
+
+_TOOLTIPS = {
+    "train": "Train all variants in a process of their own",
+    "pause": "Halt between two steps; everything is kept",
+    "resume": "Carry on",
+    "stop": "Stop the run; everything learnt so far is kept",
+}
+_COUNTED = (ev.RUNNING, ev.WAITING, ev.COMPLETE, ev.STOPPED, ev.PRUNED, ev.DIVERGED, ev.FAILED)
+
+
+def fraction(history: History) -> float:
+    """How much of the run is done, 0 to 1: the mean over members, those that ended early counting as done."""
+    run, now = history.run, history.progress
+    if run is None or not history.members:
+        return 0.0
+    training = set(now.variants) if now else set()
+    done = 0.0
+    for member in history.members.values():
+        epochs = max(float(member.epoch), now.epochs_done if now and member.id in training else 0.0)
+        done += 1.0 if member.state in ev.FINAL_STATES else min(1.0, epochs / run.epochs)
+    return done / len(history.members)
+
+
+def progress_text(history: History, phase: Phase) -> str:
+    """What stands beside the bar: epoch, elapsed and remaining time; or what the run is busy with."""
+    run, now = history.run, history.progress
+    if phase is Phase.STARTING and now is None:
+        return "starting: " + (history.phase or "a process of its own")
+    if run is None or now is None:
+        return "" if phase in AT_REST else str(phase)
+    groups = len(history.groups)
+    array = f"array {now.group + 1} of {groups}, " if groups > 1 and phase not in ENDED else ""
+    epoch = min(run.epochs, math.floor(now.epochs_done) + (now.epochs_done < run.epochs and phase not in ENDED))
+    left = "" if phase in ENDED else f", {clock(now.remaining_s)} left"
+    return f"{array}epoch {epoch}/{run.epochs}, {clock(now.elapsed_s)}{left}"
+
+
+def details(history: History, phase: Phase) -> list[str]:
+    """The numbers below the bar: rate, speedup, members by state, and the phase where it is not plain training."""
+    found = []
+    if history.progress and phase not in AT_REST and phase is not Phase.PAUSED:
+        found.append(rate(history.progress.samples_per_s))
+    found.append(speedup(history))
+    counts = [(history.count(state), state.lower()) for state in _COUNTED]
+    found.append(", ".join(f"{n} {state}" for n, state in counts if n))
+    if history.phase and history.phase != "training" and phase is Phase.RUNNING:
+        found.append(history.phase)
+    return [text for text in found if text]
+
+
+def speedup(history: History) -> str:
+    """The speed against training the members one after another, with how it was measured."""
+    if not history.speeds:
+        return ""
+    now = history.progress.group if history.progress else -1
+    measured = history.speeds.get(now) or history.speeds[max(history.speeds)]
+    return f"{number(measured.speedup, 3)}x the serial rate, measured on {count(measured.steps, 'step')}"
+
+
+class TrainView(ipywidgets.VBox):  # type: ignore[misc]
+    """Buttons, bar and numbers.
+
+    Args:
+        pressed: called with the name of the button: "train", "pause", "resume", "stop", or "confirm" and "retry".
+    """
+
+    def __init__(self, pressed: Callable[[str], None]) -> None:
+        self.buttons = {
+            name: button(name.capitalize(), _TOOLTIPS[name], f"hfta-button-{name}").add_class("hfta-press")
+            for name in BUTTONS
+        }
+        for name, made in self.buttons.items():
+            made.on_click(lambda _, name=name: pressed(name))
+        self.progress = Progress()
+        self.question = words("hfta-question")
+        yes = button("Start a new run", "The earlier run stays on disk", "hfta-button-confirm").add_class("hfta-press")
+        no = button("Keep this one", "Change nothing", "hfta-button-cancel").add_class("hfta-press")
+        yes.on_click(lambda _: pressed("confirm"))
+        no.on_click(lambda _: self.ask(""))
+        self.confirm_box = ipywidgets.HBox([self.question, yes, no]).add_class("hfta-confirm")
+        self.failure = words("hfta-failure")
+        retry = button("Retry", "Start the same sweep anew, from the beginning", "hfta-button-retry").add_class(
+            "hfta-press"
+        )
+        retry.on_click(lambda _: pressed("retry"))
+        self.failure_box = ipywidgets.VBox([self.failure, ipywidgets.HBox([retry])]).add_class("hfta-failed")
+        row = ipywidgets.HBox([*self.buttons.values(), self.progress.add_class("hfta-progress")]).add_class(
+            "hfta-train-row"
+        )
+        super().__init__([row, self.confirm_box, self.failure_box])
+        self.ask("")
+        self.fail("", "")
+
+    def __repr__(self) -> str:
+        return "TrainView()"
+
+    @property
+    def asking(self) -> bool:
+        """Whether the question about an earlier run is on the screen."""
+        return bool(self.confirm_box.layout.display != "none")
+
+    def ask(self, question: str) -> None:
+        """Put a question with its two buttons on the screen, or take it off."""
+        self.question.value = f'<span role="alert">{escape(question)}</span>' if question else ""
+        self.confirm_box.layout.display = "" if question else "none"
+
+    def fail(self, reason: str, detail: str, remedy: str = "") -> None:
+        """Show why the run failed, and what to do; nothing where there is no reason."""
+        parts = [f'<div role="alert"><strong>The run failed.</strong> {escape(shorten(reason, 1000))}</div>']
+        if remedy:
+            parts.append(f'<div class="hfta-remedy">{escape(remedy)}</div>')
+        if detail:
+            parts.append(f"<details><summary>Details</summary><pre>{escape(detail[-6000:])}</pre></details>")
+        self.failure.value = "".join(parts) if reason else ""
+        self.failure_box.layout.display = "" if reason else "none"
+
+    def enable(self, phase: Phase, problem: str, checkpoint: bool) -> None:
+        """Let those buttons be pressed that make sense; the tooltip of each other says why it can't be."""
+        for name, made in self.buttons.items():
+            reason = why_not(name, phase, problem, checkpoint)
+            made.disabled = bool(reason)
+            made.tooltip = f"Not now: {reason}" if reason else self._tooltip(name, phase)
+
+    def show(self, history: History, phase: Phase) -> str:
+        """Show how far the run is; returns it in one line."""
+        text, below = progress_text(history, phase), details(history, phase)
+        done = 1.0 if phase is Phase.FINISHED else fraction(history)
+        facts: dict[str, Any] = {"fraction": round(done, 4), "state": str(phase), "text": text, "details": below}
+        if facts != self.progress.facts:
+            self.progress.facts = facts
+        return "; ".join(filter(None, [str(phase), text if not text.startswith(str(phase)) else "", *below[:2]]))
+
+    def _tooltip(self, name: str, phase: Phase) -> str:
+        if name == "resume" and phase in ENDED:
+            return "Carry on from the last checkpoint of this run"
+        return _TOOLTIPS[name]

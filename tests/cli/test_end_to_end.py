@@ -1,0 +1,219 @@
+"""The command as a person runs it: a process of its own, in a folder of its own."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from hfta_nb.cli import main
+
+DEADLINE_S = 120.0
+QUICK = ("--family", "mlp", "--data", "digits", "--set", "width=8")
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "hfta_nb", *arguments]
+
+
+def environment() -> dict[str, str]:
+    """Without what would make the output depend on where the tests run."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "FORCE_COLOR")}
+    root = str(Path(__file__).resolve().parents[2])
+    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, [root, kept.get("PYTHONPATH")])), "PYTHONUNBUFFERED": "1"}
+
+
+def hfta(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments),
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def board(shown: str) -> list[list[str]]:
+    """Rows of the leaderboard."""
+    return [line.split() for line in shown.splitlines() if re.match(r"\s*#\d+ +[A-Z]+!? ", line)]
+
+
+def test_a_grid_is_trained_and_its_results_are_kept(tmp_path: Path) -> None:
+    grid = ("--grid", "lr=1e-3,3e-3,1e-2", "--grid", "width=8,16")
+    ran = hfta(
+        tmp_path, "run", "--family", "cnn", "--data", "digits", *grid, "--epochs", "2", "--csv", "all.csv", "--check"
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "cnn on digits: 6 variants, 2 epochs, float32, cpu" in ran.stdout
+    assert "\x1b" not in ran.stdout
+    assert len(board(ran.stdout)) == 6
+    assert "COMPLETE in" in ran.stdout
+    assert "check: #" in ran.stdout
+    assert "equals the same variant trained alone" in ran.stdout
+    [place] = (tmp_path / "hfta_runs").iterdir()
+    assert f"results: hfta_runs/{place.name} " in ran.stdout
+    with (tmp_path / "all.csv").open(encoding="utf-8", newline="") as file:
+        assert sorted(row["member"] for row in csv.DictReader(file)) == list("012345")
+
+    again = hfta(tmp_path, "results", f"hfta_runs/{place.name}")
+    assert (again.returncode, again.stderr) == (0, "")
+    assert board(again.stdout) == board(ran.stdout)
+
+
+def test_serial_and_fused_give_the_same_leaderboard(tmp_path: Path) -> None:
+    grid = ("--grid", "lr=1e-3,1e-2", "--grid", "seed=seeds(2)", "--epochs", "2", "--dtype", "float64", "--quiet")
+    fused, serial = hfta(tmp_path, "run", *QUICK, *grid), hfta(tmp_path, "run", *QUICK, *grid, "--serial")
+    assert (fused.returncode, serial.returncode) == (0, 0)
+    assert len(board(fused.stdout)) == 4
+    assert board(fused.stdout) == board(serial.stdout)
+
+
+def test_a_member_that_diverges_is_marked_and_harms_no_other(tmp_path: Path) -> None:
+    ran = hfta(tmp_path, "run", *QUICK, "--grid", "lr=1e-3,1e30", "--optimizer", "sgd", "--epochs", "2")
+    assert ran.returncode == 0
+    states = {row[0]: row[1] for row in board(ran.stdout)}
+    assert states == {"#0": "COMPLETE", "#1": "DIVERGED!"}
+    assert re.search(r"^#1 DIVERGED: .*finite", ran.stdout, re.MULTILINE)
+
+
+def test_an_interrupt_keeps_everything_and_the_run_can_be_carried_on(tmp_path: Path) -> None:
+    arguments = ("run", *QUICK, "--grid", "lr=1e-3,1e-2", "--epochs", "150", "--output", "a run")
+    with subprocess.Popen(
+        command(*arguments), cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        _wait_for_epoch(tmp_path / "a run" / "events.jsonl", process)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, err) == (130, "")
+    assert "stopping after this step, everything is kept" in out
+    assert len(board(out)) == 2
+    assert out.splitlines()[-1] == "stopped; to carry on: hfta-nb run --resume 'a run'"
+
+    resumed = hfta(tmp_path, "run", "--resume", "a run")
+    assert (resumed.returncode, resumed.stderr) == (0, "")
+    assert "resumed: mlp on digits: 2 variants" in resumed.stdout
+    assert {row[1] for row in board(resumed.stdout)} == {"COMPLETE"}
+
+
+def _wait_for_epoch(events: Path, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not (events.exists() and "EpochDone" in events.read_text(encoding="utf-8")):
+        assert process.poll() is None, "it ended before its first epoch"
+        assert time.monotonic() < deadline, f"no epoch in {DEADLINE_S:g} s"
+        time.sleep(0.02)
+
+
+WRONG: list[tuple[Sequence[str], str]] = [
+    (("run", "--family", "nope"), "unknown family"),
+    (("run", "--family", "mlp", "--data", "mnist"), "unknown data"),
+    (("run", "--family", "mlp", "--grid", "beauty=1,2"), "unknown axis"),
+    (("run", "--family", "mlp", "--grid", "lr=1e"), '"1e" is not a number; write 1e-3'),
+    (("run", "--family", "mlp", "--grid", "lr 1e-3"), "no = between name and values"),
+    (("run", "--family", "mlp", "--grid", "width=wide"), "not a number"),
+    (("run", "--family", "mlp", "--epochs", "0"), "is not a whole number from 1"),
+    (("run", "--family", "mlp", "--epochs", "x"), "is not a whole number from 1"),
+    (("run", "--family", "mlp", "--csv", "missing/a.csv"), "can't be written"),
+    (("run", "--family", "mlp", "--check", "7"), "no such member"),
+    (("run", "--family", "mlp", "--device", "cuda:99"), "no such GPU"),
+    (("run", "--resume", "missing"), "no saved run here"),
+    (("results", "missing"), "no saved run here"),
+    (("plan", "--family", "mlp", "--grid", "depth=two"), "depth"),
+    (("plan",), "no family given"),
+    (("sing",), "invalid choice"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG, ids=lambda value: " ".join(value) if value else "")
+def test_wrong_input_gives_one_clear_line_and_code_2(
+    arguments: Sequence[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main(arguments)
+    except SystemExit as ended:
+        code = int(str(ended.code))
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith("hfta-nb: error: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_input_does_the_same_in_a_process(tmp_path: Path) -> None:
+    ran = hfta(tmp_path, "run", "--family", "[red]nope\n", "--data", "digits")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("hfta-nb: error: family: unknown family; got '[red]nope\\n'; accepted: cnn, mlp")
+    assert ran.stderr.count("\n") == 1
+
+
+def test_a_run_that_is_there_is_not_written_over_and_a_damaged_one_is_said_to_be_one(tmp_path: Path) -> None:
+    arguments = ("run", *QUICK, "--epochs", "1", "--output", "run", "--quiet")
+    assert hfta(tmp_path, *arguments).returncode == 0
+    before = (tmp_path / "run" / "events.jsonl").read_bytes()
+    again = hfta(tmp_path, *arguments)
+    assert again.returncode == 2
+    assert "a run is already there" in again.stderr
+    assert (tmp_path / "run" / "events.jsonl").read_bytes() == before
+
+    (tmp_path / "run" / "study.json").write_text("{", encoding="utf-8")
+    damaged = hfta(tmp_path, "results", "run")
+    assert damaged.returncode == 2
+    assert damaged.stderr.count("\n") == 1
+    assert "study.json" in damaged.stderr
+
+
+def test_families_are_listed_with_their_axes(tmp_path: Path) -> None:
+    ran = hfta(tmp_path, "families")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    for word in ("cnn", "mlp", "digits", "breast_cancer", "width", "lr_scheduler", "none, step, cosine"):
+        assert word in ran.stdout
+
+
+def test_a_plan_shows_groups_and_trains_nothing(tmp_path: Path) -> None:
+    ran = hfta(tmp_path, "plan", "--family", "mlp", "--grid", "lr=1e-3,1e-2", "--grid", "batch_size=32,64")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "4 variants in 2 arrays" in ran.stdout
+    assert "#3 lr=0.01, batch_size=64" in ran.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    piped = f"{' '.join(command('families'))} | head -n 1"
+    ran = subprocess.run(
+        ["bash", "-c", piped],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    assert ran.stdout.startswith("cnn")
+    assert ran.stderr == ""
+
+
+def test_a_terminal_without_unicode_gets_what_it_can_show(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        command("families"),
+        cwd=tmp_path,
+        env=environment() | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    assert ran.stdout.decode("ascii").startswith("cnn")
