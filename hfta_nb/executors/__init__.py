@@ -1,10 +1,15 @@
-"""Where a study runs: in this process, or in a worker process of its own (the default under widgets).
+"""Where a study runs: in a worker process (the default), or inline on a thread of this one.
 
-Events come out and requests go in; weights reach the kernel through the run's directory alone.
+Training on a thread of the kernel loses up to 99.7% of its speed to a busy cell, since both need the interpreter's
+lock. So it runs in a worker process, one per concurrent run, that is kept warm between runs. Studies go in by
+cloudpickle (families defined in cells work), events come out and requests go in over pipes.
 """
 
+from __future__ import annotations
+
+from hfta_nb.executors.cores import threads
 from hfta_nb.executors.handle import RunHandle
-from hfta_nb.executors.pool import close_all, prewarm, start
-from hfta_nb.executors.threads import threads
+from hfta_nb.executors.pool import close_all, prewarm
+from hfta_nb.executors.start import start
 
 __all__ = ["RunHandle", "close_all", "prewarm", "start", "threads"]

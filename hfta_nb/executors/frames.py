@@ -1,55 +1,148 @@
-"""The protocol between kernel and worker: frames of a kind, a job's number and a payload.
+"""Messages over a pipe: a JSON object, and bytes that may belong to it.
 
-Into the worker go jobs (cloudpickle) and requests (JSON); out come events (JSON) and, per job, one end. Pickles travel
-between a kernel and the process that it started, over their pipe, and nowhere else.
+A frame is the lengths of both (4 and 8 bytes, big-endian), the object, the bytes. Neither end waits for the other to
+read: not the training loop for a kernel that is busy with a cell, not a button for a worker that is busy with a step.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import select
 import struct
-from typing import BinaryIO, NamedTuple
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
-JOB = b"J"
-REQUEST = b"R"
-READY = b"Y"
-EVENT = b"E"
-END = b"X"
+Message: TypeAlias = dict[str, Any]
 
-_HEAD = struct.Struct("!cII")
-
-
-class Frame(NamedTuple):
-    """One message."""
-
-    kind: bytes
-    job: int
-    payload: bytes = b""
+_LENGTHS = struct.Struct(">IQ")
+_CHUNK_BYTES = 1 << 18
+_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode  # json.dumps would make one each time
 
 
-def write(stream: BinaryIO, frame: Frame) -> None:
-    """Write a frame whole and flush it."""
-    data = memoryview(_HEAD.pack(frame.kind, frame.job, len(frame.payload)) + frame.payload)
-    while data:  # an unbuffered stream may take a part
-        data = data[stream.write(data) or 0 :]
-    stream.flush()
+def pack(message: Message, blob: bytes = b"") -> bytes:
+    """A message as it goes through the pipe.
+
+    Raises:
+        TypeError, ValueError: the message is not JSON.
+    """
+    text = _encode(message).encode()
+    return b"".join((_LENGTHS.pack(len(text), len(blob)), text, blob))
 
 
-def read(stream: BinaryIO) -> Frame | None:
-    """The next frame; None at the end of the stream, also where that cuts a frame short."""
-    head = _exactly(stream, _HEAD.size)
-    if head is None:
-        return None
-    kind, job, size = _HEAD.unpack(head)
-    payload = _exactly(stream, size)
-    return None if payload is None else Frame(kind, job, payload)
+class Unpacker:
+    """Takes in what came through the pipe, in pieces of any size, and gives whole messages."""
+
+    def __init__(self) -> None:
+        self._waiting = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[Message, bytes]]:
+        """Messages that are complete with these bytes, oldest first."""
+        self._waiting += data
+        found, start = [], 0
+        while len(self._waiting) - start >= _LENGTHS.size:
+            text, blob = _LENGTHS.unpack_from(self._waiting, start)
+            middle = start + _LENGTHS.size + text
+            if len(self._waiting) < middle + blob:
+                break
+            message = json.loads(self._waiting[middle - text : middle])
+            found.append((message, bytes(self._waiting[middle : middle + blob])))
+            start = middle + blob
+        del self._waiting[:start]
+        return found
 
 
-def _exactly(stream: BinaryIO, count: int) -> bytes | None:
-    parts, left = [], count
-    while left:
-        part = stream.read(left)
-        if not part:
-            return None
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
+def read(file: int) -> Iterator[tuple[Message, bytes]]:
+    """Messages from a pipe until it ends, as they come.
+
+    As much as there is goes into one system call: a reader in a busy kernel gets its turn a few hundred times a second.
+    """
+    unpacker = Unpacker()
+    while data := os.read(file, _CHUNK_BYTES):
+        yield from unpacker.feed(data)
+
+
+class Sender:
+    """Writes messages to a pipe, in the order in which they were put.
+
+    A message is in the pipe when `put` returns, so that what was said last before a crash is heard; what does not fit
+    into it is written by a thread, as the other end makes room.
+
+    Args:
+        file: descriptor of the pipe; closed at the end.
+        name: of the thread.
+        limit: how many messages may wait for room before `put` waits too; 0 for no limit.
+    """
+
+    def __init__(self, file: int, name: str, limit: int = 0) -> None:
+        self._file, self._limit = file, limit
+        self._waiting: deque[bytes] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._broken = False
+        os.set_blocking(file, False)
+        threading.Thread(target=self._write_rest, name=name, daemon=True).start()
+
+    def put(self, message: Message, blob: bytes = b"") -> None:
+        """Send a message. One that the other end is not there to read any more is lost.
+
+        Raises:
+            TypeError, ValueError: the message is not JSON.
+        """
+        data = pack(message, blob)
+        with self._changed:
+            while self._limit and len(self._waiting) >= self._limit:
+                self._changed.wait()
+            if self._closing:
+                return
+            if not self._waiting:
+                data = self._write(data)
+            if data:
+                self._waiting.append(data)
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Close the pipe after what was put so far."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    def _write_rest(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._closing:
+                    self._changed.wait()
+                if not self._waiting:
+                    break
+            select.select([], [self._file], [])
+            with self._changed:
+                rest = self._write(self._some())
+                if rest:
+                    self._waiting.appendleft(rest)
+                self._changed.notify_all()
+        with contextlib.suppress(OSError):
+            os.close(self._file)
+
+    def _some(self) -> bytes:
+        """The messages that wait, up to about as many as a pipe holds."""
+        parts = [self._waiting.popleft()]
+        size = len(parts[0])
+        while self._waiting and size < _CHUNK_BYTES:
+            parts.append(self._waiting.popleft())
+            size += len(parts[-1])
+        return b"".join(parts)
+
+    def _write(self, data: bytes) -> bytes:
+        """Write what there is room for; returns the rest."""
+        rest = memoryview(data)
+        try:
+            while rest and not self._broken:
+                rest = rest[os.write(self._file, rest) :]
+        except BlockingIOError:
+            return bytes(rest)
+        except OSError:
+            self._broken = True  # nobody is there to read it, or anything later
+        return b""

@@ -1,125 +1,173 @@
-"""What a user interface holds of a run, wherever it runs."""
+"""A run as its owner sees it, wherever it is done."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable
+from typing import TypeAlias
 
 from hfta_nb import events as ev
 from hfta_nb.errors import WorkerError
-from hfta_nb.events import Control, Event, Request
+from hfta_nb.events import Control, Event
+from hfta_nb.executors.log import Log
 from hfta_nb.history import History
 
-_log = logging.getLogger(__name__)
+Callback: TypeAlias = Callable[[Event], None]
 
-Callback = Callable[[Event], None]
+_logger = logging.getLogger("hfta_nb")
+# Without a handler Python would print what is logged, and what a thread prints lands in whatever cell ran last.
+_logger.addHandler(logging.NullHandler())
 
-
-class RemoteControl(Control):
-    """A mailbox whose requests go to wherever the run is."""
-
-    def __init__(self, send: Callable[[Request], None]) -> None:
-        super().__init__()
-        self._send = send
-
-    def post(self, request: Request) -> None:
-        """Send a request on its way; without effect once the run has ended."""
-        if not isinstance(request, Request):
-            super().post(request)  # raises, with the words
-        self._send(request)
+GRACE_S = 1.0
+"""How long a run that is closed has to come to an end by itself."""
 
 
 class RunHandle:
-    """A run under way, or over.
+    """Everything a user interface needs of a run.
 
     Attributes:
-        control: where requests are posted, from any thread.
-        history: the run so far; hold `lock` while reading more than one thing of it.
-        error: why it failed, if it did.
-        pid: of the process that does the work.
+        control: post requests here, from any thread; they go to wherever the run is.
+        history: what the events received so far amount to. A resumed run and a check begin with what was recorded
+            before. Hold `lock` while reading more than one thing of it.
+        lock: guards `history` and the list of subscribers.
+        pid: of the worker process; None for a run in this process.
     """
 
-    def __init__(self, send: Callable[[Request], None], history: History | None = None) -> None:
-        self.control = RemoteControl(send)
-        self.history = history or History()
+    def __init__(self, history: History, control: Control, *, log: Log, pid: int | None, kill: Callable[[], None]):
+        self.history = history
+        self.control = control
         self.lock = threading.RLock()
-        self.error: WorkerError | None = None
-        self.pid: int | None = None
-        self._log: Callable[[], str] = lambda: ""
-        self._close: Callable[[], None] = lambda: None
+        self.pid = pid
+        self._log = log
+        self._kill = kill
         self._state = ev.WAITING
+        self._error: WorkerError | None = None
+        self._subscribers: dict[object, Callback] = {}
         self._ended = threading.Event()
-        self._callbacks: list[Callback] = []
+        self._delivering: int | None = None
+        self._closed = False
 
     @property
     def state(self) -> str:
-        """WAITING before the first event, RUNNING, PAUSED, or how it ended: COMPLETE, STOPPED, FAILED."""
+        """WAITING until the first event, RUNNING, PAUSED; in the end STOPPED, COMPLETE or FAILED."""
         return self._state
 
     @property
     def ended(self) -> bool:
-        return self._ended.is_set()
+        """Whether the last event is in `history`. Subscribers may be at it still; `wait` waits for them as well."""
+        return self._state in ev.FINAL_STATES
+
+    @property
+    def error(self) -> WorkerError | None:
+        """Why the run failed; None otherwise."""
+        return self._error
 
     @property
     def log(self) -> str:
-        """The end of what the run printed."""
-        return self._log()
+        """The end of what the run printed; empty for a run in this process."""
+        return self._log.text
 
     def subscribe(self, callback: Callback) -> Callable[[], None]:
-        """Call back for each event, on a thread that reads them; keep it short, and do not print.
+        """Have each event from now on, until the last one, which is a `RunChanged` with the final state.
+
+        Args:
+            callback: called with each event, on a thread that reads from the worker; it should be short, and must not
+                print. What it raises is logged (logger "hfta_nb") and otherwise ignored.
 
         Returns:
-            What ends the subscription.
+            What ends the subscription; may be called from the callback, and again.
+
+        Example:
+            To miss nothing and see nothing twice, look at `history` and subscribe under the lock::
+
+                with run.lock:
+                    show(run.history)
+                    unsubscribe = run.subscribe(update)
         """
-        self._callbacks.append(callback)
+        key = object()
+        with self.lock:
+            self._subscribers[key] = callback
 
         def unsubscribe() -> None:
-            if callback in self._callbacks:
-                self._callbacks.remove(callback)
+            with self.lock:
+                self._subscribers.pop(key, None)
 
         return unsubscribe
 
     def wait(self, timeout_s: float | None = None) -> str:
-        """Wait for the end, at most so long; an interrupt ends the waiting, not the run.
+        """Wait for the end of the run; all subscribers have seen its last event then.
+
+        Args:
+            timeout_s: how long at most; None for as long as it takes. Within a callback it does not wait at all.
 
         Returns:
-            The state.
+            The final state; the present one if the time was up.
         """
-        self._ended.wait(timeout_s)
+        if threading.get_ident() != self._delivering:
+            self._ended.wait(timeout_s)
         return self._state
 
-    def close(self) -> None:
-        """End the run at once, and the process that does it. What was saved stays."""
-        if not self.ended:
-            self._close()
+    def close(self, grace_s: float = GRACE_S) -> None:
+        """End the run if it is still on: by asking it to stop, then by ending the worker. What was saved stays.
 
-    # For executors.
-
-    def deliver(self, event: Event) -> None:
-        """Take an event in and pass it on."""
-        with self.lock:
-            self.history.add(event)
-            if isinstance(event, ev.RunChanged):
-                self._state = event.state
-            elif self._state == ev.WAITING:
-                self._state = ev.RUNNING
-        for callback in list(self._callbacks):
-            try:
-                callback(event)
-            except Exception:  # a view that fails must not take the run with it
-                _log.exception("a callback for %s failed", type(event).__name__)
-
-    def finish(self, error: WorkerError | None, event: ev.RunChanged | None = None) -> None:
-        """The run is over; `event` tells of a failure that the run itself could not tell of."""
+        Args:
+            grace_s: how long to wait for it to stop by itself.
+        """
         if self.ended:
             return
-        self.error = error
-        if event is not None:
-            self.deliver(event)
-        with self.lock:
-            if error is not None:
-                self._state = ev.FAILED
-            elif self._state not in ev.FINAL_STATES:
-                self._state = ev.COMPLETE
+        self._closed = True
+        self.control.stop()
+        self.wait(grace_s)
+        if not self.ended:
+            self._kill()
+            self.wait(grace_s)
+
+    def __repr__(self) -> str:
+        return f"RunHandle(state={self._state!r})"
+
+    # For the executors.
+
+    @property
+    def closed(self) -> bool:
+        """Whether its owner wanted it ended."""
+        return self._closed
+
+    def receive(self, event: Event) -> None:
+        """Take in an event of the run, and pass it on."""
+        self._deliver(event, event.state if isinstance(event, ev.RunChanged) else None)
+
+    def finish(self, event: ev.RunChanged, error: WorkerError | None = None) -> None:
+        """Take in the last event of the run."""
+        if event.state == ev.FAILED:
+            self._error = error or WorkerError(f"the run failed: {event.reason}", remedy=remedy(self.history))
+        self._deliver(event, event.state)
         self._ended.set()
+        with self.lock:
+            self._subscribers.clear()
+
+    def _deliver(self, event: Event, state: str | None) -> None:
+        with self.lock:
+            try:
+                self.history.add(event)
+            except Exception:
+                _logger.exception("event does not fit the history: %r", event)
+            self._state = state or (ev.RUNNING if self._state == ev.WAITING else self._state)
+            callbacks = tuple(self._subscribers.values())
+        self._delivering = threading.get_ident()
+        try:
+            for callback in callbacks:
+                try:
+                    callback(event)
+                except BaseException:
+                    # The thread reads for everybody: whatever a callback does, the events must go on.
+                    _logger.exception("a subscriber failed on %s", type(event).__name__)
+        finally:
+            self._delivering = None
+
+
+def remedy(history: History) -> str:
+    """What to do after a run has failed."""
+    if history.checkpoint is None:
+        return "nothing was saved yet: run it again"
+    return f"resume from the last checkpoint (epoch {history.checkpoint.epoch})"

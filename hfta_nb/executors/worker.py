@@ -1,175 +1,222 @@
-"""The kernel's side of a worker process."""
+"""The kernel's end of one worker process."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hfta_nb import events as ev
 from hfta_nb.errors import WorkerError
-from hfta_nb.events import Event, Request, from_json, to_json
-from hfta_nb.executors import frames, threads
-from hfta_nb.executors.frames import Frame
-from hfta_nb.executors.handle import RunHandle
+from hfta_nb.events import Control, Request
+from hfta_nb.executors import cores, frames
+from hfta_nb.executors.handle import RunHandle, remedy
+from hfta_nb.executors.log import Log
+from hfta_nb.history import History
 
-_LOG_LINES = 400
+COMMAND = (sys.executable, "-P", "-m", "hfta_nb.executors.worker_main")
+"""-P: a file beside the notebook named like a module of Python's own must not keep the worker from starting."""
+
+LIBRARY_SETTINGS = (
+    *("CUDA_", "CUBLAS_", "NVIDIA_", "OMP_", "GOMP_", "KMP_", "MKL_"),
+    *("TORCH", "PYTORCH_", "LD_", "HFTA_NB_"),
+)
+"""Beginnings of environment variables that libraries read once: a worker started with others is of no use."""
+
+_DRAIN_S = 2.0
+_CHUNK_BYTES = 1 << 16
+_CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE")
 
 
 class Worker:
-    """One worker process; does one job at a time.
+    """A process that does one job at a time.
+
+    Three threads belong to it: one reads events and delivers them, one reads what it prints (a chatty job must not
+    block on a full pipe), and one waits for its end; a fourth writes. None of them ever prints.
 
     Args:
-        on_idle: called, on a reader thread, when a job is over and the process can take another.
+        on_idle: called when a job is done, on the thread that delivers events, before the job's last event.
+        on_exit: called when the process has ended.
     """
 
-    def __init__(self, on_idle: Callable[[Worker], None]) -> None:
-        self._on_idle = on_idle
+    def __init__(self, on_idle: Callable[[Worker], None], on_exit: Callable[[Worker], None]) -> None:
+        self._on_idle, self._on_exit = on_idle, on_exit
+        self._settings = _settings()
         self._lock = threading.Lock()
         self._handle: RunHandle | None = None
-        self._job = 0
-        self._lines: deque[str] = deque(maxlen=_LOG_LINES)
-        self._closed = False
-        self.ready = threading.Event()
-        # Not a new session: it would outlive a restart of the kernel.
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "hfta_nb.executors.worker_main"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=_environment(),
-        )
-        self._errors = threading.Thread(target=self._read_errors, name="hfta_nb worker log", daemon=True)
-        self._errors.start()
-        threading.Thread(target=self._read, name="hfta_nb worker events", daemon=True).start()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        self._run = 0
+        self._files: dict[str, int] = {}
+        self._log = Log()
+        self._own = cores.environment()
+        self._process = _spawn(self._own)
+        self.pid = self._process.pid
+        pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
+        # The descriptors are duplicated because each has one owner, a thread, that closes it.
+        to, events, printed = (os.dup(pipe.fileno()) for pipe in pipes if pipe is not None)
+        for pipe in pipes:
+            if pipe is not None:
+                pipe.close()
+        self._sender = frames.Sender(to, f"hfta_nb to worker {self.pid}")
+        self._fault: Exception | None = None
+        self._reader = self._thread("events", self._read_events, events)
+        self._log_reader = self._thread("log", self._read_log, printed)
+        self._thread("exit", self._wait_for_exit)
 
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
     @property
-    def log(self) -> str:
-        """The last lines that the process wrote."""
-        return "".join(self._lines)
+    def fresh(self) -> bool:
+        """Whether a new process would do the same: it has the libraries' settings and the local modules of now."""
+        return self._settings == _settings() and all(_modified(file) == time for file, time in self._files.items())
 
-    def start(self, payload: bytes, handle: RunHandle) -> None:
-        """Give the process a job; its events go to the handle."""
+    def begin(self, header: dict[str, Any], payload: bytes, history: History) -> RunHandle:
+        """Have it do a job.
+
+        Args:
+            header: what to do; see `hfta_nb.executors.child`.
+            payload: the pickled study.
+            history: of the run so far.
+        """
         with self._lock:
-            self._job += 1
+            if self._run:  # what the process said when it started belongs to its first job
+                self._log = Log()
+            self._run += 1
+            control = _RemoteControl(self._sender, self._run)
+            handle = RunHandle(history, control, log=self._log, pid=self.pid, kill=self.kill)
             self._handle = handle
-            job = self._job
-        handle.pid = self.pid
-        handle._log = lambda: self.log
-        handle._close = self.kill
-        self._send(Frame(frames.JOB, job, payload))
-
-    def request(self, request: Request) -> None:
-        """Pass a request on to the job."""
-        if self._handle is not None and not self._handle.ended:
-            self._send(Frame(frames.REQUEST, self._job, json.dumps(to_json(request)).encode()))
+        self._sender.put({"run": self._run, "job": header | {"keep": list(self._own)}}, payload)
+        if not self.alive:
+            self._thread("exit", self._wait_for_exit)  # it may have died before it had the job: then nobody would tell
+        return handle
 
     def kill(self) -> None:
-        """End the process at once, because somebody asked for it."""
-        self._closed = True
+        """End the process at once."""
         self._process.kill()
 
-    def close(self) -> None:
-        """Let the process end: it does when its standard input closes."""
-        self._closed = True
-        with self._lock:
-            stdin = self._process.stdin
-            if stdin is not None and not stdin.closed:
-                try:
-                    stdin.close()
-                except OSError:
-                    self._process.kill()
+    def reap(self, timeout_s: float) -> None:
+        """Wait until the process has ended."""
+        self._process.wait(timeout_s)
 
-    def join(self, timeout_s: float) -> None:
-        """Wait for the process to have ended; kill it if that takes too long."""
+    def _thread(self, name: str, target: Callable[..., None], *given: Any) -> threading.Thread:
+        thread = threading.Thread(target=target, args=given, name=f"hfta_nb worker {self.pid} {name}", daemon=True)
+        thread.start()
+        return thread
+
+    def _read_events(self, file: int) -> None:
         try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            for message, _ in frames.read(file):
+                self._take(message)
+        except Exception as error:  # it speaks another language: better no worker than one that nobody hears
+            self._fault = error
+            self.kill()
+        finally:
+            os.close(file)
 
-    def _send(self, frame: Frame) -> None:
-        assert self._process.stdin is not None  # opened as a pipe
-        try:
-            with self._lock:
-                frames.write(self._process.stdin, frame)  # type: ignore[arg-type]
-        except (OSError, ValueError):
-            return  # the process is gone, which its reader tells of
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None  # opened as a pipe
-        while True:
-            frame = frames.read(self._process.stdout)  # type: ignore[arg-type]
-            if frame is None:
-                break
-            handle = self._handle
-            if frame.kind == frames.READY:
-                self.ready.set()
-            elif handle is None or frame.job != self._job:
-                continue
-            elif frame.kind == frames.EVENT:
-                event = from_json(json.loads(frame.payload))
-                if isinstance(event, Event):
-                    handle.deliver(event)
-            elif frame.kind == frames.END:
-                self._end(handle, frame.payload.decode())
-        self._gone()
-
-    def _end(self, handle: RunHandle, reason: str) -> None:
+    def _take(self, message: frames.Message) -> None:
+        handle = self._handle
+        if handle is None or message.get("run") != self._run:
+            return
+        event = ev.from_json(message["event"])
+        if not message.get("done"):
+            handle.receive(event)  # type: ignore[arg-type]
+            return
+        self._files = message["files"]
         with self._lock:
             self._handle = None
         self._on_idle(self)
-        handle.finish(WorkerError(reason, where="worker") if reason else None)
+        handle.finish(event)  # type: ignore[arg-type]
 
-    def _gone(self) -> None:
+    def _read_log(self, file: int) -> None:
+        try:
+            while data := os.read(file, _CHUNK_BYTES):
+                self._log.add(data)
+        finally:
+            os.close(file)
+
+    def _wait_for_exit(self) -> None:
         code = self._process.wait()
-        asked = self._closed
-        self._errors.join(5)
-        self.close()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-        self.ready.set()
-        handle = self._handle
+        self._on_exit(self)
+        # What it still said is in the pipes. A process that the job had started may hold them open: don't wait for it.
+        deadline = time.monotonic() + _DRAIN_S
+        for reader in (self._reader, self._log_reader):
+            reader.join(max(0.0, deadline - time.monotonic()))
+        self._sender.close()
+        with self._lock:
+            handle, self._handle = self._handle, None
         if handle is None:
             return
-        how = "was closed" if asked else _how_it_ended(code)
-        remedy = "resume the run from its last checkpoint"
-        error = WorkerError(f"the worker process {how}", where=f"worker {self.pid}", remedy=remedy)
-        handle.finish(error, ev.RunChanged(time.time(), ev.FAILED, error.message, self.log))
-
-    def _read_errors(self) -> None:
-        assert self._process.stderr is not None  # opened as a pipe
-        with self._process.stderr as stream:
-            for line in stream:
-                self._lines.append(line.decode(errors="replace")[:2000])
+        if handle.closed:
+            handle.finish(ev.RunChanged(time.time(), ev.STOPPED, "the run was closed"))
+            return
+        words = in_words(code) if self._fault is None else f"sent what can't be read ({self._fault})"
+        error = WorkerError(f"the worker process {words}", where=f"process {self.pid}", remedy=remedy(handle.history))
+        handle.finish(ev.RunChanged(time.time(), ev.FAILED, error.message, handle.log), error)
 
 
-def _environment() -> dict[str, str]:
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
-    return {**os.environ, **threads.environment(threads.threads()), "PYTHONPATH": path}
+class _RemoteControl(Control):
+    """A mailbox whose requests go to the worker."""
+
+    def __init__(self, sender: frames.Sender, run: int) -> None:
+        super().__init__()
+        self._sender, self._number = sender, run
+
+    def post(self, request: Request) -> None:
+        super().post(request)
+        for checked in self.poll():
+            self._sender.put({"run": self._number, "request": ev.to_json(checked)})
 
 
-def _how_it_ended(code: int) -> str:
+def in_words(code: int) -> str:
+    """How a process ended, from its exit code."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
-        name = f"signal {-code}"
-    return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+        return f"was ended by signal {-code}"
+    if name == "SIGKILL":
+        return "was killed (SIGKILL): by somebody, or by the system because memory ran out"
+    meaning = f"{name}, {signal.strsignal(-code)}"
+    return f"crashed ({meaning})" if name in _CRASHES else f"was ended by a signal ({meaning})"
+
+
+def _spawn(own: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start the process: no fork of this one's memory, in the same session, deaf to an interrupt from the beginning."""
+    # It may be on sys.path by the notebook's own doing; the worker puts PYTHONPATH back as it was before any job.
+    package = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, **own, "PYTHONPATH": path}
+    # A signal blocked here is blocked in the new process; an interrupt of the kernel reaches its whole process group.
+    masks = hasattr(signal, "pthread_sigmask")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if masks else set()
+    try:
+        return subprocess.Popen(
+            COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            bufsize=0,
+        )
+    finally:
+        if masks:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(LIBRARY_SETTINGS)}
+
+
+def _modified(file: str) -> int:
+    try:
+        return os.stat(file).st_mtime_ns
+    except OSError:
+        return 0

@@ -51,7 +51,7 @@ def test_from_run_all_to_a_model_taken_home(screen: Screen) -> None:
 
 
 def finished_by_itself(screen: Screen) -> None:
-    """"Run All" trains the whole sweep, and the best member is good."""
+    """ "Run All" trains the whole sweep, and the best member is good."""
     screen.wait_state("finished")
     best = screen.ask("wb.study.best().metrics['val_accuracy']")
     assert float(str(best)) > 0.95

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import itertools
+import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+import numpy
 
 from hfta_nb import events as ev
 from hfta_nb.events import Control, Event, VariantRecord
@@ -40,14 +45,19 @@ class Fake:
 
     what: str = "count"
     count: int = 3
+    gated: bool = False
+    """Begin only when something was asked, so that nobody who listens misses the beginning."""
 
     def run(self, control: Control, resume: bool = False) -> Iterator[Event]:
+        while self.gated and not control.wait(1):
+            pass
         yield started()
         yield from getattr(self, f"_{self.what}")(control)
         yield ev.RunChanged(1.0, ev.COMPLETE, "resumed" if resume else "")
 
     def check_events(self, members: list[int]) -> Iterator[Event]:
-        for member in members:
+        yield started()
+        for member in members if self.what != "endless" else itertools.cycle(members):
             yield ev.MemberChecked(0.0, member, 1, {"train_loss": 0.0}, 1e-8, True)
 
     def _count(self, control: Control) -> Iterator[Event]:
@@ -68,6 +78,59 @@ class Fake:
         yield ev.PhaseChanged(0.0, 0, "training")
         print("last words", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def _crash(self, control: Control) -> Iterator[Event]:
+        yield ev.PhaseChanged(0.0, 0, "training")
+        ctypes.string_at(0)
+
+    def _exit(self, control: Control) -> Iterator[Event]:
+        yield ev.PhaseChanged(0.0, 0, "training")
+        sys.exit("enough")
+
+    def _numpy(self, control: Control) -> Iterator[Event]:
+        """An event that is not JSON."""
+        yield ev.MemberImproved(0.0, 0, 1, "val_loss", numpy.float32(1))  # type: ignore[arg-type]
+
+    def _close_output(self, control: Control) -> Iterator[Event]:
+        yield ev.PhaseChanged(0.0, 0, "training")
+        sys.stdout.close()
+        sys.stderr.close()
+
+    def _ask(self, control: Control) -> Iterator[Event]:
+        yield ev.PhaseChanged(0.0, 0, "asking", repr(input()))
+
+    def _tell(self, control: Control) -> Iterator[Event]:
+        """Where and how it runs."""
+        import torch
+
+        found = {
+            "directory": os.getcwd(),
+            "torch": torch.get_num_threads(),
+            "wait": os.environ["OMP_WAIT_POLICY"],
+            "omp": os.environ["OMP_NUM_THREADS"],
+            "python path": os.environ.get("PYTHONPATH"),
+            "own": os.environ.get("OWN_VARIABLE"),
+            "cuda": os.environ.get("CUDA_VISIBLE_DEVICES"),
+            "path": sys.path,
+            "deaf": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
+        }
+        yield ev.PhaseChanged(0.0, 0, "telling", json.dumps(found))
+
+    def _fork(self, control: Control) -> Iterator[Event]:
+        """Die, leaving a child behind that holds all pipes."""
+        child = os.fork()
+        if not child:
+            time.sleep(3600)
+        yield ev.PhaseChanged(0.0, 0, "forked", str(child))
+        os._exit(9)
+
+    def _torch(self, control: Control) -> Iterator[Event]:
+        """One long call of torch."""
+        import torch
+
+        yield ev.PhaseChanged(0.0, 0, "training")
+        yield ev.PhaseChanged(0.0, 0, "multiplying")
+        torch.linalg.multi_dot([torch.ones(1000, 1000)] * 400)
 
     def _leave(self, control: Control) -> Iterator[Event]:
         yield ev.PhaseChanged(0.0, 0, "training")

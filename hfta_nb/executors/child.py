@@ -1,0 +1,168 @@
+"""The worker process' own end: takes jobs from standard input, sends events to what was standard output.
+
+It lives as long as its standard input is open, and no longer: a thread that reads it ends the process at its end,
+whatever torch is busy with. So it is gone when the kernel is shut down, restarted or killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import os
+import queue
+import select
+import signal
+import sys
+import threading
+import traceback
+from typing import Any, NoReturn
+
+from hfta_nb import events as ev
+from hfta_nb.events import Control, Event
+from hfta_nb.executors import frames
+from hfta_nb.executors.jobs import failed, perform
+
+_LOOK_ROUND_S = 2.0
+_BROKEN_PIPE = 74
+
+UNSENT = 10_000
+"""Events that may wait for the kernel to read them before training does. A kernel that is deep in a long call of a C
+library reads nothing meanwhile."""
+
+
+def main() -> NoReturn:
+    """Serve until the standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt of the kernel is sent to the whole process group
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    faulthandler.enable()  # a crash leaves a traceback in the log
+    inbox, outbox = _private_pipes()
+    jobs: queue.SimpleQueue[tuple[frames.Message, bytes]] = queue.SimpleQueue()
+    controls: dict[int, Control] = {}
+    threading.Thread(target=_listen, args=(inbox, jobs, controls), name="hfta_nb listener", daemon=True).start()
+    _import_torch()
+    sender = frames.Sender(outbox, "hfta_nb sender", UNSENT)
+    while True:
+        message, payload = jobs.get()
+        run = message["run"]
+        last = _do(message["job"], payload, controls[run], sender, run)
+        del controls[run], payload
+        done = {"run": run, "event": ev.to_json(last), "done": True, "files": _local_files()}
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # the job may have closed it
+                stream.flush()
+        sender.put(done)
+        _tidy_up()
+
+
+def _do(header: dict[str, Any], payload: bytes, control: Control, sender: frames.Sender, run: int) -> ev.RunChanged:
+    """Do one job; all that it may raise is in what is returned."""
+
+    def emit(event: Event) -> None:
+        sender.put({"run": run, "event": ev.to_json(event)})
+
+    try:
+        _open_outputs()
+        _settle(header)
+        from hfta_nb.executors.pickling import loads
+
+        study, arguments = loads(payload)
+    except BaseException as error:
+        return failed(error)
+    return perform(study, header["job"], control, header["resume"], arguments, emit)
+
+
+def _private_pipes() -> tuple[int, int]:
+    """Keep the two pipes to oneself, so that a job's ``print`` and ``input`` can't get between the messages.
+
+    What is printed goes where errors go; reading from the keyboard finds nothing.
+    """
+    inbox, outbox = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    _open_outputs()
+    return inbox, outbox
+
+
+def _open_outputs() -> None:
+    """New standard streams: a job may have closed or replaced the last ones."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = open(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _listen(inbox: int, jobs: queue.SimpleQueue[tuple[frames.Message, bytes]], controls: dict[int, Control]) -> None:
+    """Take in jobs and requests until there is nobody left to send any; then end the process."""
+    code = _BROKEN_PIPE
+    try:
+        parent = os.getppid()
+        unpacker = frames.Unpacker()
+        while data := _read(inbox, parent):
+            for message, payload in unpacker.feed(data):
+                if "job" in message:
+                    controls[message["run"]] = Control()
+                    jobs.put((message, payload))
+                elif (control := controls.get(message["run"])) is not None:  # else the run is over
+                    control.post(ev.from_json(message["request"]))  # type: ignore[arg-type]
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _read(inbox: int, parent: int) -> bytes:
+    """What there is to read; nothing when the pipe was closed or the kernel's process is gone.
+
+    The second, because a process that the kernel had forked may outlive it and hold the pipe open.
+    """
+    if sys.platform != "win32":
+        while not select.select([inbox], [], [], _LOOK_ROUND_S)[0]:
+            if os.getppid() != parent:
+                return b""
+    return os.read(inbox, 1 << 18)
+
+
+def _import_torch() -> None:
+    """Be warm. The numbers of threads are in the environment already, where OpenMP looks for them on import."""
+    import hfta_nb.study  # noqa: F401
+
+    # What is there now stays: the garbage collector need not look at it again (a sixth of a second each time).
+    gc.collect()
+    gc.freeze()
+
+
+def _settle(header: dict[str, Any]) -> None:
+    """Take over the kernel's directory, module path and environment of now, and the number of threads."""
+    os.chdir(header["directory"])
+    sys.path[:] = header["path"]
+    wanted, kept = header["environment"], set(header["keep"])
+    for name in set(os.environ) - set(wanted) - kept:
+        del os.environ[name]
+    os.environ.update({name: value for name, value in wanted.items() if name not in kept})
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(header["threads"])
+
+
+def _local_files() -> dict[str, int]:
+    """The person's own modules that a job has imported, and when they were last written: if one is edited, a later job
+    needs a new process."""
+    from hfta_nb.executors.pickling import own_modules
+
+    found = {}
+    for file in own_modules():
+        with contextlib.suppress(OSError):
+            found[file] = os.stat(file).st_mtime_ns
+    return found
+
+
+def _tidy_up() -> None:
+    """Let go of what the job held, on the GPU as well: an idle worker must not keep others from it."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

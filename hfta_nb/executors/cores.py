@@ -1,0 +1,95 @@
+"""How many threads torch gets in a worker, and how they wait for each other.
+
+Torch runs an operator on a pool of threads that meet at a barrier, and by default they spin there. On a machine with no
+core to spare, one thread of the pool is off its core whenever anything else runs (the kernel, the browser), and the
+others burn a whole time slice waiting for it: two cores, two threads and another busy process were measured to slow a
+training step from 6 ms to 1,300 ms; with one thread nothing stalls. So a core is left to the kernel and the browser,
+two threads never share one core, and a thread that waits lets go of its core.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from hfta_nb.errors import WorkerError
+
+OVERRIDE = "HFTA_NB_THREADS"
+"""Environment variable with the number of threads, for those who know better."""
+
+CAP = "OMP_NUM_THREADS"
+"""Environment variable by which an administrator or a batch system says how many threads a process may have."""
+
+COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Read by the libraries when torch is imported, so they must be set before."""
+
+PATIENCE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+"""Don't spin at a barrier: for any OpenMP, GNU's, Intel's and LLVM's. What a person has set stays."""
+
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+_QUOTA_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+
+
+def threads(environment: Mapping[str, str] | None = None) -> int:
+    """How many threads torch should use on this machine.
+
+    One less than the cores this process may use (by affinity and by a container's quota), and not more than there are
+    physical cores or than ``OMP_NUM_THREADS`` allows; at least one. ``HFTA_NB_THREADS`` overrides all of this.
+
+    Args:
+        environment: where those two variables are looked up; by default this process's.
+
+    Raises:
+        WorkerError: ``HFTA_NB_THREADS`` is not a positive whole number.
+    """
+    given = os.environ if environment is None else environment
+    asked = given.get(OVERRIDE, "").strip()
+    if asked:
+        if not asked.isdecimal() or int(asked) < 1:
+            raise WorkerError("not a number of threads", where=OVERRIDE, got=asked, accepted="1, 2, 3, ...")
+        return int(asked)
+    limits = [_usable() - 1, _physical(), _allowed(given)]
+    return max(1, min(limit for limit in limits if limit is not None))
+
+
+def environment() -> dict[str, str]:
+    """What a worker's environment needs before it imports torch."""
+    count = str(threads())
+    own = {name: os.environ.get(name, value) for name, value in PATIENCE.items()}
+    return own | dict.fromkeys(COUNTS, count)
+
+
+def _usable() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _quota()
+    return cores if quota is None else max(1, min(cores, quota))
+
+
+def _physical() -> int | None:
+    import psutil
+
+    return psutil.cpu_count(logical=False)
+
+
+def _allowed(environment: Mapping[str, str]) -> int | None:
+    # May be a list, one number per level of nesting: "4,2".
+    first = environment.get(CAP, "").split(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) > 0 else None
+
+
+def _quota() -> int | None:
+    """Whole cores' worth of time that a container may use; None where there is no such limit.
+
+    More threads than that are all halted together for the rest of each period once they have used it up.
+    """
+    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+        if _QUOTA.exists():
+            quota, period = _QUOTA.read_text().split()
+        else:
+            quota, period = (path.read_text().strip() for path in _QUOTA_V1)
+        if quota not in ("max", "-1"):
+            return math.ceil(int(quota) / int(period))
+    return None

@@ -1,0 +1,39 @@
+"""A run on a thread of this process: for tests and debugging. A busy cell takes its speed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from hfta_nb.events import FAILED, STOPPED, Control, Event, RunChanged
+from hfta_nb.executors.handle import RunHandle
+from hfta_nb.executors.jobs import perform
+from hfta_nb.executors.log import Log
+from hfta_nb.history import History
+
+
+class _Left(BaseException):
+    """Raised into a job whose owner wanted it ended, and which did not stop."""
+
+
+def begin(study: Any, job: str, resume: bool, arguments: Mapping[str, Any], history: History) -> RunHandle:
+    """Run a job of a study on a new thread."""
+    left = threading.Event()
+    control = Control()
+    handle = RunHandle(history, control, log=Log(), pid=None, kill=left.set)
+
+    def emit(event: Event) -> None:
+        if left.is_set():
+            raise _Left("the run was closed")
+        handle.receive(event)
+
+    def work() -> None:
+        last = perform(study, job, control, resume, arguments, emit)
+        if left.is_set() and last.state == FAILED:
+            last = RunChanged(time.time(), STOPPED, "the run was closed")
+        handle.finish(last)
+
+    threading.Thread(target=work, name="hfta_nb inline run", daemon=True).start()
+    return handle

@@ -1,0 +1,80 @@
+"""What may be run of a study, and how a run ends: the same inline and in a worker."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, Protocol, cast
+
+from hfta_nb import events as ev
+from hfta_nb.errors import HftaError
+from hfta_nb.events import Control, Event
+
+LONGEST_REASON = 500
+
+
+class Runnable(Protocol):
+    """What is needed of a study; one to be checked has `check_events` as well."""
+
+    def run(self, control: Control | None = None, resume: bool = False) -> Iterator[Event]: ...
+
+
+def _run(study: Any, control: Control, resume: bool, arguments: Mapping[str, Any]) -> Iterator[Event]:
+    return cast("Iterator[Event]", study.run(control, resume=resume, **arguments))
+
+
+def _check(study: Any, control: Control, resume: bool, arguments: Mapping[str, Any]) -> Iterator[Event]:
+    """A check does not read requests, so it is stopped from here, between two of its events."""
+    events = cast("Generator[Event]", study.check_events(**arguments))
+    for event in events:
+        yield event
+        if any(request == ev.Stop() for request in control.poll()):
+            events.close()
+            yield ev.RunChanged(time.time(), ev.STOPPED, "stopped by request")
+            return
+
+
+JOBS: dict[str, Callable[[Any, Control, bool, Mapping[str, Any]], Iterator[Event]]] = {"run": _run, "check": _check}
+
+
+def perform(
+    study: Any,
+    job: str,
+    control: Control,
+    resume: bool,
+    arguments: Mapping[str, Any],
+    emit: Callable[[Event], None],
+) -> ev.RunChanged:
+    """Do a job to its end.
+
+    Args:
+        emit: given each event but the last.
+
+    Returns:
+        The last event, with the final state. It comes after everything else, so that whoever hears it may start the
+        next job at once. FAILED, with the traceback, where the job raised.
+    """
+    last: ev.RunChanged | None = None
+    try:
+        for event in JOBS[job](study, control, resume, arguments):
+            if isinstance(event, ev.RunChanged) and event.state in ev.FINAL_STATES:
+                last = event
+            else:
+                emit(event)
+    except BaseException as error:  # also what user code does by sys.exit()
+        return failed(error)
+    return last or ev.RunChanged(time.time(), ev.COMPLETE)
+
+
+def failed(error: BaseException) -> ev.RunChanged:
+    """The last event of a job that raised: the error in one line, and its traceback."""
+    detail = "".join(traceback.format_exception(error))
+    return ev.RunChanged(time.time(), ev.FAILED, one_line(error), detail)
+
+
+def one_line(error: BaseException) -> str:
+    """An error's type and message, on one line."""
+    message = " ".join((error.message if isinstance(error, HftaError) else str(error)).split())
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 1] + "…"

@@ -1,0 +1,38 @@
+"""The end of what a worker printed."""
+
+from __future__ import annotations
+
+from collections import deque
+from threading import Lock
+
+KEPT_BYTES = 64 * 1024
+_LINE_BYTES = 1024
+
+
+class Log:
+    """The last 64 kB of an output. May be used from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+        self._cut = False
+
+    def add(self, data: bytes) -> None:
+        with self._lock:
+            self._pieces.append(data)
+            self._size += len(data)
+            while self._size > KEPT_BYTES and len(self._pieces) > 1:
+                self._size -= len(self._pieces.popleft())
+                self._cut = True
+
+    @property
+    def text(self) -> str:
+        """What was printed; from the beginning of a line, if there is one near, where more was dropped."""
+        with self._lock:
+            data, cut = b"".join(self._pieces), self._cut
+        if len(data) > KEPT_BYTES:
+            data, cut = data[-KEPT_BYTES:], True
+        if cut:
+            data = data[data.find(b"\n", 0, _LINE_BYTES) + 1 :]
+        return data.decode("utf-8", "replace")

@@ -1,0 +1,74 @@
+"""Starting a run."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from hfta_nb.errors import HftaError, WorkerError
+from hfta_nb.executors import cores, inline, pickling
+from hfta_nb.executors.handle import RunHandle
+from hfta_nb.executors.jobs import JOBS, Runnable
+from hfta_nb.executors.pool import pool
+from hfta_nb.history import History
+
+KINDS = ("worker", "inline")
+
+
+def start(
+    study: Runnable,
+    *,
+    kind: Literal["worker", "inline"] = "worker",
+    resume: bool = False,
+    job: str = "run",
+    arguments: Mapping[str, Any] | None = None,
+) -> RunHandle:
+    """Run a study somewhere else than in the caller's way; returns at once.
+
+    Args:
+        study: it is copied to the worker; read what it gets there by ``study.reload()``, or from the handle's history.
+        kind: "worker" for a process of its own, "inline" for a thread of this process.
+        resume: carry on from the last checkpoint.
+        job: "run" for ``study.run``, "check" for ``study.check_events``.
+        arguments: for that method.
+
+    Raises:
+        WorkerError: the kind or the job is unknown, or something in the study can't be sent to a process. Whatever
+            goes wrong later is told by the handle.
+
+    Example:
+        >>> from hfta_nb import Study
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     start(Study("mlp", {"lr": [0.1]}, epochs=1, directory=place), kind="inline").wait()
+        'COMPLETE'
+    """
+    if kind not in KINDS:
+        raise WorkerError("unknown kind of executor", where="kind", got=kind, accepted=", ".join(KINDS))
+    if job not in JOBS:
+        raise WorkerError("unknown job", where="job", got=job, accepted=", ".join(JOBS))
+    given = dict(arguments or {})
+    history = _recorded(study) if resume or job == "check" else History()
+    if kind == "inline":
+        return inline.begin(study, job, resume, given, history)
+    header = {
+        "job": job,
+        "resume": resume,
+        "threads": cores.threads(),
+        "directory": os.getcwd(),
+        "path": [entry for entry in sys.path if isinstance(entry, str)],
+        "environment": dict(os.environ),
+    }
+    payload = pickling.dumps(study, given)
+    return pool().take().begin(header, payload, history)
+
+
+def _recorded(study: Any) -> History:
+    """A copy of what is known of the run so far; the worker reads the same from the disk."""
+    try:
+        return copy.deepcopy(study.reload().history) if hasattr(study, "reload") else History()
+    except HftaError:
+        return History()  # nothing to be read: the job will say so

@@ -1,0 +1,156 @@
+"""How a worker ends, how that is told, and what comes after it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from hfta_nb import events as ev
+from hfta_nb import executors
+from hfta_nb.executors import pool, worker
+from tests.executors.fakes import Fake
+from tests.executors.watching import DEADLINE_S, collected, ended, gone, run, until
+
+LIGHT = "from hfta_nb.executors import child; child._import_torch = lambda: None; child.main()"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _light_workers() -> Iterator[None]:
+    """Workers that don't import torch: many end here, and torch takes seconds."""
+    executors.close_all()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "COMMAND", (sys.executable, "-P", "-c", LIGHT))
+        yield
+    executors.close_all()
+
+
+def test_a_failed_job_leaves_the_worker_usable() -> None:
+    failed, _ = run(Fake("fail"))
+    after, _ = run(Fake())
+    assert after.state == ev.COMPLETE
+    assert after.pid == failed.pid
+
+
+def test_an_event_that_is_not_json_is_the_jobs_failure() -> None:
+    handle, _ = run(Fake("numpy"))
+    assert handle.state == ev.FAILED
+    assert "float32" in handle.history.reason
+
+
+def test_a_killed_worker_is_told_and_replaced() -> None:
+    handle, events = run(Fake("die"))
+    last = events[-1]
+    assert isinstance(last, ev.RunChanged)
+    assert last.state == handle.state == ev.FAILED
+    assert f"process {handle.pid}: the worker process was killed (SIGKILL)" in last.reason
+    assert "nothing was saved yet: run it again" in last.reason
+    assert "last words" in last.detail
+    assert handle.error is not None
+    assert handle.error.message == last.reason
+    assert handle.log.endswith("last words\n")
+    after, _ = run(Fake())
+    assert after.state == ev.COMPLETE
+    assert after.pid != handle.pid
+
+
+def test_a_run_with_a_checkpoint_can_be_resumed_from_it() -> None:
+    handle = executors.start(Fake("obey"))
+    until(lambda: handle.state == ev.RUNNING, "the first event")
+    handle.history.add(ev.CheckpointSaved(0.0, 0, 4, "here"))
+    assert handle.pid is not None
+    os.kill(handle.pid, signal.SIGTERM)
+    ended(handle)
+    assert "was ended by a signal (SIGTERM" in handle.history.reason
+    assert "resume from the last checkpoint (epoch 4)" in handle.history.reason
+
+
+def test_a_crash_leaves_a_traceback() -> None:
+    handle, _ = run(Fake("crash"))
+    assert "crashed (SIGSEGV" in handle.history.reason
+    assert "in _crash" in handle.history.detail
+
+
+def test_a_worker_that_leaves_is_told() -> None:
+    handle, _ = run(Fake("leave"))
+    assert "ended with exit code 7" in str(handle.error)
+
+
+def test_a_worker_is_given_up_although_a_child_of_it_holds_its_pipes() -> None:
+    handle, _ = run(Fake("fork"))
+    try:
+        assert "ended with exit code 9" in str(handle.error)
+    finally:
+        os.kill(int(handle.history.phase.removeprefix("forked (").removesuffix(")")), signal.SIGKILL)
+
+
+def test_a_worker_that_sends_nonsense_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    executors.close_all()
+    code = "import os, sys; os.write(1, b'\\0\\0\\0\\2' + bytes(8) + b'no'); sys.stdin.read()"
+    monkeypatch.setattr(worker, "COMMAND", (sys.executable, "-c", code))
+    handle = ended(executors.start(Fake()))
+    assert "sent what can't be read" in str(handle.error)
+
+
+def test_a_worker_that_can_not_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    executors.close_all()
+    monkeypatch.setattr(worker, "COMMAND", (sys.executable, "-c", "import no_such_module"))
+    handle = ended(executors.start(Fake()))
+    assert "exit code 1" in str(handle.error)
+    assert "No module named 'no_such_module'" in handle.history.detail
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(0, "exit code 0"), (3, "exit code 3"), (-9, "memory ran out"), (-11, "crashed"), (-15, "SIGTERM"), (-77, "77")],
+)
+def test_every_way_to_end_has_words(code: int, words: str) -> None:
+    assert words in worker.in_words(code)
+
+
+def test_not_more_workers_are_kept_than_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MOST_IDLE", 1)
+    runs = [executors.start(Fake("obey")) for _ in range(2)]
+    for handle in runs:
+        handle.control.stop()
+        ended(handle)
+    until(lambda: sum(gone(handle.pid) for handle in runs) == 1, "one worker to go")
+
+
+def test_a_worker_that_died_idle_is_not_used() -> None:
+    before, _ = run(Fake())
+    assert before.pid is not None
+    os.kill(before.pid, signal.SIGKILL)
+    until(lambda: gone(before.pid), "its end")
+    after, _ = run(Fake())
+    assert (after.state, after.pid != before.pid) == (ev.COMPLETE, True)
+
+
+class Broken:
+    """A study that goes into the pipe, and does not come out."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return int, ("not a number",)
+
+
+def test_a_study_that_can_not_be_rebuilt_is_told() -> None:
+    handle = ended(executors.start(Broken()))  # type: ignore[arg-type]
+    assert handle.state == ev.FAILED
+    assert "not a number" in handle.history.reason
+    assert run(Fake())[0].pid == handle.pid
+
+
+def test_nothing_of_a_run_is_left_when_all_are_closed() -> None:
+    handle = executors.start(Fake("spin"))
+    events = collected(handle)
+    until(lambda: handle.state == ev.RUNNING, "the first event")
+    executors.close_all()
+    assert handle.wait(DEADLINE_S) == ev.FAILED
+    assert events
+    assert gone(handle.pid)
+    mine = {p.pid for p in psutil.Process().children() if "worker_main" in " ".join(p.cmdline())}
+    assert not {pid for pid in mine if not gone(pid)}

@@ -1,0 +1,126 @@
+"""Real studies in a worker process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from torch import nn
+
+import hfta_nb as hfta
+from hfta_nb import events as ev
+from hfta_nb import executors
+from tests.executors.watching import ended, until
+
+
+def timeless(event: ev.Event) -> str:
+    """What of an event doesn't depend on the clock."""
+    return repr(type(event)(0.0, **{n: getattr(event, n) for n in event.__slots__}))
+
+
+def test_a_study_in_a_worker_gives_what_it_gives_inline(tmp_path: Path) -> None:
+    kept = (ev.PlanMade, ev.EpochDone, ev.MemberImproved, ev.MemberChanged, ev.RunChanged)
+    found = {}
+    for kind in ("inline", "worker"):
+        grid = {"lr": [1e-3, 1e-2], "width": [4, 8]}
+        study = hfta.Study("mlp", grid, "digits", epochs=2, device="cpu", directory=tmp_path / kind)
+        handle = executors.start(study, kind=kind)  # type: ignore[arg-type]
+        assert ended(handle).state == ev.COMPLETE, handle.error
+        found[kind] = [timeless(e) for e, _ in study.store.events() if isinstance(e, kept)]
+        assert found[kind]
+        assert (
+            study.results().reset_index().to_dict()
+            == hfta.Study.load(tmp_path / kind).results().reset_index().to_dict()
+        )
+        assert list(study.results().index) == [m.id for m in handle.history.leaderboard()]
+        assert len(handle.history.samples) >= 1
+    assert found["worker"] == found["inline"]
+
+
+def test_a_family_of_ones_own_is_trained_stopped_resumed_and_checked(tmp_path: Path) -> None:
+    def build(width: int = 4, in_features: int = 1, out_features: int = 1) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(in_features, width), nn.ReLU(), nn.Linear(width, out_features))
+
+    family = hfta.family(build, name="of_ones_own")
+    options = {"device": "cpu", "dtype": "float64", "directory": tmp_path}
+    study = hfta.Study(family, {"lr": [1e-3, 1e-2]}, "breast_cancer", epochs=100_000, **options)  # type: ignore[arg-type]
+    first = executors.start(study)
+    until(lambda: first.history.checkpoint, "a checkpoint")
+    first.control.pause()
+    until(lambda: first.state == ev.PAUSED, "the pause")
+    first.control.stop(0)
+    first.control.resume()
+    until(lambda: first.history.members[0].state == ev.STOPPED, "the stop of a member")
+    first.control.stop()
+    assert ended(first).state == ev.STOPPED
+    done = first.history.members[1].epoch
+
+    second = executors.start(study, resume=True)
+    assert second.history.members[1].epoch == done
+    until(lambda: second.history.members[1].epoch > done, "an epoch more")
+    second.control.stop()
+    assert ended(second).state == ev.STOPPED, second.error
+    epochs = second.history.members[1].curves["val_loss"].epochs
+    assert epochs == list(range(1, len(epochs) + 1))
+    assert second.history.members[0].state == ev.STOPPED
+
+    check = executors.start(study, job="check", arguments={"members": [1], "epochs": 3})
+    assert ended(check).state == ev.COMPLETE, check.error
+    checked = check.history.members[1].check
+    assert checked is not None
+    assert (checked.epochs, checked.equal) == (3, True)
+    assert study.best().module()(study.data.x_validation.double()).shape[-1] == 2
+
+
+def test_a_study_that_fails_is_told_and_leaves_its_record(tmp_path: Path) -> None:
+    def build(width: int = 4, in_features: int = 1) -> nn.Module:
+        return nn.Linear(in_features + width, 2)  # does not fit the data
+
+    study = hfta.Study(
+        hfta.family(build, name="unfit"), {"lr": [0.1]}, "breast_cancer", epochs=1, device="cpu", directory=tmp_path
+    )
+    handle = ended(executors.start(study))
+    assert handle.state == ev.FAILED
+    assert handle.history.detail
+    assert study.reload().history.state == ev.FAILED
+
+
+SCRIPT = """
+import torch
+import hfta_nb as hfta
+from hfta_nb import executors
+
+class Net(torch.nn.Module):
+    def __init__(self, width, fan_in, fan_out):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(fan_in, width), torch.nn.Linear(width, fan_out)
+    def forward(self, x):
+        return self.second(act(self.first(x.flatten(1))))
+
+def act(x):
+    return torch.relu(x)
+
+def offset_loss(output, y):
+    return torch.nn.functional.cross_entropy(output, y) + 100
+
+@hfta.family(loss=offset_loss)
+def mine(width: int = 4, in_features: int = 1, out_features: int = 1) -> torch.nn.Module:
+    return Net(width, in_features, out_features)
+
+study = hfta.Study(mine, {"lr": [1e-2, 3e-2], "width": [4, 8]}, "digits", epochs=1, device="cpu", directory="run")
+run = executors.start(study)
+assert run.wait(120) == "COMPLETE", (run.error, run.log)
+best = study.best()
+assert best.metrics["val_loss"] > 100
+assert type(best.module()) is Net
+print("trained", run.history.count("COMPLETE"))
+"""
+
+
+def test_classes_and_functions_of_a_notebooks_cells_travel(tmp_path: Path) -> None:
+    """What is defined in ``__main__``, as cells do."""
+    root = Path(__file__).resolve().parents[2]
+    (tmp_path / "script.py").write_text(f"import sys; sys.path.append({str(root)!r})\n{SCRIPT}")
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert (done.stdout, done.stderr) == ("trained 4\n", "")
