@@ -18,7 +18,7 @@ pytestmark = pytest.mark.browser
 
 LONG = 'Workbench("mlp", "digits", {"lr": [1e-3, 3e-3], "width": [16, 32]}, epochs=2000)'
 
-HOSTILE = '''
+HOSTILE = """
 import torch
 import hfta_nb as hfta
 from hfta_nb.ui import Workbench
@@ -35,7 +35,7 @@ digits = hfta.data.load("digits")
 data = hfta.data.from_tensors(digits.x, digits.y, name="<i>mine</i>" + IMAGE)
 wb = Workbench(own, data, {"head": [BOLD, SCRIPT, IMAGE], "lr": [1e-3, 1e-2]}, epochs=3)
 wb
-'''
+"""
 
 
 def shown(notebook: Notebook, lab: Lab, path: str, *workbenches: str) -> list[Screen]:
