@@ -62,7 +62,23 @@ def test_a_whole_life() -> None:
     for signal in steps.split():
         phase = after(phase, signal)
         seen.append(phase)
-    assert [str(p) for p in seen] == ["starting", "running", "pausing", "paused", "resuming", "running", "stopping", "stopped", "starting", "running", "failed", "starting", "running", "finished", "starting"]
+    assert [str(p) for p in seen] == [
+        "starting",
+        "running",
+        "pausing",
+        "paused",
+        "resuming",
+        "running",
+        "stopping",
+        "stopped",
+        "starting",
+        "running",
+        "failed",
+        "starting",
+        "running",
+        "finished",
+        "starting",
+    ]
 
 
 def test_what_leads_nowhere_changes_nothing() -> None:
