@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from hfta_nb.errors import DataError
@@ -230,14 +231,14 @@ def _standardised(data: Data, targets: bool = False) -> Data:
 # Order.
 
 
-def order(samples: int, seed: int, epoch: int) -> Tensor:
-    """The order of an epoch: a permutation ``[samples]``, the same on every device for the same seed and epoch."""
+def order(samples: int, seed: int, epoch: int) -> Int[Tensor, " samples"]:
+    """The order of an epoch: a permutation, the same on every device for the same seed and epoch."""
     mixed = zlib.crc32(f"{seed}/{epoch}".encode())
     return torch.randperm(samples, generator=torch.Generator().manual_seed(mixed))
 
 
-def orders(samples: int, seeds: Sequence[int], epoch: int) -> Tensor:
-    """One order for all where the seeds agree, ``[samples]``; else one per member, ``[M, samples]``."""
+def orders(samples: int, seeds: Sequence[int], epoch: int) -> Int[Tensor, " samples"] | Int[Tensor, "M samples"]:
+    """One order for all where the seeds agree; else one per member."""
     if len(set(seeds)) == 1:
         return order(samples, seeds[0], epoch)
     return torch.stack([order(samples, seed, epoch) for seed in seeds])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from hfta_nb.errors import FamilyError
@@ -27,11 +28,11 @@ class Metric:
         return self.function(output, target)
 
 
-def _accuracy(output: Tensor, target: Tensor) -> Tensor:
+def _accuracy(output: Float[Tensor, "N *rest classes"], target: Int[Tensor, " N *rest"]) -> Float[Tensor, ""]:
     return (output.argmax(-1) == target).to(output.dtype).mean()
 
 
-def _mae(output: Tensor, target: Tensor) -> Tensor:
+def _mae(output: Float[Tensor, " N *rest"], target: Float[Tensor, " N *rest"]) -> Float[Tensor, ""]:
     return (output - target).abs().mean()
 
 

@@ -6,6 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from jaxtyping import install_import_hook
+
+# Shapes in signatures are checked while tests run, and only then; where people's input is checked, by that code itself.
+SHAPED = ("array.arena", "array.rules.linear", "metrics", "optim.values")
+install_import_hook([f"hfta_nb.{name}" for name in SHAPED], "beartype.beartype")
 
 
 def pytest_configure() -> None:

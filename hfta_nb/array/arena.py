@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Shaped
 from torch import Tensor, nn
 
 _ALIGN_BYTES = 64  # every parameter begins on a cache line, as it would in an allocation of its own
@@ -63,20 +64,20 @@ class Arena:
     def span(self, name: str) -> Span:
         return next(s for s in self.spans if s.name == name)
 
-    def view(self, name: str) -> Tensor:
-        """The parameter's values, ``[M, *shape]``."""
+    def view(self, name: str) -> Shaped[Tensor, " M *shape"]:
+        """The parameter's values."""
         return _view(self.data, self.span(name))
 
     @property
-    def grad(self) -> Tensor:
+    def grad(self) -> Shaped[Tensor, "M P"]:
         """Room for the gradients, laid out like `data`; made on first use."""
         if self._grad is None:
             self._grad = torch.zeros_like(self.data)
             self._grad_views = {s.name: _view(self._grad, s) for s in self.spans}
         return self._grad
 
-    def grad_view(self, name: str) -> Tensor:
-        """The parameter's room in `grad`, ``[M, *shape]``; always the same object."""
+    def grad_view(self, name: str) -> Shaped[Tensor, " M *shape"]:
+        """The parameter's room in `grad`; always the same object."""
         if self._grad is None:
             _ = self.grad
         return self._grad_views[name]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from hfta_nb.array import FusedArray, PerMember, per_member
@@ -55,7 +56,12 @@ class Adam(ArrayOptimizer):
             self.hyper[name].check(name, below=1.0)
 
     def update(
-        self, p: Tensor, g: Tensor, state: dict[str, Tensor], hyper: Mapping[str, Values], steps: list[int]
+        self,
+        p: Float[Tensor, "M P"],
+        g: Float[Tensor, "M P"],
+        state: dict[str, Tensor],
+        hyper: Mapping[str, Values],
+        steps: list[int],
     ) -> None:
         lr, decay = hyper["lr"].per_member, hyper["weight_decay"].per_member
         if any(hyper["maximize"].per_member):

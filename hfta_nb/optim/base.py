@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from hfta_nb.array import FusedArray
@@ -182,13 +183,18 @@ class ArrayOptimizer(abc.ABC):
 
     @abc.abstractmethod
     def update(
-        self, p: Tensor, g: Tensor, state: dict[str, Tensor], hyper: Mapping[str, Values], steps: list[int]
+        self,
+        p: Float[Tensor, "M P"],
+        g: Float[Tensor, "M P"],
+        state: dict[str, Tensor],
+        hyper: Mapping[str, Values],
+        steps: list[int],
     ) -> None:
         """Update in place.
 
         Args:
-            p: parameters ``[M, columns]``.
-            g: gradients ``[M, columns]``; may be overwritten.
+            p: parameters of all members, a row each.
+            g: gradients; may be overwritten.
             state: by name; empty at the first step, when the optimizer makes what it needs.
             hyper: hyperparameters.
             steps: per member, which step this is, from 1.

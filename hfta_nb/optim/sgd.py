@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from hfta_nb.array import FusedArray
@@ -57,7 +58,12 @@ class SGD(ArrayOptimizer):
                 )
 
     def update(
-        self, p: Tensor, g: Tensor, state: dict[str, Tensor], hyper: Mapping[str, Values], steps: list[int]
+        self,
+        p: Float[Tensor, "M P"],
+        g: Float[Tensor, "M P"],
+        state: dict[str, Tensor],
+        hyper: Mapping[str, Values],
+        steps: list[int],
     ) -> None:
         if any(hyper["maximize"].per_member):
             g = g * Values([-1.0 if m else 1.0 for m in hyper["maximize"].per_member]).factor(g)

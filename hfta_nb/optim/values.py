@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from hfta_nb.array import PerMember
@@ -56,11 +57,11 @@ class Values:
         first = self.per_member[0]
         return all(v == first for v in self.per_member)
 
-    def factor(self, like: Tensor) -> float | Tensor:
+    def factor(self, like: Tensor) -> float | Float[Tensor, "M 1"]:
         """What to multiply ``[M, P]`` by: a number where uniform, else a tensor ``[M, 1]`` in its dtype."""
         return float(self.per_member[0]) if self.uniform else self.column(like)
 
-    def column(self, like: Tensor) -> Tensor:
+    def column(self, like: Tensor) -> Float[Tensor, "M 1"]:
         """The values as ``[M, 1]`` in the dtype and on the device of `like`."""
         key = like.dtype, like.device
         if key not in self._tensors:

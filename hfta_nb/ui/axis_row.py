@@ -36,7 +36,12 @@ def kinds_for(spec: AxisSpec) -> tuple[str, ...]:
 
 def typed(values: Sequence[Json]) -> str:
     """Values as one would type them into a list, every digit kept."""
-    return ", ".join(repr(v) if isinstance(v, float) else show(v) for v in values)
+    return ", ".join(_digits(v) if isinstance(v, float) else show(v) for v in values)
+
+
+def example(kind: str, spec: AxisSpec) -> str:
+    """How values of this kind may be typed for this axis."""
+    return "1e-3, 3e-3, 1e-2" if kind == "list" and spec.type == "float" else HINTS[kind]
 
 
 def describe(spec: AxisSpec, values: Sequence[Json]) -> tuple[str, str]:
@@ -50,7 +55,7 @@ def describe(spec: AxisSpec, values: Sequence[Json]) -> tuple[str, str]:
             if (kind == "range" or numbers[0] > 0 < numbers[-1]) and make(
                 numbers[0], numbers[-1], len(values)
             ) == values:
-                return kind, f"{numbers[0]!r} to {numbers[-1]!r}, {len(values)}"
+                return kind, f"{_digits(numbers[0])} to {_digits(numbers[-1])}, {len(values)}"
     return "list", typed(values)
 
 
@@ -58,15 +63,21 @@ def reword(kind: str, values: Sequence[Json] | None, spec: AxisSpec) -> str:
     """The text to begin with where the kind was changed: the same values where that is possible, else an example."""
     numbers = [v for v in values or () if isinstance(v, int | float) and not isinstance(v, bool)]
     if not numbers or len(numbers) != len(values or ()):
-        return typed([spec.default]) if kind == "list" and spec.default is not None else HINTS[kind]
+        return typed([spec.default]) if kind == "list" and spec.default is not None else example(kind, spec)
     low, high = min(numbers), max(numbers)
     if kind == "list":
         return typed(numbers)
     if kind == "integers" and all(v == int(v) for v in numbers):
         return f"{int(low)} to {int(high)}"
     if kind in ("range", "log range") and low < high and (kind == "range" or low > 0):
-        return f"{low!r} to {high!r}, {max(2, len(numbers))}"
-    return str(len(numbers)) if kind == "seeds" else HINTS[kind]
+        return f"{_digits(low)} to {_digits(high)}, {max(2, len(numbers))}"
+    return str(len(numbers)) if kind == "seeds" else example(kind, spec)
+
+
+def _digits(value: float) -> str:
+    """Every digit that counts, and no more."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
@@ -153,7 +164,10 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
 
     def complain(self, error: BaseException | None) -> None:
         """Show an error beside the field, or none."""
-        self.error = "" if error is None else error_words(error, self.name)
+        said = "" if error is None else error_words(error, self.name)
+        general, fitting = f"for example {HINTS[self.kind]}", f"for example {example(self.kind, self.spec)}"
+        # Where the words say how to write it already, a second example would only confuse.
+        self.error = said.replace(f"; {general}", "") if "; write " in said else said.replace(general, fitting)
         self.problem.value = f'<span role="alert">{escape(self.error)}</span>' if self.error else ""
         wrong = self.add_class if self.error else self.remove_class
         wrong("hfta-wrong")
@@ -202,7 +216,7 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
         self.kind_field.disabled = len(self.kind_field.options) == 1
 
     def _hint(self) -> None:
-        self.text_field.placeholder = f"for example {HINTS[self.kind]}"
+        self.text_field.placeholder = f"for example {example(self.kind, self.spec)}"
 
     def _renamed(self, _: Any) -> None:
         if not self._quiet:
@@ -244,7 +258,7 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
         return parse_values(self.name, self.kind, text, self.spec)
 
     def _preview(self) -> str:
-        if self._values is None:
+        if self._values is None or self._options:  # boxes show what is chosen
             return ""
         shown = [show(v) for v in self._values[:_SHOWN]]
         more = f" ... ({count(len(self._values), 'value')})" if len(self._values) > _SHOWN else ""

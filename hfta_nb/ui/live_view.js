@@ -10,6 +10,8 @@
 
 const LIMIT = 4096; // the same as in live_state.py
 const DEVICE = -1;
+// In the order of a message's buffers; steps and times are too large for float32.
+const COLUMNS = [["epoch", Float32Array], ["step", Float64Array], ["time", Float64Array], ["value", Float32Array]];
 
 /** Points of one curve, in growing typed arrays; thinned beyond LIMIT so that extremes survive. */
 class Trace {
@@ -20,7 +22,7 @@ class Trace {
   }
 
   grow(capacity) {
-    for (const [name, kind] of [["epoch", Float32Array], ["step", Float64Array], ["time", Float64Array], ["value", Float32Array]]) {
+    for (const [name, kind] of COLUMNS) {
       const wider = new kind(capacity);
       if (this.n) wider.set(this[name].subarray(0, this.n));
       this[name] = wider;
@@ -121,7 +123,7 @@ class Store {
   points(curves, buffers) {
     // A buffer may start at any byte of the message it came in; typed arrays must not.
     const aligned = (view) => view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength);
-    const [epoch, step, time, value] = [Float32Array, Float64Array, Float64Array, Float32Array].map((kind, i) => new kind(aligned(buffers[i])));
+    const [epoch, step, time, value] = COLUMNS.map(([, kind], i) => new kind(aligned(buffers[i])));
     let at = 0;
     for (const [owner, name, count] of curves) {
       const curvesOf = owner === DEVICE ? this.device : this.members.get(owner)?.curves;
@@ -166,13 +168,16 @@ function formatTime(seconds) {
   const tenths = Math.round(seconds * 10);
   if (tenths < 600 && tenths % 10) return `0:${two(Math.floor(tenths / 10))}.${tenths % 10}`;
   const s = Math.round(seconds);
-  return s < 3600 ? `${Math.floor(s / 60)}:${two(s % 60)}` : `${Math.floor(s / 3600)}:${two(Math.floor((s % 3600) / 60))}:${two(s % 60)}`;
+  if (s < 3600) return `${Math.floor(s / 60)}:${two(s % 60)}`;
+  return `${Math.floor(s / 3600)}:${two(Math.floor((s % 3600) / 60))}:${two(s % 60)}`;
 }
 
 function formatNumber(v, digits = 4) {
   if (!Number.isFinite(v)) return String(v).replace("Infinity", "inf").replace("NaN", "nan");
   const size = Math.abs(v);
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return v.toExponential(Math.max(0, digits - 2)).replace(/\.?0+e/, "e").replace("e+", "e");
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) {
+    return v.toExponential(Math.max(0, digits - 2)).replace(/\.?0+e/, "e").replace("e+", "e");
+  }
   return String(Number(v.toPrecision(digits)));
 }
 
@@ -184,7 +189,9 @@ function ticks(low, high, log, count, format) {
   const time = format === formatTime && raw > 0.5;
   const power = 10 ** Math.floor(Math.log10(raw));
   const digits = Math.max(3, Math.ceil(Math.log10(Math.max(Math.abs(from), Math.abs(to)) / raw)) + 1);
-  const step = time ? SECONDS.find((s) => s >= raw) ?? Math.ceil(raw / 86400) * 86400 : power * [1, 2, 5, 10].find((m) => m * power >= raw * 0.999);
+  const step = time
+    ? SECONDS.find((s) => s >= raw) ?? Math.ceil(raw / 86400) * 86400
+    : power * [1, 2, 5, 10].find((m) => m * power >= raw * 0.999);
   const found = [];
   for (let i = Math.ceil(from / step - 1e-9); i * step <= to * (1 + 1e-12) + step * 1e-9 && found.length < 50; i++) {
     const v = i * step;
@@ -224,7 +231,8 @@ function readTheme(probe) {
 /** Calls back when the page's theme changes: JupyterLab marks body, other hosts mark html, or the system's changes. */
 function onTheme(callback, signal) {
   const observer = new MutationObserver(callback);
-  const marks = { attributes: true, attributeFilter: ["data-jp-theme-name", "data-jp-theme-light", "data-theme", "class", "style"] };
+  const names = ["data-jp-theme-name", "data-jp-theme-light", "data-theme", "class", "style"];
+  const marks = { attributes: true, attributeFilter: names };
   observer.observe(document.body, marks);
   observer.observe(document.documentElement, marks);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", callback, { signal });
@@ -275,7 +283,8 @@ class Plot {
   scale(axis, spec) {
     const range = this.zoomOf(axis)[axis] ?? spec.extent;
     const [low, high] = range;
-    const [start, size] = axis === "x" ? [this.margin.left, this.plotWidth] : [this.margin.top + this.plotHeight, -this.plotHeight];
+    const { left, top } = this.margin;
+    const [start, size] = axis === "x" ? [left, this.plotWidth] : [top + this.plotHeight, -this.plotHeight];
     const per = size / (high - low);
     return {
       low, high, log: spec.log, format: spec.format, per,
@@ -441,7 +450,8 @@ class Plot {
       "+": () => zoom(0.8), "=": () => zoom(0.8), "-": () => zoom(1.25), 0: () => this.view.resetZoom(),
       ArrowLeft: () => this.panel.walk(this, -1, 0), ArrowRight: () => this.panel.walk(this, 1, 0),
       ArrowUp: () => this.panel.walk(this, 0, -1), ArrowDown: () => this.panel.walk(this, 0, 1),
-      Enter: () => this.panel.press?.(e.shiftKey), " ": () => this.panel.press?.(e.shiftKey), Escape: () => this.view.unhover(),
+      Enter: () => this.panel.press?.(e.shiftKey), " ": () => this.panel.press?.(e.shiftKey),
+      Escape: () => this.view.unhover(),
     };
     const action = actions[e.key];
     if (!action) return;
@@ -477,8 +487,8 @@ function dot(c, x, y, radius) {
 /** [low, high] with room around it; of logarithms if log. */
 function pad([low, high], log, part) {
   if (!(low <= high)) return log ? [-3, 0] : [0, 1];
-  if (low === high) return log ? [low - 0.3, high + 0.3] : [low - (Math.abs(low) * 0.1 || 0.5), high + (Math.abs(high) * 0.1 || 0.5)];
-  return [low - (high - low) * part, high + (high - low) * part];
+  const room = low < high ? (high - low) * part : log ? 0.3 : Math.abs(low) * 0.1 || 0.5;
+  return [low - room, high + room];
 }
 
 /**
@@ -542,12 +552,16 @@ class CurvesPanel {
   series() {
     const metric = this.metric;
     const split = this.view.get("split");
-    const wanted = !metric ? [] : ["train", "validation"].filter((s) => metric[s] && (split === s || split === "both" || !metric[split]));
+    // A metric that lacks the chosen split shows the one that it has.
+    const shows = (part) => metric?.[part] && (split === part || split === "both" || !metric[split]);
+    const wanted = ["train", "validation"].filter(shows);
     const found = [];
     for (const member of this.view.store.members.values()) {
       for (const part of wanted) {
         const trace = member.curves.get(metric[part]);
-        if (trace?.n) found.push({ member, trace, part, main: part === wanted[wanted.length - 1], xs: trace[this.view.get("x_axis")], ys: this.smoothed(trace) });
+        if (!trace?.n) continue;
+        const [xs, ys] = [trace[this.view.get("x_axis")], this.smoothed(trace)];
+        found.push({ member, trace, part, main: part === wanted.at(-1), xs, ys });
       }
     }
     this.parts = wanted;
@@ -571,7 +585,7 @@ class CurvesPanel {
     const x_axis = view.get("x_axis"), logX = view.get("log_x"), logY = view.get("log_y");
     const format = x_axis === "time" ? formatTime : formatNumber;
     return {
-      x: { extent: x_axis === "time" && !logX ? view.timeExtent() : this.extentX(logX), log: logX, format, title: X_TITLES[x_axis] },
+      x: { extent: this.extentX(logX), log: logX, format, title: X_TITLES[x_axis] },
       y: { extent: this.extentY(logY), log: logY, format: formatNumber },
       empty: this.shown.length ? "" : this.waiting(),
     };
@@ -579,18 +593,20 @@ class CurvesPanel {
 
   /** New data make new series: what the pointer is at is found again among them. */
   follow() {
-    const series = this.shown.find(({ member, part }) => member.id === this.near.series.member.id && part === this.near.series.part);
-    this.near = series ? { series, index: Math.min(this.near.index, series.trace.n - 1) } : null;
+    const { series: old, index } = this.near;
+    const series = this.shown.find(({ member, part }) => member.id === old.member.id && part === old.part);
+    this.near = series ? { series, index: Math.min(index, series.trace.n - 1) } : null;
   }
 
   waiting() {
     const { run, layout } = this.view.store;
     if (!layout.members.length) return "no run yet";
-    if (run.state === "RUNNING") return run.phase && !run.phase.startsWith("training") ? `${run.phase} …` : "the first epoch is under way";
-    return "no points of this metric";
+    if (run.state !== "RUNNING") return "no points of this metric";
+    return run.phase && !run.phase.startsWith("training") ? `${run.phase} …` : "the first epoch is under way";
   }
 
   extentX(log) {
+    if (this.view.sharesTime()) return this.view.timeExtent();
     let low = Infinity, high = -Infinity;
     for (const { xs, trace } of this.shown) {
       let first = 0;
@@ -605,7 +621,8 @@ class CurvesPanel {
 
   extentY(log) {
     const versions = this.shown.map((s) => s.trace.version).join();
-    const stamp = versions + [this.view.store.fulls, log, this.view.get("metric"), this.view.get("split"), this.view.get("smoothing")].join();
+    const traits = ["metric", "split", "smoothing"].map((name) => this.view.get(name));
+    const stamp = [versions, this.view.store.fulls, log, ...traits].join();
     if (stamp !== this.stamp) {
       this.stamp = stamp;
       this.range = pad(extent(this.shown, log), log, 0.04);
@@ -619,7 +636,7 @@ class CurvesPanel {
     const lifted = view.lifted();
     const chosen = new Set(view.get("selected"));
     // Those that stand out are drawn last, over the others.
-    const rank = ({ member, main }) => (lifted?.has(member.id) ? 4 : 0) + (chosen.has(member.id) ? 2 : 0) + (main ? 1 : 0);
+    const rank = ({ member, main }) => 4 * Boolean(lifted?.has(member.id)) + 2 * chosen.has(member.id) + main;
     const many = this.shown.length > 80;
     for (const s of [...this.shown].sort((a, b) => rank(a) - rank(b))) {
       const up = lifted?.has(s.member.id) || (!lifted && chosen.has(s.member.id));
@@ -666,8 +683,9 @@ class CurvesPanel {
   }
 
   guide(c, plot) {
-    const x = this.near ? this.near.series.xs[this.near.index] : this.view.get("x_axis") === "time" ? this.view.cursorTime : null;
-    if (x === null || x === undefined) return;
+    const elsewhere = this.view.get("x_axis") === "time" ? this.view.cursorTime : null;
+    const x = this.near ? this.near.series.xs[this.near.index] : elsewhere;
+    if (x === null) return;
     const px = Math.round(plot.x.px(x)) + 0.5;
     vertical(c, plot, px, this.view.theme.muted);
     if (!this.near) return;
@@ -759,7 +777,8 @@ class CurvesPanel {
       row.values[s.part] = s.ys[i];
       row.order = s.ys[i]; // the main one comes last
     }
-    const sorted = [...rows].sort(([, a], [, b]) => Number.isNaN(a.order) - Number.isNaN(b.order) || b.order - a.order || 0);
+    const lost = (row) => Number.isNaN(row.order);
+    const sorted = [...rows].sort(([, a], [, b]) => lost(a) - lost(b) || b.order - a.order || 0);
     const head = [`epoch ${formatNumber(trace.epoch[index])}`, `step ${trace.step[index]}`];
     if (Number.isFinite(trace.time[index])) head.push(formatTime(trace.time[index]));
     return {
@@ -774,7 +793,6 @@ class CurvesPanel {
   }
 
   describe() {
-    const { members } = this.view.store;
     if (!this.shown?.length) return `Curves of the members: ${this.waiting()}`;
     let low = null, high = null;
     for (const s of this.shown) {
@@ -783,8 +801,11 @@ class CurvesPanel {
       if (!low || v < low.v) low = { v, name: s.member.label };
       if (!high || v > high.v) high = { v, name: s.member.label };
     }
-    const range = low ? `; last values from ${formatNumber(low.v)} (${low.name}) to ${formatNumber(high.v)} (${high.name})` : "";
-    return `Curves of ${this.metric.label} over ${X_TITLES[this.view.get("x_axis")]} for ${members.size} members${range}. ${this.view.summary()}`;
+    const { view } = this;
+    const named = ({ v, name }) => `${formatNumber(v)} (${name})`;
+    const range = low ? `; last values from ${named(low)} to ${named(high)}` : "";
+    const what = `${this.metric.label} over ${X_TITLES[view.get("x_axis")]} for ${view.store.members.size} members`;
+    return `Curves of ${what}${range}. ${view.summary()}`;
   }
 }
 
@@ -859,7 +880,8 @@ class DevicePanel {
     }
     c.globalAlpha = 1;
     c.setLineDash([]);
-    if (this.view.cursorTime !== null) vertical(c, plot, Math.round(plot.x.px(this.view.cursorTime)) + 0.5, this.view.theme.muted);
+    const { cursorTime, theme } = this.view;
+    if (cursorTime !== null) vertical(c, plot, Math.round(plot.x.px(cursorTime)) + 0.5, theme.muted);
   }
 
   memory(c, plot, l) {
@@ -930,7 +952,8 @@ class DevicePanel {
       if (!trace?.n) continue;
       if (l.faint) { cores++; continue; }
       const value = trace.value[nearest(trace.time, trace.n, time)];
-      rows.push({ color: l.kind === "other" ? "transparent" : this.view.paint(l), dash: l.dash, name: l.label, cells: [quantity(l, value)] });
+      const color = l.kind === "other" ? "transparent" : this.view.paint(l);
+      rows.push({ color, dash: l.dash, name: l.label, cells: [quantity(l, value)] });
     }
     return { head: formatTime(time), columns: [], rows, notes: [cores ? `mean of ${cores} cores` : ""] };
   }
@@ -950,7 +973,8 @@ class DevicePanel {
 
   describe() {
     const now = this.chips().map(({ line: l, text }) => `${l.label} ${text}`);
-    return now.length ? `Utilization of the device over time; now ${now.join(", ")}.` : "Utilization of the device: no measurements yet.";
+    if (!now.length) return "Utilization of the device: no measurements yet.";
+    return `Utilization of the device over time; now ${now.join(", ")}.`;
   }
 }
 
@@ -971,8 +995,13 @@ function niceCeiling(v) {
 
 // ---------------------------------------------------------------------------------------------- page
 
+const FOCUSABLE = new Set(["canvas", "button", "select", "input"]);
+
 function element(tag, name = "", attributes = {}, text = "") {
   const made = document.createElement(tag);
+  // JupyterLab takes keys for its own shortcuts ("d" twice deletes the cell) unless the very element that has the
+  // focus says no; on an element around it this has no effect.
+  if (FOCUSABLE.has(tag)) made.setAttribute("data-lm-suppress-shortcuts", "true");
   if (name) made.className = name;
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   if (text) made.textContent = text;
@@ -1055,13 +1084,15 @@ class Toolbar {
     this.box = element("div", "hfta-toolbar", { role: "toolbar", "aria-label": "What the curves show" });
     this.controls = {};
     this.choice("metric", "metric", "Which quantity is drawn");
-    this.choice("split", "split", "Training, validation, or both", [["both", "both"], ["train", "training"], ["validation", "validation"]]);
-    this.choice("x_axis", "x", "What runs from left to right", [["epoch", "epoch"], ["step", "step"], ["time", "time"]]);
+    const splits = [["both", "both"], ["train", "training"], ["validation", "validation"]];
+    this.choice("split", "split", "Training, validation, or both", splits);
+    this.choice("x_axis", "x", "What runs from left to right", ["epoch", "step", "time"].map((name) => [name, name]));
     this.toggle("log_x", "log x", "Logarithmic horizontal axis");
     this.toggle("log_y", "log y", "Logarithmic vertical axis");
     this.slider();
     this.choice("color_by", "colour by", "What colour stands for: the member, or the values of an axis of the grid");
-    const reset = element("button", "", { type: "button", title: "Show everything again (double click does the same)" }, "reset zoom");
+    const title = "Show everything again (double click does the same)";
+    const reset = element("button", "", { type: "button", title }, "reset zoom");
     reset.addEventListener("click", () => view.resetZoom(), { signal: view.signal });
     this.reset = reset;
     this.status = element("span", "hfta-status");
@@ -1103,11 +1134,13 @@ class Toolbar {
 
   slider() {
     const title = "Exponential smoothing: the weight of the past";
-    const range = element("input", "", { type: "range", min: "0", max: "0.99", step: "0.01", title, "aria-label": "smooth" });
+    const attributes = { type: "range", min: "0", max: "0.99", step: "0.01", title, "aria-label": "smooth" };
+    const range = element("input", "", attributes);
     range.dataset.trait = "smoothing";
     this.controls.smoothing = range;
     this.amount = element("output");
-    range.addEventListener("input", () => this.view.set("smoothing", Number(range.value)), { signal: this.view.signal });
+    const { view } = this;
+    range.addEventListener("input", () => view.set("smoothing", Number(range.value)), { signal: view.signal });
     this.labelled("smooth", title, range);
     range.parentElement.append(this.amount);
   }
@@ -1125,6 +1158,8 @@ class Toolbar {
     this.amount.textContent = get("smoothing").toFixed(2);
   }
 }
+
+const TRAITS = ["metric", "x_axis", "log_x", "log_y", "smoothing", "split", "color_by", "selected", "running"];
 
 /** One view: toolbar, two plots, legends, tooltip; redraws when something changed and somebody can see it. */
 class View {
@@ -1149,8 +1184,7 @@ class View {
   }
 
   build() {
-    // Without the attribute JupyterLab takes keys that are pressed here for its own shortcuts.
-    this.root = element("div", "hfta-live", { "data-lm-suppress-shortcuts": "true" });
+    this.root = element("div", "hfta-live");
     this.root.hfta = this.stats; // for tests and the benchmark
     this.probe = element("span", "hfta-probe");
     this.toolbar = new Toolbar(this);
@@ -1179,7 +1213,7 @@ class View {
     const { signal } = this;
     const listener = (full) => this.changed(full);
     this.store.listeners.add(listener);
-    for (const trait of ["metric", "x_axis", "log_x", "log_y", "smoothing", "split", "color_by", "selected", "running"]) {
+    for (const trait of TRAITS) {
       const callback = () => this.traitChanged(trait);
       this.model.on(`change:${trait}`, callback);
       signal.addEventListener("abort", () => this.model.off(`change:${trait}`, callback));
@@ -1192,7 +1226,8 @@ class View {
     });
     seen.observe(this.root);
     document.addEventListener("visibilitychange", () => { if (this.dirty) this.schedule(); }, { signal });
-    window.addEventListener("wheel", (e) => { if (!(e.target instanceof HTMLCanvasElement)) wheelElsewhereMs = performance.now(); }, { signal, capture: true, passive: true });
+    const scrolled = (e) => { if (!(e.target instanceof HTMLCanvasElement)) wheelElsewhereMs = performance.now(); };
+    window.addEventListener("wheel", scrolled, { signal, capture: true, passive: true });
     onTheme(() => this.changed(true), signal);
     signal.addEventListener("abort", () => {
       this.store.listeners.delete(listener);
@@ -1369,7 +1404,9 @@ class View {
       this.bar.hidden = !axis;
     }
     const chosen = new Set(this.get("selected"));
-    for (const button of this.legend.children) this.refreshChip(button, members.get(Number(button.dataset.member)), chosen);
+    for (const button of this.legend.children) {
+      this.refreshChip(button, members.get(Number(button.dataset.member)), chosen);
+    }
   }
 
   liftable(button, ids) {
@@ -1382,15 +1419,18 @@ class View {
   chip(member) {
     const button = element("button", "hfta-chip", { type: "button" });
     button.dataset.member = member.id;
-    button.append(swatch(this.colorOf(member), this.dashOf(member)), element("span", "", {}, member.label), element("b"));
-    button.addEventListener("click", (e) => this.select(member.id, e.shiftKey || e.ctrlKey || e.metaKey), { signal: this.signal });
+    const mark = swatch(this.colorOf(member), this.dashOf(member));
+    button.append(mark, element("span", "", {}, member.label), element("b"));
+    const select = (e) => this.select(member.id, e.shiftKey || e.ctrlKey || e.metaKey);
+    button.addEventListener("click", select, { signal: this.signal });
     return this.liftable(button, [member.id]);
   }
 
   refreshChip(button, member, chosen) {
     const gone = ended(member);
     button.setAttribute("aria-pressed", String(chosen.has(member.id)));
-    button.title = gone ? `${member.label}: ${member.state} ${member.reason}` : `${member.label}: click to select, with shift to add`;
+    const note = gone ? `${member.state} ${member.reason}` : "click to select, with shift to add";
+    button.title = `${member.label}: ${note}`;
     button.classList.toggle("hfta-ended", gone);
     button.lastChild.textContent = gone ? "×" : "";
   }
@@ -1447,17 +1487,19 @@ class View {
     this.toolbar.reset.hidden = !zoomed;
     const metric = this.curves.metric;
     const parts = this.curves.parts ?? [];
-    const how = parts.length > 1 ? "validation solid, training dotted" : parts[0] === "train" ? "training" : parts[0] ?? "";
+    const one = parts[0] === "train" ? "training" : parts[0] ?? "";
+    const how = parts.length > 1 ? "validation solid, training dotted" : one;
     this.title(0, metric ? metric.label : "curves", how);
     this.title(1, "device", run.state === "PAUSED" ? "paused" : "utilization (left), memory (right)");
     this.plots.forEach((plot) => plot.canvas.setAttribute("aria-label", plot.panel.describe()));
     this.deviceChips();
     const told = `${run.state} ${[...this.store.members.values()].filter(ended).length}`;
-    if (told !== this.told) {
-      if (this.told !== undefined) this.announcer.textContent = `run ${run.state.toLowerCase()}${run.reason ? ": " + run.reason : ""}; ${this.summary()}`;
-      if (this.told !== undefined) this.legends();
-      this.told = told;
+    if (this.told !== undefined && told !== this.told) {
+      const why = run.reason ? `: ${run.reason}` : "";
+      this.announcer.textContent = `run ${run.state.toLowerCase()}${why}; ${this.summary()}`;
+      this.legends();
     }
+    this.told = told;
   }
 
   title(place, text, note) {

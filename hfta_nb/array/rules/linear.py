@@ -7,20 +7,26 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
 from hfta_nb.array.rules.base import Context, Rule, arguments
 
 
 class _BatchedLinear(torch.autograd.Function):
-    """``x [M, N, in] , weight [M, out, in], bias [M, out] -> [M, N, out]``.
+    """Every member's linear layer.
 
     The products, also of the backward pass, are those of torch's linear, one per member, in the same order of
     summation: on a CPU a member gets the very bits that it gets alone, which `vmap`'s own rule does not give.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Float[Tensor, "M N in"],
+        weight: Float[Tensor, "M out in"],
+        bias: Float[Tensor, "M out"] | None,
+    ) -> Float[Tensor, "M N out"]:
         ctx.save_for_backward(x, weight)
         turned = weight.transpose(1, 2)
         return torch.bmm(x, turned) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, turned)

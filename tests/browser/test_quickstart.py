@@ -1,0 +1,193 @@
+"""The quickstart as a person goes through it: open, run, change the grid, train, watch, pause, stop, take home."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import nbconvert
+import nbformat
+import pytest
+from PIL import Image
+from playwright.sync_api import expect
+
+from .jupyter import Lab
+from .notebook import REPOSITORY, Notebook, pixels
+from .polling import eventually
+from .screen import Screen
+
+pytestmark = pytest.mark.browser
+
+QUICKSTART = REPOSITORY / "notebooks" / "01_quickstart.ipynb"
+FIND = """
+from hfta_nb.ui import Workbench as _Workbench
+shown = next(v for n, v in list(globals().items()) if isinstance(v, _Workbench) and not n.startswith("_"))
+"""
+
+
+@pytest.fixture
+def screen(notebook: Notebook, lab: Lab) -> Screen:
+    """The quickstart, open and run."""
+    notebook.open(lab.copy(QUICKSTART, "quickstart"))
+    notebook.focus_mode()
+    notebook.run_all(timeout_s=240)
+    notebook.kernel(FIND)
+    return Screen(notebook, "shown")
+
+
+def test_from_run_all_to_a_model_taken_home(screen: Screen) -> None:
+    finished_by_itself(screen)
+    saved_notebook_shows_it(screen)
+    grid_is_changed(screen)
+    screen.train()
+    curves_and_utilization_move(screen)
+    pauses_and_resumes(screen)
+    one_stops_then_all(screen)
+    leaderboard_sorts(screen)
+    exports(screen)
+    taken_home(screen)
+    assert screen.notebook.faults() == []
+
+
+def finished_by_itself(screen: Screen) -> None:
+    """ "Run All" trains the whole sweep, and the best member is good."""
+    screen.wait_state("finished")
+    best = screen.ask("wb.study.best().metrics['val_accuracy']")
+    assert float(str(best)) > 0.95
+    variants = int(str(screen.ask("len(wb.study.variants)")))
+    expect(screen.board.locator("tbody tr")).to_have_count(variants)
+    expect(screen.status).to_contain_text("finished")
+    screen.notebook.screenshot("quickstart-after-run-all")
+    screen.picture("quickstart-finished-light")
+
+
+def saved_notebook_shows_it(screen: Screen) -> None:
+    """The saved notebook, turned into HTML with no kernel and no widget, shows the curves and the table."""
+    path = screen.notebook.save()
+    saved = nbformat.read(path, as_version=4)
+    html, _ = nbconvert.HTMLExporter().from_notebook_node(saved)
+    body = html[html.index("<body") :]
+    assert body.count('src="data:image/png;base64,') >= 1
+    best = screen.ask("wb.study.best().variant.id")
+    assert f"#{best}" in body
+    assert "Loading widget" not in body
+    (screen.notebook.screenshot("quickstart-before-html").parent / "quickstart-saved.html").write_text(html)
+
+
+def grid_is_changed(screen: Screen) -> None:
+    """What is typed changes the plan at once, on the page and in the kernel."""
+    screen.field("kind of lr").select_option("list")
+    screen.type("values of lr", "1e-3, 3e-3, 1e-2")
+    screen.type("values of width", "4, 8")
+    screen.type("epochs", "300")
+    expect(screen.plan).to_contain_text("6 variants")
+    assert screen.ask("wb.define.definition().grid") == {"lr": [0.001, 0.003, 0.01], "width": [4, 8]}
+    assert screen.ask("wb.define.definition().options['epochs']") == 300
+
+
+def curves_and_utilization_move(screen: Screen) -> None:
+    screen.expect_moving(screen.curves, "the curves")
+    screen.expect_moving(screen.device, "the utilization")
+    expect(screen.board.locator("tbody tr")).to_have_count(6)
+    assert screen.ask("wb.state") == "running"
+    assert screen.steps() > 0
+    assert screen.samples() > 1
+    expect(screen.root.locator(".hfta-details")).to_contain_text("samples/s")
+    expect(screen.root.locator(".hfta-details")).to_contain_text("serial")
+    screen.notebook.screenshot("quickstart-training")
+    screen.picture("quickstart-training-light")
+
+
+def pauses_and_resumes(screen: Screen) -> None:
+    """Nothing is trained while it is paused, though the device is still watched; then it goes on."""
+    screen.button("Pause").click()
+    screen.wait_state("paused")
+    expect(screen.button("Pause")).to_be_disabled()
+    drawn = pixels(screen.curves)
+    screen.expect_still(screen.steps, screen.samples)
+    assert pixels(screen.curves) == drawn
+    screen.picture("quickstart-paused-light")
+    before = screen.steps()
+    screen.button("Resume").click()
+    screen.wait_state("running")
+    eventually(lambda: screen.steps() > before, "more steps after the pause")
+
+
+def one_stops_then_all(screen: Screen) -> None:
+    screen.button("stop #0").click()
+    expect(screen.row(0)).to_have_attribute("data-state", "STOPPED")
+    assert screen.ask("wb.history.members[0].state") == "STOPPED"
+    assert screen.ask("wb.history.members[2].state") == "RUNNING"  # of the same width, so of the same array
+    expect(screen.button("stop #0")).to_be_disabled()
+    before = screen.steps()
+    eventually(lambda: screen.steps() > before, "the others to go on")
+    screen.button("Stop").click()
+    screen.wait_state("stopped")
+    assert set(screen.column("state")) == {"STOPPED"}
+    assert screen.ask("[m.state for m in wb.history.members.values()]") == ["STOPPED"] * 6
+
+
+def leaderboard_sorts(screen: Screen) -> None:
+    screen.sort("axis:lr")
+    values = [float(text) for text in screen.column("axis:lr")]
+    assert values == sorted(values)
+    expect(screen.board.locator("th[data-key='axis:lr']")).to_have_attribute("aria-sort", "ascending")
+    screen.sort("axis:lr")
+    expect(screen.board.locator("th[data-key='axis:lr']")).to_have_attribute("aria-sort", "descending")
+    assert [float(text) for text in screen.column("axis:lr")] == sorted(values, reverse=True)
+    screen.sort("metric:val_accuracy")
+    expect(screen.board.locator("th[data-key='metric:val_accuracy']")).to_have_attribute("aria-sort", "descending")
+    texts = screen.column("metric:val_accuracy")
+    scores = [float(text) for text in texts if text != "-"]  # the second array was not begun
+    assert scores == sorted(scores, reverse=True)
+    assert texts[len(scores) :] == ["-"] * (6 - len(scores))
+    assert len(scores) >= 3
+    screen.row(3).locator("td").nth(1).click()
+    expect(screen.row(3)).to_have_attribute("aria-selected", "true")
+    eventually(lambda: screen.ask("list(wb.live.selected)") == [3], "the selection to reach the curves")
+    screen.picture("quickstart-stopped-light")
+
+
+def exports(screen: Screen) -> None:
+    screen.button("CSV").click()
+    rows = list(csv.DictReader(io.StringIO(download(screen, "leaderboard.csv").read_text())))
+    assert [int(row["member"]) for row in rows] == screen.ask("[m.id for m in wb.history.leaderboard()]")
+    assert {row["width"] for row in rows} == {"4", "8"}
+    assert screen.ask("(wb.study.directory / 'leaderboard.csv').exists()") is True
+    screen.button("PNG").click()
+    with Image.open(download(screen, "curves.png")) as image:
+        assert image.width > 600
+        assert len(image.convert("RGB").getcolors(1 << 24) or []) > 10
+
+
+def download(screen: Screen, name: str) -> Path:
+    link = screen.root.get_by_role("link", name=f"download {name}")
+    with screen.notebook.page.expect_download() as waiting:
+        link.click()
+    assert waiting.value.suggested_filename == name
+    return Path(waiting.value.path())
+
+
+def taken_home(screen: Screen) -> None:
+    """The member on the table, the module in the kernel and the code in the box are one and the same."""
+    best = screen.ask("wb.study.best().variant.id")
+    screen.button(f"take #{best} home").click()
+    box = screen.root.locator(".hfta-code-text")
+    expect(box).to_contain_text(f"member({best})")
+    measured = """
+import torch, hfta_nb
+data = hfta_nb.data.load("digits")
+with torch.no_grad():
+    right = (shown.taken(data.x_validation).argmax(1) == data.y_validation).double().mean().item()
+[right, shown.study.best().metrics["val_accuracy"], type(shown.taken).__module__.startswith("torch.")]
+"""
+    right, promised, plain = screen.notebook.kernel(measured)
+    assert right == pytest.approx(promised, abs=1e-6)
+    assert plain is True
+    screen.root.get_by_role("button", name="copy", exact=True).click()
+    copied = screen.notebook.page.evaluate("navigator.clipboard.readText()")
+    assert copied == box.inner_text()
+    outputs = screen.notebook.run_cell(copied + "\ntype(model).__name__")
+    assert outputs[-1]["output_type"] == "execute_result"
+    screen.picture("quickstart-taken-home-light")

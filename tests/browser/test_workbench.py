@@ -1,0 +1,187 @@
+"""The Workbench in a real page beyond the happy path: wrong input, keyboard, themes, hostile names, lost kernels."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import psutil
+import pytest
+from playwright.sync_api import expect
+
+from .jupyter import Lab
+from .notebook import Notebook
+from .polling import eventually, gone
+from .screen import Screen
+
+pytestmark = pytest.mark.browser
+
+LONG = 'Workbench("mlp", "digits", {"lr": [1e-3, 3e-3], "width": [16, 32]}, epochs=2000)'
+
+HOSTILE = """
+import torch
+import hfta_nb as hfta
+from hfta_nb.ui import Workbench
+
+BOLD = "<b>bold</b>"
+SCRIPT = "<script>window.harmed = 'script'</script>"
+IMAGE = "<img src=x onerror=\\"window.harmed = 'image'\\">"
+
+@hfta.family
+def own(head: str = BOLD) -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+
+digits = hfta.data.load("digits")
+data = hfta.data.from_tensors(digits.x, digits.y, name="<i>mine</i>" + IMAGE)
+wb = Workbench(own, data, {"head": [BOLD, SCRIPT, IMAGE], "lr": [1e-3, 1e-2]}, epochs=3)
+wb
+"""
+
+
+def shown(notebook: Notebook, lab: Lab, path: str, *workbenches: str) -> list[Screen]:
+    """A notebook with Workbenches, run; they are ``wb``, ``wb1``, ... in the kernel."""
+    names = ["wb", *(f"wb{i}" for i in range(1, len(workbenches)))]
+    cells = [f"{name} = {made}\n{name}" for name, made in zip(names, workbenches, strict=True)]
+    notebook.open(lab.write(path, ["from hfta_nb.ui import Workbench", *cells]))
+    notebook.focus_mode()
+    notebook.run_all()
+    return [Screen(notebook, name, place) for place, name in enumerate(names)]
+
+
+def workers(lab: Lab) -> list[psutil.Process]:
+    """The processes in which runs are trained."""
+    return [p for p in lab.processes() if any("hfta_nb.executors" in part for part in p.cmdline())]
+
+
+def test_what_is_typed_wrong_is_told_beside_its_field_and_the_keyboard_reaches_everything(
+    notebook: Notebook, lab: Lab
+) -> None:
+    (screen,) = shown(notebook, lab, "typed/typed.ipynb", LONG)
+    error = screen.axis("lr").locator(".hfta-error [role=alert]")
+    for text, said in [("1e", "write 1e-3"), ("0.1, banana", "banana"), ("__import__('os')", ""), ("", "no values")]:
+        screen.field("values of lr").fill(text)
+        expect(error).to_be_visible()
+        expect(error).to_contain_text(said)
+        expect(screen.button("Train")).to_be_disabled()
+        expect(screen.button("Train")).to_have_attribute("title", re.compile("lr", re.IGNORECASE))
+        assert screen.ask("wb.define.definition().problems['lr'] != ''") is True
+    field, words = screen.field("values of lr").bounding_box(), error.bounding_box()
+    assert field is not None
+    assert words is not None
+    assert 0 <= words["y"] - field["y"] < 60
+    screen.picture("workbench-wrong-axis-light")
+
+    # From here on the keyboard alone.
+    press = notebook.page.keyboard.press
+    screen.field("values of lr").focus()
+    press("Control+A")
+    notebook.page.keyboard.type("0.001, 0.01, 0.1")
+    expect(screen.plan).to_contain_text("6 variants")
+    expect(error).to_have_count(0)
+    expect(screen.button("Train")).to_be_enabled()
+    tab_to(screen, "Train")
+    press("Enter")
+    screen.wait_state("running")
+    tab_to(screen, "Pause")
+    press(" ")
+    screen.wait_state("paused")
+    tab_to(screen, "Stop")
+    press("Enter")
+    screen.wait_state("stopped")
+    tab_to(screen, "rank")
+    assert len(notebook.cells()) == 2, "keys pressed in the Workbench reached the notebook"
+    assert notebook.faults() == []
+
+
+def tab_to(screen: Screen, name: str) -> None:
+    """Move the focus by Tab until it is on the button of this name; it must get there."""
+    page = screen.notebook.page
+    here = "(a => (a.getAttribute('aria-label') || a.textContent || '').trim())(document.activeElement)"
+    for _ in range(60):
+        if page.evaluate(here) == name:
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"Tab never reaches {name!r}; it is at {page.evaluate(here)!r}")
+
+
+def test_names_with_markup_are_text_in_light_dark_and_narrow(notebook: Notebook, lab: Lab) -> None:
+    notebook.open(lab.write("hostile/hostile.ipynb", [HOSTILE]))
+    notebook.focus_mode()
+    notebook.run_all()
+    screen = Screen(notebook)
+    screen.button("Train").click()
+    screen.wait_state("finished")
+    expect(screen.board.locator("tbody tr")).to_have_count(6)
+    assert "<script>window.harmed = 'script'</script>" in screen.column("axis:head")
+    assert screen.root.locator("table b, table i, table img, .hfta-legend i img, script").count() == 0
+    screen.button("take #0 home").click()
+    screen.button("code").click()
+    screen.curves.hover()
+    screen.picture("workbench-names-light")
+    for width in (1280, 900):
+        notebook.viewport(width)
+        for dark in (True, False):
+            notebook.theme(dark)
+            screen.expect_fits()
+            screen.picture(f"workbench-{width}-{'dark' if dark else 'light'}")
+    assert notebook.page.evaluate("window.harmed") is None
+    assert notebook.faults() == []
+
+
+def test_a_run_outlives_an_interrupt_and_ends_with_its_kernel(notebook: Notebook, lab: Lab) -> None:
+    (screen,) = shown(notebook, lab, "lost/lost.ipynb", LONG)
+    screen.train()
+    found = workers(lab)
+    assert len(found) == 1
+    notebook.start_cell("import time\nwhile True: time.sleep(0.01)")
+    notebook.page.locator(".jp-Notebook-ExecutionIndicator[data-status=busy]").wait_for()
+    notebook.interrupt()
+    notebook.wait_idle()
+    before = screen.steps()
+    eventually(lambda: screen.steps() > before, "the run to go on after the interrupt")
+    assert screen.state == "running"
+    assert [p.pid for p in workers(lab)] == [p.pid for p in found]
+
+    directory = str(screen.ask("str(wb.study.directory)"))
+    notebook.restart()
+    expect(screen.root.locator(".hfta-connection")).to_have_text("disconnected")
+    expect(screen.root.locator(".hfta-gone")).to_contain_text(directory)
+    screen.picture("workbench-disconnected-light")
+    eventually(lambda: all(gone(p.pid) for p in found), "the worker to end with its kernel")
+    assert workers(lab) == []
+    assert Path(directory, "events.jsonl").stat().st_size > 0
+
+
+def test_a_worker_that_dies_is_told_and_the_run_goes_on_from_its_checkpoint(notebook: Notebook, lab: Lab) -> None:
+    (screen,) = shown(notebook, lab, "dead/dead.ipynb", LONG)
+    screen.train()
+    eventually(lambda: screen.ask("wb.study.store.has_checkpoint"), "a checkpoint")
+    for worker in workers(lab):
+        worker.kill()
+    screen.wait_state("failed")
+    expect(screen.root.locator(".hfta-failed [role=alert]")).to_be_visible()
+    expect(screen.button("Retry")).to_be_visible()
+    screen.picture("workbench-failed-light")
+    epochs = int(str(screen.ask("wb.history.members[0].epoch")))
+    screen.button("Resume").click()
+    screen.wait_state("running")
+    eventually(lambda: int(str(screen.ask("wb.history.members[0].epoch"))) > epochs, "epochs after the checkpoint")
+    screen.button("Stop").click()
+    screen.wait_state("stopped")
+    assert notebook.faults() == []
+
+
+def test_two_workbenches_in_one_kernel_leave_each_other_alone(notebook: Notebook, lab: Lab) -> None:
+    short = 'Workbench("mlp", "breast_cancer", {"lr": [1e-3, 1e-2]}, epochs=3)'
+    first, second = shown(notebook, lab, "two/two.ipynb", LONG, short)
+    first.train()
+    second.button("Train").click()
+    second.wait_state("finished")
+    assert first.state == "running"
+    expect(first.board.locator("tbody tr")).to_have_count(4)
+    expect(second.board.locator("tbody tr")).to_have_count(2)
+    first.button("Stop").click()
+    first.wait_state("stopped")
+    assert second.state == "finished"
+    assert second.ask("wb.study.data_name") == "breast_cancer"
+    assert notebook.faults() == []
