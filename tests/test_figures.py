@@ -141,8 +141,8 @@ def test_names_are_drawn_letter_by_letter() -> None:
 
 
 def test_long_names_are_shortened() -> None:
-    assert len(figures.plain("x" * 500)) == 60
-    assert figures.plain("a$b") == r"a\$b"
+    assert len(canvas.plain("x" * 500)) == 60
+    assert canvas.plain("a$b") == r"a\$b"
 
 
 def test_utilization_has_fractions_and_memory_in_gib() -> None:

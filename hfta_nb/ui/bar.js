@@ -8,15 +8,15 @@ function element(tag, css = "", attributes = {}, text = "") {
   return made;
 }
 
-/** What the widgets around lack: keys stay with the control that has the focus, and a hidden label's hint is shown. */
-function adopt(root, signal) {
+/** What the widgets around lack: keys stay with the control that has the focus, and hints for controls with a label. */
+function adopt(root, hints, signal) {
   // Without the attribute JupyterLab takes keys that are pressed on a button for its own shortcuts.
   root.setAttribute("data-lm-suppress-shortcuts", "true");
   const hint = (event) => {
     const control = event.target;
     if (!(control instanceof HTMLInputElement || control instanceof HTMLSelectElement)) return;
-    const label = control.closest(".jupyter-widgets")?.querySelector("label");
-    if (label?.title) control.title = label.title;
+    const label = control.closest(".jupyter-widgets")?.querySelector("label")?.textContent;
+    if (label && hints()[label]) control.title = hints()[label];
   };
   root.addEventListener("pointerover", hint, { signal });
   root.addEventListener("focusin", hint, { signal });
@@ -61,7 +61,7 @@ function render({ model, el, signal }) {
   const attached = () => {
     const root = el.closest(".hfta-workbench");
     if (root) {
-      adopt(root, controller.signal);
+      adopt(root, () => model.get("hints"), controller.signal);
       observer.observe(root, { attributes: true, attributeFilter: ["class"] });
       connection();
     } else if (tries++ < 300 && !controller.signal.aborted) requestAnimationFrame(attached);

@@ -72,6 +72,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self._changed, self._options = changed, dict(options or {})
+        self._unwatch: Callable[[], None] = lambda: None
         self._quiet = True
         recipe = hfta.family(family)
         self._own: dict[str, Any] = {}
@@ -98,7 +99,8 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self.rows_box = ipywidgets.VBox([]).add_class("hfta-axes")
         self.add_button = button("add axis", "Sweep one more axis", "hfta-add")
         self.problem = words("hfta-problem")
-        super().__init__([self._fields(), self.rows_box, self.add_button, self.problem])
+        self.fields_box = self._fields()
+        super().__init__([self.fields_box, self.rows_box, self.add_button, self.problem])
         self._fill(FIRST_GRID if grid is None else hfta.Grid(grid).axes)
         self._listen()
         self._quiet = False
@@ -158,6 +160,13 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         epochs = count(found.options["epochs"], "epoch")
         return f"{found.family} on {self.data_field.value}, {epochs}; {axes}{total}"
 
+    def hints(self) -> dict[str, str]:
+        """What to say of each field, by its label."""
+        fields = [w for w in self.fields_box.children if hasattr(w, "description")]
+        rows = [w for row in self.rows for w in (row.kind_field, row.text_field)]
+        found = {str(w.description): str(w.tooltip) for w in [*fields, *rows] if w.description and w.tooltip}
+        return {**found, "axis": "Which axis of the grid this row is"}
+
     def add_axis(self, name: str = "", values: Sequence[Json] | None = None) -> AxisRow:
         """One more row.
 
@@ -180,7 +189,8 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
 
     def close(self) -> None:
         """Hear of new families no longer."""
-        self._unwatch()
+        unwatch, self._unwatch = self._unwatch, lambda: None
+        unwatch()
         super().close()
 
     # Within.

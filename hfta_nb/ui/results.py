@@ -80,8 +80,13 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
             self.buttons[name].disabled = bool(reason)
             self.buttons[name].tooltip = reason or _BUTTONS[name][1]
 
-    def offer(self, path: Path) -> None:
-        """Offer a file that was written as a download, and say where it lies."""
+    def show_code(self, title: str, source: str) -> str:
+        """Show code to be copied; returns it."""
+        self.code_box.title, self.code_box.code = title, source
+        return source
+
+    def offer(self, path: Path) -> Path:
+        """Offer a file that was written as a download, and say where it lies; returns the path."""
         data = path.read_bytes()
         kind = _TYPES.get(path.suffix, "application/octet-stream")
         address = f"data:{kind};base64,{base64.b64encode(data).decode()}"
@@ -90,6 +95,7 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
             f'<span role="status"><a class="hfta-download" download="{name}" href="{address}">download {name}</a> '
             f"({memory(len(data))}), written to {escape(path)}</span>"
         )
+        return path
 
     def say(self, text: str, bad: bool = False) -> None:
         """A sentence beside the buttons."""

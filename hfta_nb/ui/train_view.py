@@ -24,7 +24,11 @@ _COUNTED = (ev.RUNNING, ev.WAITING, ev.COMPLETE, ev.STOPPED, ev.PRUNED, ev.DIVER
 
 
 def fraction(history: History) -> float:
-    """How much of the run is done, 0 to 1: the mean over members, those that ended early counting as done."""
+    """How much of the run is done, 0 to 1: the mean over members.
+
+    Those that ended early count as done, unless it was the whole run that ended: it can be carried on.
+    """
+    cut = {ev.STOPPED, ev.FAILED} if history.state in (ev.STOPPED, ev.FAILED) else set()
     run, now = history.run, history.progress
     if run is None or not history.members:
         return 0.0
@@ -32,7 +36,7 @@ def fraction(history: History) -> float:
     done = 0.0
     for member in history.members.values():
         epochs = max(float(member.epoch), now.epochs_done if now and member.id in training else 0.0)
-        done += 1.0 if member.state in ev.FINAL_STATES else min(1.0, epochs / run.epochs)
+        done += 1.0 if member.state in ev.FINAL_STATES - cut else min(1.0, epochs / run.epochs)
     return done / len(history.members)
 
 
@@ -44,7 +48,7 @@ def progress_text(history: History, phase: Phase) -> str:
     if run is None or now is None:
         return "" if phase in AT_REST else str(phase)
     groups = len(history.groups)
-    array = f"array {now.group + 1} of {groups}, " if groups > 1 and phase not in ENDED else ""
+    array = f"array {now.group + 1} of {groups}, " if groups > 1 and phase is not Phase.FINISHED else ""
     epoch = min(run.epochs, math.floor(now.epochs_done) + (now.epochs_done < run.epochs and phase not in ENDED))
     left = "" if phase in ENDED else f", {clock(now.remaining_s)} left"
     return f"{array}epoch {epoch}/{run.epochs}, {clock(now.elapsed_s)}{left}"

@@ -1,0 +1,61 @@
+"""What can be taken away from a run: files in its directory, and code."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+from hfta_nb.history import History
+from hfta_nb.study import Result, Study
+from hfta_nb.ui import static
+from hfta_nb.ui.live_view import LiveView
+
+
+def write_csv(study: Study) -> Path:
+    """The leaderboard as ``leaderboard.csv`` in the run's directory.
+
+    Raises:
+        StudyError: there is no run yet.
+    """
+    path = study.directory / "leaderboard.csv"
+    study.results().to_csv(path)
+    return path
+
+
+def write_png(study: Study, history: History, reading: Any, live: LiveView) -> Path:
+    """Curves and utilization, as the live view has them, as ``curves.png`` in the run's directory.
+
+    Args:
+        study: where it lies.
+        history: what is drawn.
+        reading: the lock under which the history is read.
+        live: says which metric, and what colour stands for.
+    """
+    path = study.directory / "curves.png"
+    with reading:  # a picture takes a while, and the reader of events must not wait for it
+        drawn = copy.deepcopy(history)
+    metric = f"val_{live.metric}"
+    chosen = metric if metric in drawn.metrics else None
+    path.write_bytes(static.picture(drawn, metric=chosen, color_by=live.color_by or None, log_y=live.log_y))
+    return path
+
+
+def take_home_code(name: str, result: Result) -> str:
+    """The code that gets a member's module, in this notebook and in another one.
+
+    Args:
+        name: the variable that holds the Workbench.
+        result: the member's.
+    """
+    here = f"# in this notebook\nmodel = {name}.study.member({result.variant.id}).module()\n"
+    return f"{here}\n# in another one\n{result.to_code()}"
+
+
+def name_of(thing: object, otherwise: str) -> str:
+    """The variable that holds something in the notebook."""
+    from IPython.core.getipython import get_ipython
+
+    shell = get_ipython()
+    names = shell.user_ns.items() if shell is not None else ()
+    return next((n for n, v in names if v is thing and not n.startswith("_")), otherwise)

@@ -1,0 +1,69 @@
+"""From what stands in the fields to a study, or to what keeps it from being one."""
+
+from __future__ import annotations
+
+from hfta_nb.errors import HftaError, StudyError
+from hfta_nb.study import Study
+from hfta_nb.ui.define import Define, Definition
+from hfta_nb.ui.plan_view import PlanView
+from hfta_nb.ui.text import words
+
+
+class Planner:
+    """Keeps the plan in step with the fields.
+
+    Attributes:
+        draft: the study that is defined; None where there is a problem.
+        problem: what keeps it from being planned, in words.
+    """
+
+    def __init__(self, define: Define, view: PlanView) -> None:
+        self._define, self._view = define, view
+        self.draft: Study | None = None
+        self.problem = ""
+
+    @property
+    def variants(self) -> int | None:
+        """How many there are; None without a plan."""
+        return None if self.draft is None else len(self.draft.variants)
+
+    def plan(self) -> str:
+        """Read the fields and show the plan, or what is wrong; returns it in one line."""
+        definition = self._define.definition()
+        self.draft, self.problem = None, ""
+        if definition.problems:
+            name, said = next(iter(definition.problems.items()))
+            self._define.complain(None)
+            return self._no(f"{name}: {said}", name)
+        try:
+            self.draft = _study(definition)
+        except HftaError as error:
+            self._define.complain(error)
+            beside = next((row.name for row in self._define.rows if row.error), "")
+            return self._no(words(error), beside)
+        self._define.complain(None)
+        return self._view.show(self.draft)
+
+    def fresh(self) -> Study:
+        """A study of what is defined, with a directory of its own.
+
+        Raises:
+            HftaError: what is defined can't be trained.
+        """
+        definition = self._define.definition()
+        wanted = definition.options.get("directory")
+        for number in range(2, 10_000):
+            study = _study(definition)
+            if wanted is None or not study.store.exists:
+                return study
+            definition.options["directory"] = f"{wanted}-{number}"
+        raise StudyError("too many runs beside this one", where=str(wanted), remedy="choose another directory")
+
+    def _no(self, problem: str, beside: str) -> str:
+        self.problem = problem
+        self._view.show_problem(f"No plan yet: see {beside} above." if beside else f"No plan yet. {problem}")
+        return problem
+
+
+def _study(definition: Definition) -> Study:
+    return Study(definition.family, definition.grid, definition.data, **definition.options)

@@ -1,0 +1,229 @@
+"""The run behind a Workbench: its phase, what is asked of it, what it tells. No widgets here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from threading import RLock
+from typing import Any, Protocol
+
+from hfta_nb import events as ev
+from hfta_nb import executors
+from hfta_nb.errors import HftaError, StudyError
+from hfta_nb.history import History
+from hfta_nb.study import Study
+from hfta_nb.ui.follower import Follower
+from hfta_nb.ui.loop import Later
+from hfta_nb.ui.machine import ENDED, Phase, after, signal_of, why_not
+from hfta_nb.ui.text import words
+
+
+class Screen(Protocol):
+    """What shows a session. All of it is called from any thread."""
+
+    def attach(self, handle: Any) -> None:
+        """A run is there to be followed."""
+
+    def phase_changed(self) -> None:
+        """Buttons and status are others."""
+
+    def run_began(self, event: ev.RunStarted) -> None:
+        """The run told what it is."""
+
+    def starting(self, what: str) -> None:
+        """What the run is busy with before it trains."""
+
+    def refresh(self) -> None:
+        """Numbers and tables are others."""
+
+    def failed(self, reason: str, detail: str) -> None:
+        """The run failed."""
+
+    def ended(self) -> None:
+        """The run is over, however."""
+
+
+class Session:
+    """One run after another.
+
+    Args:
+        kind: where they run, as in `hfta_nb.executors.start`.
+        later: the kernel's own thread.
+        screen: what shows them.
+
+    Attributes:
+        phase: of the run.
+        study: that was run last; None before the first.
+        history: what is known of its run.
+        handle: of the run; None before the first, and for one that was only read from disk.
+    """
+
+    def __init__(self, kind: str, later: Later, screen: Screen) -> None:
+        self.kind = kind
+        self.phase = Phase.IDLE
+        self.study: Study | None = None
+        self.history = History()
+        self.handle: Any = None
+        self._later, self._screen = later, screen
+        self._lock = RLock()
+        self._follower: Follower | None = None
+        self._stop_checking: Callable[[], None] = lambda: None
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether the run can be carried on."""
+        return self.study is not None and self.study.store.has_checkpoint
+
+    def reading(self) -> Any:
+        """The lock under which more than one thing of `history` is read."""
+        return self.handle.lock if self.handle is not None else self._lock
+
+    def start(self, study: Study, resume: bool = False) -> None:
+        """Run a study, or carry its run on.
+
+        Raises:
+            HftaError: it can't be started.
+        """
+        with self._lock:
+            self.phase = after(self.phase, "continue" if resume else "train")
+            self.study = study
+        self._unfollow()
+        self._screen.phase_changed()
+        try:
+            self.handle = executors.start(study, kind=self.kind, resume=resume)  # type: ignore[arg-type]
+        except HftaError as error:
+            self._fail(words(error), "")
+            raise
+        self._follow(self.handle)
+
+    def ask(self, name: str) -> None:
+        """Pass a button's request on: "pause", "resume" or "stop".
+
+        Raises:
+            StudyError: it makes no sense now; the message says why.
+        """
+        reason = why_not(name, self.phase, checkpoint=self.has_checkpoint)
+        if reason:
+            raise StudyError(reason, where=name)
+        if name == "resume" and self.phase in ENDED and self.study is not None:
+            self.start(self.study, resume=True)
+            return
+        self._signal(name)
+        getattr(self.handle.control, name)()
+
+    def stop_member(self, member: int) -> None:
+        """Ask for one member to be stopped.
+
+        Raises:
+            StudyError: nothing is training.
+        """
+        reason = why_not("stop", self.phase)
+        if reason:
+            raise StudyError(reason, where=f"stop #{member}")
+        self.handle.control.stop(member)
+
+    def check(self, members: Sequence[int], tell: Callable[[list[ev.MemberChecked] | str], None]) -> Any:
+        """Train members alone again and compare.
+
+        Args:
+            members: their ids.
+            tell: called with all outcomes, or with what went wrong.
+
+        Returns:
+            The handle of the check.
+
+        Raises:
+            StudyError: there is no run that has ended.
+        """
+        if self.study is None or self.phase not in ENDED:
+            raise StudyError("there is no run that has ended", where="check against serial")
+        chosen, done = list(members), dict[int, ev.MemberChecked]()
+        arguments = {"members": chosen}
+        handle = executors.start(self.study, kind=self.kind, job="check", arguments=arguments)  # type: ignore[arg-type]
+        began_s = time.time()
+
+        def heard(event: ev.Event) -> None:
+            if isinstance(event, ev.RunChanged) and event.state == ev.FAILED:
+                self._stop_checking()
+                tell(event.reason)
+            elif isinstance(event, ev.MemberChecked) and event.time_s >= began_s and event.variant not in done:
+                done[event.variant] = event
+                with self.reading():
+                    self.history.add(event)
+                self._screen.refresh()
+                if len(done) == len(chosen):
+                    self._stop_checking()
+                    tell([done[i] for i in chosen])
+
+        self._stop_checking()
+        self._stop_checking = handle.subscribe(heard)
+        with handle.lock:  # what came before the subscription
+            early = [m.check for m in handle.history.members.values() if m.check is not None]
+        for event in early:
+            heard(event)
+        return handle
+
+    def adopt(self, study: Study) -> None:
+        """Take a run that was read from disk."""
+        self.study, self.history, self.handle = study, study.history, None
+        states = {ev.COMPLETE: Phase.FINISHED, ev.STOPPED: Phase.STOPPED, ev.WAITING: Phase.IDLE}
+        self.phase = states.get(self.history.state, Phase.FAILED)
+        if self.phase is Phase.FAILED:
+            self._screen.failed(self.history.reason, self.history.detail)
+        self._screen.phase_changed()
+        self._screen.refresh()
+
+    def close(self) -> None:
+        """Listen no longer; a run that is on goes on."""
+        self._unfollow()
+        self._stop_checking()
+
+    # Within.
+
+    def _unfollow(self) -> None:
+        if self._follower is not None:
+            self._follower.close()
+
+    def _follow(self, handle: Any) -> None:
+        self.history = handle.history
+        self._follower = Follower(handle, self._heard, self._screen.refresh, self._later)
+        self._screen.attach(handle)
+        # What came before the subscription is in the history alone.
+        with handle.lock:
+            state, training = handle.history.state, handle.history.phase == "training"
+            run, reason, detail = handle.history.run, handle.history.reason, handle.history.detail
+        if run is not None:
+            self._screen.run_began(run)
+        if state in ev.FINAL_STATES and handle.ended:
+            self._heard(ev.RunChanged(time.time(), state, reason, detail))
+        elif training and state == ev.RUNNING:
+            self._signal("began")
+        self._screen.refresh()
+
+    def _heard(self, event: ev.Event) -> None:
+        if isinstance(event, ev.RunStarted):
+            self._screen.run_began(event)
+            if event.resumed:
+                # When it was attached, the history still said how the run had ended before.
+                self._screen.attach(self.handle)
+        if isinstance(event, ev.PhaseChanged) and self.phase is Phase.STARTING and event.phase != "training":
+            self._screen.starting(event.phase + (f" ({event.detail})" if event.detail else ""))
+        signal = signal_of(event)
+        if signal == "failed" and isinstance(event, ev.RunChanged):
+            self._fail(event.reason, event.detail)
+        elif signal:
+            self._signal(signal)
+
+    def _fail(self, reason: str, detail: str) -> None:
+        self._screen.failed(reason, detail)
+        self._signal("failed")
+
+    def _signal(self, signal: str) -> None:
+        with self._lock:
+            before, self.phase = self.phase, after(self.phase, signal)
+            changed = before is not self.phase
+        if changed:
+            self._screen.phase_changed()
+            if self.phase in ENDED:
+                self._screen.refresh()
+                self._screen.ended()

@@ -1,0 +1,236 @@
+"""Define: fields, rows, what is read from them, and errors beside them."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from typing import Literal
+
+import pytest
+import torch
+from torch import nn
+from ui.bench import Make
+
+import hfta_nb as hfta
+from hfta_nb.errors import FamilyError, GridError, HftaError
+from hfta_nb.ui.axis_row import describe, kinds_for, reword, typed
+
+
+@pytest.fixture
+def own_families() -> Iterator[None]:
+    """Families that a test defines are gone after it."""
+    registered = sys.modules["hfta_nb.family"]._registered
+    before = dict(registered)
+    yield
+    registered.clear()
+    registered.update(before)
+
+
+def test_what_is_given_stands_in_the_fields(make: Make) -> None:
+    bench = make(
+        grid={"lr": [1e-3, 1e-2], "activation": ["relu", "gelu"]}, epochs=7, patience=3, seed=5, dtype="float64"
+    )
+    define = bench.define
+    assert [row.name for row in define.rows] == ["lr", "activation"]
+    assert define.row("lr").text_field.value == "0.001, 0.01"
+    assert [(b.description, b.value) for b in define.row("activation").choices_box.children] == [
+        ("relu", True),
+        ("gelu", True),
+        ("tanh", False),
+    ]
+    found = define.definition()
+    assert found.grid == {"lr": (1e-3, 1e-2), "activation": ("relu", "gelu")}
+    wanted = {"epochs": 7, "batch_size": None, "patience": 3, "seed": 5, "dtype": "float64", "device": "cpu"}
+    assert found.options == wanted | {"device": define.device_field.value}
+
+
+def test_values_are_read_as_typed(make: Make) -> None:
+    bench = make()
+    row = bench.define.row("lr")
+    row.text_field.value = "1e-3, 3e-3, 1e-2"
+    assert row.values == (1e-3, 3e-3, 1e-2)
+    assert row.preview.value == "0.001 0.003 0.01"
+    assert len(bench.study.variants) == 3
+    row.kind_field.value = "log range"
+    assert row.text_field.value == "0.001 to 0.01, 3"
+    row.text_field.value = "1e-4 to 1e-1, 4"
+    assert row.values == (1e-4, 1e-3, 1e-2, 1e-1)
+
+
+@pytest.mark.parametrize(
+    ("typed_text", "said"),
+    [
+        ("1e-3, 1e", '"1e" is not a number; write 1e-3'),
+        ("", "no values"),
+        ("0.1, 0.1", "0.1 is given twice"),
+        ("-1", "out of bounds"),
+        ("__import__('os').getcwd()", "not a number"),
+        ("0.1,, 0.2", "nothing between two commas"),
+    ],
+)
+def test_an_error_stands_beside_its_field(make: Make, typed_text: str, said: str) -> None:
+    bench = make()
+    row = bench.define.row("lr")
+    row.text_field.value = typed_text
+    assert said in row.error
+    assert 'role="alert"' in row.problem.value
+    assert bench.train_view.buttons["train"].disabled
+    assert bench.train_view.buttons["train"].tooltip == f"Not now: lr: {row.error}"
+    assert bench.bar.status == f"not ready: lr: {row.error}"
+    row.text_field.value = "0.1"
+    assert row.error == ""
+    assert row.problem.value == ""
+    assert not bench.train_view.buttons["train"].disabled
+
+
+def test_examples_fit_the_axis(make: Make) -> None:
+    row = make().define.row("lr")
+    row.text_field.value = "a,"
+    assert "8, 16" not in row.error
+    row.text_field.value = ""
+    assert row.error == "no values; for example 1e-3, 3e-3, 1e-2"
+
+
+def test_an_error_of_the_plan_stands_beside_its_axis(make: Make) -> None:
+    bench = make()
+    row = bench.define.add_axis("momentum", [0.5, 0.9])
+    assert row.error == "changes nothing with optimizer=adam; set optimizer to sgd, or take the axis out"
+    assert "see momentum above" in bench.plan_view.sentence.value
+    row.remove_button.click()
+    assert [r.name for r in bench.define.rows] == ["lr", "width"]
+    assert bench.bar.status == "ready to train 2 variants"
+
+
+def test_rows_are_added_and_removed(make: Make) -> None:
+    bench = make()
+    bench.define.add_button.click()
+    added = bench.define.rows[-1]
+    assert added.name == "depth"  # the first that is not there yet
+    assert added.values == (2,)
+    assert "lr" not in added.name_field.options
+    assert "depth" not in bench.define.row("lr").name_field.options
+    added.name_field.value = "activation"
+    assert added.kind_field.options == ("choice",)
+    added.choices_box.children[1].value = True
+    assert bench.define.definition().grid["activation"] == ("relu", "gelu")
+    for box in added.choices_box.children:
+        box.value = False
+    assert "nothing is chosen" in added.error
+    added.remove_button.click()
+    assert "activation" in bench.define.row("lr").name_field.options
+    with pytest.raises(GridError, match="can't be added"):
+        bench.define.add_axis("lr")
+
+
+def test_booleans_and_seeds(make: Make) -> None:
+    bench = make(optimizer="sgd")
+    row = bench.define.add_axis("nesterov")
+    assert [b.description for b in row.choices_box.children] == ["true", "false"]
+    assert row.values == (False,)
+    seeds = bench.define.add_axis("seed")
+    assert (seeds.kind, seeds.values) == ("seeds", (0, 1, 2))
+
+
+def test_values_given_in_code_are_kept_exactly(make: Make) -> None:
+    third = 1 / 3
+    bench = make(grid={"lr": [third, 1e-3]})
+    assert bench.define.definition().grid["lr"] == (third, 1e-3)
+    assert typed((third, 1e12, 1e-5)) == f"{third!r}, 1e+12, 1e-05"
+
+
+def test_a_range_is_shown_as_one(make: Make) -> None:
+    row = make(grid={"lr": hfta.logspace(1e-4, 1e-1, 7)}).define.row("lr")
+    assert (row.kind, row.text_field.value) == ("log range", "0.0001 to 0.1, 7")
+    assert row.values == hfta.logspace(1e-4, 1e-1, 7)
+
+
+def test_kinds_and_rewording() -> None:
+    specs = hfta.family("mlp").specs
+    assert kinds_for(specs["activation"]) == ("choice",)
+    assert kinds_for(specs["nesterov"]) == ("boolean",)
+    assert kinds_for(specs["lr"]) == ("list", "range", "log range")
+    assert kinds_for(specs["width"])[:2] == ("list", "integers")
+    assert describe(specs["dropout"], (0.0, 0.25, 0.5, 0.75)) == ("range", "0 to 0.75, 4")
+    assert reword("integers", (2, 8), specs["width"]) == "2 to 8"
+    assert reword("log range", None, specs["lr"]) == "1e-4, 1e-1, 4"
+    assert reword("list", (math.pi,), specs["lr"]) == repr(math.pi)
+
+
+def test_a_family_defined_in_a_cell_joins_the_list(make: Make, own_families: None) -> None:
+    bench = make(data=None)
+
+    @hfta.family(data=["breast_cancer"])
+    def small(width: int = 4, act: Literal["a", "b"] = "a", in_features: int = 30, num_classes: int = 2) -> nn.Module:
+        return nn.Sequential(nn.Linear(in_features, width), nn.Linear(width, num_classes))
+
+    assert bench.define.family_field.options == ("cnn", "mlp", "small")
+    assert bench.define.family_field.value == "mlp"
+    bench.define.family_field.value = "small"
+    assert bench.define.data_field.options == ("breast_cancer",)
+    assert [r.name for r in bench.define.rows] == ["lr", "width"]  # both families have them
+    assert bench.bar.status == "ready to train 2 variants"
+    bench.define.add_axis("act", ["a", "b"])
+    bench.define.family_field.value = "cnn"
+    assert [r.name for r in bench.define.rows] == ["lr", "width"]  # cnn has no such axis
+
+    @hfta.family(data=["digits"])
+    def small(depth: int = 1, in_features: int = 64, num_classes: int = 10) -> nn.Module:  # the cell is run again
+        return nn.Linear(in_features, num_classes)
+
+    bench.define.family_field.value = "small"
+    assert bench.define.data_field.options == ("digits",)
+    assert [r.name for r in bench.define.rows] == ["lr"]
+
+
+def test_a_family_that_fails_to_build_is_told_in_words(make: Make, own_families: None) -> None:
+    @hfta.family(data="digits")
+    def broken(width: int = 4) -> nn.Module:
+        raise RuntimeError("<b>boom</b>")
+
+    bench = make(family="broken", grid={"width": [1]})
+    assert "boom" in bench.bar.status
+    assert "<b>" not in bench.define.problem.value
+    assert bench.train_view.buttons["train"].disabled
+
+
+def test_own_data(make: Make) -> None:
+    data = hfta.data.from_tensors(torch.randn(40, 5), torch.arange(40) % 3, name="<script>mine</script>")
+    bench = make(data=data)
+    assert "<script>mine</script>" in bench.define.data_field.options
+    assert bench.study.data is data
+    assert "digits" in bench.define.data_field.options
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"family": "cmn"}, FamilyError),
+        ({"grid": {"learning_rate": [1]}}, GridError),
+        ({"grid": {"lr": ["fast"]}}, GridError),
+        ({"data": "digit"}, HftaError),
+        ({"dtype": "float8"}, HftaError),
+        ({"device": "tpu"}, HftaError),
+    ],
+)
+def test_wrong_arguments_raise(make: Make, arguments: dict[str, object], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        make(**arguments)
+
+
+def test_batch_size_as_an_axis_takes_the_place_of_the_field(make: Make) -> None:
+    bench = make()
+    bench.define.batch_field.value = 32
+    assert bench.define.definition().options["batch_size"] == 32
+    bench.define.add_axis("batch_size", [16, 32])
+    assert bench.define.batch_field.disabled
+    assert bench.define.definition().options["batch_size"] is None
+    assert len(bench.study.groups()) == 2
+
+
+def test_every_field_has_a_label_and_a_hint(make: Make) -> None:
+    bench = make()
+    labels = {w.description for w in bench.define.fields_box.children} | {"kind of lr", "values of lr"}
+    assert labels <= bench.bar.hints.keys()
+    assert all(bench.bar.hints.values())
+    assert not any(getattr(w, "description_allow_html", False) for w in bench.define.fields_box.children)

@@ -1,0 +1,366 @@
+"""The Workbench without a front end, its runs told by the test: states, buttons, errors, traffic."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from run_events import epoch_done, learning
+from ui.bench import Clock, Make, Runs, can_be_pressed, press, shown, texts
+
+from hfta_nb import events as ev
+from hfta_nb.errors import StudyError, WorkerError
+from hfta_nb.ui import Workbench
+
+
+def steps(epoch: float, members: int = 2, group: int = 0) -> ev.StepsDone:
+    """Progress of a run."""
+    ids = tuple(range(members))
+    return ev.StepsDone(2.0, group, int(23 * epoch), 92, epoch, 36_123.0, 41.2, 22.0, ids, (0.5,) * members)
+
+
+def improved(*values: float, epoch: int = 1) -> list[ev.Event]:
+    """An epoch after which the members are so good."""
+    return [
+        epoch_done(epoch, len(values), learning, 3.0),
+        *(ev.MemberImproved(3.0, i, epoch, "val_accuracy", v) for i, v in enumerate(values)),
+    ]
+
+
+def test_it_says_what_it_is(make: Make) -> None:
+    bench = make()
+    assert repr(bench) == "Workbench(mlp on digits, 4 epochs; 2 lr x 1 width = 2 variants)"
+    assert bench.bar.status == "ready to train 2 variants"
+    assert bench.plan_view.sentence.value == "2 variants in 1 array of 2: fused over lr"
+    bundle = bench._repr_mimebundle_()
+    assert bundle["text/plain"] == repr(bench)
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    assert can_be_pressed(bench) == {"train"}
+    assert bench.state == "idle"
+
+
+def test_every_widget_has_a_repr_without_address(make: Make) -> None:
+    def walk(widget: Any) -> None:
+        if type(widget).__module__.startswith("hfta_nb"):
+            assert "0x" not in repr(widget)
+            assert "object at" not in repr(widget)
+        for child in getattr(widget, "children", ()):
+            walk(child)
+
+    walk(make())
+
+
+def test_a_life_with_pause_and_end(make: Make, runs: Runs) -> None:
+    bench = make()
+    press(bench, "train")
+    assert bench.state == "starting"
+    assert bench.bar.status == "starting: a process of its own"
+    assert can_be_pressed(bench) == {"stop"}
+    runs.begins(bench)
+    assert bench.bar.status == "training 2 variants"
+    assert can_be_pressed(bench) == {"pause", "stop"}
+    press(bench, "pause")
+    assert bench.bar.status == "pausing ..."
+    assert runs.requests == [ev.Pause()]
+    runs.happens(ev.RunChanged(5.0, ev.PAUSED))
+    assert can_be_pressed(bench) == {"resume", "stop"}
+    press(bench, "resume")
+    runs.happens(ev.RunChanged(6.0, ev.RUNNING))
+    assert bench.state == "running"
+    runs.happens(*improved(0.7, 0.9), ev.MemberChanged(7.0, 0, ev.COMPLETE), ev.MemberChanged(7.0, 1, ev.COMPLETE))
+    runs.ends()
+    assert bench.bar.status == "finished; best #1 lr=0.01, width=8: val accuracy 0.9 at epoch 1"
+    assert bench.bar.level == "good"
+    assert bench.train_view.progress.facts["fraction"] == 1.0
+    assert can_be_pressed(bench) == {"train"}
+    assert runs.requests == [ev.Pause(), ev.Resume()]
+
+
+def test_starting_says_what_it_is_doing(make: Make, runs: Runs) -> None:
+    bench = make()
+    press(bench, "train")
+    runs.happens(ev.PhaseChanged(1.0, 0, "building", "24 members"))
+    assert bench.bar.status == "starting: building (24 members)"
+    runs.happens(ev.PhaseChanged(1.0, 0, "tuning", "block size"))
+    assert bench.bar.status == "starting: tuning (block size)"
+
+
+def test_numbers_while_it_runs(make: Make, runs: Runs, clock: Clock) -> None:
+    bench = make()
+    press(bench, "train")
+    runs.begins(bench)
+    clock.now += 1
+    runs.happens(ev.SpeedMeasured(2.0, 0, 2, 40, 0.001, 0.0112, 11.2, "fused"))
+    clock.now += 1
+    runs.happens(steps(1.5))
+    facts = bench.train_view.progress.facts
+    assert facts["text"] == "epoch 2/4, 0:41, 0:22 left"
+    assert facts["details"] == ["36,100 samples/s", "11.2x the serial rate, measured on 40 steps", "2 running"]
+    assert facts["fraction"] == pytest.approx(1.5 / 4)
+    assert facts["state"] == "running"
+
+
+def test_a_second_train_asks_and_the_first_run_stays(make: Make, runs: Runs) -> None:
+    bench = make()
+    press(bench, "train")
+    first = bench.study
+    runs.begins(bench)
+    runs.ends()
+    press(bench, "train")
+    assert bench.train_view.asking
+    assert str(first.directory) in bench.train_view.question.value
+    assert len(runs.started) == 1
+    bench.train_view.confirm_box.children[2].click()  # keep this one
+    assert not bench.train_view.asking
+    press(bench, "train")
+    bench.train_view.confirm_box.children[1].click()  # start a new run
+    assert not bench.train_view.asking
+    assert len(runs.started) == 2
+    assert bench.study is not first
+    assert bench.study.directory != first.directory
+
+
+def test_stop_keeps_and_resume_carries_on(make: Make, runs: Runs) -> None:
+    bench = make()
+    press(bench, "train")
+    runs.begins(bench)
+    press(bench, "stop")
+    assert bench.bar.status == "stopping ..."
+    assert can_be_pressed(bench) == set()
+    runs.ends(ev.STOPPED)
+    assert bench.train_view.buttons["resume"].disabled  # nothing was saved
+    assert "no checkpoint" in bench.train_view.buttons["resume"].tooltip
+    bench.study.store.write_study({"family": "mlp"})
+    bench.study.store.write_checkpoint({"group": 0})
+    bench.phase_changed()
+    assert "checkpoint" in bench.train_view.buttons["resume"].tooltip
+    press(bench, "resume")
+    assert runs.started[-1]["resume"] is True
+    assert runs.started[-1]["study"] is runs.started[0]["study"]
+    runs.begins(bench, resumed=True)
+    assert bench.state == "running"
+    assert bench.live.running  # the curves follow as well
+
+
+def test_a_failed_run_says_why_and_what_to_do(make: Make, runs: Runs) -> None:
+    bench = make()
+    press(bench, "train")
+    runs.begins(bench)
+    runs.ends(ev.FAILED, "RuntimeError: <b>out of memory</b>", "Traceback ...\n<script>1</script>")
+    assert bench.state == "failed"
+    assert "&lt;b&gt;out of memory" in bench.train_view.failure.value
+    assert "<script>" not in bench.train_view.failure.value
+    assert "Retry starts anew" in bench.train_view.failure.value
+    assert bench.bar.level == "bad"
+    assert "2 running" not in bench.train_view.progress.facts["text"]
+    retry = bench.train_view.failure_box.children[1].children[0]
+    retry.click()  # without asking: nothing is lost by it
+    assert len(runs.started) == 2
+    assert bench.state == "starting"
+    assert bench.train_view.failure_box.layout.display == "none"
+
+
+def test_a_run_that_can_t_be_started(make: Make, runs: Runs) -> None:
+    bench = make()
+    runs.error = WorkerError("the study can't be sent", remedy="open files in the build function")
+    press(bench, "train")
+    assert bench.state == "failed"
+    assert "open files in the build function" in bench.train_view.failure.value
+    with pytest.raises(WorkerError):
+        bench.run()
+
+
+def test_stop_and_take_home_of_a_member(make: Make, runs: Runs) -> None:
+    bench = make()
+    press(bench, "train")
+    runs.begins(bench)
+    rows = {row["id"]: row for row in bench.leaderboard.table["rows"]}
+    assert rows[1]["stop"]
+    assert not rows[1]["take"]
+    bench.leaderboard._handle_custom_msg({"kind": "stop", "id": 1}, [])
+    assert runs.requests == [ev.Stop(1)]
+    bench.leaderboard._handle_custom_msg({"kind": "take", "id": 1}, [])
+    assert "no such file in the run" in bench.results.note.value
+    bench.leaderboard._handle_custom_msg({"kind": "erase", "id": 1}, [])
+    bench.leaderboard._handle_custom_msg({"kind": "stop", "id": "1"}, [])
+    assert runs.requests == [ev.Stop(1)]
+
+
+def test_the_leaderboard_is_live_and_marks_what_diverged(make: Make, runs: Runs, clock: Clock) -> None:
+    bench = make()
+    press(bench, "train")
+    runs.begins(bench)
+    clock.now += 1
+    runs.happens(*improved(0.7, 0.9))
+    clock.now += 1
+    runs.happens(ev.MemberChanged(4.0, 0, ev.DIVERGED, "training loss is not finite"))
+    table = bench.leaderboard.table
+    assert [c["key"] for c in table["columns"]][:4] == ["rank", "member", "state", "metric:val_accuracy"]
+    assert [row["id"] for row in table["rows"]] == [1, 0]
+    assert table["rows"][1]["state"] == ev.DIVERGED
+    assert table["rows"][1]["reason"] == "training loss is not finite"
+    assert table["rows"][0]["cells"][-2:] == ["0.01", "8"]
+    json.dumps(table, allow_nan=False)
+
+
+def test_not_a_number_reaches_the_front_end_as_text(make: Make, runs: Runs, clock: Clock) -> None:
+    bench = make()
+    press(bench, "train")
+    runs.begins(bench)
+    clock.now += 1
+    runs.happens(epoch_done(1, 2, lambda e, m: math.nan if m else 0.5, 3.0))
+    table = bench.leaderboard.table
+    json.dumps(table, allow_nan=False)
+    assert "nan" in table["rows"][-1]["cells"]
+
+
+def test_traffic_is_low(make: Make, runs: Runs, clock: Clock) -> None:
+    bench = make()
+    press(bench, "train")
+    runs.begins(bench)
+    sent: list[str] = []
+    for widget in (bench.leaderboard, bench.train_view.progress, bench.bar, *(s.head for s in bench.sections.values())):
+        widget.observe(lambda change: sent.append(change["name"]))
+    for i in range(1000):  # ten seconds
+        clock.now += 0.01
+        runs.happens(steps(i / 250), *improved(0.5 + i / 5000, 0.6))
+    assert 10 <= len(sent) <= 45  # the table and the progress, at most twice a second each
+
+
+def test_a_long_table_is_drawn_less_often(make: Make, runs: Runs) -> None:
+    bench = make(grid={"lr": [i * 1e-5 for i in range(1, 801)]})
+    press(bench, "train")
+    runs.begins(bench)
+    assert bench._session._follower is not None
+    assert bench._session._follower.period_s == 2.0
+
+
+def test_folded_sections_say_the_important_thing(make: Make, runs: Runs, clock: Clock) -> None:
+    bench = make()
+    heads = {title: section.head for title, section in bench.sections.items()}
+    assert {t: h.unfolded for t, h in heads.items()} == {
+        "Define": True,
+        "Plan": True,
+        "Train": True,
+        "Watch": False,
+        "Results": False,
+    }
+    press(bench, "train")
+    assert {t for t, h in heads.items() if not h.unfolded} == {"Plan"}
+    assert heads["Plan"].summary == "2 variants in 1 array of 2: fused over lr"
+    for head in heads.values():
+        head.unfolded = False
+        assert head.body_display == "none"
+    runs.begins(bench)
+    clock.now += 1
+    runs.happens(*improved(0.7, 0.9), ev.DeviceSampled(3.0, "cpu", {"core0": 0.5, "memory_bytes": 2.0**30}), steps(1.5))
+    bench.refresh()
+    assert heads["Define"].summary == "mlp on digits, 4 epochs; 2 lr x 1 width = 2 variants"
+    assert heads["Train"].summary == "running; epoch 2/4, 0:41, 0:22 left; 36,100 samples/s; 2 running"
+    assert heads["Watch"].summary == "val accuracy 0.9 (#1); core 0 50%; memory 1.0 GiB"
+    assert heads["Results"].summary == "best #1 lr=0.01, width=8: val accuracy 0.9 at epoch 1"
+    heads["Train"].unfolded = True
+    assert heads["Train"].body_display == ""
+
+
+def test_two_workbenches_are_independent(make: Make, runs: Runs) -> None:
+    one, two = make(), make(grid={"width": [4, 8]})
+    press(one, "train")
+    press(two, "train")
+    assert len(runs.handles) == 2
+    first, second = runs.handles
+    runs.begins(two)  # the last that was started
+    assert (one.state, two.state) == ("starting", "running")
+    press(two, "stop")
+    second.deliver(ev.RunChanged(9.0, ev.STOPPED))
+    assert (one.state, two.state) == ("starting", "stopped")
+    assert not first.ended
+    assert one.study.directory != two.study.directory
+    assert one.leaderboard.table["rows"] == []
+
+
+def test_editing_while_a_run_is_on_changes_the_next_run(make: Make, runs: Runs) -> None:
+    bench = make()
+    press(bench, "train")
+    runs.begins(bench)
+    study = bench.study
+    bench.define.row("lr").text_field.value = "0.1, 0.2, 0.3"
+    assert bench.study is study
+    assert bench.plan_view.sentence.value == "3 variants in 1 array of 3: fused over lr"
+    assert bench.train_view.buttons["train"].tooltip == "Not now: a run is on; stop it first"
+    assert bench.bar.status == "training 2 variants"
+
+
+def test_methods_say_why_not(make: Make, runs: Runs) -> None:
+    bench = make()
+    for method in (bench.pause, bench.resume, bench.stop, bench.check):
+        with pytest.raises(StudyError):
+            method()
+    bench.define.row("lr").text_field.value = "x"
+    with pytest.raises(StudyError, match="can't train now: lr: "):
+        bench.run()
+    bench.define.row("lr").text_field.value = "0.1"
+    bench.train()
+    with pytest.raises(StudyError, match="a run is on"):
+        bench.run()
+
+
+def test_a_button_s_error_is_said_on_the_screen(make: Make, runs: Runs) -> None:
+    bench = make()
+    press(bench, "train")
+    runs.begins(bench)
+    press(bench, "csv")  # nothing of this run is on disk
+    assert "hfta-error" in bench.results.note.value
+
+
+def test_results_buttons_make_sense_only_with_a_run(make: Make, runs: Runs) -> None:
+    bench = make()
+    names = {"csv", "png", "code", "check"}
+    assert {n for n, yes in shown(bench).items() if yes} & names == {"code"}
+    press(bench, "train")
+    runs.begins(bench)
+    assert {n for n, yes in shown(bench).items() if yes} & names == {"csv", "png", "code"}
+    runs.ends()
+    assert {n for n, yes in shown(bench).items() if yes} & names == names
+
+
+def test_names_are_text_everywhere(make: Make, runs: Runs, clock: Clock) -> None:
+    evil = "<img src=x onerror=alert(1)>**bold**"
+    bench = make(directory=f"runs/{evil}")
+    press(bench, "train")
+    runs.begins(bench)
+    runs.happens(ev.PhaseChanged(3.0, 0, evil, evil))
+    runs.ends(ev.FAILED, evil, evil)
+    bench.results.say(evil)
+    bench.define.row("lr").text_field.value = evil
+    for _, value in texts(bench):
+        assert "<img" not in value
+    assert bench.live.color_by == ""
+
+
+def test_closing_ends_listening(make: Make, runs: Runs) -> None:
+    bench = make()
+    press(bench, "train")
+    runs.begins(bench)
+    bench.close()
+    assert runs.handle._callbacks == []
+    bench.close()
+
+
+def test_tooltips_and_classes_for_every_button(make: Make) -> None:
+    bench = make()
+    for name, button in {**bench.train_view.buttons, **bench.results.buttons}.items():
+        assert button.tooltip
+        assert button.description
+        assert f"hfta-button-{name}" in button._dom_classes
+    assert "hfta-workbench" in bench._dom_classes
+
+
+def test_the_default_needs_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    bench = Workbench()
+    assert bench.bar.status == "ready to train 3 variants"
+    assert not list(tmp_path.iterdir())  # planning leaves nothing on disk
+    bench.close()
