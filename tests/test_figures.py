@@ -16,6 +16,7 @@ from run_events import T0, cpu_sample, epoch_done, folded, learning, run_started
 from hfta_nb import colors, figures
 from hfta_nb import events as ev
 from hfta_nb.errors import HftaError
+from hfta_nb.figures import canvas
 from hfta_nb.history import History
 
 FEW = {"lr": [1e-3, 1e-2], "width": [8, 16]}
@@ -141,8 +142,8 @@ def test_names_are_drawn_letter_by_letter() -> None:
 
 
 def test_long_names_are_shortened() -> None:
-    assert len(figures.plain("x" * 500)) == 60
-    assert figures.plain("a$b") == r"a\$b"
+    assert len(canvas.plain("x" * 500)) == 60
+    assert canvas.plain("a$b") == r"a\$b"
 
 
 def test_utilization_has_fractions_and_memory_in_gib() -> None:

@@ -134,8 +134,11 @@ class Screen:
         script = """root => {
             const cell = root.closest('.jp-OutputArea-output') || root;
             const right = cell.getBoundingClientRect().right + 1;
-            const clipped = node => { for (let n = node.parentElement; n && n !== root.parentElement; n = n.parentElement)
-                if (getComputedStyle(n).overflowX !== 'visible') return true; return false; };
+            const clipped = node => {  // scrolls, or cuts off, within the Workbench
+                for (let n = node.parentElement; n && n !== root.parentElement; n = n.parentElement)
+                    if (getComputedStyle(n).overflowX !== 'visible') return true;
+                return false;
+            };
             return [...root.querySelectorAll('button, input, select, canvas, table, label')]
                 .filter(n => n.offsetParent && n.getBoundingClientRect().right > right && !clipped(n))
                 .map(n => `${n.tagName} ${n.className} ${n.textContent.slice(0, 40)}`);
@@ -144,5 +147,13 @@ class Screen:
         expect(self.root).to_be_visible()
 
     def picture(self, name: str) -> Path:
-        """Keep a picture of the Workbench."""
-        return self.notebook.screenshot(name, self.root)
+        """Keep a picture of the whole Workbench, however long it is: the window is made high enough for it."""
+        page = self.notebook.page
+        size = page.viewport_size or {"width": 1280, "height": 900}
+        box = self.root.bounding_box() or {"height": 0.0}
+        self.notebook.viewport(size["width"], size["height"] + int(box["height"]))
+        try:
+            self.root.scroll_into_view_if_needed()
+            return self.notebook.screenshot(name, self.root)
+        finally:
+            self.notebook.viewport(size["width"], size["height"])

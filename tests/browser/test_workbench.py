@@ -96,9 +96,7 @@ def test_what_is_typed_wrong_is_told_beside_its_field_and_the_keyboard_reaches_e
 def tab_to(screen: Screen, name: str) -> None:
     """Move the focus by Tab until it is on the button of this name; it must get there."""
     page = screen.notebook.page
-    here = (
-        "() => (document.activeElement.getAttribute('aria-label') || document.activeElement.textContent || '').trim()"
-    )
+    here = "(a => (a.getAttribute('aria-label') || a.textContent || '').trim())(document.activeElement)"
     for _ in range(60):
         if page.evaluate(here) == name:
             return

@@ -79,7 +79,7 @@ class RuleMode(TorchFunctionMode):
         rule = self.rules.get(func)
         context = self.context
         if rule is None or functorch.maybe_current_level() != context.level:  # a `vmap` of the model's own
-            if context.recording:
+            if context.recording and not function_name(func).startswith("__"):  # not reading an attribute
                 context.used.setdefault(function_name(func), "vmap")
             return func(*args, **(kwargs or {}))
         return rule(context, func, args, kwargs or {})

@@ -7,15 +7,14 @@ figure that says so.
 
 from __future__ import annotations
 
-import io
 import math
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hfta_nb import colors
 from hfta_nb import events as ev
 from hfta_nb.errors import HftaError
+from hfta_nb.figures.canvas import figure_of, plain
 from hfta_nb.history import Curve, History, Member
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def curves(
     Raises:
         HftaError: the run has no such metric, or `x_axis` is none of the three.
     """
-    figure = _figure(7.5, 4.5)
+    figure = figure_of(7.5, 4.5)
     _draw_curves(figure.add_subplot(), history, metric, color_by, x_axis, log_x, log_y, train, room=95)
     return figure
 
@@ -69,7 +68,7 @@ def utilization(history: History) -> Figure:
     Returns:
         A figure of 6 by 4.5 inches.
     """
-    figure = _figure(6.0, 4.5)
+    figure = figure_of(6.0, 4.5)
     _draw_utilization(figure.add_subplot(), history, room=75)
     return figure
 
@@ -86,7 +85,7 @@ def summary(history: History, metric: str | None = None, color_by: str | None = 
     Returns:
         A figure of 12.5 by 4.5 inches.
     """
-    figure = _figure(12.5, 4.5)
+    figure = figure_of(12.5, 4.5)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     chosen = metric or (history.run.monitor if history.run else "val_loss")
     _draw_curves(left, history, chosen, color_by, "epoch", False, log_y, True, room=95)
@@ -96,38 +95,6 @@ def summary(history: History, metric: str | None = None, color_by: str | None = 
         where = run.device_name or run.device
         title = f"{run.family} on {run.data}, {count} member{'s' * (count != 1)}, {where}: {history.state.lower()}"
         figure.suptitle(plain(title, 120), x=0.01, ha="left", fontsize=10, color=_INK)
-    return figure
-
-
-def png(figure: Figure, dpi: int = 110) -> bytes:
-    """The figure as the bytes of a PNG file.
-
-    Args:
-        figure: any of this module's.
-        dpi: pixels per inch.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        # A name in a script that the font lacks is drawn as boxes; that is no reason to fail or to print.
-        warnings.filterwarnings("ignore", message="Glyph")
-        FigureCanvasAgg(figure).print_figure(buffer, dpi=dpi, facecolor=figure.get_facecolor())
-    return buffer.getvalue()
-
-
-def plain(text: str, limit: int = 60) -> str:
-    """Text that matplotlib draws letter by letter: no mathtext, no line breaks, at most `limit` characters."""
-    flat = "".join(c if c.isprintable() else " " for c in text)
-    flat = flat if len(flat) <= limit else flat[: limit - 1] + "…"
-    return flat.replace("$", r"\$")
-
-
-def _figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), facecolor="white")
-    figure.set_layout_engine("constrained", w_pad=0.09, h_pad=0.09, wspace=0.04)
     return figure
 
 

@@ -1,0 +1,55 @@
+"""Figures that a notebook shows and a file holds, and text that is drawn as it stands."""
+
+from __future__ import annotations
+
+import functools
+import io
+import warnings
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def figure_of(width: float, height: float) -> Figure:
+    """An empty figure, in inches, that a notebook shows as a picture when it is a cell's value."""
+    figure = _kind()(figsize=(width, height), facecolor="white")
+    figure.set_layout_engine("constrained", w_pad=0.09, h_pad=0.09, wspace=0.04)
+    return figure
+
+
+@functools.cache
+def _kind() -> type[Figure]:
+    from matplotlib.figure import Figure
+
+    class NotebookFigure(Figure):
+        """IPython shows figures of pyplot only; this one brings its picture along."""
+
+        def _repr_png_(self) -> bytes:
+            return png(self)
+
+    return NotebookFigure
+
+
+def png(figure: Figure, dpi: int = 110) -> bytes:
+    """The figure as the bytes of a PNG file.
+
+    Args:
+        figure: any of this module's.
+        dpi: pixels per inch.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        # A name in a script that the font lacks is drawn as boxes; that is no reason to fail or to print.
+        warnings.filterwarnings("ignore", message="Glyph")
+        FigureCanvasAgg(figure).print_figure(buffer, dpi=dpi, facecolor=figure.get_facecolor())
+    return buffer.getvalue()
+
+
+def plain(text: str, limit: int = 60) -> str:
+    """Text that matplotlib draws letter by letter: no mathtext, no line breaks, at most `limit` characters."""
+    flat = "".join(c if c.isprintable() else " " for c in text)
+    flat = flat if len(flat) <= limit else flat[: limit - 1] + "…"
+    return flat.replace("$", r"\$")
