@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from pathlib import Path
 
 import nbconvert
@@ -13,7 +14,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 from .jupyter import Lab
-from .notebook import REPOSITORY, Notebook, pixels
+from .notebook import REPOSITORY, Notebook, artifacts, pixels
 from .polling import eventually
 from .screen import Screen
 
@@ -47,6 +48,7 @@ def test_from_run_all_to_a_model_taken_home(screen: Screen) -> None:
     leaderboard_sorts(screen)
     exports(screen)
     taken_home(screen)
+    saved_notebook_shows_it(screen)
     assert screen.notebook.faults() == []
 
 
@@ -63,16 +65,17 @@ def finished_by_itself(screen: Screen) -> None:
 
 
 def saved_notebook_shows_it(screen: Screen) -> None:
-    """The saved notebook, turned into HTML with no kernel and no widget, shows the curves and the table."""
-    path = screen.notebook.save()
-    saved = nbformat.read(path, as_version=4)
+    """The saved notebook, turned into HTML with no kernel and no widget, shows the last run's curves and table."""
+    run = str(screen.ask("wb.study.directory.name"))
+    eventually(lambda: run in json.dumps(screen.notebook.cells()), "the run's picture and table in the notebook")
+    saved = nbformat.read(screen.notebook.save(), as_version=4)
     html, _ = nbconvert.HTMLExporter().from_notebook_node(saved)
     body = html[html.index("<body") :]
-    assert body.count('src="data:image/png;base64,') >= 1
-    best = screen.ask("wb.study.best().variant.id")
-    assert f"#{best}" in body
+    assert 'src="data:image/png;base64,' in body
+    assert run in body
+    assert f"#{screen.ask('wb.study.best().variant.id')}" in body
     assert "Loading widget" not in body
-    (screen.notebook.screenshot("quickstart-before-html").parent / "quickstart-saved.html").write_text(html)
+    (artifacts() / f"quickstart-saved-{screen.state}.html").write_text(html)
 
 
 def grid_is_changed(screen: Screen) -> None:
