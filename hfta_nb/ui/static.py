@@ -7,6 +7,7 @@ would show nothing of a run. While the widget is alive, the style sheet hides bo
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 from hfta_nb.history import History
@@ -52,7 +53,13 @@ def _title(history: History) -> str:
         return ""
     reason = f" ({history.reason})" if history.reason else ""
     members = count(len(history.members), "member")
-    return f"{run.family} on {run.data}, {members}, {history.state.lower()}{reason}; saved in {run.directory}"
+    return f"{run.family} on {run.data}, {members}, {history.state.lower()}{reason}; saved in {_place(run.directory)}"
+
+
+def _place(directory: str) -> str:
+    """Where the run lies, as seen from here: a notebook may be read where the whole path means nothing."""
+    path = Path(directory)
+    return path.relative_to(Path.cwd()).as_posix() if path.is_relative_to(Path.cwd()) else directory
 
 
 def _aligned(head: list[str], rows: list[list[str]]) -> str:
@@ -103,5 +110,7 @@ def _publish(bundle: dict[str, Any], identity: str | None, update: bool) -> None
     shell = get_ipython()
     if shell is None:
         return
-    kwargs = {"display_id": identity} if identity else {}
+    kwargs: dict[str, Any] = {"display_id": identity} if identity else {}
+    if "image/png" in bundle:
+        kwargs["metadata"] = {"image/png": {"alt": bundle["text/plain"].strip("[]")}}
     display(bundle, raw=True, update=update, **kwargs)
