@@ -345,7 +345,7 @@ def test_closing_ends_listening(make: Make, runs: Runs) -> None:
     press(bench, "train")
     runs.begins(bench)
     bench.close()
-    assert runs.handle._callbacks == []
+    assert not runs.handle._subscribers
     bench.close()
 
 
