@@ -357,7 +357,7 @@ def test_closing_ends_listening(make: Make, runs: Runs) -> None:
     press(bench, "train")
     runs.begins(bench)
     bench.close()
-    assert runs.handle._subscribers == {}
+    assert not runs.handle._subscribers
     bench.close()
 
 
