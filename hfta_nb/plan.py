@@ -47,6 +47,18 @@ class Group:
         names = self.variants[0].config
         return tuple(n for n in names if len({show(v.config[n]) for v in self.variants}) > 1)
 
+    def row(self) -> dict[str, Any]:
+        """The group as a row of a table."""
+        return {
+            "array": self.index,
+            "members": len(self.variants),
+            "variants": [v.id for v in self.variants],
+            "fused_over": ", ".join(self.fused_over) or "-",
+            "split_because": self.reason or "-",
+            "parameters": self.parameters,
+            "memory_bytes": self.memory_bytes,
+        }
+
     def record(self) -> GroupRecord:
         strategy = "one after another" if self.serial else "fused"
         ids = tuple(v.id for v in self.variants)

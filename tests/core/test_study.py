@@ -381,5 +381,5 @@ def test_code_reproduces_the_study(finished: hfta.Study, tmp_path: Path) -> None
     scope = runpy.run_path(str(cell))
     twin = scope["study"]
     assert twin.grid == finished.grid
-    assert twin._options() == finished._options()
+    assert twin.options == finished.options
     assert math.isfinite(finished.best().metrics["val_loss"])

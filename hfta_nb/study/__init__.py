@@ -1,0 +1,6 @@
+"""A study: family, grid and data, wired to plan, training, store and telemetry. Headless."""
+
+from hfta_nb.study.result import Result
+from hfta_nb.study.study import Study
+
+__all__ = ["Result", "Study"]

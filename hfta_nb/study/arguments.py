@@ -1,0 +1,61 @@
+"""What a study is given, checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hfta_nb.data import Data
+from hfta_nb.errors import DeviceError, FamilyError, StudyError
+from hfta_nb.family import Family, family
+
+DTYPES = ("float32", "float64")
+
+
+def family_of(given: str | Family) -> Family:
+    if not isinstance(given, str | Family):
+        raise FamilyError("not a family", got=given, accepted="a name, or what @hfta_nb.family gives")
+    return given if isinstance(given, Family) else family(given)
+
+
+def positive(where: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise StudyError("not a positive whole number", where=where, got=value, accepted="1, 2, 3, ...")
+    return value
+
+
+def dtype_of(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise StudyError("unknown dtype", where="dtype", got=name, accepted=", ".join(DTYPES))
+    return getattr(torch, name)  # type: ignore[no-any-return]
+
+
+def device_of(name: str | None) -> torch.device:
+    if name is None:
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise DeviceError("unknown device", where="device", got=name, accepted="cpu, cuda, cuda:0, ...") from None
+    if device.type not in ("cpu", "cuda"):
+        raise DeviceError("not supported", where="device", got=name, accepted="cpu, cuda")
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        index = device.index or 0
+        if index >= count:
+            raise DeviceError("no such GPU", where="device", got=name, accepted=f"{count} found", remedy="use cpu")
+        return torch.device("cuda", index)
+    return device
+
+
+def monitor_of(family: Family, data: Data, name: str | None) -> tuple[str, bool]:
+    """The metric that decides which epoch is best, and whether more of it is better."""
+    metrics = family.metrics_for(data)
+    if name is None:
+        first = next(iter(metrics), None)
+        name = f"val_{first}" if first and metrics[first].maximize else "val_loss"
+    known = {"val_loss": False, **{f"val_{n}": m.maximize for n, m in metrics.items()}}
+    if name not in known:
+        raise StudyError("unknown metric", where="monitor", got=name, accepted=", ".join(known))
+    return name, known[name]

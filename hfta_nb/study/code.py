@@ -1,0 +1,49 @@
+"""Python source that reproduces a study, or takes a member home."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING
+
+from hfta_nb import data as datasets
+
+if TYPE_CHECKING:
+    from hfta_nb.study.result import Result
+    from hfta_nb.study.study import Study
+
+
+def built_in_names() -> list[str]:
+    from hfta_nb.families import BUILT_IN
+
+    return [f.name for f in BUILT_IN]
+
+
+def of_study(study: Study) -> str:
+    """Python source of a cell that reproduces the study."""
+    own = study.family.name not in built_in_names()
+    named = study.data.name in datasets.names()
+    lines = ["import hfta_nb as hfta", ""]
+    if own:
+        lines += [f"# the family {study.family.name!r} must be defined in this notebook", ""]
+    if not named:
+        lines += [f"# data: {study.data.name!r}, as hfta.data.from_tensors(x, y)", ""]
+    lines.append("study = hfta.Study(")
+    lines.append(f"    {study.family.name!r},")
+    lines.append("    {" + ", ".join(f"{k!r}: {list(v)!r}" for k, v in study.grid.axes.items()) + "},")
+    lines.append(f"    {study.data.name!r}," if named else "    data,")
+    for name, value in study.options.items():
+        default = inspect.signature(type(study)).parameters.get(name)
+        if default is None or value != default.default:
+            lines.append(f"    {name}={value!r},")
+    lines += [")", "for event in study.run():", "    pass", "study.results()"]
+    return "\n".join(lines) + "\n"
+
+
+def of_result(result: Result) -> str:
+    """Python source that loads a member in another notebook."""
+    study = result.study
+    own = "" if study.family.name in built_in_names() else f", family={study.family.name}"
+    return (
+        "import hfta_nb as hfta\n\n"
+        f"model = hfta.Study.load({str(study.directory)!r}{own}).member({result.variant.id}).module()\n"
+    )

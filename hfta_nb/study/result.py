@@ -1,0 +1,68 @@
+"""What came of one variant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from hfta_nb.errors import StoreError
+from hfta_nb.grid import Variant, show
+from hfta_nb.study import code
+
+if TYPE_CHECKING:
+    from hfta_nb.study.study import Study
+
+
+class Result:
+    """What came of one variant.
+
+    Attributes:
+        study: it is part of.
+        variant: its number, configuration and seed.
+    """
+
+    def __init__(self, study: Study, variant: Variant) -> None:
+        self.study, self.variant = study, variant
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Its value on each axis of the grid."""
+        return dict(self.variant.config)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Every metric at its best epoch."""
+        member = self.study.history.members.get(self.variant.id)
+        return {m: member.at_best(m) for m in self.study.metrics} if member else {}
+
+    def module(self) -> nn.Module:
+        """Its best weights in a plain module, in eval mode: nothing of hfta_nb in it.
+
+        Raises:
+            StoreError: no weights were saved (yet).
+        """
+        study = self.study
+        group, index = next(
+            (g, i) for g in study.plan_groups for i, v in enumerate(g.variants) if v.id == self.variant.id
+        )
+        weights = study.store.read_weights(self.variant.id)
+        with torch.random.fork_rng(devices=[]):
+            module = study.family.build(**group.arguments[index]).to(study.dtype)
+        try:
+            module.load_state_dict(weights)
+        except RuntimeError as error:
+            raise StoreError(
+                f"the saved weights don't fit the family ({error})",
+                where=str(study.store.weights_path(self.variant.id)),
+            ) from error
+        return module.eval()
+
+    def to_code(self) -> str:
+        """Python source that loads it in another notebook."""
+        return code.of_result(self)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{k} {show(v)}" for k, v in self.metrics.items() if k.startswith("val_"))
+        return f"Result({self.variant.label}; {shown or 'not trained yet'})"
