@@ -154,6 +154,8 @@ class LiveState:
                     self._point(variant, name, event.epoch, event.step, value, event.time_s)
         elif isinstance(event, ev.MemberChanged):
             self._changed.add(event.variant)
+        elif isinstance(event, ev.RunChanged) and event.state == ev.FAILED:
+            self._changed |= self.history.members.keys()  # they failed with it
 
     def _point(self, variant: int, name: str, epoch: float, step: int, value: float, time_s: float) -> None:
         member = self.history.members[variant]
