@@ -5,7 +5,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 NOTEBOOK := notebooks/01_quickstart.ipynb
-CODE := $(wildcard hfta_nb tests benchmarks notebooks tools)
+CODE := $(wildcard hfta_nb tests benchmarks notebooks .ci)
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 NBVAL := --nbval --nbval-cell-timeout=120 $(addprefix --nbval-sanitize-with=,$(wildcard notebooks/sanitize.cfg))
 PYTEST_ARGS ?=
@@ -44,10 +44,10 @@ format: venv ## put the code into ruff's format and mend what it can
 	$(BIN)/ruff check --fix $(CODE)
 
 lock: ## resolve the newest versions that pyproject.toml allows and write requirements.lock
-	python=$$(bash tools/venv.sh --python) && $$python tools/lock.py
+	python=$$(bash .ci/venv.sh --python) && $$python .ci/lock.py
 
 venv: ## create .venv at the locked versions; does nothing where that is done
-	@bash tools/venv.sh $(VENV)
+	@bash .ci/venv.sh $(VENV)
 
 clean: ## remove .venv and everything that a tool left behind
 	rm -rf $(VENV) build dist htmlcov artifacts .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis

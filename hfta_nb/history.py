@@ -145,6 +145,9 @@ class History:
     def _run_started(self, event: ev.RunStarted) -> None:
         kept = self.members if event.resumed else {}
         self.run = event
+        for member in kept.values():
+            if member.state == ev.FAILED:  # it failed with the run, and goes on with it
+                member.state, member.reason = ev.WAITING, ""
         self.state, self.reason, self.detail, self.phase = ev.RUNNING, "", "", ""
         self.members = {v.id: kept.get(v.id) or Member(v.id, v.config, v.seed) for v in event.variants}
 
@@ -186,6 +189,10 @@ class History:
         elif self.pauses and self.pauses[-1][1] is None:
             self.pauses[-1] = (self.pauses[-1][0], event.time_s)
         self.state, self.reason, self.detail = event.state, event.reason, event.detail
+        if event.state == ev.FAILED:
+            for member in self.members.values():
+                if member.state not in ev.FINAL_STATES:
+                    member.state, member.reason = ev.FAILED, "the run failed"
 
     def _device_sampled(self, event: ev.DeviceSampled) -> None:
         self.samples.append(event)

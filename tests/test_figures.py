@@ -16,6 +16,7 @@ from run_events import T0, cpu_sample, epoch_done, folded, learning, run_started
 from hfta_nb import colors, figures
 from hfta_nb import events as ev
 from hfta_nb.errors import HftaError
+from hfta_nb.figures import canvas
 from hfta_nb.history import History
 
 FEW = {"lr": [1e-3, 1e-2], "width": [8, 16]}

@@ -1,4 +1,4 @@
-"""`tools/venv.sh`, which `make lab` and `make test` call first: what it does, what it leaves alone, what it says.
+"""`.ci/venv.sh`, which `make lab` and `make test` call first: what it does, what it leaves alone, what it says.
 
 The interpreter is a stand-in that writes down what it is asked and makes no environment that could be used: nothing is
 downloaded, and installing anything twice would be seen.
@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 STAND_IN = """#!/bin/sh
-# Answers what tools/venv.sh asks of an interpreter.
+# Answers what .ci/venv.sh asks of an interpreter.
 case "$*" in
     *"import pip"* | *"sys.version_info[:2] <="*) exit {supported} ;;
     *"import venv, ensurepip"*) exit {ensurepip} ;;
@@ -33,8 +33,8 @@ class Project:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "tools").mkdir()
-        for name in ("tools/venv.sh", "requirements.lock", "pyproject.toml"):
+        (folder / ".ci").mkdir()
+        for name in (".ci/venv.sh", "requirements.lock", "pyproject.toml"):
             shutil.copy(ROOT / name, folder / name)
         self.path = folder / "path"
         self.path.mkdir()
@@ -51,7 +51,7 @@ class Project:
 
     def set_up(self, **variables: str) -> subprocess.CompletedProcess[str]:
         environment = {"PATH": str(self.path), "LOG": str(self.folder / "log"), **variables}
-        script = ["bash", str(self.folder / "tools" / "venv.sh"), ".venv"]
+        script = ["bash", str(self.folder / ".ci" / "venv.sh"), ".venv"]
         return subprocess.run(script, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
     def calls(self) -> list[str]:

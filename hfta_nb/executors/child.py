@@ -31,8 +31,12 @@ UNSENT = 10_000
 library reads nothing meanwhile."""
 
 
-def main() -> NoReturn:
-    """Serve until the standard input ends."""
+def main(kernel: int) -> NoReturn:
+    """Serve until the standard input ends.
+
+    Args:
+        kernel: id of the process that started this one.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt of the kernel is sent to the whole process group
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -40,8 +44,10 @@ def main() -> NoReturn:
     inbox, outbox = _private_pipes()
     jobs: queue.SimpleQueue[tuple[frames.Message, bytes]] = queue.SimpleQueue()
     controls: dict[int, Control] = {}
-    threading.Thread(target=_listen, args=(inbox, jobs, controls), name="hfta_nb listener", daemon=True).start()
+    threading.Thread(target=_listen, args=(inbox, kernel, jobs, controls), name="hfta_nb listener", daemon=True).start()
     _import_torch()
+    if jobs.empty():
+        _warm_up()
     sender = frames.Sender(outbox, "hfta_nb sender", UNSENT)
     while True:
         message, payload = jobs.get()
@@ -95,11 +101,13 @@ def _open_outputs() -> None:
         setattr(sys, f"__{name}__", stream)
 
 
-def _listen(inbox: int, jobs: queue.SimpleQueue[tuple[frames.Message, bytes]], controls: dict[int, Control]) -> None:
+def _listen(
+    inbox: int, kernel: int, jobs: queue.SimpleQueue[tuple[frames.Message, bytes]], controls: dict[int, Control]
+) -> None:
     """Take in jobs and requests until there is nobody left to send any; then end the process."""
     code = _BROKEN_PIPE
     try:
-        parent = os.getppid()
+        parent = _parent(kernel)
         unpacker = frames.Unpacker()
         while data := _read(inbox, parent):
             for message, payload in unpacker.feed(data):
@@ -113,6 +121,21 @@ def _listen(inbox: int, jobs: queue.SimpleQueue[tuple[frames.Message, bytes]], c
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _parent(kernel: int) -> int:
+    """The process to live as long as: the kernel, or a wrapper around the interpreter that the kernel started.
+
+    0 where the kernel was gone before this process could look.
+    """
+    parent = os.getppid()
+    if parent == kernel:
+        return parent
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        return parent if psutil.Process(kernel).status() != psutil.STATUS_ZOMBIE else 0
+    return 0
 
 
 def _read(inbox: int, parent: int) -> bytes:
@@ -132,6 +155,19 @@ def _import_torch() -> None:
     import hfta_nb.study  # noqa: F401
 
     # What is there now stays: the garbage collector need not look at it again (a sixth of a second each time).
+    gc.collect()
+    gc.freeze()
+
+
+def _warm_up() -> None:
+    """Have torch import what it leaves until a first fused step: 500 modules, a second or more."""
+    import torch
+
+    def loss(weight: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(torch.zeros(1, 3) @ weight, torch.zeros(1, dtype=torch.long))
+
+    with contextlib.suppress(Exception):
+        torch.func.vmap(torch.func.grad(loss))(torch.zeros(2, 3, 2))
     gc.collect()
     gc.freeze()
 

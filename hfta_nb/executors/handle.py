@@ -46,7 +46,6 @@ class RunHandle:
         self._subscribers: dict[object, Callback] = {}
         self._ended = threading.Event()
         self._delivering: int | None = None
-        self._closed = False
 
     @property
     def state(self) -> str:
@@ -116,7 +115,6 @@ class RunHandle:
         """
         if self.ended:
             return
-        self._closed = True
         self.control.stop()
         self.wait(grace_s)
         if not self.ended:
@@ -127,11 +125,6 @@ class RunHandle:
         return f"RunHandle(state={self._state!r})"
 
     # For the executors.
-
-    @property
-    def closed(self) -> bool:
-        """Whether its owner wanted it ended."""
-        return self._closed
 
     def receive(self, event: Event) -> None:
         """Take in an event of the run, and pass it on."""

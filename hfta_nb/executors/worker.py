@@ -24,10 +24,14 @@ COMMAND = (sys.executable, "-P", "-m", "hfta_nb.executors.worker_main")
 """-P: a file beside the notebook named like a module of Python's own must not keep the worker from starting."""
 
 LIBRARY_SETTINGS = (
-    *("CUDA_", "CUBLAS_", "NVIDIA_", "OMP_", "GOMP_", "KMP_", "MKL_"),
-    *("TORCH", "PYTORCH_", "LD_", "HFTA_NB_"),
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG"),
+    *("NVIDIA_TF32_OVERRIDE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "LD_LIBRARY_PATH", cores.OVERRIDE),
 )
-"""Beginnings of environment variables that libraries read once: a worker started with others is of no use."""
+"""Environment variables that people set in a cell and libraries read once: a worker started with others is of no use.
+
+Named one by one: scikit-learn and torch set some of their own when they are imported, which must cost no warm worker.
+"""
 
 _DRAIN_S = 2.0
 _CHUNK_BYTES = 1 << 16
@@ -64,6 +68,7 @@ class Worker:
                 pipe.close()
         self._sender = frames.Sender(to, f"hfta_nb to worker {self.pid}")
         self._fault: Exception | None = None
+        self._killed = False
         self._reader = self._thread("events", self._read_events, events)
         self._log_reader = self._thread("log", self._read_log, printed)
         self._thread("exit", self._wait_for_exit)
@@ -98,7 +103,8 @@ class Worker:
         return handle
 
     def kill(self) -> None:
-        """End the process at once."""
+        """End the process at once, because somebody wanted that; a run that was still on has then been stopped."""
+        self._killed = True
         self._process.kill()
 
     def reap(self, timeout_s: float) -> None:
@@ -116,7 +122,7 @@ class Worker:
                 self._take(message)
         except Exception as error:  # it speaks another language: better no worker than one that nobody hears
             self._fault = error
-            self.kill()
+            self._process.kill()
         finally:
             os.close(file)
 
@@ -153,7 +159,7 @@ class Worker:
             handle, self._handle = self._handle, None
         if handle is None:
             return
-        if handle.closed:
+        if self._killed:
             handle.finish(ev.RunChanged(time.time(), ev.STOPPED, "the run was closed"))
             return
         words = in_words(code) if self._fault is None else f"sent what can't be read ({self._fault})"
@@ -198,21 +204,28 @@ def _spawn(own: dict[str, str]) -> subprocess.Popen[bytes]:
     masks = hasattr(signal, "pthread_sigmask")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if masks else set()
     try:
-        return subprocess.Popen(
-            COMMAND,
+        process = subprocess.Popen(
+            (*COMMAND, str(os.getpid())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,
             bufsize=0,
         )
+    except OSError as error:
+        raise WorkerError(
+            f"the worker process can't be started ({error})",
+            where=sys.executable,
+            remedy='free memory or files, or run in this process with kind="inline"',
+        ) from error
     finally:
         if masks:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return process
 
 
 def _settings() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith(LIBRARY_SETTINGS)}
+    return {name: os.environ[name] for name in LIBRARY_SETTINGS if name in os.environ}
 
 
 def _modified(file: str) -> int:

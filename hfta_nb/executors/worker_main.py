@@ -1,8 +1,10 @@
-"""What a worker process runs: ``python -m hfta_nb.executors.worker_main``. Not for import."""
+"""What a worker process runs: ``python -m hfta_nb.executors.worker_main PID``, with the kernel's. Not for import."""
 
 from __future__ import annotations
+
+import sys
 
 from hfta_nb.executors.child import main
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))

@@ -52,10 +52,7 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
         self.leaderboard = Leaderboard(asked)
         self.code_box = CodeBox()
         self.note = words("hfta-note")
-        self.buttons = {
-            name: button(text, hint, f"hfta-button-{name}").add_class("hfta-press")
-            for name, (text, hint) in _BUTTONS.items()
-        }
+        self.buttons = {name: button(text, hint, f"hfta-button-{name}") for name, (text, hint) in _BUTTONS.items()}
         for name, made in self.buttons.items():
             made.on_click(lambda _, name=name: pressed(name))
         tools = ipywidgets.HBox([*self.buttons.values(), self.note]).add_class("hfta-results-tools")

@@ -156,9 +156,9 @@ class Session:
                     tell([done[i] for i in chosen])
 
         self._stop_checking()
-        self._stop_checking = handle.subscribe(heard)
-        with handle.lock:  # what came before the subscription
+        with handle.lock:  # so that nothing is missed between the two
             early = [m.check for m in handle.history.members.values() if m.check is not None]
+            self._stop_checking = handle.subscribe(heard)
         for event in early:
             heard(event)
         return handle
@@ -186,17 +186,16 @@ class Session:
 
     def _follow(self, handle: Any) -> None:
         self.history = handle.history
-        self._follower = Follower(handle, self._heard, self._screen.refresh, self._later)
+        with handle.lock:  # what came before the subscription is in the history alone, and nothing is in both
+            self._follower = Follower(handle, self._heard, self._screen.refresh, self._later)
+            begun, state, training = handle.state, self.history.state, self.history.phase == "training"
+            run, reason, detail = self.history.run, self.history.reason, self.history.detail
         self._screen.attach(handle)
-        # What came before the subscription is in the history alone.
-        with handle.lock:
-            state, training = handle.history.state, handle.history.phase == "training"
-            run, reason, detail = handle.history.run, handle.history.reason, handle.history.detail
         if run is not None:
             self._screen.run_began(run)
-        if state in ev.FINAL_STATES and handle.ended:
+        if handle.ended:
             self._heard(ev.RunChanged(time.time(), state, reason, detail))
-        elif training and state == ev.RUNNING:
+        elif begun != ev.WAITING and training and state == ev.RUNNING:  # else it tells of the run that is carried on
             self._signal("began")
         self._screen.refresh()
 

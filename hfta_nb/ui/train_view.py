@@ -14,6 +14,9 @@ from hfta_nb.ui.machine import AT_REST, BUTTONS, ENDED, Phase, why_not
 from hfta_nb.ui.parts import Progress, button, words
 from hfta_nb.ui.text import clock, count, escape, number, rate, shorten
 
+SETTLED_S = 2.0
+"""After so much training the rate says something about the time left."""
+
 _TOOLTIPS = {
     "train": "Train all variants in a process of their own",
     "pause": "Halt between two steps; everything is kept",
@@ -50,8 +53,13 @@ def progress_text(history: History, phase: Phase) -> str:
     groups = len(history.groups)
     array = f"array {now.group + 1} of {groups}, " if groups > 1 and phase is not Phase.FINISHED else ""
     epoch = min(run.epochs, math.floor(now.epochs_done) + (now.epochs_done < run.epochs and phase not in ENDED))
-    left = "" if phase in ENDED else f", {clock(now.remaining_s)} left"
+    left = "" if phase in ENDED else f", {_remaining(now)}"
     return f"{array}epoch {epoch}/{run.epochs}, {clock(now.elapsed_s)}{left}"
+
+
+def _remaining(now: ev.StepsDone) -> str:
+    # The first steps are slow, and a number that is wrong by a factor of a hundred is worse than none.
+    return "estimating" if now.elapsed_s < SETTLED_S else f"{clock(now.remaining_s)} left"
 
 
 def details(history: History, phase: Phase) -> list[str]:
@@ -84,25 +92,25 @@ class TrainView(ipywidgets.VBox):  # type: ignore[misc]
     """
 
     def __init__(self, pressed: Callable[[str], None]) -> None:
-        self.buttons = {
-            name: button(name.capitalize(), _TOOLTIPS[name], f"hfta-button-{name}").add_class("hfta-press")
-            for name in BUTTONS
-        }
+        self.buttons = {name: button(name.capitalize(), _TOOLTIPS[name], f"hfta-button-{name}") for name in BUTTONS}
         for name, made in self.buttons.items():
             made.on_click(lambda _, name=name: pressed(name))
         self.progress = Progress()
         self.question = words("hfta-question")
-        yes = button("Start a new run", "The earlier run stays on disk", "hfta-button-confirm").add_class("hfta-press")
-        no = button("Keep this one", "Change nothing", "hfta-button-cancel").add_class("hfta-press")
+        yes = button("Start a new run", "The earlier run stays on disk", "hfta-button-confirm")
+        no = button("Keep this one", "Change nothing", "hfta-button-cancel")
         yes.on_click(lambda _: pressed("confirm"))
         no.on_click(lambda _: self.ask(""))
         self.confirm_box = ipywidgets.HBox([self.question, yes, no]).add_class("hfta-confirm")
         self.failure = words("hfta-failure")
-        retry = button("Retry", "Start the same sweep anew, from the beginning", "hfta-button-retry").add_class(
-            "hfta-press"
-        )
+        retry = button("Retry", "Start the same sweep anew, from the beginning", "hfta-button-retry")
         retry.on_click(lambda _: pressed("retry"))
-        self.failure_box = ipywidgets.VBox([self.failure, ipywidgets.HBox([retry])]).add_class("hfta-failed")
+        self.carry_on = button(
+            "Resume from checkpoint", "Carry on from where it was last saved", "hfta-button-carry-on"
+        )
+        self.carry_on.on_click(lambda _: pressed("resume"))
+        ways = ipywidgets.HBox([self.carry_on, retry]).add_class("hfta-ways")
+        self.failure_box = ipywidgets.VBox([self.failure, ways]).add_class("hfta-failed")
         row = ipywidgets.HBox([*self.buttons.values(), self.progress.add_class("hfta-progress")]).add_class(
             "hfta-train-row"
         )
@@ -123,14 +131,13 @@ class TrainView(ipywidgets.VBox):  # type: ignore[misc]
         self.question.value = f'<span role="alert">{escape(question)}</span>' if question else ""
         self.confirm_box.layout.display = "" if question else "none"
 
-    def fail(self, reason: str, detail: str, remedy: str = "") -> None:
-        """Show why the run failed, and what to do; nothing where there is no reason."""
+    def fail(self, reason: str, detail: str, resumable: bool = False) -> None:
+        """Show why the run failed, and buttons for what to do; nothing where there is no reason."""
         parts = [f'<div role="alert"><strong>The run failed.</strong> {escape(shorten(reason, 1000))}</div>']
-        if remedy:
-            parts.append(f'<div class="hfta-remedy">{escape(remedy)}</div>')
         if detail:
             parts.append(f"<details><summary>Details</summary><pre>{escape(detail[-6000:])}</pre></details>")
         self.failure.value = "".join(parts) if reason else ""
+        self.carry_on.layout.display = "" if resumable else "none"
         self.failure_box.layout.display = "" if reason else "none"
 
     def enable(self, phase: Phase, problem: str, checkpoint: bool) -> None:

@@ -185,8 +185,8 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             study = self._planner.fresh()
             self._clear()
             self._session.start(study)
-            while wait and not self.handle.ended:
-                self.handle.wait(0.2)
+            if wait:
+                self.handle.wait()  # in the end everybody who listens has seen the last event
         finally:
             self._waiting = False
         if wait:
@@ -311,9 +311,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self._say(f"starting: {what}", "busy")
 
     def failed(self, reason: str, detail: str) -> None:
-        resumable = self._session.has_checkpoint
-        remedy = "Resume carries on from the last checkpoint; Retry starts anew." if resumable else "Retry starts anew."
-        self.train_view.fail(reason or "no reason was given", detail, remedy)
+        self.train_view.fail(reason or "no reason was given", detail, self._session.has_checkpoint)
 
     def ended(self) -> None:
         if not self._waiting:

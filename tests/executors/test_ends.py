@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
 from hfta_nb import events as ev
 from hfta_nb import executors
+from hfta_nb.errors import WorkerError
 from hfta_nb.executors import pool, worker
 from tests.executors.fakes import Fake
 from tests.executors.watching import DEADLINE_S, collected, ended, gone, run, until
 
-LIGHT = "from hfta_nb.executors import child; child._import_torch = lambda: None; child.main()"
+ROOT = Path(__file__).resolve().parents[2]
+LIGHT = """
+import sys
+from hfta_nb.executors import child
+child._import_torch = child._warm_up = lambda: None
+child.main(int(sys.argv[1]))
+"""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -145,12 +154,47 @@ def test_a_study_that_can_not_be_rebuilt_is_told() -> None:
     assert run(Fake())[0].pid == handle.pid
 
 
+ORPHAN = f"""
+import os, sys, time
+from hfta_nb import executors
+from hfta_nb.executors import worker
+from tests.executors.fakes import Fake
+worker.COMMAND = (sys.executable, "-P", "-c", {LIGHT!r})
+run = executors.start(Fake("spin"))
+child = os.fork()
+if not child:
+    time.sleep(100)
+print(run.pid, child, flush=True)
+run.wait()
+"""
+"""Stands for a kernel that has forked a process, which holds all its pipes."""
+
+
+def test_a_worker_goes_with_its_kernel_although_a_fork_of_that_holds_the_pipe() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", ORPHAN]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as kernel:
+        assert kernel.stdout is not None
+        pid, child = map(int, kernel.stdout.readline().split())
+        kernel.kill()
+        try:
+            until(lambda: gone(pid), "the worker to end")
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_process_that_can_not_be_made_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    executors.close_all()
+    monkeypatch.setattr(worker, "COMMAND", ("/nowhere/python",))
+    with pytest.raises(WorkerError, match="can't be started"):
+        executors.start(Fake())
+
+
 def test_nothing_of_a_run_is_left_when_all_are_closed() -> None:
     handle = executors.start(Fake("spin"))
     events = collected(handle)
     until(lambda: handle.state == ev.RUNNING, "the first event")
     executors.close_all()
-    assert handle.wait(DEADLINE_S) == ev.FAILED
+    assert handle.wait(DEADLINE_S) == ev.STOPPED
     assert events
     assert gone(handle.pid)
     mine = {p.pid for p in psutil.Process().children() if "worker_main" in " ".join(p.cmdline())}

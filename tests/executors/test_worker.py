@@ -76,6 +76,7 @@ def test_surroundings_are_those_of_the_kernel_when_it_starts_the_run(
     assert (before["torch"], before["omp"]) == (executors.threads(), str(executors.threads()))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OWN_VARIABLE", "set")
+    monkeypatch.setenv("KMP_INIT_AT_FORK", "FALSE")  # which scikit-learn sets when it is imported
     monkeypatch.syspath_prepend("/nowhere/at/all")
     after = told()
     assert after["pid"] == before["pid"]

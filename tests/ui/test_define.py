@@ -175,7 +175,7 @@ def test_a_family_defined_in_a_cell_joins_the_list(make: Make, own_families: Non
     assert [r.name for r in bench.define.rows] == ["lr", "width"]  # cnn has no such axis
 
     @hfta.family(data=["digits"])
-    def small(depth: int = 1, in_features: int = 64, num_classes: int = 10) -> nn.Module:  # the cell is run again
+    def small(depth: int = 1, in_features: int = 64, num_classes: int = 10) -> nn.Module:  # noqa: F811 (the cell is run again)
         return nn.Linear(in_features, num_classes)
 
     bench.define.family_field.value = "small"

@@ -62,7 +62,8 @@ def test_a_whole_life() -> None:
     for signal in steps.split():
         phase = after(phase, signal)
         seen.append(phase)
-    assert [str(p) for p in seen] == ["starting", "running", "pausing", "paused", "resuming", "running", "stopping", "stopped", "starting", "running", "failed", "starting", "running", "finished", "starting"]
+    wanted = "starting running pausing paused resuming running stopping stopped starting running failed"
+    assert " ".join(map(str, seen)) == f"{wanted} starting running finished starting"
 
 
 def test_what_leads_nowhere_changes_nothing() -> None:

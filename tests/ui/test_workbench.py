@@ -102,6 +102,15 @@ def test_numbers_while_it_runs(make: Make, runs: Runs, clock: Clock) -> None:
     assert facts["state"] == "running"
 
 
+def test_the_time_left_is_no_guess(make: Make, runs: Runs, clock: Clock) -> None:
+    bench = make()
+    press(bench, "train")
+    runs.begins(bench)
+    clock.now += 1
+    runs.happens(ev.StepsDone(2.0, 0, 1, 92, 0.01, 24.0, 0.3, 494_033.0, (0, 1), (0.5, 0.5)))
+    assert bench.train_view.progress.facts["text"] == "epoch 1/4, 0:00, estimating"
+
+
 def test_a_second_train_asks_and_the_first_run_stays(make: Make, runs: Runs) -> None:
     bench = make()
     press(bench, "train")
@@ -152,10 +161,11 @@ def test_a_failed_run_says_why_and_what_to_do(make: Make, runs: Runs) -> None:
     assert bench.state == "failed"
     assert "&lt;b&gt;out of memory" in bench.train_view.failure.value
     assert "<script>" not in bench.train_view.failure.value
-    assert "Retry starts anew" in bench.train_view.failure.value
     assert bench.bar.level == "bad"
-    assert "2 running" not in bench.train_view.progress.facts["text"]
-    retry = bench.train_view.failure_box.children[1].children[0]
+    assert bench.train_view.progress.facts["details"] == ["2 failed"]  # nobody is running any more
+    assert {row["state"] for row in bench.leaderboard.table["rows"]} == {ev.FAILED}
+    carry_on, retry = bench.train_view.failure_box.children[1].children
+    assert carry_on.layout.display == "none"  # nothing was saved
     retry.click()  # without asking: nothing is lost by it
     assert len(runs.started) == 2
     assert bench.state == "starting"
@@ -274,7 +284,7 @@ def test_two_workbenches_are_independent(make: Make, runs: Runs) -> None:
     runs.begins(two)  # the last that was started
     assert (one.state, two.state) == ("starting", "running")
     press(two, "stop")
-    second.deliver(ev.RunChanged(9.0, ev.STOPPED))
+    second.finish(ev.RunChanged(9.0, ev.STOPPED))
     assert (one.state, two.state) == ("starting", "stopped")
     assert not first.ended
     assert one.study.directory != two.study.directory
@@ -345,7 +355,7 @@ def test_closing_ends_listening(make: Make, runs: Runs) -> None:
     press(bench, "train")
     runs.begins(bench)
     bench.close()
-    assert runs.handle._callbacks == []
+    assert runs.handle._subscribers == {}
     bench.close()
 
 

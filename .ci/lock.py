@@ -5,8 +5,8 @@ metadata of what was installed, from the project's own requirements down, once f
 the lock has to serve. So it also finds what is needed elsewhere only (appnope on macOS, say), and leaves out
 what the machine's own build of torch happens to pull in (the CUDA libraries): torch asks for those itself.
 
-Usage: python tools/lock.py            (through `make lock`)
-       python tools/lock.py --installed   (pins what this interpreter has, resolves nothing)
+Usage: python .ci/lock.py            (through `make lock`)
+       python .ci/lock.py --installed   (pins what this interpreter has, resolves nothing)
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Creates a virtual environment at the versions of requirements.lock, with the project itself installed editable.
 #
-# Usage: tools/venv.sh .venv       create it, or bring it up to date; does nothing where that is done
-#        tools/venv.sh --python    print the interpreter that would be used
+# Usage: .ci/venv.sh .venv       create it, or bring it up to date; does nothing where that is done
+#        .ci/venv.sh --python    print the interpreter that would be used
 #
 # PYTHON names an interpreter; without it the first suitable one on the path is taken.
 set -euo pipefail
@@ -44,7 +44,7 @@ if [ "${1:-}" = --python ]; then
     exit
 fi
 
-venv=${1:?usage: tools/venv.sh FOLDER}
+venv=${1:?usage: .ci/venv.sh FOLDER}
 # What is installed is told by the content of these two files, so a branch with another lock brings the
 # environment up to date and one with the same lock doesn't, whatever the files' dates say.
 stamp=$venv/installed-$(cat requirements.lock pyproject.toml | cksum | tr ' ' '-')

@@ -1,0 +1,184 @@
+"""leaderboard.js on its own in a real Chromium: a page with as much of a widget's model as it uses, and no Jupyter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from front_end import open_page
+from run_events import folded, whole_run
+
+from hfta_nb import events as ev
+from hfta_nb.ui.leaderboard import table_of
+from hfta_nb.ui.parts import source
+
+pytestmark = pytest.mark.browser
+
+EVIL = "<img src=x onerror=\"document.title='run'\">"
+MODEL = """
+async ({ esm, css, traits }) => {
+  const style = document.createElement("style");
+  style.textContent = css;
+  document.head.append(style);
+  const listeners = {};
+  window.model = {
+    sent: [],
+    get: (name) => traits[name],
+    set(name, value) { traits[name] = value; (listeners["change:" + name] ?? []).forEach((f) => f()); },
+    save_changes() {},
+    send: (message) => model.sent.push(message),
+    on: (name, f) => (listeners[name] ??= []).push(f),
+    off: (name, f) => { listeners[name] = (listeners[name] ?? []).filter((g) => g !== f); },
+  };
+  const module = await import(URL.createObjectURL(new Blob([esm], { type: "text/javascript" })));
+  const root = document.getElementById("root");
+  root.className = "hfta-workbench";
+  module.default.render({ model, el: root });
+}
+"""
+
+
+def table(axes: dict[str, Any], state: str = ev.RUNNING) -> dict[str, Any]:
+    """The leaderboard of a made-up run in which member 1 diverges; the best is the one that learnt most."""
+    history = folded(list(whole_run(axes, epochs=10)))
+    for member in history.members.values():
+        losses = [v for v in member.curves["val_loss"].values if v == v]
+        member.best_epoch, member.best_value = member.curves["val_loss"].values.index(min(losses)) + 1, min(losses)
+    history.state = state
+    return table_of(history)
+
+
+@pytest.fixture
+def opened(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens pages with a leaderboard; in the end none of them may have had an error."""
+    pages = []
+
+    def make(shown: dict[str, Any], **traits: Any) -> Any:
+        page = open_page(browser)
+        pages.append(page)
+        defaults = {"selected": [], "sort_by": "rank", "descending": False, "query": ""}
+        arguments = {"esm": source("leaderboard.js"), "css": source("style.css")}
+        page.evaluate(MODEL, arguments | {"traits": {"table": shown, **defaults, **traits}})
+        return page
+
+    yield make
+    errors = [error for page in pages for error in page.errors]
+    for page in pages:
+        page.close()
+    assert errors == []
+
+
+def order(page: Any) -> list[int]:
+    return [int(i) for i in page.eval_on_selector_all("tbody tr", "rows => rows.map(r => r.dataset.member)")]
+
+
+def trait(page: Any, name: str) -> Any:
+    return page.evaluate("name => model.get(name)", name)
+
+
+AXES = {"lr": [1e-3, 1e-2], "act": ["relu", EVIL]}
+
+
+def test_rows_are_sorted_by_their_heads(opened: Callable[..., Any]) -> None:
+    shown = table(AXES)
+    page = opened(shown)
+    assert order(page) == [row["id"] for row in shown["rows"]]
+    head = page.locator("th[data-key='member']")
+    head.get_by_role("button").click()
+    assert order(page) == [0, 1, 2, 3]
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert page.locator("th[data-key='rank']").get_attribute("aria-sort") == "none"
+    head.get_by_role("button").focus()
+    page.keyboard.press("Enter")
+    assert order(page) == [3, 2, 1, 0]
+    assert (trait(page, "sort_by"), trait(page, "descending")) == ("member", True)
+
+
+def test_what_is_missing_comes_last_whichever_way(opened: Callable[..., Any]) -> None:
+    shown = table(AXES)
+    for row in shown["rows"]:
+        if row["id"] == 2:
+            row["keys"][3] = None
+    page = opened(shown)
+    head = page.locator("th[data-key='metric:val_loss'] button")
+    head.click()
+    assert order(page)[-1] == 2
+    head.click()
+    assert order(page)[-1] == 2
+
+
+def test_names_are_text(opened: Callable[..., Any]) -> None:
+    page = opened(table(AXES))
+    assert page.locator("tbody td", has_text=EVIL).count() == 2
+    assert page.locator("tbody img").count() == 0
+    assert page.title() == ""
+
+
+def test_the_filter_wants_all_words(opened: Callable[..., Any]) -> None:
+    page = opened(table(AXES))
+    page.locator(".hfta-filter").fill("RELU 0.01")
+    assert order(page) == [2]
+    assert page.locator(".hfta-count").inner_text() == "1 of 4 members"
+    page.locator(".hfta-filter").fill("")
+    assert len(order(page)) == 4
+
+
+def test_rows_are_selected_by_pointer_and_keyboard(opened: Callable[..., Any]) -> None:
+    page = opened(table(AXES), sort_by="member")
+    rows = page.locator("tbody tr")
+    rows.nth(1).locator("td").first.click()
+    assert trait(page, "selected") == [1]
+    assert rows.nth(1).get_attribute("aria-selected") == "true"
+    rows.nth(3).locator("td").first.click(modifiers=["Shift"])
+    assert trait(page, "selected") == [1, 3]
+    rows.nth(3).focus()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Space")
+    assert trait(page, "selected") == [2]
+    page.keyboard.press("Home")
+    page.keyboard.press("Control+Enter")
+    assert trait(page, "selected") == [2, 0]
+    page.evaluate("model.set('selected', [3])")  # the curves select
+    assert [r.get_attribute("aria-selected") for r in rows.all()] == ["false", "false", "false", "true"]
+    page.locator(".hfta-clear").click()
+    assert trait(page, "selected") == []
+    assert page.evaluate("document.querySelectorAll('tbody tr[tabindex=\"0\"]').length") == 1
+
+
+def test_a_row_s_buttons_ask_for_its_member(opened: Callable[..., Any]) -> None:
+    page = opened(table(AXES))
+    page.get_by_role("button", name="stop #2").click()
+    page.get_by_role("button", name="take #2 home").click()
+    assert page.evaluate("model.sent") == [{"kind": "stop", "id": 2}, {"kind": "take", "id": 2}]
+    assert trait(page, "selected") == []
+    page.evaluate("table => model.set('table', table)", table(AXES, ev.COMPLETE))
+    assert page.get_by_role("button", name="stop #2").is_disabled()
+
+
+def test_a_diverged_member_is_marked_with_its_reason(opened: Callable[..., Any]) -> None:
+    page = opened(table(AXES))
+    row = page.locator("tr[data-member='1']")
+    assert row.get_attribute("data-state") == "DIVERGED"
+    assert "not finite" in row.get_attribute("title")
+
+
+def test_rows_keep_their_places_under_the_pointer_and_the_focus(opened: Callable[..., Any]) -> None:
+    shown = table(AXES)
+    page = opened(shown)
+    before = order(page)
+    page.locator("tbody tr").nth(0).hover()
+    turned = {**shown, "rows": [dict(row, keys=[4 - row["keys"][0], *row["keys"][1:]]) for row in shown["rows"]]}
+    page.evaluate("table => model.set('table', table)", turned)
+    assert order(page) == before
+    page.locator("tbody tr").nth(1).focus()
+    page.mouse.move(0, 0)
+    assert order(page) == before[::-1]
+    assert page.evaluate("document.activeElement.dataset.member") == str(before[1])  # moved, and still focused
+
+
+def test_many_rows_are_shown_on_request(opened: Callable[..., Any]) -> None:
+    page = opened(table({"lr": [i * 1e-4 for i in range(1, 301)]}))
+    assert len(order(page)) == 200
+    page.get_by_role("button", name="show all 300").click()
+    assert len(order(page)) == 300

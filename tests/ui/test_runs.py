@@ -1,0 +1,210 @@
+"""The Workbench with real runs in this process: train, wait, look, export, check, take home, come back."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from ui.bench import Make
+
+import hfta_nb as hfta
+from hfta_nb import events as ev
+from hfta_nb.errors import HftaError, StoreError, StudyError
+from hfta_nb.study import Study
+from hfta_nb.ui import Workbench, saved, static
+from hfta_nb.ui.saved import INTERRUPTED
+
+DEADLINE_S = 60.0
+
+
+def eventually(what: Callable[[], Any]) -> None:
+    """Wait until it is true."""
+    end = time.monotonic() + DEADLINE_S
+    while not what():
+        assert time.monotonic() < end, "not within the deadline"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], str | None, bool]]:
+    """What is displayed in cells: bundle, display id, whether it replaces what was there."""
+    found: list[tuple[dict[str, Any], str | None, bool]] = []
+    monkeypatch.setattr(static, "_publish", lambda bundle, identity, update: found.append((bundle, identity, update)))
+    return found
+
+
+@pytest.fixture
+def ran(make: Make, published: Any) -> Workbench:
+    """A Workbench after a run of two members."""
+    bench = make(executor="inline", epochs=2)
+    bench.run()
+    return bench
+
+
+def test_run_waits_and_shows_picture_and_table(ran: Workbench, published: list[Any]) -> None:
+    assert ran.state == "finished"
+    assert ran.bar.status.startswith("finished; best #1 lr=0.01, width=8: val accuracy 0.")
+    assert [(sorted(bundle), identity) for bundle, identity, _ in published] == [
+        (["image/png", "text/plain"], None),
+        (["text/html", "text/plain"], None),
+    ]
+    assert published[0][0]["image/png"].startswith(b"\x89PNG")
+    assert 'class="hfta-static"' in published[1][0]["text/html"]
+    assert "mlp on digits, 2 members, complete; saved in " in published[1][0]["text/plain"]
+    assert [row["id"] for row in ran.leaderboard.table["rows"]] == list(ran.study.results().index)
+    assert ran.live._state.history.state == ev.COMPLETE
+
+
+def test_exports_lie_in_the_run_s_directory(ran: Workbench) -> None:
+    path = ran.export_csv()
+    assert path.parent == ran.study.directory
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert [int(row["member"]) for row in rows] == list(ran.study.results().index)
+    assert 'download="leaderboard.csv" href="data:text/csv;base64,' in ran.results.note.value
+    picture = ran.export_png()
+    assert picture.parent == ran.study.directory
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_code_cell_reproduces_the_run(ran: Workbench) -> None:
+    source = ran.code()
+    assert ran.results.code_box.code == source
+    names: dict[str, Any] = {}
+    exec(compile(source, "cell", "exec"), names)  # noqa: S102 (it is what a person would run)
+    again = names["study"].results()
+    mine = ran.study.results()
+    assert again["val_loss"].to_list() == pytest.approx(mine["val_loss"].to_list(), abs=1e-6)
+
+
+def test_a_member_is_taken_home(ran: Workbench) -> None:
+    ran.leaderboard._handle_custom_msg({"kind": "take", "id": 1}, [])
+    assert isinstance(ran.taken, nn.Module)
+    assert "workbench.study.member(1).module()" in ran.results.code_box.code
+    assert "hfta.Study.load(" in ran.results.code_box.code
+    data = hfta.data.load("digits")
+    with torch.no_grad():
+        right = (ran.taken(data.x_validation).argmax(1) == data.y_validation).double().mean().item()
+    assert right == pytest.approx(ran.study.member(1).metrics["val_accuracy"], abs=1e-6)
+
+
+def test_the_check_against_serial_comes_to_the_leaderboard(ran: Workbench) -> None:
+    ran.leaderboard.selected = [0, 1]
+    handle = ran.check()
+    assert handle.wait(DEADLINE_S) == ev.COMPLETE
+    assert "#0: equal to training alone; largest difference " in ran.results.note.value
+    assert "#1: equal" in ran.results.note.value
+    assert ran.leaderboard.table["columns"][-1]["key"] == "check"
+    assert all(row["cells"][-1].startswith("equal, ") for row in ran.leaderboard.table["rows"])
+    assert ran.state == "finished"
+    ran.check([99]).wait(DEADLINE_S)
+    assert "The check failed. " in ran.results.note.value
+    assert ran.state == "finished"  # the run itself is as it was
+
+
+def test_outputs_of_a_displayed_workbench_are_filled_when_a_run_ends(make: Make, published: list[Any]) -> None:
+    bench = make(executor="inline", epochs=1)
+    bench._fallback.place(None)
+    places = [identity for _, identity, _ in published]
+    assert len(set(places)) == 2
+    bench.train()
+    bench.handle.wait(DEADLINE_S)
+    updates = [(sorted(bundle), identity) for bundle, identity, update in published if update]
+    assert updates == [(["image/png", "text/plain"], places[0]), (["text/html", "text/plain"], places[1])]
+    before = len(published)
+    bench._fallback.place(bench.history)  # displayed once more
+    assert [sorted(b) for b, _, _ in published[before:]] == [["image/png", "text/plain"], ["text/html", "text/plain"]]
+
+
+def test_reattach_to_a_finished_run(ran: Workbench) -> None:
+    back = Workbench.reattach(ran.study.directory, executor="inline")
+    assert back.state == "finished"
+    assert back.define.definition().grid == ran.define.definition().grid
+    assert back.leaderboard.table == ran.leaderboard.table
+    assert back.live._state.history.members[1].epoch == 2
+    assert back.bar.directory == str(ran.study.directory)
+    assert isinstance(back.take(0), nn.Module)
+    back.close()
+
+
+def test_stop_reattach_and_resume(make: Make, published: list[Any]) -> None:
+    bench = make(executor="inline", epochs=2000)
+    bench.train()
+    eventually(lambda: bench.history.members and bench.history.members[0].epoch >= 1)
+    bench.stop()
+    eventually(lambda: bench.state == "stopped")
+    reached = bench.history.members[0].epoch
+    assert 0 < bench.train_view.progress.facts["fraction"] < 1
+    back = Workbench.reattach(bench.study.directory, executor="inline")
+    assert back.state == "stopped"
+    assert not back.train_view.buttons["resume"].disabled
+    back.train_view.buttons["resume"].click()
+    eventually(lambda: back.history.members[0].epoch > reached)
+    assert back.state == "running"
+    assert back.live.running
+    back.stop()
+    eventually(lambda: back.state == "stopped")
+    back.close()
+
+
+def test_reattach_to_a_run_whose_process_died(make: Make, published: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = make(executor="inline", epochs=2000)
+    bench.train()
+    eventually(
+        lambda: bench.study.store.has_checkpoint or (bench.history.members and bench.history.members[0].epoch > 2)
+    )
+    bench.pause()  # leaves a checkpoint
+    eventually(lambda: bench.state == "paused")
+    with pytest.raises(StudyError, match="still on"):
+        Workbench.reattach(bench.study.directory)
+    monkeypatch.setattr(saved, "ALIVE_S", -1.0)
+    back = Workbench.reattach(bench.study.directory, executor="inline")
+    assert back.state == "failed"
+    assert INTERRUPTED in back.train_view.failure.value.replace("&#x27;", "'")
+    assert back.train_view.carry_on.layout.display == ""
+    back.close()
+    bench.stop()
+    eventually(lambda: bench.state == "stopped")
+
+
+def test_reattach_where_there_is_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StoreError):
+        Workbench.reattach(tmp_path)
+
+
+def test_a_failing_run_raises_where_it_is_waited_for(
+    make: Make, published: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make(executor="inline")
+
+    def boom(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(Study, "run", boom)
+    with pytest.raises(HftaError, match="no such kernel"):
+        bench.run()
+    assert bench.state == "failed"
+    assert "no such kernel" in bench.train_view.failure.value
+
+
+def test_a_second_run_in_a_given_directory_gets_its_own(make: Make, published: Any, tmp_path: Path) -> None:
+    bench = make(executor="inline", epochs=1, directory=str(tmp_path / "first"))
+    bench.run()
+    bench.run()
+    assert bench.study.directory == tmp_path / "first-2"
+    assert (tmp_path / "first" / "events.jsonl").exists()
+
+
+def test_static_table_is_text(ran: Workbench) -> None:
+    run = ran.history.run
+    assert run is not None
+    evil = "<script>alert(1)</script>"
+    ran.history.add(ev.RunChanged(9e9, ev.STOPPED, evil))
+    bundle = static.table_bundle(ran.history)
+    assert evil not in bundle["text/html"]
+    assert evil in bundle["text/plain"]
