@@ -10,7 +10,7 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 NBVAL := --nbval --nbval-cell-timeout=120 $(addprefix --nbval-sanitize-with=,$(wildcard notebooks/sanitize.cfg))
 PYTEST_ARGS ?=
 
-.PHONY: help lab test lint types format nbval pytest chromium lock clean venv
+.PHONY: help lab test lint types format nbval pytest chromium lock clean venv notebooks
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ nbval: venv ## the notebooks: run them, and compare their outputs with those sav
 
 chromium: venv ## find a Chromium for the browser test, or install one
 	$(BIN)/python tests/browser/chromium.py --install
+
+notebooks: venv ## run the notebooks and keep their outputs in them
+	$(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.store_widget_state=False notebooks/*.ipynb
+	rm -rf notebooks/hfta_runs
 
 format: venv ## put the code into ruff's format and mend what it can
 	$(BIN)/ruff format $(CODE)

@@ -7,6 +7,7 @@ would show nothing of a run. While the widget is alive, the style sheet hides bo
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 from hfta_nb.history import History
@@ -52,7 +53,13 @@ def _title(history: History) -> str:
         return ""
     reason = f" ({history.reason})" if history.reason else ""
     members = count(len(history.members), "member")
-    return f"{run.family} on {run.data}, {members}, {history.state.lower()}{reason}; saved in {run.directory}"
+    return f"{run.family} on {run.data}, {members}, {history.state.lower()}{reason}; saved in {_near(run.directory)}"
+
+
+def _near(directory: str) -> str:
+    """The directory from here, where it lies below: a notebook that is passed on should not tell of one's machine."""
+    path, here = Path(directory), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else directory
 
 
 def _aligned(head: list[str], rows: list[list[str]]) -> str:
