@@ -12,11 +12,13 @@ import dataclasses
 import functools
 import types
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from hfta_nb.errors import FusionError
 
 _INTERNAL = frozenset(nn.Module().__dict__) - {"training"}
 _HOOKS = tuple(k for k in nn.Module().__dict__ if k.endswith("_hooks"))
@@ -187,3 +189,30 @@ def _brief(value: Any) -> str:
         return value.__qualname__
     text = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
     return text if len(text) <= 60 else text[:59] + "…"
+
+
+def check_members(members: Sequence[Any], seeds: Sequence[int] | None) -> None:
+    """See that modules can be members of one array.
+
+    Raises:
+        FusionError: with the member and what is wrong with it.
+    """
+    if not members:
+        raise FusionError("no modules", where="fuse", accepted="a list of at least one module")
+    for i, module in enumerate(members):
+        where = f"fuse, member {i}"
+        if not isinstance(module, nn.Module):
+            raise FusionError("not a module", where=where, got=module, accepted="torch.nn.Module")
+        first = next(j for j in range(i + 1) if members[j] is module)
+        if first < i:
+            raise FusionError(f"the same module as member {first}", where=where, remedy="build one module per member")
+        devices = {str(t.device) for t in [*members[0].parameters(), *module.parameters()]}
+        if len(devices) > 1:
+            raise FusionError(
+                "modules on different devices", where=where, got=sorted(devices), remedy="move them first"
+            )
+        found = difference(members[0], module) if i else None
+        if found:
+            raise FusionError(f"differs from member 0: {found}", where=where, remedy="fuse these in separate arrays")
+    if seeds is not None and len(seeds) != len(members):
+        raise FusionError("not one seed per member", where="fuse", got=len(seeds), accepted=f"{len(members)} seeds")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array.arena import Arena
-from hfta_nb.array.compare import difference
+from hfta_nb.array.compare import check_members
 from hfta_nb.array.engine import Block, Call, Engine, Inputs, concatenate, snapshot
 from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.gradients import Gradients, call_module, tune_block_size
@@ -46,7 +46,7 @@ def fuse(modules: Sequence[nn.Module], seeds: Sequence[int] | None = None) -> Fu
         torch.Size([3, 5, 2])
     """
     members = list(modules)
-    _check_members(members, seeds)
+    check_members(members, seeds)
     first = members[0]
     states = [dict(m.named_parameters()) for m in members]
     buffers = [dict(m.named_buffers()) for m in members]
@@ -275,6 +275,17 @@ class FusedArray(nn.Module):
         chosen = list(indices)
         if not chosen or not all(0 <= i < len(self) for i in chosen):
             raise FusionError("not members of this array", got=chosen, accepted=f"some of 0 to {len(self) - 1}")
+        return self._of(chosen)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FusedArray:
+        # Parameters are views of the arenas, which copying one by one would take apart.
+        other = self._of(list(range(len(self))))
+        for p, q in zip(self.parameters(), other.parameters(), strict=True):
+            q.grad = None if p.grad is None else p.grad.clone()
+        memo[id(self)] = other
+        return other
+
+    def _of(self, chosen: list[int]) -> FusedArray:
         parameters = {k: v.detach()[chosen] for k, v in self.named_parameters()}
         buffers = {k: v[chosen] for k, v in self.named_buffers()}
         skeleton = self[chosen[0]]
@@ -366,25 +377,3 @@ class FusedArray(nn.Module):
             self.engine.recording = False
             restore()
         self._proven.add(key)
-
-
-def _check_members(members: list[nn.Module], seeds: Sequence[int] | None) -> None:
-    if not members:
-        raise FusionError("no modules", where="fuse", accepted="a list of at least one module")
-    for i, module in enumerate(members):
-        where = f"fuse, member {i}"
-        if not isinstance(module, nn.Module):
-            raise FusionError("not a module", where=where, got=module, accepted="torch.nn.Module")
-        first = next(j for j in range(i + 1) if members[j] is module)
-        if first < i:
-            raise FusionError(f"the same module as member {first}", where=where, remedy="build one module per member")
-        devices = {str(t.device) for t in [*members[0].parameters(), *module.parameters()]}
-        if len(devices) > 1:
-            raise FusionError(
-                "modules on different devices", where=where, got=sorted(devices), remedy="move them first"
-            )
-        found = difference(members[0], module) if i else None
-        if found:
-            raise FusionError(f"differs from member 0: {found}", where=where, remedy="fuse these in separate arrays")
-    if seeds is not None and len(seeds) != len(members):
-        raise FusionError("not one seed per member", where="fuse", got=len(seeds), accepted=f"{len(members)} seeds")

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from hfta_nb import events as ev
 from hfta_nb.errors import WorkerError
-from hfta_nb.events import Control, Event
+from hfta_nb.events import Control, Event, Request
 from hfta_nb.executors.log import Log
 from hfta_nb.history import History
 
@@ -34,13 +34,21 @@ class RunHandle:
         pid: of the worker process; None for a run in this process.
     """
 
-    def __init__(self, history: History, control: Control, *, log: Log, pid: int | None, kill: Callable[[], None]):
-        self.history = history
-        self.control = control
+    def __init__(
+        self,
+        send: Callable[[Request], None],
+        history: History | None = None,
+        *,
+        log: Log | None = None,
+        pid: int | None = None,
+        kill: Callable[[], None] | None = None,
+    ) -> None:
+        self.control: Control = _RemoteControl(send)
+        self.history = history or History()
         self.lock = threading.RLock()
         self.pid = pid
-        self._log = log
-        self._kill = kill
+        self._log = log or Log()
+        self._kill = kill or (lambda: None)
         self._state = ev.WAITING
         self._error: WorkerError | None = None
         self._subscribers: dict[object, Callback] = {}
@@ -126,15 +134,22 @@ class RunHandle:
 
     # For the executors.
 
-    def receive(self, event: Event) -> None:
+    def deliver(self, event: Event) -> None:
         """Take in an event of the run, and pass it on."""
         self._deliver(event, event.state if isinstance(event, ev.RunChanged) else None)
 
-    def finish(self, event: ev.RunChanged, error: WorkerError | None = None) -> None:
-        """Take in the last event of the run."""
-        if event.state == ev.FAILED:
-            self._error = error or WorkerError(f"the run failed: {event.reason}", remedy=remedy(self.history))
-        self._deliver(event, event.state)
+    def finish(self, error: WorkerError | None = None, event: ev.RunChanged | None = None) -> None:
+        """The run is over.
+
+        Args:
+            error: why it failed, if it did.
+            event: the last event, unless it was delivered before.
+        """
+        if error is None and event is not None and event.state == ev.FAILED:
+            error = WorkerError(f"the run failed: {event.reason}", remedy=remedy(self.history))
+        self._error = error
+        if event is not None:
+            self.deliver(event)
         self._ended.set()
         with self.lock:
             self._subscribers.clear()
@@ -157,6 +172,19 @@ class RunHandle:
                     _logger.exception("a subscriber failed on %s", type(event).__name__)
         finally:
             self._delivering = None
+
+
+class _RemoteControl(Control):
+    """A mailbox whose requests go to wherever the run is."""
+
+    def __init__(self, send: Callable[[Request], None]) -> None:
+        super().__init__()
+        self._send = send
+
+    def post(self, request: Request) -> None:
+        super().post(request)
+        for checked in self.poll():
+            self._send(checked)
 
 
 def remedy(history: History) -> str:

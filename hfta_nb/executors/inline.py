@@ -10,7 +10,6 @@ from typing import Any
 from hfta_nb.events import FAILED, STOPPED, Control, Event, RunChanged
 from hfta_nb.executors.handle import RunHandle
 from hfta_nb.executors.jobs import perform
-from hfta_nb.executors.log import Log
 from hfta_nb.history import History
 
 
@@ -22,18 +21,18 @@ def begin(study: Any, job: str, resume: bool, arguments: Mapping[str, Any], hist
     """Run a job of a study on a new thread."""
     left = threading.Event()
     control = Control()
-    handle = RunHandle(history, control, log=Log(), pid=None, kill=left.set)
+    handle = RunHandle(control.post, history, kill=left.set)
 
     def emit(event: Event) -> None:
         if left.is_set():
             raise _Left("the run was closed")
-        handle.receive(event)
+        handle.deliver(event)
 
     def work() -> None:
         last = perform(study, job, control, resume, arguments, emit)
         if left.is_set() and last.state == FAILED:
             last = RunChanged(time.time(), STOPPED, "the run was closed")
-        handle.finish(last)
+        handle.finish(event=last)
 
     threading.Thread(target=work, name="hfta_nb inline run", daemon=True).start()
     return handle

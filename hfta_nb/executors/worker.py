@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 
 from hfta_nb import events as ev
 from hfta_nb.errors import WorkerError
-from hfta_nb.events import Control, Request
+from hfta_nb.events import Request
 from hfta_nb.executors import cores, frames
 from hfta_nb.executors.handle import RunHandle, remedy
 from hfta_nb.executors.log import Log
@@ -94,8 +95,8 @@ class Worker:
             if self._run:  # what the process said when it started belongs to its first job
                 self._log = Log()
             self._run += 1
-            control = _RemoteControl(self._sender, self._run)
-            handle = RunHandle(history, control, log=self._log, pid=self.pid, kill=self.kill)
+            ask = functools.partial(self._ask, self._run)
+            handle = RunHandle(ask, history, log=self._log, pid=self.pid, kill=self.kill)
             self._handle = handle
         self._sender.put({"run": self._run, "job": header | {"keep": list(self._own)}}, payload)
         if not self.alive:
@@ -110,6 +111,9 @@ class Worker:
     def reap(self, timeout_s: float) -> None:
         """Wait until the process has ended."""
         self._process.wait(timeout_s)
+
+    def _ask(self, run: int, request: Request) -> None:
+        self._sender.put({"run": run, "request": ev.to_json(request)})
 
     def _thread(self, name: str, target: Callable[..., None], *given: Any) -> threading.Thread:
         thread = threading.Thread(target=target, args=given, name=f"hfta_nb worker {self.pid} {name}", daemon=True)
@@ -132,13 +136,13 @@ class Worker:
             return
         event = ev.from_json(message["event"])
         if not message.get("done"):
-            handle.receive(event)  # type: ignore[arg-type]
+            handle.deliver(event)  # type: ignore[arg-type]
             return
         self._files = message["files"]
         with self._lock:
             self._handle = None
         self._on_idle(self)
-        handle.finish(event)  # type: ignore[arg-type]
+        handle.finish(event=event)  # type: ignore[arg-type]
 
     def _read_log(self, file: int) -> None:
         try:
@@ -160,24 +164,11 @@ class Worker:
         if handle is None:
             return
         if self._killed:
-            handle.finish(ev.RunChanged(time.time(), ev.STOPPED, "the run was closed"))
+            handle.finish(event=ev.RunChanged(time.time(), ev.STOPPED, "the run was closed"))
             return
         words = in_words(code) if self._fault is None else f"sent what can't be read ({self._fault})"
         error = WorkerError(f"the worker process {words}", where=f"process {self.pid}", remedy=remedy(handle.history))
-        handle.finish(ev.RunChanged(time.time(), ev.FAILED, error.message, handle.log), error)
-
-
-class _RemoteControl(Control):
-    """A mailbox whose requests go to the worker."""
-
-    def __init__(self, sender: frames.Sender, run: int) -> None:
-        super().__init__()
-        self._sender, self._number = sender, run
-
-    def post(self, request: Request) -> None:
-        super().post(request)
-        for checked in self.poll():
-            self._sender.put({"run": self._number, "request": ev.to_json(checked)})
+        handle.finish(error, ev.RunChanged(time.time(), ev.FAILED, error.message, handle.log))
 
 
 def in_words(code: int) -> str:

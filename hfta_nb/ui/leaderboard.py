@@ -14,7 +14,7 @@ from hfta_nb import events as ev
 from hfta_nb.grid import show
 from hfta_nb.history import History, Member
 from hfta_nb.ui.parts import source
-from hfta_nb.ui.text import metric, number
+from hfta_nb.ui.text import metric, number, score
 
 Row = dict[str, Any]
 
@@ -81,9 +81,14 @@ def table_of(history: History, color_by: str = "") -> dict[str, Any]:
     scheme = colors.Scheme(run.variants, run.axes, color_by)
     rows = []
     for rank, member in enumerate(history.leaderboard(), 1):
-        cells = _cells(member, rank, metrics, run.axes, checked)
+        cells = _cells(member, rank, metrics, run.axes, checked, history.state == ev.PAUSED)
         rows.append(_row(member, cells, scheme.stroke(variants[member.id]), history))
     return {"columns": columns, "rows": rows}
+
+
+def state_of(member: Member, paused: bool) -> str:
+    """A member's state as it is shown: nobody runs while the run is paused."""
+    return ev.PAUSED if paused and member.state == ev.RUNNING else member.state
 
 
 def check_text(check: ev.MemberChecked) -> str:
@@ -94,18 +99,19 @@ def check_text(check: ev.MemberChecked) -> str:
 
 
 def _cells(
-    member: Member, rank: int, metrics: list[str], axes: Mapping[str, Any], checked: bool
+    member: Member, rank: int, metrics: list[str], axes: Mapping[str, Any], checked: bool, paused: bool
 ) -> list[tuple[str, Any]]:
     """Text and sort key of each cell, in the order of the columns."""
     values = [member.at_best(m) if m in member.curves else None for m in metrics]
     epoch = member.best_epoch or None
+    state = state_of(member, paused)
     found: list[tuple[str, Any]] = [
         (str(rank), rank),
         (f"#{member.id}", member.id),
-        (member.state, member.state),
-        (number(values[0]), _key(values[0])),
+        (state, state),
+        (score(metrics[0], values[0]), _key(values[0])),
         (str(epoch or "-"), epoch),
-        *((number(v), _key(v)) for v in values[1:]),
+        *((score(m, v), _key(v)) for m, v in zip(metrics[1:], values[1:], strict=True)),
     ]
     for name in axes:
         value = member.config.get(name)
@@ -121,7 +127,7 @@ def _row(member: Member, cells: list[tuple[str, Any]], stroke: colors.Stroke, hi
     on = history.state not in ev.FINAL_STATES and history.state != ev.WAITING
     return {
         "id": member.id,
-        "state": member.state,
+        "state": state_of(member, history.state == ev.PAUSED),
         "reason": member.reason,
         "cells": [text for text, _ in cells],
         "keys": [key for _, key in cells],

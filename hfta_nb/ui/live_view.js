@@ -181,17 +181,18 @@ function formatNumber(v, digits = 4) {
   return String(Number(v.toPrecision(digits)));
 }
 
-/** Ticks between low and high (logarithms if `log`): [{at, text}], those with text being the labelled ones. */
-function ticks(low, high, log, count, format) {
+/** Ticks between low and high (logarithms if `log`, whole numbers if `whole`): [{at, text}], those with text labelled. */
+function ticks(low, high, log, count, format, whole = false) {
   if (log && high - low >= 0.9) return logTicks(low, high, count, format);
   const [from, to] = log ? [10 ** low, 10 ** high] : [low, high];
   const raw = (to - from) / Math.max(1, count);
   const time = format === formatTime && raw > 0.5;
   const power = 10 ** Math.floor(Math.log10(raw));
   const digits = Math.max(3, Math.ceil(Math.log10(Math.max(Math.abs(from), Math.abs(to)) / raw)) + 1);
-  const step = time
+  const even = time
     ? SECONDS.find((s) => s >= raw) ?? Math.ceil(raw / 86400) * 86400
     : power * [1, 2, 5, 10].find((m) => m * power >= raw * 0.999);
+  const step = whole && !log ? Math.max(1, even) : even;
   const found = [];
   for (let i = Math.ceil(from / step - 1e-9); i * step <= to * (1 + 1e-12) + step * 1e-9 && found.length < 50; i++) {
     const v = i * step;
@@ -345,7 +346,8 @@ class Plot {
     c.textAlign = "center";
     c.textBaseline = "top";
     let free = -Infinity;
-    for (const { at, text } of ticks(this.x.low, this.x.high, this.x.log, this.plotWidth / 76, scene.x.format)) {
+    const across = ticks(this.x.low, this.x.high, this.x.log, this.plotWidth / 76, scene.x.format, scene.x.whole);
+    for (const { at, text } of across) {
       const x = this.x.at(at);
       c.moveTo(half(x), bottom);
       c.lineTo(half(x), bottom + (text ? 4 : 2));
@@ -585,7 +587,7 @@ class CurvesPanel {
     const x_axis = view.get("x_axis"), logX = view.get("log_x"), logY = view.get("log_y");
     const format = x_axis === "time" ? formatTime : formatNumber;
     return {
-      x: { extent: this.extentX(logX), log: logX, format, title: X_TITLES[x_axis] },
+      x: { extent: this.extentX(logX), log: logX, format, title: X_TITLES[x_axis], whole: x_axis !== "time" },
       y: { extent: this.extentY(logY), log: logY, format: formatNumber },
       empty: this.shown.length ? "" : this.waiting(),
     };
@@ -616,6 +618,11 @@ class CurvesPanel {
       high = Math.max(high, log ? Math.log10(xs[trace.n - 1]) : xs[trace.n - 1]);
     }
     if (!(low <= high) && !log) return [0, (this.view.get("x_axis") === "epoch" && this.view.store.layout.epochs) || 1];
+    if (!log && this.view.get("x_axis") === "epoch" && high - low < 1) {
+      // Epochs are whole: a single one stands between its neighbours.
+      const [first, last] = [Math.floor(low), Math.ceil(high)];
+      return first < last ? [first, last] : [first - 1, last + 1];
+    }
     return pad([low, high], log, 0.01);
   }
 

@@ -159,8 +159,11 @@ class Session:
         with handle.lock:  # so that nothing is missed between the two
             early = [m.check for m in handle.history.members.values() if m.check is not None]
             self._stop_checking = handle.subscribe(heard)
+            failed = handle.history.reason if handle.state == ev.FAILED else None
         for event in early:
             heard(event)
+        if failed is not None:
+            tell(failed)
         return handle
 
     def adopt(self, study: Study) -> None:

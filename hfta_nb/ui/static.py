@@ -53,13 +53,13 @@ def _title(history: History) -> str:
         return ""
     reason = f" ({history.reason})" if history.reason else ""
     members = count(len(history.members), "member")
-    return f"{run.family} on {run.data}, {members}, {history.state.lower()}{reason}; saved in {_near(run.directory)}"
+    return f"{run.family} on {run.data}, {members}, {history.state.lower()}{reason}; saved in {_place(run.directory)}"
 
 
-def _near(directory: str) -> str:
-    """The directory from here, where it lies below: a notebook that is passed on should not tell of one's machine."""
-    path, here = Path(directory), Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else directory
+def _place(directory: str) -> str:
+    """Where the run lies, as seen from here: a notebook may be read where the whole path means nothing."""
+    path = Path(directory)
+    return path.relative_to(Path.cwd()).as_posix() if path.is_relative_to(Path.cwd()) else directory
 
 
 def _aligned(head: list[str], rows: list[list[str]]) -> str:
@@ -110,5 +110,7 @@ def _publish(bundle: dict[str, Any], identity: str | None, update: bool) -> None
     shell = get_ipython()
     if shell is None:
         return
-    kwargs = {"display_id": identity} if identity else {}
+    kwargs: dict[str, Any] = {"display_id": identity} if identity else {}
+    if "image/png" in bundle:
+        kwargs["metadata"] = {"image/png": {"alt": bundle["text/plain"].strip("[]")}}
     display(bundle, raw=True, update=update, **kwargs)

@@ -28,6 +28,18 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:.{digits}g}"
 
 
+def score(name: str, value: float | None) -> str:
+    """A metric with as many digits as its neighbours in a column, so that the eye can compare.
+
+    Losses have four significant digits (``0.05700``), scores four decimals (``0.9861``, ``1.0000``).
+    """
+    if value is None:
+        return "-"
+    if not math.isfinite(value) or (value and not 1e-4 <= abs(value) < 1e6):
+        return number(value)
+    return f"{value:#.4g}".rstrip(".") if name.endswith("loss") else f"{value:.4f}"
+
+
 def count(n: int, noun: str, plural: str = "") -> str:
     """``1 variant``, ``24 variants``, ``1,000 variants``."""
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"

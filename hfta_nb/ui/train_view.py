@@ -68,7 +68,8 @@ def details(history: History, phase: Phase) -> list[str]:
     if history.progress and phase not in AT_REST and phase is not Phase.PAUSED:
         found.append(rate(history.progress.samples_per_s))
     found.append(speedup(history))
-    counts = [(history.count(state), state.lower()) for state in _COUNTED]
+    paused = {ev.RUNNING: "paused"} if history.state == ev.PAUSED else {}
+    counts = [(history.count(state), paused.get(state, state.lower())) for state in _COUNTED]
     found.append(", ".join(f"{n} {state}" for n, state in counts if n))
     if history.phase and history.phase != "training" and phase is Phase.RUNNING:
         found.append(history.phase)

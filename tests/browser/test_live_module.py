@@ -527,6 +527,7 @@ def test_smoothing_starts_unbiased_and_skips_nan(opened: Open) -> None:
     ("call", "expected"),
     [
         ("module.ticks(0, 1, false, 5, String)", ["0", "0.2", "0.4", "0.6", "0.8", "1"]),
+        ("module.ticks(1, 3, false, 5, String, true)", ["1", "2", "3"]),
         ("module.ticks(-4, 0, true, 5, (v) => v.toExponential())", ["1e-4", "1e-3", "1e-2", "1e-1", "1e+0"]),
         ("module.ticks(0, 1.2, true, 5, String)", ["1", "2", "5", "10"]),
         ("module.ticks(-20, 20, true, 4, String)", ["1e-20", "1e-10", "1", "10000000000", "100000000000000000000"]),

@@ -7,6 +7,7 @@ import math
 import threading
 
 import pytest
+from run_events import folded, run_started, whole_run
 
 from hfta_nb import events as ev
 from hfta_nb.errors import EventError, GridError, HftaError
@@ -110,6 +111,16 @@ def test_history_of_a_run() -> None:
     assert history.state == ev.COMPLETE
     row = history.rows()[0]
     assert (row["member"], row["best_epoch"], row["epochs"], row["lr"]) == (1, 2, 2, 1.0)
+
+
+def test_members_fail_with_their_run_and_go_on_with_it() -> None:
+    history = folded(list(whole_run({"lr": [1.0, 2.0, 3.0]}, epochs=10)))
+    history.add(ev.RunChanged(9e9, ev.FAILED, "the worker died"))
+    states = [(m.state, m.reason) for m in history.members.values()]
+    assert states[0] == states[2] == (ev.FAILED, "the run failed")
+    assert states[1][0] == ev.DIVERGED
+    history.add(run_started({"lr": [1.0, 2.0, 3.0]}, resumed=True))
+    assert [m.state for m in history.members.values()] == [ev.WAITING, ev.DIVERGED, ev.WAITING]
 
 
 def test_a_resumed_run_replaces_what_came_after_its_checkpoint() -> None:

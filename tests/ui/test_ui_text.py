@@ -41,6 +41,22 @@ def test_number(value: float | None, said: str) -> None:
     assert text.number(value) == said
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("val_accuracy", 1.0, "1.0000"),
+        ("val_accuracy", 0.977, "0.9770"),
+        ("val_loss", 0.057, "0.05700"),
+        ("val_loss", 1.3e-7, "1.3e-07"),
+        ("val_loss", math.nan, "nan"),
+        ("val_r2", -3.25, "-3.2500"),
+        ("val_r2", None, "-"),
+    ],
+)
+def test_score(name: str, value: float | None, said: str) -> None:
+    assert text.score(name, value) == said
+
+
 def test_words_around_numbers() -> None:
     assert text.count(1, "variant") == "1 variant"
     assert text.count(1200, "variant") == "1,200 variants"

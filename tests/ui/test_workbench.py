@@ -66,6 +66,8 @@ def test_a_life_with_pause_and_end(make: Make, runs: Runs) -> None:
     assert runs.requests == [ev.Pause()]
     runs.happens(ev.RunChanged(5.0, ev.PAUSED))
     assert can_be_pressed(bench) == {"resume", "stop"}
+    assert bench.train_view.progress.facts["details"] == ["2 paused"]
+    assert {row["cells"][2] for row in bench.leaderboard.table["rows"]} == {"PAUSED"}
     press(bench, "resume")
     runs.happens(ev.RunChanged(6.0, ev.RUNNING))
     assert bench.state == "running"
@@ -355,7 +357,7 @@ def test_closing_ends_listening(make: Make, runs: Runs) -> None:
     press(bench, "train")
     runs.begins(bench)
     bench.close()
-    assert runs.handle._subscribers == {}
+    assert not runs.handle._subscribers
     bench.close()
 
 
