@@ -115,7 +115,9 @@ def test_names_with_markup_are_text_in_light_dark_and_narrow(notebook: Notebook,
     assert "<script>window.harmed = 'script'</script>" in screen.column("axis:head")
     assert screen.root.locator("table b, table i, table img, .hfta-legend i img, script").count() == 0
     screen.button("take #0 home").click()
+    expect(screen.root.locator(".hfta-code-text")).to_contain_text("member(0)")
     screen.button("code").click()
+    expect(screen.root.locator(".hfta-code-text")).to_contain_text("hfta.Study(")
     screen.curves.hover()
     screen.picture("workbench-names-light")
     for width in (1280, 900):
@@ -123,6 +125,11 @@ def test_names_with_markup_are_text_in_light_dark_and_narrow(notebook: Notebook,
         for dark in (True, False):
             notebook.theme(dark)
             screen.expect_fits()
+            frame = screen.root.locator(".hfta-board-frame").bounding_box()
+            button = screen.button("take #0 home").bounding_box()
+            assert frame is not None
+            assert button is not None
+            assert button["x"] + button["width"] <= frame["x"] + frame["width"] + 1, f"cut off at {width} px"
             screen.picture(f"workbench-{width}-{'dark' if dark else 'light'}")
     assert notebook.page.evaluate("window.harmed") is None
     assert notebook.faults() == []
