@@ -74,7 +74,8 @@ class History:
     """The state of a run, as far as its events tell it.
 
     Attributes:
-        run: the first event, or None before it came.
+        run: the first event, or None before it came; of a run that was resumed, the last such.
+        begin_s: when the run began for the first time, in seconds since the epoch; 0 before.
         state, reason, detail: of the run as a whole; WAITING before it starts.
         phase: what the run is busy with, for example "tuning".
         members: by id, in the order of the grid.
@@ -87,6 +88,7 @@ class History:
 
     def __init__(self) -> None:
         self.run: ev.RunStarted | None = None
+        self.begin_s = 0.0
         self.state = ev.WAITING
         self.reason = ""
         self.detail = ""
@@ -145,6 +147,7 @@ class History:
     def _run_started(self, event: ev.RunStarted) -> None:
         kept = self.members if event.resumed else {}
         self.run = event
+        self.begin_s = self.begin_s if event.resumed and self.begin_s else event.time_s
         for member in kept.values():
             if member.state == ev.FAILED:  # it failed with the run, and goes on with it
                 member.state, member.reason = ev.WAITING, ""

@@ -280,7 +280,7 @@ def _shade_pauses(axes: Axes, history: History) -> None:
 
 
 def _since_start(history: History, times_s: Sequence[float]) -> list[float]:
-    start_s = history.run.time_s if history.run else history.samples[0].time_s if history.samples else 0.0
+    start_s = history.begin_s if history.run else history.samples[0].time_s if history.samples else 0.0
     return [t - start_s for t in times_s]
 
 

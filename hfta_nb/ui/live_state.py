@@ -193,7 +193,7 @@ def layout(history: History) -> dict[str, Any]:
     axes = run.axes if run else {}
     names = colors.swept(axes)
     return {
-        "t0": run.time_s if run else None,
+        "t0": history.begin_s if run else None,
         "epochs": run.epochs if run else 0,
         "metrics": metrics(run.metrics if run else ()),
         "members": [_member(v) for v in variants],
