@@ -188,3 +188,30 @@ def test_wrong_values_are_named(name: str, settings: dict, words: str) -> None:
 def test_an_optimizer_wants_an_array() -> None:
     with pytest.raises(OptimError, match="not a FusedArray"):
         hfta.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="other libraries may sum batched products otherwise")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("block", [MEMBERS, 1])
+def test_bits_of_a_multilayer_perceptron(dtype: torch.dtype, block: int) -> None:
+    """On a CPU every bit of every parameter is that of training alone: chaos makes much of one bit."""
+    modules = make(
+        lambda: nn.Sequential(nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 4)), MEMBERS, dtype, torch.device("cpu")
+    )
+    x, y = torch.randn(32, 16, dtype=dtype), torch.randint(4, (32,))
+    array = hfta.fuse(modules)
+    array.block_size = block
+    lrs = [3e-2, 1e-2, 1e-3]
+    optimizer = hfta.optim.Adam(array, lr=lrs)
+    alone = [torch.optim.Adam(m.parameters(), lr=lr) for m, lr in zip(modules, lrs, strict=True)]
+    for _ in range(30):
+        optimizer.zero_grad()
+        array.backward(nn.functional.cross_entropy, x, y)
+        optimizer.step()
+        for module, own in zip(modules, alone, strict=True):
+            own.zero_grad()
+            nn.functional.cross_entropy(module(x), y).backward()
+            own.step()
+    for i, module in enumerate(modules):
+        for p, q in zip(module.parameters(), array.parameters(), strict=True):
+            assert torch.equal(p, q[i])

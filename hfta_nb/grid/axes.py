@@ -1,14 +1,9 @@
-"""Axes to ordered variants, and the parsing of what a person types.
-
-Nothing typed is ever evaluated as code: numbers go through `int` and `float`, and the three
-generator forms ``linspace(a, b, n)``, ``logspace(a, b, n)`` and ``integers(a, b)`` are matched as text.
-"""
+"""Axes to ordered variants."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,20 +13,6 @@ from hfta_nb.events import Json, tuples
 
 MAX_VARIANTS = 10_000
 """A grid beyond this is a typing mistake more often than a wish."""
-
-KINDS = ("list", "range", "log range", "integers", "boolean", "choice", "seeds")
-"""How a row of the Workbench may describe its values; `parse_values` reads each."""
-
-HINTS = {
-    "list": "8, 16, 32",
-    "range": "0.1, 0.9, 5",
-    "log range": "1e-4, 1e-1, 4",
-    "integers": "1 to 4",
-    "boolean": "true, false",
-    "choice": "relu, gelu",
-    "seeds": "3",
-}
-"""An example of what each kind reads."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +118,7 @@ class Grid:
     def __init__(self, axes: Mapping[str, Any] | Grid | None = None) -> None:
         given = axes.axes if isinstance(axes, Grid) else dict(axes or {})
         self.axes: dict[str, tuple[Json, ...]] = {
-            check_name(name): _check_values(name, values) for name, values in given.items()
+            check_name(name): check_values(name, values) for name, values in given.items()
         }
         size = len(self)
         if size > MAX_VARIANTS:
@@ -182,10 +163,10 @@ def logspace(start: float, stop: float, count: int) -> tuple[float, ...]:
     _check_range(start, stop, count)
     if start <= 0 or stop <= 0:
         raise GridError("a log range needs ends above 0", got=(start, stop), accepted="for example 1e-4, 1e-1, 4")
-    return tuple(_tidy(10.0**e) for e in linspace_exact(math.log10(start), math.log10(stop), count))
+    return tuple(_tidy(10.0**e) for e in _spaced(math.log10(start), math.log10(stop), count))
 
 
-def linspace_exact(start: float, stop: float, count: int) -> list[float]:
+def _spaced(start: float, stop: float, count: int) -> list[float]:
     return [start] if count == 1 else [start + (stop - start) * i / (count - 1) for i in range(count)]
 
 
@@ -226,161 +207,6 @@ def check_name(name: object) -> str:
     return name
 
 
-_CALL = re.compile(r"(linspace|logspace|integers|seeds)\s*\(([^()]*)\)")
-
-
-def parse_values(name: str, kind: str, text: str, spec: AxisSpec | None = None) -> tuple[Json, ...]:
-    """What a person typed into the field of an axis, as values.
-
-    Args:
-        name: the axis, for the message.
-        kind: one of `KINDS`.
-        text: for example ``1e-3, 3e-3`` (list), ``1e-4, 1e-1, 4`` or ``1e-4 to 1e-1, 4`` (ranges),
-            ``1 to 4`` or ``1 to 9 step 2`` (integers), ``3`` or ``1, 5, 7`` (seeds). A list may also be one of
-            ``linspace(a, b, n)``, ``logspace(a, b, n)``, ``integers(a, b)`` and ``seeds(n)``.
-        spec: what the axis accepts, where that is known.
-
-    Raises:
-        GridError: with the axis, the part that can't be read, and how to write it.
-    """
-    check_name(name)
-    if kind not in KINDS:
-        raise GridError("unknown kind of axis", where=name, got=kind, accepted=", ".join(KINDS))
-    if not text.strip():
-        raise GridError("no values", where=name, accepted=f"for example {HINTS[kind]}")
-    try:
-        values = _READERS[kind](text.strip())
-    except GridError as error:
-        raise GridError(error.what, where=name, accepted=error.accepted or f"for example {HINTS[kind]}") from None
-    return _check_values(name, [spec.check(v) if spec else v for v in values])
-
-
-def parse_axis(text: str, specs: Mapping[str, AxisSpec] | None = None) -> tuple[str, tuple[Json, ...]]:
-    """One axis as on a command line: ``lr=1e-3,3e-3`` or ``lr=logspace(1e-4,1e-1,4)``.
-
-    Raises:
-        GridError: there is no ``=``, or what stands beside it can't be used.
-    """
-    name, equals, values = text.partition("=")
-    if not equals:
-        raise GridError("no = between name and values", where="grid", got=text, accepted="for example lr=1e-3,3e-3")
-    name = check_name(name.strip())
-    return name, parse_values(name, "list", values, (specs or {}).get(name))
-
-
-def parse_scalar(text: str) -> Json:
-    """A number, true, false, none, or else the text itself (quotes taken off)."""
-    word = text.strip()
-    lowered = word.lower()
-    if lowered in _WORDS:
-        return _WORDS[lowered]
-    if len(word) >= 2 and word[0] == word[-1] and word[0] in "'\"":
-        return word[1:-1]
-    try:
-        return int(word)
-    except ValueError:
-        pass
-    try:
-        return _number(word)
-    except GridError:
-        if re.match(r"[-+.]?\d", word):  # meant as a number, so say so rather than take it as a name
-            raise
-    return word
-
-
-_WORDS: dict[str, Json] = {"true": True, "false": False, "none": None}
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        hint = "; write 1e-3" if re.search(r"\de[-+]?$", text.lower()) else ""
-        raise GridError(f'"{text}" is not a number{hint}') from None
-    if not math.isfinite(value):
-        raise GridError(f'"{text}" is not a finite number')
-    return value
-
-
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise GridError(f'"{text}" is not a whole number') from None
-
-
-def _parts(text: str) -> list[str]:
-    parts = [p.strip() for p in text.strip().strip("[]").split(",")]
-    if parts and not parts[-1]:
-        parts.pop()
-    if not parts or not all(parts):
-        raise GridError("nothing between two commas")
-    return parts
-
-
-def _read_list(text: str) -> Sequence[Json]:
-    call = _CALL.fullmatch(text)
-    if call:
-        readers = {
-            "linspace": _read_range,
-            "logspace": _read_log_range,
-            "integers": _read_integers,
-            "seeds": _read_seeds,
-        }
-        return readers[call[1]](call[2])
-    return [parse_scalar(p) for p in _parts(text)]
-
-
-def _three(text: str) -> tuple[float, float, int]:
-    parts = _parts(re.sub(r"\bto\b|\.\.+", ",", re.sub(r"\bvalues?\b", "", text)))
-    if len(parts) != 3:
-        raise GridError(f"a range is first, last and how many, and this has {len(parts)} of the three")
-    return _number(parts[0]), _number(parts[1]), _whole(parts[2])
-
-
-def _read_range(text: str) -> Sequence[Json]:
-    return linspace(*_three(text))
-
-
-def _read_log_range(text: str) -> Sequence[Json]:
-    return logspace(*_three(text))
-
-
-def _read_integers(text: str) -> Sequence[Json]:
-    match = re.fullmatch(r"(-?\d+)\s*(?:to|\.\.+|,|-)\s*(-?\d+)(?:\s*(?:step|,)\s*(\d+))?", text)
-    if match:
-        return integers(int(match[1]), int(match[2]), int(match[3] or 1))
-    return [_whole(p) for p in _parts(text)]
-
-
-def _read_booleans(text: str) -> Sequence[Json]:
-    values = [parse_scalar(p) for p in _parts(text)]
-    for value in values:
-        if not isinstance(value, bool):
-            raise GridError(f'"{show(value)}" is neither true nor false')
-    return values
-
-
-def _read_choices(text: str) -> Sequence[Json]:
-    return [p.strip("'\"") for p in _parts(text)]
-
-
-def _read_seeds(text: str) -> Sequence[Json]:
-    numbers = [_whole(p) for p in _parts(text)]
-    return seeds(numbers[0]) if len(numbers) == 1 else numbers
-
-
-_READERS = {
-    "list": _read_list,
-    "range": _read_range,
-    "log range": _read_log_range,
-    "integers": _read_integers,
-    "boolean": _read_booleans,
-    "choice": _read_choices,
-    "seeds": _read_seeds,
-}
-
-
 def _check_range(start: float, stop: float, count: int) -> None:
     if not (math.isfinite(start) and math.isfinite(stop)):
         raise GridError("the ends of a range must be finite", got=(start, stop))
@@ -393,7 +219,7 @@ def _tidy(value: float) -> float:
     return float(f"{value:.12g}")
 
 
-def _check_values(name: str, values: Any) -> tuple[Json, ...]:
+def check_values(name: str, values: Any) -> tuple[Json, ...]:
     if isinstance(values, str | int | float) or values is None:
         values = (values,)
     elif not isinstance(values, Iterable):
