@@ -1,0 +1,28 @@
+"""Every example in a docstring runs and gives what it says."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import hfta_nb
+
+MODULES = sorted(
+    m.name for m in pkgutil.walk_packages(hfta_nb.__path__, "hfta_nb.") if not m.name.endswith(("__main__", "_main"))
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_run(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_the_public_face_has_examples() -> None:
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    for name in ("array.fused", "array.per_member", "grid.axes", "family", "study.study", "executors.start", "events"):
+        found = finder.find(importlib.import_module(f"hfta_nb.{name}"))
+        assert sum(len(t.examples) for t in found), name
