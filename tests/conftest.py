@@ -32,3 +32,20 @@ def _untouched_random_numbers() -> Iterator[None]:
     state = torch.random.get_rng_state()
     yield
     torch.random.set_rng_state(state)
+
+
+@pytest.fixture(autouse=True)
+def _families_as_before() -> Iterator[None]:
+    """A family that a test defines is gone after it."""
+    from hfta_nb.family import _registered, families
+
+    families()
+    before = dict(_registered)
+    yield
+    _registered.clear()
+    _registered.update(before)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What drives a browser comes last: Playwright leaves an event loop running, which others would take for theirs."""
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)

@@ -10,22 +10,10 @@ from run_events import run_started
 from hfta_nb import events as ev
 from hfta_nb.errors import WorkerError
 from hfta_nb.executors import RunHandle
-from hfta_nb.executors.log import Log
 from hfta_nb.history import History
 from hfta_nb.ui import Workbench
 
 GRID = {"lr": [1e-3, 1e-2], "width": [8]}
-
-
-class Asked(ev.Control):
-    """A mailbox whose requests the test can read."""
-
-    def __init__(self, requests: list[ev.Request]) -> None:
-        super().__init__()
-        self._requests = requests
-
-    def post(self, request: ev.Request) -> None:
-        self._requests.append(request)
 
 
 class Runs:
@@ -45,7 +33,7 @@ class Runs:
             for event, _ in study.store.events():
                 history.add(event)
         self.started.append({"study": study, **arguments})
-        self.handles.append(RunHandle(history, Asked(self.requests), log=Log(), pid=None, kill=lambda: None))
+        self.handles.append(RunHandle(self.requests.append, history))
         return self.handles[-1]
 
     @property
@@ -55,7 +43,7 @@ class Runs:
     def happens(self, *events: ev.Event) -> None:
         """The run tells these."""
         for event in events:
-            self.handle.receive(event)
+            self.handle.deliver(event)
 
     def begins(self, bench: Workbench, **changes: Any) -> None:
         """The run tells what it is, and that it trains."""
@@ -74,7 +62,7 @@ class Runs:
 
     def ends(self, state: str = ev.COMPLETE, reason: str = "", detail: str = "") -> None:
         """The run tells that it is over."""
-        self.handle.finish(ev.RunChanged(100.0, state, reason, detail))
+        self.handle.finish(event=ev.RunChanged(100.0, state, reason, detail))
 
 
 class Clock:
