@@ -187,7 +187,8 @@ class Study:
             epochs: how many epochs to compare; by default all in float64, the first 5 in float32.
 
         Yields:
-            `MemberChecked` per member, and `Heartbeat` meanwhile.
+            `MemberChecked` per member, and `Heartbeat` meanwhile. What counts as equal allows for rounding: 1e-8 in
+            float64, 1e-5 in float32, or what changes of the last bits alone make of the member's curves.
 
         Raises:
             StudyError: a member is unknown, or has no epoch to compare yet.
@@ -298,8 +299,6 @@ class Study:
     def __repr__(self) -> str:
         size = f"{len(self.variants)} variants in {len(self.plan_groups)} arrays"
         return f"Study({self.name!r}, {size}, {self.epochs} epochs)"
-
-    # Within.
 
     def settings(self) -> Settings:
         """What the training loop needs to know."""

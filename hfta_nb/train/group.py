@@ -49,6 +49,8 @@ class GroupRun:
         index = self.group.index
         yield ev.PhaseChanged(time.time(), index, "building", f"{len(self.group.variants)} members")
         self.step: Step = self.trainer.build(self.group)
+        if self.trainer.prepare is not None:
+            self.step = self.trainer.prepare(self.step)
         self.members = Members(self.group, self.settings.monitor, self.settings.maximize, self.settings.patience)
         self.scores = self._new_scores()
         if self.resume is not None:

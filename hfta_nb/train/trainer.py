@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ class Trainer:
         control: requests.
         save: keeps checkpoints; None to keep nothing.
         resume: the state of a checkpoint, to carry on from there.
+        prepare: puts something around each group's step.
         checkpoint_every_s: seconds between two checkpoints; one is also made on a pause, a stop and a group's end.
 
     Attributes:
@@ -40,9 +41,11 @@ class Trainer:
         control: Control,
         save: Save | None = None,
         resume: Mapping[str, Any] | None = None,
+        prepare: Callable[[Step], Step] | None = None,
         checkpoint_every_s: float = 10.0,
     ) -> None:
         self.settings, self.groups, self.control, self.save = settings, groups, control, save
+        self.prepare = prepare
         self.checkpoint_every_s = checkpoint_every_s
         self.stopped = False
         self._resume = resume

@@ -286,7 +286,7 @@ def test_two_workbenches_are_independent(make: Make, runs: Runs) -> None:
     runs.begins(two)  # the last that was started
     assert (one.state, two.state) == ("starting", "running")
     press(two, "stop")
-    second.finish(ev.RunChanged(9.0, ev.STOPPED))
+    second.finish(event=ev.RunChanged(9.0, ev.STOPPED))
     assert (one.state, two.state) == ("starting", "stopped")
     assert not first.ended
     assert one.study.directory != two.study.directory
