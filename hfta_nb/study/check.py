@@ -28,8 +28,8 @@ TOLERANCES = {"float64": 1e-8, "float32": 1e-5}
 
 NOISE_RUNS, NOISE_FACTOR = 2, 10
 """Training amplifies rounding, behind batch norm and Adam by orders of magnitude. Where two curves are further apart
-than the tolerance, the member is trained alone again, twice, with every weight changed in its last bit after every step:
-up to ten times the difference that this alone makes is rounding too."""
+than the tolerance, the member is trained alone again, twice, with every weight changed in its last bit after every
+step: up to ten times the difference that this alone makes is rounding too."""
 
 COMPARED_EPOCHS = 5
 
