@@ -1,8 +1,29 @@
 """`FusedArray`: M plain modules as one, with a leading member axis on everything they hold."""
 
+from hfta_nb.array.across.blueprint import Blueprint
+from hfta_nb.array.across.why import Why
 from hfta_nb.array.compare import difference
-from hfta_nb.array.fused import FusedArray, fuse
+from hfta_nb.array.fused import FusedArray
+from hfta_nb.array.fusing import blueprint, fuse, join, why_not
 from hfta_nb.array.generators import MemberGenerators
+from hfta_nb.array.lazy import has_lazy, take_shapes
+from hfta_nb.array.owners import Follower, owner
 from hfta_nb.array.per_member import PerMember, per_member
 
-__all__ = ["FusedArray", "MemberGenerators", "PerMember", "difference", "fuse", "per_member"]
+__all__ = [
+    "Blueprint",
+    "Follower",
+    "FusedArray",
+    "MemberGenerators",
+    "PerMember",
+    "Why",
+    "blueprint",
+    "difference",
+    "fuse",
+    "has_lazy",
+    "join",
+    "owner",
+    "per_member",
+    "take_shapes",
+    "why_not",
+]

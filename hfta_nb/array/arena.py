@@ -91,5 +91,13 @@ class Arena:
         return Arena(self.data[list(indices)], self.spans)
 
 
+def arenas_of(tensors: Mapping[str, Tensor]) -> list[Arena]:
+    """Stacked tensors copied into arenas, one per dtype."""
+    kinds: dict[torch.dtype, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        kinds.setdefault(value.dtype, {})[name] = value
+    return [Arena.of(group) for group in kinds.values()]
+
+
 def _view(flat: Tensor, span: Span) -> Tensor:
     return flat[:, span.start : span.stop].view(flat.shape[0], *span.shape)

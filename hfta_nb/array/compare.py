@@ -17,12 +17,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils.hooks import RemovableHandle
 
 from hfta_nb.errors import FusionError
 
-_INTERNAL = frozenset(nn.Module().__dict__) - {"training"}
+INTERNAL = frozenset(nn.Module().__dict__) - {"training"}
 _HOOKS = tuple(k for k in nn.Module().__dict__ if k.endswith("_hooks"))
-_CLASS_INTERNAL = frozenset({"__dict__", "__weakref__", "__doc__", "__annotations__", "__annotations_cache__"})
+_CLASS_INTERNAL = frozenset(
+    {"__dict__", "__weakref__", "__doc__", "__annotations__", "__annotations_cache__", "__slotnames__"}
+)
 _MAX_DEPTH = 12
 
 
@@ -32,10 +36,10 @@ def difference(a: nn.Module, b: nn.Module) -> str | None:
     Returns:
         For example ``conv1.out_channels: 8 and 16``.
     """
-    return next(_Comparison(a, b).differences(), None)
+    return next(Comparison(a, b).differences(), None)
 
 
-class _Comparison:
+class Comparison:
     def __init__(self, a: nn.Module, b: nn.Module) -> None:
         self.a, self.b = a, b
         # Tensors and modules met again inside an attribute are the same if they sit at the same path.
@@ -65,8 +69,8 @@ class _Comparison:
         yield from self._tensors(path, a, b)
 
     def _attributes(self, path: str, a: nn.Module, b: nn.Module) -> Iterator[str]:
-        left = {k: v for k, v in a.__dict__.items() if k not in _INTERNAL}
-        right = {k: v for k, v in b.__dict__.items() if k not in _INTERNAL}
+        left = {k: v for k, v in a.__dict__.items() if k not in INTERNAL}
+        right = {k: v for k, v in b.__dict__.items() if k not in INTERNAL}
         for key in [*left, *(k for k in right if k not in left)]:
             where = f"{path}.{key}" if path else key
             if key not in left or key not in right:
@@ -131,6 +135,8 @@ class _Comparison:
         if isinstance(x, functools.partial):
             parts = (x.func, x.args, x.keywords), (y.func, y.args, y.keywords)
             return self.same(*parts, depth + 1)
+        if isinstance(x, RemovableHandle):
+            return True  # says which hook, not what it does
         if isinstance(x, weakref.ref):
             return self.same(x(), y(), depth + 1)
         return self._same_object(x, y, depth)
@@ -151,8 +157,20 @@ class _Comparison:
                 return bool(x == y)
             except Exception:  # an __eq__ that can't answer has not shown them to be the same
                 return False
-        left, right = getattr(x, "__dict__", None), getattr(y, "__dict__", None)
-        return left is not None and right is not None and self.same(dict(left), dict(right), depth + 1)
+        left, right = _state(x), _state(y)
+        return left is not None and right is not None and self.same(left, right, depth + 1)
+
+
+def _state(value: Any) -> dict[str, Any] | None:
+    """What an object holds, in its `__dict__` or in slots."""
+    slots = [s for c in type(value).__mro__ for s in _names(c.__dict__.get("__slots__", ()))]
+    if not slots and not hasattr(value, "__dict__"):
+        return None
+    return {**{s: getattr(value, s) for s in slots if hasattr(value, s)}, **getattr(value, "__dict__", {})}
+
+
+def _names(slots: Any) -> list[str]:
+    return [s for s in ([slots] if isinstance(slots, str) else slots) if s not in ("__dict__", "__weakref__")]
 
 
 def _paths(module: nn.Module) -> dict[int, str]:
@@ -168,6 +186,8 @@ def _paths(module: nn.Module) -> dict[int, str]:
 def _tensor_difference(x: Tensor | None, y: Tensor | None) -> str:
     if x is None or y is None:
         return "" if x is y else "only one of them has this tensor"
+    if is_lazy(x) or is_lazy(y):
+        return "" if is_lazy(x) and is_lazy(y) else "waits for its shape in one of them only"
     if x.shape != y.shape:
         return f"shapes {list(x.shape)} and {list(y.shape)}"
     if x.dtype != y.dtype:
@@ -203,6 +223,13 @@ def check_members(members: Sequence[Any], seeds: Sequence[int] | None) -> None:
         where = f"fuse, member {i}"
         if not isinstance(module, nn.Module):
             raise FusionError("not a module", where=where, got=module, accepted="torch.nn.Module")
+        if any(isinstance(m, torch.jit.ScriptModule) for m in module.modules()):
+            raise FusionError(
+                "compiled by TorchScript, which keeps its parameters where no array can reach them",
+                where=where,
+                got=type(module).__name__,
+                remedy="give the module as it was before torch.jit.script",
+            )
         first = next(j for j in range(i + 1) if members[j] is module)
         if first < i:
             raise FusionError(f"the same module as member {first}", where=where, remedy="build one module per member")
@@ -211,8 +238,8 @@ def check_members(members: Sequence[Any], seeds: Sequence[int] | None) -> None:
             raise FusionError(
                 "modules on different devices", where=where, got=sorted(devices), remedy="move them first"
             )
-        found = difference(members[0], module) if i else None
-        if found:
-            raise FusionError(f"differs from member 0: {found}", where=where, remedy="fuse these in separate arrays")
     if seeds is not None and len(seeds) != len(members):
         raise FusionError("not one seed per member", where="fuse", got=len(seeds), accepted=f"{len(members)} seeds")
+    for i, seed in enumerate(seeds or ()):
+        if isinstance(seed, bool) or not hasattr(seed, "__index__") or not -(2**63) <= int(seed) < 2**64:
+            raise FusionError("not a seed", where=f"fuse, member {i}", got=seed, accepted="a whole number of 64 bits")

@@ -2,36 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
-from torch.utils import _pytree as pytree
+from torch import Tensor, nn
 
+from hfta_nb.array.attributes import Attributes, Place, taken_off
+from hfta_nb.array.body import Body, Run
 from hfta_nb.array.generators import MemberGenerators
+from hfta_nb.array.intercept import Handler, intercepted
 from hfta_nb.array.per_member import PerMember
-from hfta_nb.array.rules import RULES, Context, RuleMode
-from hfta_nb.array.rules.base import vmap_level
+from hfta_nb.array.rules import Context, Disagreement, rule_mode
+from hfta_nb.array.rules.base import Usage, vmap_level
 from hfta_nb.array.slots import Slots
+from hfta_nb.array.tree import Rebuild, flatten, tensor_map, unflatten
 from hfta_nb.errors import FusionError
 
-Call = Callable[[list[Any]], Any]
-"""What to compute for one member, from the leaves of its inputs, while its tensors are in the module."""
+if TYPE_CHECKING:
+    from hfta_nb.array.across.runtime import Across
+
+Call = Callable[[nn.Module, list[Any]], Any]
+"""What to compute for one member, from the module and the leaves of its inputs, while its tensors are in the module."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of a call taken apart: leaves, which of them are per member, and how to put them together."""
+    """The inputs of a call taken apart: leaves, which of them are per member, and how to put them together.
+
+    Attributes:
+        copied: members get copies of the tensors that they share, as the model writes into them.
+    """
 
     leaves: tuple[Any, ...]
     per_member: tuple[bool, ...]
-    spec: Any
+    rebuild: Rebuild
+    copied: bool = False
 
     @classmethod
     def of(cls, tree: Any, members: int) -> Inputs:
-        leaves, spec = pytree.tree_flatten(tree)
+        leaves, rebuild = flatten(tree)
         marked = tuple(isinstance(v, PerMember) for v in leaves)
         for leaf, mark in zip(leaves, marked, strict=True):
             if mark and not isinstance(leaf.value, Tensor):
@@ -43,16 +56,35 @@ class Inputs:
                     got=list(leaf.value.shape),
                     accepted=f"a first axis of {members}, the array's members",
                 )
-        return cls(tuple(v.value if m else v for v, m in zip(leaves, marked, strict=True)), marked, spec)
+        return cls(tuple(v.value if m else v for v, m in zip(leaves, marked, strict=True)), marked, rebuild)
 
     def structure(self, leaves: list[Any]) -> Any:
-        return pytree.tree_unflatten(leaves, self.spec)
+        return unflatten(self.rebuild, leaves)
 
     def member(self, index: int) -> list[Any]:
-        return [v[index] if m else v for v, m in zip(self.leaves, self.per_member, strict=True)]
+        return [v[index] if m else self._given(v) for v, m in zip(self.leaves, self.per_member, strict=True)]
 
-    def block(self, start: int, stop: int) -> list[Any]:
-        return [v[start:stop] if m else v for v, m in zip(self.leaves, self.per_member, strict=True)]
+    def block(self, start: int, stop: int) -> tuple[list[Any], list[bool]]:
+        """The leaves for some members, and which of them have a member axis."""
+        if not self.copied:
+            pairs = zip(self.leaves, self.per_member, strict=True)
+            return [v[start:stop] if m else v for v, m in pairs], list(self.per_member)
+        leaves: list[Any] = []
+        for v, m in zip(self.leaves, self.per_member, strict=True):
+            own = v[start:stop].clone() if m else v
+            if isinstance(v, Tensor) and not m:
+                own = v.unsqueeze(0).repeat(stop - start, *[1] * v.ndim)
+            leaves.append(own)
+        return leaves, [isinstance(v, Tensor) for v in self.leaves]
+
+    def _given(self, value: Any) -> Any:
+        return value.clone() if self.copied and isinstance(value, Tensor) else value
+
+    def watched(self) -> Inputs:
+        """With copies of the tensors that members share, except those through which a gradient is wanted."""
+        pairs = zip(self.leaves, self.per_member, strict=True)
+        plain = [isinstance(v, Tensor) and not m and not v.requires_grad for v, m in pairs]
+        return replace(self, leaves=tuple(v.clone() if p else v for v, p in zip(self.leaves, plain, strict=True)))
 
     def grad_leaves(self) -> list[Tensor]:
         """Inputs through which a gradient is wanted."""
@@ -80,76 +112,178 @@ class Engine:
     """What a call needs of its array.
 
     Attributes:
+        root: the plain module that calls go through.
+        handlers: what runs in place of submodules, by path; see `intercept`.
         used: per function that the model called while `recording`, how it was fused.
+        private: members get tensors of their own where the model shares inputs, or empty ones that it makes, to
+            write into.
+        fast_rng: draw all members' random numbers at once.
+        current: number of the member that runs alone, or did last.
+        attributes: what members have set on themselves.
+        across: makes the bodies to run, where members are of different architecture.
+        usage: which parameters members that ran one by one have used, since it was cleared.
     """
 
+    root: nn.Module
     slots: Slots
     generators: MemberGenerators
-    used: dict[str, str]
+    handlers: dict[str, Handler] = field(default_factory=dict)
+    used: dict[str, str] = field(default_factory=dict)
     recording: bool = False
+    private: bool = False
+    fast_rng: bool = False
+    current: int = 0
+    across: Across | None = None
+
+    def __post_init__(self) -> None:
+        self.attributes = Attributes(len(self.generators))
+        self.usage = Usage()
 
     def run(self, block: Block, call: Call, inputs: Inputs) -> Any:
         """Every member's result, each tensor with a leading axis of the block's members."""
-        return self._one(block, call, inputs) if block.single else self._many(block, call, inputs)
+        run = Run(range(block.start, block.stop), block.single, block.parameters, block.buffers)
+        bodies = [self._body(run)] if self.across is None else self.across.bodies(run)
+        results = [
+            self._one(body, block.start + body.rows[0], call, inputs)
+            if body.single
+            else self._many(body, block, call, inputs)
+            for body in bodies
+        ]
+        if len(results) == 1:
+            return results[0]
+        order = [row for body in bodies for row in body.rows]
+        turned = [order.index(row) for row in range(len(order))]
+        return tensor_map(lambda t: t[turned], concatenate(results))
 
-    def _one(self, block: Block, call: Call, inputs: Inputs) -> Any:
-        leaves = inputs.member(block.start)
-        with self.generators.member(block.start):
-            result, replaced = self.slots.call({**block.parameters, **block.buffers}, lambda: call(leaves))
-        self._keep(block, replaced)
-        return pytree.tree_map_only(Tensor, lambda t: t.unsqueeze(0), result)
+    def _body(self, run: Run) -> Body:
+        def finish(replaced: Mapping[str, Tensor]) -> None:
+            for name, value in replaced.items():
+                run.buffers[name].copy_(value)
 
-    def _many(self, block: Block, call: Call, inputs: Inputs) -> Any:
-        given = inputs.block(block.start, block.stop)
+        rows = range(len(run.members))
+        tensors = run.parameters, run.buffers
+        return Body(self.root, self.slots, *tensors, rows, finish, handlers=self.handlers, single=run.single)
+
+    def _one(self, body: Body, member: int, call: Call, inputs: Inputs) -> Any:
+        self.current = member
+        leaves = inputs.member(member)
+        changes: dict[Place, Any] = {}
+        with self.generators.member(member), self._tracked(body, self.attributes.of(member), changes):
+            state = {**body.parameters, **body.buffers}
+            result, replaced = body.slots.call(state, lambda: call(body.root, leaves))
+        self.attributes.keep(member, changes)
+        with torch.no_grad():
+            body.finish(replaced)
+        return tensor_map(lambda t: t.unsqueeze(0), result)
+
+    def _many(self, body: Body, block: Block, call: Call, inputs: Inputs) -> Any:
+        given, own = inputs.block(block.start, block.stop)
+        members = [block.start + row for row in body.rows]
+        if len(members) < block.stop - block.start:
+            given = [v[list(body.rows)] if m else v for v, m in zip(given, own, strict=True)]
         tensors = [v for v in given if isinstance(v, Tensor)]
-        dims = [0 if m else None for v, m in zip(given, inputs.per_member, strict=True) if isinstance(v, Tensor)]
-        names_p, names_b = list(block.parameters), list(block.buffers)
+        dims = [0 if m else None for v, m in zip(given, own, strict=True) if isinstance(v, Tensor)]
+        names_p, names_b = list(body.parameters), list(body.buffers)
         static: dict[str, Any] = {}
 
-        def one(parameters: list[Tensor], buffers: list[Tensor], batched: list[Tensor]) -> Any:
+        def one(_: Tensor, parameters: list[Tensor], buffers: list[Tensor], batched: list[Tensor]) -> Any:
             state = {**dict(zip(names_p, parameters, strict=True)), **dict(zip(names_b, buffers, strict=True))}
             left = iter(batched)
             leaves = [next(left) if isinstance(v, Tensor) else v for v in given]
-            context = Context(
-                block.stop - block.start, block.start, self.generators, vmap_level(), self.used, self.recording
-            )
-            with RuleMode(context, RULES):
-                result, replaced = self.slots.call(state, lambda: call(leaves))
-            values, static["spec"] = pytree.tree_flatten(result)
+            context = self._context(members)
+            changes: dict[Place, Any] = {}
+            given_attributes = self.attributes.together(context.indices, context)
+            with (
+                rule_mode(context),
+                body.within(context, state),
+                self._tracked(body, given_attributes, changes),
+                intercepted(body.root, body.handlers, context),
+            ):
+                result, replaced = body.slots.call(state, lambda: call(body.root, leaves))
+            if not body.padded:
+                self.attributes.apart(context.indices, changes, context)
+            elif any(not _own(value, state) for value in changes.values()):
+                raise Disagreement("the model keeps values on itself, which members of other sizes can't share")
+            values, static["rebuild"] = flatten(result)
             static["leaves"], static["replaced"] = values, list(replaced)
+            for value in values:
+                if isinstance(value, Tensor):
+                    body.check(value)
             return [v for v in values if isinstance(v, Tensor)], list(replaced.values())
 
-        state = list(block.parameters.values()), list(block.buffers.values())
-        in_dims = (0, 0, dims) if tensors else (0, 0, None)
+        # `vmap` wants something to map over, which a module without parameters need not have.
+        state = torch.empty(len(members)), list(body.parameters.values()), list(body.buffers.values())
+        in_dims = (0, 0, 0, dims)
         # "error": whatever draws random numbers has a rule, so a draw that reaches vmap has slipped through.
-        results, replaced = torch.func.vmap(one, in_dims=in_dims, randomness="error")(*state, tensors)
-        self._keep(block, dict(zip(static["replaced"], replaced, strict=True)))
+        randomness = "different" if self.fast_rng else "error"
+        with ExitStack() as stack:
+            if self.fast_rng:
+                stack.enter_context(self.generators.member(members[0]))  # one stream serves all
+            results, replaced = torch.func.vmap(one, in_dims=in_dims, randomness=randomness)(*state, tensors)
+        with torch.no_grad():
+            body.finish(dict(zip(static["replaced"], replaced, strict=True)))
         left = iter(results)
         values = [next(left) if isinstance(v, Tensor) else v for v in static["leaves"]]
-        return pytree.tree_unflatten(values, static["spec"])
+        return unflatten(static["rebuild"], values)
 
-    def _keep(self, block: Block, replaced: Mapping[str, Tensor]) -> None:
-        with torch.no_grad():
-            for name, value in replaced.items():
-                block.buffers[name].copy_(value)
+    def in_place(self, block: Block) -> AbstractContextManager[None]:
+        """Within, a member that runs alone is in the module: a checkpoint runs parts of it again in the backward."""
+        if not block.single:
+            return nullcontext()
+        run = Run(range(block.start, block.stop), True, block.parameters, block.buffers)
+        body = self._body(run) if self.across is None else self.across.bodies(run)[0]
+        return body.slots.filled({**body.parameters, **body.buffers})
+
+    def _tracked(
+        self, body: Body, given: Mapping[Place, Any], changes: dict[Place, Any]
+    ) -> AbstractContextManager[None]:
+        """Watching what the model sets on itself costs as much as a small model; so only where it has been seen to."""
+        if self.recording or self.attributes.values:
+            return taken_off(body.root, given, changes)
+        return nullcontext()
+
+    def _context(self, members: Sequence[int]) -> Context:
+        return Context(
+            members,
+            self.generators,
+            vmap_level(),
+            self.used,
+            self.recording,
+            self.private,
+            self.fast_rng,
+            self.usage,
+        )
 
 
-def snapshot(buffers: Mapping[str, Tensor], generators: MemberGenerators) -> Callable[[], None]:
-    """Remember what a forward changes; the function returned puts it back."""
-    saved = {name: value.detach().clone() for name, value in buffers.items()}
-    states = [dict(s) for s in generators.states]
-
-    def restore() -> None:
-        with torch.no_grad():
-            for name, value in saved.items():
-                buffers[name].copy_(value)
-        generators.states = states
-
-    return restore
+def _own(value: Any, state: Mapping[str, Tensor]) -> bool:
+    """Whether an attribute lists nothing but the module's own tensors, as a recurrent layer's does."""
+    known = {id(t) for t in state.values()}
+    return isinstance(value, list) and all(id(v() if isinstance(v, weakref.ref) else v) in known for v in value)
 
 
 def concatenate(results: list[Any]) -> Any:
-    """The results of successive blocks as one, tensors joined along the member axis."""
+    """The results of successive blocks as one, tensors joined along the member axis.
+
+    Raises:
+        FusionError: members give tensors of different shapes, which can't stand in one tensor.
+    """
     if len(results) == 1:
         return results[0]
-    return pytree.tree_map(lambda *v: torch.cat(v) if isinstance(v[0], Tensor) else v[0], *results)
+    parts = [flatten(r) for r in results]
+    first, rebuild = parts[0]
+    joined = []
+    for values in zip(*(leaves for leaves, _ in parts), strict=True):
+        if isinstance(values[0], Tensor):
+            shapes = [list(v.shape[1:]) for v in values]
+            if any(s != shapes[0] for s in shapes):
+                raise FusionError(
+                    "the members' outputs have different shapes",
+                    where="array(...)",
+                    got=shapes,
+                    remedy="use array.backward or array.evaluate, which see one member's output at a time",
+                )
+            joined.append(torch.cat(values))
+        else:
+            joined.append(values[0])
+    del first
+    return unflatten(rebuild, joined)

@@ -5,59 +5,30 @@ Source: horizontal fusion of HFTA (Wang et al., MLSys 2021), by `torch.func` ins
 
 from __future__ import annotations
 
-import copy
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.arena import Arena
-from hfta_nb.array.compare import check_members
-from hfta_nb.array.engine import Block, Call, Engine, Inputs, concatenate, snapshot
+from hfta_nb.array import surgery
+from hfta_nb.array.across.blueprint import Blueprint
+from hfta_nb.array.across.padding import Padding
+from hfta_nb.array.across.runtime import Across
+from hfta_nb.array.arena import Arena, arenas_of
+from hfta_nb.array.attempt import attempt, gradient_probe, result_probe
+from hfta_nb.array.blocks import Blocks
+from hfta_nb.array.engine import Call, Engine, Inputs, concatenate
+from hfta_nb.array.fallback import Settings, attention_handlers, one_by_one, snapshot
 from hfta_nb.array.generators import MemberGenerators
-from hfta_nb.array.gradients import Gradients, call_module, tune_block_size
+from hfta_nb.array.gradients import Gradients, call_module, target_of, tune_block_size
+from hfta_nb.array.owners import Follower, own
 from hfta_nb.array.slots import Slots
 from hfta_nb.errors import FusionError
 
 if TYPE_CHECKING:
     import pandas
-
-
-def fuse(modules: Sequence[nn.Module], seeds: Sequence[int] | None = None) -> FusedArray:
-    """Fuse plain modules into one array that computes all of them.
-
-    Args:
-        modules: M plain modules with the same operators and shapes. They are copied, not changed.
-        seeds: one per member, for the random numbers (dropout masks, ...) that it will draw: it draws what
-            ``torch.manual_seed(seed)`` and the plain module would. Without, seeds are drawn from torch's
-            default generator.
-
-    Returns:
-        The array; ``array(x)`` has a leading member axis M on every output.
-
-    Raises:
-        FusionError: the list is empty, holds something else than modules or one module twice, or two of them
-            differ in more than the values of their tensors.
-
-    Example:
-        >>> array = fuse([nn.Linear(4, 2) for _ in range(3)])
-        >>> array(torch.zeros(5, 4)).shape
-        torch.Size([3, 5, 2])
-    """
-    members = list(modules)
-    check_members(members, seeds)
-    first = members[0]
-    states = [dict(m.named_parameters()) for m in members]
-    buffers = [dict(m.named_buffers()) for m in members]
-    with torch.no_grad():
-        parameters = {k: torch.stack([s[k] for s in states]) for k in states[0]}
-        stacked = {k: torch.stack([b[k] for b in buffers]) for k in buffers[0]}
-    device = next((t.device for t in [*parameters.values(), *stacked.values()]), torch.device("cpu"))
-    if seeds is None:
-        seeds = torch.randint(2**62, (len(members),)).tolist()
-    generators = MemberGenerators.seeded(seeds, device)
-    return FusedArray(copy.deepcopy(first), parameters, stacked, generators)
 
 
 class FusedArray(nn.Module):
@@ -69,11 +40,13 @@ class FusedArray(nn.Module):
     Attributes:
         generators: the members' random streams.
         arenas: the flat tensors ``[M, P]`` under the parameters, one per dtype.
-        block_size: how many members run at once: all (the default), or fewer where a smaller block is faster
-            (`tune` finds out), down to one at a time.
+        buffer_arenas: the same under the buffers.
         missing_grads: parameter to the members whose loss did not depend on it in the last `backward`; their rows of
             `.grad` are zero, where alone `.grad` would be None.
-        notes: why the array does not run as one call, where it does not.
+        followers: optimizers and the like, whose state moves along with the members.
+        padding: clears the gradients of what is not owned.
+        owned: where members differ in architecture: parameter or buffer to which entries are the members' own, bool
+            ``[M, *shape]``. The others are padding: zero, with a gradient of zero.
     """
 
     def __init__(
@@ -82,8 +55,33 @@ class FusedArray(nn.Module):
         parameters: Mapping[str, Tensor],
         buffers: Mapping[str, Tensor],
         generators: MemberGenerators,
+        *,
+        pending: Sequence[nn.Module] = (),
+        blueprint: Blueprint | None = None,
     ) -> None:
         super().__init__()
+        self.generators = generators
+        self.arenas: list[Arena] = []
+        self.buffer_arenas: list[Arena] = []
+        self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()
+        self.missing_grads: dict[str, list[int]] = {}
+        self.settings = Settings(len(generators))
+        self._proven: set[tuple[str, bool, bool]] = set()
+        self._blocks = Blocks(self)
+        object.__setattr__(self, "_pending", list(pending))
+        self._take(skeleton, parameters, buffers, blueprint)
+
+    _skeleton: nn.Module
+    _slots: Slots
+    _pending: list[nn.Module]
+
+    def _take(
+        self,
+        skeleton: nn.Module,
+        parameters: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        blueprint: Blueprint | None = None,
+    ) -> None:
         slots = Slots(skeleton)
         trainable = {name: p.requires_grad for name, p in skeleton.named_parameters()}
         own = {k: nn.Parameter(v.detach(), requires_grad=trainable[k]) for k, v in parameters.items()}
@@ -94,19 +92,37 @@ class FusedArray(nn.Module):
             object.__setattr__(self, name, getattr(skeleton, name))
         object.__setattr__(self, "_skeleton", skeleton)
         object.__setattr__(self, "_slots", slots)
-        self.generators = generators
         self.training = skeleton.training
-        self.block_size = len(generators)
-        self.notes: list[str] = []
-        self.arenas: list[Arena] = []
-        self.missing_grads: dict[str, list[int]] = {}
-        self._leaf_blocks: dict[tuple[int, int], Block] = {}
-        self._proven: set[tuple[str, bool, bool]] = set()
-        self.engine = Engine(slots, generators, {})
-        self._build_arenas()
+        self.engine = Engine(skeleton, slots, self.generators)
+        self.engine.across = None if blueprint is None else Across(blueprint, slots)
+        self.owned = {} if blueprint is None else dict(blueprint.owned())
+        if not self._pending:
+            self._build_arenas()
 
-    _skeleton: nn.Module
-    _slots: Slots
+    @property
+    def block_size(self) -> int:
+        """How many members run at once: all (the default), or fewer where that is faster (`tune` finds out)."""
+        return self.settings.block_size
+
+    @block_size.setter
+    def block_size(self, size: int) -> None:
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= len(self):
+            raise FusionError("not a number of members", where="block_size", got=size, accepted=f"1 to {len(self)}")
+        self.settings.block_size = size
+
+    @property
+    def fast_rng(self) -> bool:
+        """Whether all members' random numbers are drawn at once; see `fuse`."""
+        return self.settings.fast_rng
+
+    @fast_rng.setter
+    def fast_rng(self, on: bool) -> None:
+        self.settings.fast_rng = self.engine.fast_rng = on
+
+    @property
+    def notes(self) -> list[str]:
+        """Why the array does not run as one call, where it does not."""
+        return self.settings.notes
 
     def __len__(self) -> int:
         return len(self.generators)
@@ -131,18 +147,23 @@ class FusedArray(nn.Module):
         """
         inputs = Inputs.of((args, kwargs), len(self))
 
-        def call(leaves: list[Any]) -> Any:
+        def call(module: nn.Module, leaves: list[Any]) -> Any:
             given, named = inputs.structure(leaves)
-            return self._skeleton(*given, **named)
+            return module(*given, **named)
 
-        def run() -> Any:
-            return concatenate([self.engine.run(block, call, inputs) for block in self._graph_blocks()])
+        def run(inputs: Inputs) -> Any:
+            return concatenate([self.engine.run(block, call, inputs) for block in self._blocks.graph()])
 
-        self._prove("forward", run)
-        return run()
+        return attempt(self, "forward", inputs, run, result_probe(self, call))
 
     def backward(
-        self, loss_fn: Callable[..., Any], x: Any, y: Any = None, *, has_aux: bool = False
+        self,
+        loss_fn: Callable[..., Any],
+        x: Any,
+        y: Any = None,
+        *,
+        has_aux: bool = False,
+        scale: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Any]:
         """Forward, loss and backward, in blocks of `block_size` members; accumulates into `.grad`.
 
@@ -154,6 +175,7 @@ class FusedArray(nn.Module):
             x: the input; a tuple for several positional inputs, a dict for keyword inputs.
             y: the target, or any tree of tensors. Tensors in `x` and `y` may be `per_member`.
             has_aux: `loss_fn` returns ``(loss, aux)``.
+            scale: ``[M]``; the gradients are those of ``scale[i] * loss[i]``, the losses returned are unscaled.
 
         Returns:
             The losses ``[M]``, detached; with `has_aux`, ``(losses, aux)`` with a leading M on aux's tensors.
@@ -163,26 +185,35 @@ class FusedArray(nn.Module):
                 number of members.
 
         Example:
+            >>> from hfta_nb import fuse
             >>> array = fuse([nn.Linear(4, 2) for _ in range(3)])
             >>> x, y = torch.zeros(5, 4), torch.zeros(5, dtype=torch.long)
             >>> array.backward(nn.functional.cross_entropy, x, y).shape
             torch.Size([3])
         """
-        inputs = Inputs.of((x, y), len(self))
+        if scale is not None and scale.shape != (len(self),):
+            raise FusionError(
+                "not one factor per member", where="scale", got=list(scale.shape), accepted=f"[{len(self)}]"
+            )
+        inputs = Inputs.of((x, target_of(loss_fn, y)), len(self))
         call = self._loss_call(loss_fn, inputs, has_aux)
-        self._prove("backward", lambda: Gradients(self, inputs, keep=False).of(call, self._blocks()))
-        gradients = Gradients(self, inputs)
-        losses, aux = gradients.of(call, self._blocks())
+
+        def run(inputs: Inputs) -> Any:
+            gradients = Gradients(self, inputs, scale=scale)
+            return gradients, gradients.of(call, self._blocks.leaves())
+
+        gradients, (losses, aux) = attempt(self, "backward", inputs, run, gradient_probe(self, call, scale))
         gradients.deliver()
         return (losses, aux) if has_aux else losses
 
     def _loss_call(self, loss_fn: Callable[..., Any], inputs: Inputs, has_aux: bool) -> Call:
-        def call(leaves: list[Any]) -> Any:
+        def call(module: nn.Module, leaves: list[Any]) -> Any:
             given, target = inputs.structure(leaves)
-            result = loss_fn(call_module(self._skeleton, given), target)
+            result = loss_fn(call_module(module, given), target)
             loss, aux = result if has_aux else (result, None)
             if not isinstance(loss, Tensor) or loss.ndim:
-                raise FusionError("the loss of a member must be a scalar tensor", where="loss_fn", got=loss)
+                shown = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else loss
+                raise FusionError("the loss of a member must be a scalar tensor", where="loss_fn", got=shown)
             return loss, aux
 
         return call
@@ -198,17 +229,16 @@ class FusedArray(nn.Module):
         Returns:
             The tree, each tensor with a leading M.
         """
-        inputs = Inputs.of((x, y), len(self))
+        inputs = Inputs.of((x, target_of(function, y)), len(self))
 
-        def call(leaves: list[Any]) -> Any:
+        def call(module: nn.Module, leaves: list[Any]) -> Any:
             given, target = inputs.structure(leaves)
-            return function(call_module(self._skeleton, given), target)
+            return function(call_module(module, given), target)
 
-        def run() -> Any:
-            return concatenate([self.engine.run(block, call, inputs) for block in self._blocks()])
+        def run(inputs: Inputs) -> Any:
+            return concatenate([self.engine.run(block, call, inputs) for block in self._blocks.leaves()])
 
-        self._prove("evaluate", run)
-        return run()
+        return attempt(self, "evaluate", inputs, run, result_probe(self, call))
 
     def tune(self, loss_fn: Callable[..., Any], x: Any, y: Any = None, *, budget_s: float = 0.5) -> dict[int, float]:
         """Time `backward` on these inputs and set `block_size` to the fastest; nothing else changes.
@@ -220,16 +250,32 @@ class FusedArray(nn.Module):
         Returns:
             Seconds of one `backward` per block size tried (the median); nothing where only one is possible.
         """
-        inputs = Inputs.of((x, y), len(self))
+        inputs = Inputs.of((x, target_of(loss_fn, y)), len(self))
         call = self._loss_call(loss_fn, inputs, has_aux=False)
 
-        def run() -> None:
-            Gradients(self, inputs, keep=False).of(call, self._blocks())
+        def run(inputs: Inputs) -> Any:
+            return Gradients(self, inputs, keep=False).of(call, self._blocks.leaves())
 
-        self._prove("backward", run)
-        if self.block_size == 1:
-            return {}
-        return tune_block_size(self, run, budget_s)
+        restore = snapshot(self)
+        try:
+            attempt(self, "backward", inputs, run, gradient_probe(self, call, None))
+            return {} if self.block_size == 1 else tune_block_size(self, lambda: run(inputs), budget_s)
+        finally:
+            restore()
+
+    def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+        """From a member's row of the array's `state_dict` to the `state_dict` of its plain module."""
+        return dict if self.engine.across is None else self.engine.across.blueprint.narrower(index)
+
+    def box(self, index: int, name: str) -> tuple[int, ...] | None:
+        """A member's true shape of a parameter; None if its architecture has no such parameter."""
+        if self.engine.across is None:
+            return tuple(self.get_parameter(name).shape[1:])
+        return self.engine.across.boxes(index % len(self)).get(name)
+
+    def waste(self) -> float:
+        """The share of the parameters that is padding; 0 where all members are of one architecture."""
+        return 0.0 if self.engine.across is None else self.engine.across.blueprint.waste()
 
     def arena_of(self, name: str) -> Arena:
         """The arena in which a parameter lies."""
@@ -245,8 +291,14 @@ class FusedArray(nn.Module):
         import pandas
 
         rows = [("the whole array", note) for note in self.notes]
+        if self.engine.across is not None:
+            count = len(self.engine.across.blueprint.templates)
+            rows.append(("the whole array", f"{count} architectures, {self.waste():.0%} of the parameters are padding"))
         if self.block_size < len(self):
             rows.append(("the whole array", f"in blocks of {self.block_size} of {len(self)} members"))
+        how = "each architecture by itself" if self.settings.unlike else "one member at a time, as vmap can't run it"
+        for path, reason in self.settings.paths.items():
+            rows.append((f"submodule {path}", f"{how}: {reason}"))
         rows += sorted(self.engine.used.items())
         return pandas.DataFrame(rows, columns=["function", "how"])
 
@@ -258,13 +310,7 @@ class FusedArray(nn.Module):
         Raises:
             IndexError: there is no such member.
         """
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"member {index} of an array of {len(self)}")
-        tensors: dict[str, Tensor] = {k: v.detach()[index].clone() for k, v in self.named_buffers()}
-        for name, p in self.named_parameters():
-            tensors[name] = nn.Parameter(p.detach()[index].clone(), requires_grad=p.requires_grad)
-        with self._slots.filled(tensors):
-            return copy.deepcopy(self._skeleton)
+        return surgery.member(self, index)
 
     def select(self, indices: Sequence[int]) -> FusedArray:
         """A new array of these members, in this order, each with its random streams.
@@ -272,38 +318,49 @@ class FusedArray(nn.Module):
         Raises:
             FusionError: the list is empty or holds a number that is not a member.
         """
-        chosen = list(indices)
-        if not chosen or not all(0 <= i < len(self) for i in chosen):
-            raise FusionError("not members of this array", got=chosen, accepted=f"some of 0 to {len(self) - 1}")
-        return self._of(chosen)
+        return surgery.select(self, indices)
+
+    def load_member(self, index: int, state_dict: Mapping[str, Tensor], *, strict: bool = True) -> None:
+        """Put a plain module's state into a member, in place; its optimizer state begins anew.
+
+        Raises:
+            IndexError: there is no such member.
+            FusionError: keys, shapes or dtypes are not the member's. Nothing has changed then.
+        """
+        surgery.load_member(self, index, state_dict, strict)
+
+    def copy_member(self, src: int, dst: int) -> None:
+        """Make member `dst` the same as `src`, in place, with its random streams and the state of its optimizer,
+        lr scheduler and gradient scaler.
+
+        Raises:
+            IndexError: there is no such member.
+        """
+        surgery.copy_member(self, src, dst)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FusedArray:
         # Parameters are views of the arenas, which copying one by one would take apart.
-        other = self._of(list(range(len(self))))
+        other = surgery.select(self, range(len(self)))
         for p, q in zip(self.parameters(), other.parameters(), strict=True):
             q.grad = None if p.grad is None else p.grad.clone()
         memo[id(self)] = other
         return other
 
-    def _of(self, chosen: list[int]) -> FusedArray:
-        parameters = {k: v.detach()[chosen] for k, v in self.named_parameters()}
-        buffers = {k: v[chosen] for k, v in self.named_buffers()}
-        skeleton = self[chosen[0]]
-        array = FusedArray(skeleton, parameters, buffers, self.generators.select(chosen))
-        array.block_size = len(chosen) if self.block_size == len(self) else min(self.block_size, len(chosen))
-        array.notes, array._proven = list(self.notes), set(self._proven)
-        return array
-
     # What nn.Module does, done to the whole.
 
     def train(self, mode: bool = True) -> FusedArray:
         super().train(mode)
-        self._skeleton.training = mode
+        for module in (self._skeleton, *self._pending):
+            module.train(mode)
         return self
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> FusedArray:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._build_arenas()
+        if self._pending:
+            for module in self._pending:
+                module._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        else:
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+            self._build_arenas()
         device = next((t.device for t in [*self.parameters(), *self.buffers()]), self.generators.device)
         self.generators.to(device)
         return self
@@ -311,69 +368,29 @@ class FusedArray(nn.Module):
     # Within.
 
     def _build_arenas(self) -> None:
-        kinds: dict[torch.dtype, dict[str, Tensor]] = {}
         named = dict(self.named_parameters())
-        for name, p in named.items():
-            kinds.setdefault(p.dtype, {})[name] = p.detach()
-        self.arenas = [Arena.of(group) for group in kinds.values()]
+        self.arenas = arenas_of({k: p.detach() for k, p in named.items()})
         for arena in self.arenas:
             for span in arena.spans:
                 named[span.name].data = arena.view(span.name)
-        self._leaf_blocks.clear()
+                own(named[span.name], self, span.name)
+        self.buffer_arenas = arenas_of(dict(self.named_buffers()))
+        self._slots.find()
+        # `.data`: writing into one buffer must not count as a change of all others, which autograd may have saved.
+        self._slots.replace({s.name: a.view(s.name).data for a in self.buffer_arenas for s in a.spans})
+        self._slots.find()
+        self._blocks.clear()
+        self.padding = Padding(self)
+        self._install()
 
-    def _blocks(self) -> list[Block]:
-        """Blocks whose parameters are leaves over the arena's memory: what `backward` differentiates by."""
-        size = self.block_size
-        return [self._leaf_block(i, min(i + size, len(self))) for i in range(0, len(self), size)]
-
-    def _leaf_block(self, start: int, stop: int) -> Block:
-        named = dict(self.named_parameters())
-        block = self._leaf_blocks.get((start, stop))
-        if block is not None and all(block.parameters[k].requires_grad == p.requires_grad for k, p in named.items()):
-            return block
-        single = self.block_size == 1
-        rows: Any = start if single else slice(start, stop)
-        parameters = {k: p.detach()[rows].requires_grad_(p.requires_grad) for k, p in named.items()}
-        buffers = {k: b[rows] for k, b in self.named_buffers()}
-        grads = {k: self.arena_of(k).grad_view(k)[rows] for k, p in named.items() if p.requires_grad}
-        block = Block(start, stop, single, parameters, buffers, grads)
-        self._leaf_blocks[start, stop] = block
-        return block
-
-    def _graph_blocks(self) -> list[Block]:
-        """Blocks whose parameters are part of the autograd graph: what `forward` differentiates through."""
-        size, single = self.block_size, self.block_size == 1
-        starts = range(0, len(self), size)
-        parts = {k: p.unbind(0) if single else torch.split(p, size) for k, p in self.named_parameters()}
-        buffers = {k: b.unbind(0) if single else torch.split(b, size) for k, b in self.named_buffers()}
-        return [
-            Block(
-                start,
-                min(start + size, len(self)),
-                single,
-                {k: v[i] for k, v in parts.items()},
-                {k: v[i] for k, v in buffers.items()},
-            )
-            for i, start in enumerate(starts)
-        ]
-
-    def _prove(self, what: str, run: Callable[[], Any]) -> None:
-        """See once whether `vmap` can run this; where it can't, run members one after another from now on.
-
-        What can't run alone either raises its own error there.
-        """
-        key = (what, self.training, torch.is_grad_enabled())
-        if key in self._proven or self.block_size == 1:
+    def _install(self) -> None:
+        """Put in place what runs instead of submodules."""
+        self.engine.private, self.engine.fast_rng = self.settings.private, self.settings.fast_rng
+        if self.engine.across is not None:
+            self.settings.unlike = True
+            self.engine.across.settle(self.settings.paths, self.settings.apart)
             return
-        restore = snapshot(dict(self.named_buffers()), self.generators)
-        self.engine.recording = True
-        try:
-            run()
-        except (RuntimeError, ValueError) as error:
-            self.block_size = 1
-            self._leaf_blocks.clear()
-            self.notes.append(f"one member at a time, as vmap can't run it: {str(error).strip().splitlines()[0]}")
-        finally:
-            self.engine.recording = False
-            restore()
-        self._proven.add(key)
+        handlers = attention_handlers(self._skeleton)
+        for path in self.settings.paths:
+            handlers[path] = one_by_one(self._skeleton, path)
+        self.engine.handlers = handlers

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
-from hfta_nb.array.engine import Block, Call, Inputs, concatenate, snapshot
+from hfta_nb.array.across.tags import narrowed
+from hfta_nb.array.engine import Block, Call, Inputs, concatenate
+from hfta_nb.array.fallback import snapshot
+from hfta_nb.array.tree import tensor_map
 from hfta_nb.errors import FusionError
 
 if TYPE_CHECKING:
@@ -24,6 +26,12 @@ def call_module(module: nn.Module, given: Any) -> Any:
     return module(**given) if isinstance(given, dict) else module(given)
 
 
+def target_of(function: Callable[..., Any], y: Any) -> Any:
+    """The target; with each member's settings beside it for a loss that has some (`hfta_nb.losses`)."""
+    make = getattr(function, "target_per_member", None)
+    return y if make is None else make(y)
+
+
 class Gradients:
     """The gradients of one `backward`: computed block by block, written into the arena, then delivered to `.grad`.
 
@@ -31,29 +39,61 @@ class Gradients:
         array: the array.
         inputs: of this call.
         keep: False to compute them only (to see whether, or how fast, that works).
+        watch: put what was computed only into `found`, by parameter and member.
+        scale: ``[M]``, times which a member's loss is differentiated.
     """
 
-    def __init__(self, array: FusedArray, inputs: Inputs, *, keep: bool = True) -> None:
-        self.array, self.inputs, self.keep = array, inputs, keep
+    def __init__(
+        self,
+        array: FusedArray,
+        inputs: Inputs,
+        *,
+        keep: bool = True,
+        watch: bool = False,
+        scale: Tensor | None = None,
+    ) -> None:
+        self.array, self.inputs, self.keep, self.watch, self.scale = array, inputs, keep, watch, scale
         self.parameters = dict(array.named_parameters())
         self.fresh = {name for name, p in self.parameters.items() if p.grad is None}
         self.received: dict[str, list[Block]] = {}
+        self.found: dict[str, dict[int, Tensor]] = {}
+        self.changed: list[tuple[Tensor, Tensor]] = []
         self.upstream: list[Tensor | None] = [None] * len(inputs.grad_leaves())
 
     def of(self, call: Call, blocks: Sequence[Block]) -> tuple[Tensor, Any]:
         """Losses ``[M]`` and auxiliary results, detached."""
+        try:
+            return self._of(call, blocks)
+        except BaseException:
+            for rows, before in reversed(self.changed):
+                rows.copy_(before)
+            raise
+
+    def _of(self, call: Call, blocks: Sequence[Block]) -> tuple[Tensor, Any]:
         results = []
+        self.array.engine.usage.clear()
         for block in blocks:
             losses, aux = self.array.engine.run(block, call, self.inputs)
             names = [name for name, p in block.parameters.items() if p.requires_grad]
             wanted = [block.parameters[name] for name in names] + self.inputs.grad_leaves()
             if not wanted or not losses.requires_grad:
                 raise FusionError("the loss depends on nothing that requires a gradient", where="backward")
-            grads = torch.autograd.grad(losses.sum(), wanted, allow_unused=True)
+            weights = None if self.scale is None else self.scale[block.start : block.stop].to(losses)
+            total = losses.sum() if weights is None else (losses * weights).sum()
+            with self.array.engine.in_place(block):
+                grads = torch.autograd.grad(total, wanted, allow_unused=True)
             if self.keep:
                 self._take(block, names, grads)
-            results.append((losses.detach(), pytree.tree_map_only(Tensor, Tensor.detach, aux)))
+            elif self.watch:
+                self._note(block, names, grads)
+            results.append((losses.detach(), tensor_map(Tensor.detach, aux)))
         return concatenate(results)  # type: ignore[no-any-return]
+
+    def _note(self, block: Block, names: list[str], grads: Sequence[Tensor | None]) -> None:
+        for name, grad in zip(names, grads[: len(names)], strict=True):
+            if grad is not None:
+                rows = [grad] if block.single else grad.unbind(0)
+                self.found.setdefault(name, {}).update(zip(range(block.start, block.stop), rows, strict=True))
 
     def _take(self, block: Block, names: list[str], grads: Sequence[Tensor | None]) -> None:
         fresh_to, fresh_from = [], []
@@ -68,6 +108,8 @@ class Gradients:
                 old = self.parameters[name].grad
                 assert old is not None  # else it would be fresh
                 rows = old[block.start] if block.single else old[block.start : block.stop]
+                rows = narrowed(rows, grad.shape, 0)
+                self.changed.append((rows, rows.clone()))
                 rows.add_(grad)
         if fresh_to:
             torch._foreach_copy_(fresh_to, fresh_from)
@@ -77,18 +119,28 @@ class Gradients:
 
     def deliver(self) -> None:
         """Set `.grad`, and pass the gradients of the inputs on."""
-        self.array.missing_grads.clear()
+        members = len(self.array)
+        missing = self.array.missing_grads
+        for name in [n for n in missing if n in self.fresh]:
+            del missing[name]
+        unused = self.array.engine.usage.unused(members)
         for name, blocks in self.received.items():
-            if name not in self.fresh:
+            have = {i for b in blocks for i in range(b.start, b.stop)} - set(unused.get(name, ()))
+            if name not in self.fresh:  # added to what was there: who had none may have one now
+                still = [i for i in missing.pop(name, ()) if i not in have]
+                missing.update({name: still} if still else {})
+                continue
+            if not have:
                 continue
             view = self.array.arena_of(name).grad_view(name)
-            got = sum(b.stop - b.start for b in blocks)
-            if got < len(self.array):
-                have = {i for b in blocks for i in range(b.start, b.stop)}
-                lacking = [i for i in range(len(self.array)) if i not in have]
+            if self.array.engine.across is not None and len(have) < members:
+                have |= set(self.array.engine.across.lacking(name))  # a gradient of zero is all that they can have
+            if len(have) < members:
+                lacking = [i for i in range(members) if i not in have]
                 view[lacking] = 0
-                self.array.missing_grads[name] = lacking
+                missing[name] = lacking
             self.parameters[name].grad = view
+        self.array.padding.clear(self.array, self.received)
         pairs = [(x, g) for x, g in zip(self.inputs.grad_leaves(), self.upstream, strict=True) if g is not None]
         if pairs:
             torch.autograd.backward([x for x, _ in pairs], [g for _, g in pairs])
@@ -105,7 +157,7 @@ def tune_block_size(array: FusedArray, run: Callable[[], Any], budget_s: float) 
     """
     members = len(array)
     sizes = sorted({1, members, *(s for s in (4,) if s < members)}, reverse=True)
-    restore = snapshot(dict(array.named_buffers()), array.generators)
+    restore = snapshot(array)
     laps: dict[int, list[float]] = {size: [] for size in sizes}
     deadline = time.perf_counter() + budget_s
     try:

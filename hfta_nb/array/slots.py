@@ -1,16 +1,20 @@
 """The places in a module where its tensors sit, so that one member's can be put there and taken out again.
 
 Does what `torch.func.functional_call` does, at a small part of its cost: the places are found once, not
-at every call, and plain lists that hold parameters too (as an LSTM does) are places as well.
+at every call, and plain lists, dicts, tuples and attributes that hold parameters too (as an LSTM does) are places
+as well.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
+
+Name = str | tuple[str | None, ...]
 
 
 class Slots:
@@ -27,27 +31,42 @@ class Slots:
         self.module = module
         self.parameters = [name for name, _ in module.named_parameters()]
         self.buffers = [name for name, _ in module.named_buffers()]
-        names = {id(t): name for name, t in [*module.named_parameters(), *module.named_buffers()]}
         self._places: list[tuple[Any, Any, str]] = []
-        for child in module.modules():
-            holders: list[Any] = [child._parameters, child._buffers, *_lists(child)]
-            for holder in holders:
+        self._tuples: list[tuple[dict[str, Any], str, tuple[str | None, ...]]] = []
+        self.find()
+
+    def find(self) -> None:
+        """Look for the places again; wanted after something has put new containers into the module."""
+        names = {id(t): name for name, t in [*self.module.named_parameters(), *self.module.named_buffers()]}
+        self._places, self._tuples = [], []
+        for child in self.module.modules():
+            own = [child._parameters, child._buffers, child.__dict__, *_containers(child)]
+            for holder in own:
                 for key in holder if isinstance(holder, dict) else range(len(holder)):
-                    name = names.get(id(holder[key]))
-                    if name is not None:
-                        self._places.append((holder, key, name))
+                    value = holder[key]
+                    if isinstance(value, Tensor) and id(value) in names:
+                        self._places.append((holder, key, names[id(value)]))
+            for key, value in child.__dict__.items():
+                if isinstance(value, tuple) and any(id(v) in names for v in value):
+                    self._tuples.append((child.__dict__, key, tuple(names.get(id(v)) for v in value)))
 
     @contextmanager
     def filled(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
         """Within, the module holds these tensors (by name) in place of its own."""
         own = [holder[key] for holder, key, _ in self._places]
+        tuples = [holder[key] for holder, key, _ in self._tuples]
         for holder, key, name in self._places:
             holder[key] = tensors[name]
+        for (holder, key, names), before in zip(self._tuples, tuples, strict=True):
+            new = [v if n is None else tensors[n] for v, n in zip(before, names, strict=True)]
+            holder[key] = type(before)(*new) if hasattr(before, "_fields") else tuple(new)
         try:
             yield
         finally:
             for (holder, key, _), tensor in zip(self._places, own, strict=True):
                 holder[key] = tensor
+            for (holder, key, _), before in zip(self._tuples, tuples, strict=True):
+                holder[key] = before
 
     def call(self, tensors: Mapping[str, Tensor], function: Callable[[], Any]) -> tuple[Any, dict[str, Tensor]]:
         """Call with these tensors in place.
@@ -60,17 +79,36 @@ class Slots:
             replaced = {
                 name: holder[key]
                 for holder, key, name in self._places
-                if holder[key] is not tensors[name] and isinstance(holder, dict)
+                if isinstance(holder, dict) and holder.get(key) is not tensors[name]
             }
         return result, replaced
+
+    def counts(self) -> Counter[str]:
+        """In how many places each tensor is, by name."""
+        return Counter(name for _, _, name in self._places)
+
+    def current(self) -> dict[str, Tensor]:
+        """What is in the places now."""
+        return {name: holder[key] for holder, key, name in self._places}
 
     def replace(self, tensors: Mapping[str, Tensor]) -> None:
         """Put these tensors there for good."""
         for holder, key, name in self._places:
-            holder[key] = tensors[name]
+            if name in tensors:
+                holder[key] = tensors[name]
 
 
-def _lists(module: nn.Module) -> Iterator[list[Any]]:
-    for value in module.__dict__.values():
-        if isinstance(value, list) and any(isinstance(v, Tensor) for v in value):
+def _containers(module: nn.Module) -> Iterator[Any]:
+    """Plain lists and dicts among the attributes, at any depth, that hold tensors."""
+    skip = ("_parameters", "_buffers", "_modules")
+    waiting = [v for k, v in module.__dict__.items() if k not in skip and isinstance(v, list | dict)]
+    seen: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        inner = list(value.values() if isinstance(value, dict) else value)
+        if any(isinstance(v, Tensor) for v in inner):
             yield value
+        waiting += [v for v in inner if isinstance(v, list | dict)]

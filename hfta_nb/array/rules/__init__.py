@@ -4,10 +4,41 @@
 vmapped call looks every function up there. A new rule is one file here and one row in the table.
 """
 
-from hfta_nb.array.rules import linear, random
-from hfta_nb.array.rules.base import Context, Rule, RuleMode
+from hfta_nb.array.rules import (
+    attention,
+    convolution,
+    embedding,
+    factories,
+    kernels,
+    linear,
+    norm,
+    pooling,
+    random,
+    values,
+)
+from hfta_nb.array.rules.base import Context, Disagreement, Rule, RuleMode, SharedWrite
+from hfta_nb.array.rules.members import by_members
 
-RULES: dict[object, Rule] = {**linear.RULES, **random.RULES}
+RULES: dict[object, Rule] = {
+    **linear.RULES,
+    **norm.RULES,
+    **pooling.RULES,
+    **attention.RULES,
+    **convolution.RULES,
+    **embedding.RULES,
+    **kernels.RULES,
+    **factories.RULES,
+    **random.RULES,
+    **values.RULES,
+}
 """All rules, by function."""
 
-__all__ = ["RULES", "Context", "Rule", "RuleMode"]
+_FAST = {function: rule for function, rule in RULES.items() if function not in random.RULES}
+
+
+def rule_mode(context: Context) -> RuleMode:
+    """The mode to put around a vmapped call."""
+    return RuleMode(context, _FAST if context.fast_rng else RULES, by_members)
+
+
+__all__ = ["RULES", "Context", "Disagreement", "Rule", "RuleMode", "SharedWrite", "by_members", "rule_mode"]

@@ -1,0 +1,116 @@
+"""Running an array's call; where that can't be done at once, finding the way in which it can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from hfta_nb.array.across.proof import Found, prove
+from hfta_nb.array.engine import Block, Call, Inputs, concatenate
+from hfta_nb.array.fallback import Settings, member_error, snapshot
+from hfta_nb.array.gradients import Gradients
+from hfta_nb.array.lazy import materialise
+from hfta_nb.array.rules import SharedWrite
+from hfta_nb.errors import HftaError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hfta_nb.array.fused import FusedArray
+
+Probe = Callable[[Inputs, Sequence[Block]], Found]
+"""Computes for some blocks what a call would, and keeps nothing."""
+
+
+def attempt(array: FusedArray, what: str, inputs: Inputs, run: Callable[[Inputs], Any], probe: Probe) -> Any:
+    """Run; where `vmap` can't follow, change what helps and run again.
+
+    Raises:
+        MemberError: a member's own code failed, as it would alone. Buffers, random streams and the way the array runs
+            are then as before.
+    """
+    if array._pending:
+        materialise(array, inputs)
+    before = array.settings.copy()
+    key = (what, array.training, torch.is_grad_enabled())
+    while True:
+        restore = snapshot(array)
+        array.engine.recording = key not in array._proven
+        try:
+            if array.engine.recording and array.settings.unproven:
+                watched = replace(inputs.watched(), copied=array.settings.private)
+                prove(array, lambda blocks: probe(watched, blocks))  # noqa: B023
+            result = _guarded(array, inputs, run)
+        except BaseException as error:
+            restore()
+            if not isinstance(error, Exception) or isinstance(error, HftaError | torch.OutOfMemoryError):
+                _resettle(array, before)
+                raise
+            if array.block_size == 1 and not (isinstance(error, SharedWrite) and not array.settings.private):
+                _resettle(array, before)
+                member = array.engine.current
+                raise member_error(error, member, _module_of(array, member)) from error
+            array.settings.react(error, array._skeleton)
+            array._install()
+        else:
+            array._proven.add(key)
+            return result
+        finally:
+            array.engine.recording = False
+
+
+def result_probe(array: FusedArray, call: Call) -> Probe:
+    """For a call that gives results only."""
+
+    def probe(inputs: Inputs, blocks: Sequence[Block]) -> Found:
+        with torch.no_grad():
+            return concatenate([array.engine.run(block, call, inputs) for block in blocks]), {}
+
+    return probe
+
+
+def gradient_probe(array: FusedArray, call: Call, scale: Tensor | None) -> Probe:
+    """For a call that differentiates."""
+
+    def probe(inputs: Inputs, blocks: Sequence[Block]) -> Found:
+        gradients = Gradients(array, inputs, keep=False, watch=True, scale=scale)
+        return gradients.of(call, blocks), gradients.found
+
+    return probe
+
+
+def _guarded(array: FusedArray, inputs: Inputs, run: Callable[[Inputs], Any]) -> Any:
+    """Run, with copies of the inputs where the model writes into them."""
+    if array.settings.private:
+        return run(replace(inputs, copied=True))
+    if not array.engine.recording:
+        return run(inputs)
+    # The first time with copies, on which a model's writing shows without harm.
+    watched = inputs.watched()
+    failure: Exception | None = None
+    result = None
+    try:
+        result = run(watched)
+    except Exception as error:
+        failure = error
+    pairs = zip(watched.leaves, inputs.leaves, strict=True)
+    if any(own is not given and own._version for own, given in pairs):
+        raise SharedWrite("the model writes into its input") from failure
+    if failure is not None:
+        raise failure
+    return result
+
+
+def _resettle(array: FusedArray, settings: Settings) -> None:
+    array.settings = settings
+    array._install()
+
+
+def _module_of(array: FusedArray, member: int) -> nn.Module:
+    """The plain module that a member runs alone through."""
+    across = array.engine.across
+    return array._skeleton if across is None else across.blueprint.templates[across.blueprint.of[member]]

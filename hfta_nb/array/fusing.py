@@ -1,0 +1,151 @@
+"""Making an array out of plain modules, or of two arrays."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hfta_nb.array.across.blueprint import Blueprint
+from hfta_nb.array.across.merge import ApartError
+from hfta_nb.array.across.why import Why
+from hfta_nb.array.compare import check_members, difference
+from hfta_nb.array.fused import FusedArray
+from hfta_nb.array.generators import MemberGenerators
+from hfta_nb.array.lazy import check_settled, copied, has_lazy
+from hfta_nb.errors import FusionError
+
+
+def fuse(modules: Sequence[nn.Module], seeds: Sequence[int] | None = None, *, rng: str = "exact") -> FusedArray:
+    """Fuse plain modules into one array that computes all of them.
+
+    Args:
+        modules: M plain modules. They are copied, not changed. They may differ in width, in depth (blocks of an
+            `nn.Sequential` or `nn.ModuleList`), in activations, rates and other numbers: then they are padded with
+            zeros to the largest, and every member computes what it would alone. `why_not` tells what can't differ.
+        seeds: one per member, for the random numbers (dropout masks, ...) that it will draw: it draws what
+            ``torch.manual_seed(seed)`` and the plain module would. Without, seeds are drawn from torch's
+            default generator.
+        rng: "exact", or "fast" to draw all members' random numbers at once: other numbers than a member would draw
+            alone, which depend on its neighbours.
+
+    Returns:
+        The array; ``array(x)`` has a leading member axis M on every output.
+
+    Raises:
+        FusionError: the list is empty, holds something else than modules or one module twice, or two of them
+            differ in what can't be fused.
+
+    Example:
+        >>> array = fuse([nn.Linear(4, 2) for _ in range(3)])
+        >>> array(torch.zeros(5, 4)).shape
+        torch.Size([3, 5, 2])
+    """
+    members = list(modules)
+    check_members(members, seeds)
+    if seeds is None:
+        seeds = torch.randint(2**62, (len(members),)).tolist()
+    if rng not in ("exact", "fast"):
+        raise FusionError("unknown way to draw", where="rng", got=rng, accepted='"exact" or "fast"')
+    device = next((t.device for m in members for t in [*m.parameters(), *m.buffers()]), torch.device("cpu"))
+    generators = MemberGenerators.seeded(seeds, device)
+    if any(has_lazy(m) for m in members):
+        copies = [copied(m) for m in members]
+        array = FusedArray(copied(members[0]), {}, {}, generators, pending=copies)
+    else:
+        array = _array(members, generators)
+    array.fast_rng = rng == "fast"
+    return array
+
+
+def _array(members: Sequence[nn.Module], generators: MemberGenerators) -> FusedArray:
+    skeleton, parameters, buffers, across = stack_members(members)
+    return FusedArray(skeleton, parameters, buffers, generators, blueprint=across)
+
+
+def stack_members(
+    members: Sequence[nn.Module],
+) -> tuple[nn.Module, dict[str, Tensor], dict[str, Tensor], Blueprint | None]:
+    """A module that stands for all, their parameters and buffers with a member axis, and how unlike members fit.
+
+    Raises:
+        FusionError: they can't be fused.
+    """
+    across = blueprint(*members)
+    if across is not None:
+        with torch.no_grad():
+            return across.skeleton, *across.stacked(members), across
+    states = [dict(m.named_parameters()) for m in members]
+    buffers = [dict(m.named_buffers()) for m in members]
+    with torch.no_grad():
+        parameters = {k: torch.stack([s[k] for s in states]) for k in states[0]}
+        stacked = {k: torch.stack([b[k] for b in buffers]) for k in buffers[0]}
+    return copy.deepcopy(members[0]), parameters, stacked, None
+
+
+def why_not(a: nn.Module, b: nn.Module) -> Why | None:
+    """What keeps two modules from being members of one array.
+
+    Widths, depths (in `nn.Sequential` and `nn.ModuleList`), activations, rates and other numbers may differ. What a
+    model does with its sizes outside of tensors is not looked at here: an array sees to that when it first runs, and
+    runs members of each architecture by themselves where it has to.
+
+    Args:
+        a, b: plain modules; on the device "meta" too.
+
+    Returns:
+        The first thing that keeps them apart, as text, with `where` it is and a `remedy`; None if they fuse.
+
+    Example:
+        >>> why_not(nn.Linear(4, 2), nn.Linear(4, 2)) is None
+        True
+        >>> why = why_not(nn.Linear(4, 2), nn.Linear(4, 3))
+        >>> print(why)
+        out_features: 2 and 3
+        >>> why.remedy
+        'members must have outputs of one size: make it the same'
+    """
+    for module in (a, b):
+        if not isinstance(module, nn.Module):
+            raise FusionError("not a module", where="why_not", got=module, accepted="torch.nn.Module")
+    try:
+        blueprint(a, b)
+    except ApartError as error:
+        return error.why
+    except FusionError as error:
+        return Why.of(error.where.removeprefix("fuse, "), error.what, error.remedy)
+    return None
+
+
+def blueprint(*modules: nn.Module) -> Blueprint | None:
+    """How modules of different architecture fit into one array; None if they are alike.
+
+    Raises:
+        FusionError: they don't.
+    """
+    first = modules[0]
+    alike = all(m is first or difference(first, m) is None for m in modules[1:])
+    return None if alike else Blueprint.for_modules(modules)
+
+
+def join(a: FusedArray, b: FusedArray) -> FusedArray:
+    """A new array of the members of both, those of `a` first, each with its random streams.
+
+    Raises:
+        FusionError: their members are not alike.
+    """
+    for array in (a, b):
+        if not isinstance(array, FusedArray):
+            raise FusionError("not an array", where="join", got=array, accepted="two FusedArrays")
+        check_settled(array, "join")
+    why = why_not(a[0], b[0])
+    if why:
+        raise FusionError(f"the arrays' members differ: {why}", where="join", remedy=why.remedy)
+    generators = MemberGenerators([*a.generators.states, *b.generators.states], a.generators.device)
+    array = _array([*(a[i] for i in range(len(a))), *(b[i] for i in range(len(b)))], generators)
+    array.settings = a.settings.copy()
+    array.block_size = len(array) if a.block_size == len(a) else a.block_size
+    array._install()
+    return array

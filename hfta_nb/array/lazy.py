@@ -1,0 +1,96 @@
+"""Modules with parameters whose shapes follow from the first input (`nn.LazyLinear`): made by a dry run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import UninitializedBuffer, is_lazy
+
+from hfta_nb.array.compare import check_members
+from hfta_nb.array.generators import current_state, set_state
+from hfta_nb.errors import FusionError
+
+if TYPE_CHECKING:
+    from hfta_nb.array.engine import Inputs
+    from hfta_nb.array.fused import FusedArray
+
+
+def has_lazy(module: nn.Module) -> bool:
+    """Whether parameters or buffers wait for the first input."""
+    return any(is_lazy(t) for t in [*module.parameters(), *module.buffers()])
+
+
+def check_settled(array: FusedArray, where: str) -> None:
+    """See that the members have their shapes.
+
+    Raises:
+        FusionError: they wait for a first input.
+    """
+    if array._pending:
+        raise FusionError(
+            "the array has lazy modules that have no shapes yet",
+            where=where,
+            remedy="call it once on an input: array(x)",
+        )
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A deep copy; of buffers that wait for their shape too, which torch's own copying refuses."""
+    waiting = [b for b in module.buffers() if isinstance(b, UninitializedBuffer)]
+    new: Any = UninitializedBuffer
+    known = {id(b): new(b.requires_grad, device=b.data.device, dtype=b.data.dtype) for b in waiting}
+    return copy.deepcopy(module, known)
+
+
+def materialise(array: FusedArray, inputs: Inputs) -> None:
+    """Run every member once, so that its lazy modules take their shapes and draw their values.
+
+    A member draws them from its own stream, and goes on from there: what the dry run draws after the last of them
+    is drawn again. (Alone, dropout between two lazy modules would draw between them.)
+    """
+    from hfta_nb.array.fusing import stack_members
+    from hfta_nb.array.gradients import call_module
+
+    members, generators = array._pending, array.generators
+    for i, module in enumerate(members):
+        given, second = inputs.structure(inputs.member(i))
+        both = isinstance(second, dict) and isinstance(given, tuple)
+        with generators.member(i):
+            take_shapes(module, lambda m, g=given, k=second, b=both: m(*g, **k) if b else call_module(m, g))  # type: ignore[misc]
+    check_members(members, None)
+    object.__setattr__(array, "_pending", [])
+    array._take(*stack_members(members))
+
+
+@torch.no_grad()
+def take_shapes(module: nn.Module, call: Callable[[nn.Module], Any]) -> None:
+    """Call a module that is lazy once; all but what its lazy parts have made of themselves is as before.
+
+    Torch's default generators are left where they were after the last of them has drawn its values.
+    """
+    device = next((t.device for t in [*module.parameters(), *module.buffers()]), torch.device("cpu"))
+    settled = [m for m in module.modules() if not any(b is not None and is_lazy(b) for b in m._buffers.values())]
+    before = {id(m): _buffers(m) for m in settled}
+    state = [current_state(device)]
+
+    def took_shape(lazy: nn.Module, args: Any) -> None:
+        before[id(lazy)], state[0] = _buffers(lazy), current_state(device)
+
+    hooks = [m.register_forward_pre_hook(took_shape) for m in module.modules() if isinstance(m, LazyModuleMixin)]
+    try:
+        call(module)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        set_state(state[0], device)
+    for child in module.modules():
+        child._buffers.update(before.get(id(child), {}))
+
+
+def _buffers(module: nn.Module) -> dict[str, Tensor]:
+    return {k: b.clone() for k, b in module._buffers.items() if b is not None}

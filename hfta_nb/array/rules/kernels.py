@@ -1,0 +1,26 @@
+"""Kernels that `vmap` lacks or that ask for gradients in a way it hides: torch's own, once per member."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from hfta_nb.array.rules.base import Context, Rule
+from hfta_nb.array.rules.members import member_by_member
+
+
+def _once_each(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    return member_by_member(context, function, args, kwargs, "torch's kernel, once per member")
+
+
+_KERNELS = (
+    *(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu),
+    *(torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell),
+    # New in torch 2.13.
+    *((F.linear_cross_entropy,) if hasattr(F, "linear_cross_entropy") else ()),
+)
+
+RULES: dict[object, Rule] = dict.fromkeys(_KERNELS, _once_each)
