@@ -1,9 +1,40 @@
 """Optimizers and lr schedulers with one value per member; names and arguments as in `torch.optim`."""
 
 from hfta_nb.optim import lr_scheduler
+from hfta_nb.optim.adafactor import Adafactor
+from hfta_nb.optim.adagrad import Adadelta, Adagrad, RMSprop
 from hfta_nb.optim.adam import Adam, AdamW
+from hfta_nb.optim.adam_kin import Adamax, NAdam, RAdam
 from hfta_nb.optim.base import ArrayOptimizer
+from hfta_nb.optim.clipping import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
+from hfta_nb.optim.grad_scaler import GradScaler
+from hfta_nb.optim.lbfgs import LBFGS
+from hfta_nb.optim.muon import Muon
+from hfta_nb.optim.rprop import ASGD, Rprop
 from hfta_nb.optim.sgd import SGD
-from hfta_nb.optim.values import Values
+from hfta_nb.optim.sparse_adam import SparseAdam
 
-__all__ = ["SGD", "Adam", "AdamW", "ArrayOptimizer", "Values", "lr_scheduler"]
+__all__ = [
+    "ASGD",
+    "LBFGS",
+    "SGD",
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "ArrayOptimizer",
+    "GradScaler",
+    "Muon",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+    "SparseAdam",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "clip_grads_with_norm_",
+    "get_total_norm",
+    "lr_scheduler",
+]

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from hfta_nb.array import FusedArray, PerMember, per_member
-from hfta_nb.errors import OptimError
-from hfta_nb.optim.base import ArrayOptimizer
-from hfta_nb.optim.values import Values
+from hfta_nb.optim.flat import FlatOptimizer, Numbers, not_differentiable
+from hfta_nb.optim.passes import addcdiv_, addcmul_, ascended, choose, decayed, lerp_
+from hfta_nb.optim.values import BETAS, FLAG, LR, HostColumn, Kind, at_least, power
 
 
-class Adam(ArrayOptimizer):
+class Adam(FlatOptimizer):
     """Adam, each hyperparameter with one value, or one per member.
 
     Args:
-        array: the array to train.
+        params: an array, its parameters, or groups of them.
         lr: learning rate, at least 0.
         betas: a pair, or a list of pairs, one per member; each in [0, 1).
         eps: at least 0.
         weight_decay: L2 penalty, at least 0.
         amsgrad: use the largest second moment so far.
+        foreach, capturable, fused: accepted and ignored: the step is always one pass.
         maximize: ascend instead.
+        differentiable: must be False.
+        decoupled_weight_decay: as AdamW.
 
     Raises:
         OptimError: a value is out of bounds, or a list has not one value per member.
@@ -34,73 +34,61 @@ class Adam(ArrayOptimizer):
     Source: Kingma and Ba, 2015, algorithm 1; `torch.optim.Adam`, member for member.
     """
 
-    decoupled = False
+    torch_class: ClassVar[Any] = torch.optim.Adam
+    kinds: ClassVar[Mapping[str, Kind]] = {
+        "lr": LR,
+        "betas": BETAS,
+        "eps": at_least(0.0),
+        "weight_decay": at_least(0.0),
+        "amsgrad": FLAG,
+        "maximize": FLAG,
+        "decoupled_weight_decay": FLAG,
+    }
 
     def __init__(
         self,
-        array: FusedArray,
+        params: Any,
         lr: Any = 1e-3,
         betas: Any = (0.9, 0.999),
         eps: Any = 1e-8,
         weight_decay: Any = 0.0,
         amsgrad: Any = False,
         *,
+        foreach: bool | None = None,
         maximize: Any = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        decoupled_weight_decay: Any = False,
     ) -> None:
-        beta1, beta2 = _split_betas(betas)
-        given = {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(array, given | {"amsgrad": amsgrad, "maximize": maximize})
-        for name in ("lr", "eps", "weight_decay"):
-            self.hyper[name].check(name)
-        for name in ("beta1", "beta2"):
-            self.hyper[name].check(name, below=1.0)
+        not_differentiable(differentiable, type(self).__name__)
+        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
+        super().__init__(params, given | {"maximize": maximize, "decoupled_weight_decay": decoupled_weight_decay})
 
-    def update(
-        self,
-        p: Float[Tensor, "M P"],
-        g: Float[Tensor, "M P"],
-        state: dict[str, Tensor],
-        hyper: Mapping[str, Values],
-        steps: list[int],
-    ) -> None:
-        lr, decay = hyper["lr"].per_member, hyper["weight_decay"].per_member
-        if any(hyper["maximize"].per_member):
-            g = g * Values([-1.0 if m else 1.0 for m in hyper["maximize"].per_member]).factor(g)
-        if any(decay):
-            if self.decoupled:
-                p.mul_(Values([1 - a * d for a, d in zip(lr, decay, strict=True)]).factor(p))
-            else:
-                g = torch.addcmul(g, p, hyper["weight_decay"].column(p))
-        mean, square = self._moments(g, state, hyper)
-        beta1, beta2 = hyper["beta1"].per_member, hyper["beta2"].per_member
-        root = Values([math.sqrt(1 - b**n) for b, n in zip(beta2, steps, strict=True)])
-        rate = Values([-a / (1 - b**n) for a, b, n in zip(lr, beta1, steps, strict=True)])
+    def states(self, values: Numbers) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if values["amsgrad"].any() else []))
+
+    def numbers(self, values: Numbers, steps: HostColumn, scalars: dict[str, HostColumn]) -> dict[str, HostColumn]:
+        beta1, beta2 = values["betas"].T
+        found = moment_numbers(values)
+        found["root"] = power(1 - power(beta2, steps), 0.5)
+        found["rate"] = -(values["lr"] / (1 - power(beta1, steps)))
+        return found | {"amsgrad": values["amsgrad"], "eps": values["eps"]}
+
+    def apply(self, p: Tensor, g: Tensor, state: dict[str, Tensor], c: Mapping[str, Any]) -> None:
+        g = shrink(p, g, c)
+        mean, square = update_moments(g, state, c)
+        if "max_exp_avg_sq" in state:
+            largest = state["max_exp_avg_sq"]
+            new = torch.maximum(largest, square)
+            largest.copy_(choose(c["amsgrad"], new, largest))
+            square = choose(c["amsgrad"], new, square)
         # The operations and their order are torch's, down to the last bit: chaos makes much of a bit.
-        below = torch.sqrt(square).div_(root.factor(p)).add_(hyper["eps"].factor(p))
-        if rate.uniform:
-            p.addcdiv_(mean, below, value=rate.per_member[0])
-        else:
-            p.add_(torch.mul(mean, rate.column(p)).div_(below))
+        below = torch.sqrt(square).div_(c["root"]).add_(c["eps"])
+        addcdiv_(p, mean, below, c["rate"])
 
-    def _moments(self, g: Tensor, state: dict[str, Tensor], hyper: Mapping[str, Values]) -> tuple[Tensor, Tensor]:
-        if not state:
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(g), torch.zeros_like(g)
-            if any(hyper["amsgrad"].per_member):
-                state["max_exp_avg_sq"] = torch.zeros_like(g)
-        mean, square = state["exp_avg"], state["exp_avg_sq"]
-        rest1 = Values([1 - b for b in hyper["beta1"].per_member])
-        rest2 = Values([1 - b for b in hyper["beta2"].per_member])
-        mean.lerp_(g, rest1.per_member[0] if rest1.uniform else rest1.column(g))
-        square.mul_(hyper["beta2"].factor(g))
-        if rest2.uniform:
-            square.addcmul_(g, g, value=rest2.per_member[0])
-        else:
-            square.addcmul_(g * rest2.column(g), g)
-        if "max_exp_avg_sq" not in state:
-            return mean, square
-        largest = state["max_exp_avg_sq"]
-        torch.maximum(largest, square, out=largest)
-        return mean, torch.where(hyper["amsgrad"].column(g).bool(), largest, square)
+    def state_for(self, name: str, values: Mapping[str, Any]) -> bool:
+        return name != "max_exp_avg_sq" or bool(values["amsgrad"])
 
 
 class AdamW(Adam):
@@ -109,11 +97,11 @@ class AdamW(Adam):
     Source: Loshchilov and Hutter, 2019; `torch.optim.AdamW`, member for member.
     """
 
-    decoupled = True
+    torch_class = torch.optim.AdamW
 
     def __init__(
         self,
-        array: FusedArray,
+        params: Any,
         lr: Any = 1e-3,
         betas: Any = (0.9, 0.999),
         eps: Any = 1e-8,
@@ -121,17 +109,53 @@ class AdamW(Adam):
         amsgrad: Any = False,
         *,
         maximize: Any = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
-        super().__init__(array, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            amsgrad,
+            maximize=maximize,
+            differentiable=differentiable,
+            decoupled_weight_decay=True,
+        )
 
 
-def _split_betas(betas: Any) -> tuple[Any, Any]:
-    """A pair is one value; a list of pairs, or `per_member` of pairs, is one value per member."""
-    pairs = betas.value if isinstance(betas, PerMember) else betas
-    if isinstance(pairs, Tensor):
-        pairs = [tuple(v) for v in pairs.tolist()]
-    if isinstance(pairs, tuple | list) and len(pairs) == 2 and all(isinstance(b, int | float) for b in pairs):
-        return pairs[0], pairs[1]
-    if isinstance(pairs, list) and pairs and all(isinstance(b, tuple | list) and len(b) == 2 for b in pairs):
-        return per_member([b[0] for b in pairs]), per_member([b[1] for b in pairs])
-    raise OptimError("not a pair, nor a list of pairs", where="betas", got=betas, accepted="for example (0.9, 0.999)")
+# The first half of Adam's step, which NAdam and RAdam share.
+
+
+def moment_numbers(values: Numbers) -> dict[str, HostColumn]:
+    """What `shrink` and `update_moments` need."""
+    beta1, beta2 = values["betas"].T
+    apart = values["decoupled_weight_decay"]
+    decay = values["weight_decay"]
+    return {
+        "maximize": values["maximize"],
+        "l2": decay * ~apart,
+        "keep": 1 - values["lr"] * (decay * apart),
+        "rest1": 1 - beta1,
+        "beta2": beta2,
+        "rest2": 1 - beta2,
+    }
+
+
+def shrink(p: Tensor, g: Tensor, c: Mapping[str, Any]) -> Tensor:
+    """Weight decay of either sort: of the values in place, or in the gradient that is returned."""
+    g = ascended(g, c["maximize"])
+    if isinstance(c["keep"], Tensor) or c["keep"] != 1:
+        p.mul_(c["keep"])
+    return decayed(g, p, c["l2"])
+
+
+def update_moments(g: Tensor, state: dict[str, Tensor], c: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """Running means of gradients and of their squares."""
+    mean, square = state["exp_avg"], state["exp_avg_sq"]
+    lerp_(mean, g, c["rest1"])
+    addcmul_(square.mul_(c["beta2"]), g, g, c["rest2"])
+    return mean, square

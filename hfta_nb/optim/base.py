@@ -1,254 +1,318 @@
-"""What the optimizers of an array share: hyperparameters per member, state over the flat arena, dropping members."""
+"""What the optimizers of an array share: parameter groups, steps, closures, and the face of `torch.optim`."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import copy
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from hfta_nb.array import FusedArray
-from hfta_nb.array.arena import Arena
 from hfta_nb.errors import OptimError
-from hfta_nb.optim.values import Values
-
-
-@dataclass
-class Segment:
-    """Neighbouring parameters of an arena that have always been updated together.
-
-    Normally there is one per arena. A parameter without gradient is skipped with its state, step count
-    included, as in torch; it then becomes a segment of its own.
-
-    Attributes:
-        steps: updates so far, per member.
-    """
-
-    arena: int
-    names: list[str]
-    start: int
-    stop: int
-    steps: list[int]
-    state: dict[str, Tensor] = field(default_factory=dict)
+from hfta_nb.optim.groups import Group, groups_of, listed, names_of
+from hfta_nb.optim.values import HostColumn, Kind, Reader, plain
 
 
 class ArrayOptimizer(abc.ABC):
-    """Base of the optimizers: one elementwise pass over ``[M, P]``, hyperparameters ``[M, 1]``.
+    """Base of the optimizers.
 
     Args:
-        array: the array whose parameters are trained (those that require a gradient).
-        hyperparameters: by name.
+        params: an array; or parameters of one, (name, parameter) pairs, or dicts as torch's parameter groups:
+            ``{"params": ..., "lr": ...}``, where each hyperparameter is one value or a list with one per member.
+        defaults: hyperparameters of groups that don't give their own.
+
+    Raises:
+        OptimError: parameters of no array, or of several, or given twice; a value out of bounds, or a list that has not
+            one value per member.
 
     Attributes:
-        hyper: `Values` by name; lr schedulers replace them.
+        array: the array that is trained.
+        param_groups: live: what is assigned to ``param_groups[0]["lr"]`` is used from the next step on.
+        how: how the members are updated, in words.
     """
 
-    state_names: tuple[str, ...] = ()
+    how: ClassVar[str]
+    torch_class: ClassVar[Any]
+    kinds: ClassVar[Mapping[str, Kind]]
 
-    def __init__(self, array: FusedArray, hyperparameters: Mapping[str, Any]) -> None:
-        if not isinstance(array, FusedArray):
-            raise OptimError(
-                "not a FusedArray", where=type(self).__name__, got=array, accepted="what hfta_nb.fuse gives"
-            )
-        self.array = array
-        self.hyper = {k: Values.of(k, v, len(array)) for k, v in hyperparameters.items()}
-        self.initial = dict(self.hyper)
-        self._segments = self._first_segments()
-        if not self._segments:
-            raise OptimError("no parameter requires a gradient", where=type(self).__name__)
+    def __init__(self, params: Any, defaults: Mapping[str, Any]) -> None:
+        self.defaults: Group = dict(defaults)
+        self._prepare_groups(params)
+        self._begin()
 
-    def _first_segments(self) -> list[Segment]:
-        trainable = {k for k, p in self.array.named_parameters() if p.requires_grad}
-        found: list[Segment] = []
-        for number, arena in enumerate(self.array.arenas):
-            for span in arena.spans:
-                if span.name not in trainable:
-                    continue
-                last = found[-1] if found else None
-                if last and last.arena == number and self._adjacent(arena, last.names[-1], span.name):
-                    last.names.append(span.name)
-                    last.stop = span.stop
-                else:
-                    found.append(Segment(number, [span.name], span.start, span.stop, [0] * len(self.array)))
-        return found
+    def _prepare_groups(self, params: Any) -> None:
+        self.array, groups = groups_of(params, type(self).__name__)
+        self.param_groups: list[Group] = []
+        self._names: list[list[str]] = []
+        self._readers: list[Reader] = []
+        self.carriers: list[torch.optim.Optimizer] = []
+        self._schedulers: list[weakref.ref[Any]] = []
+        for group in groups:
+            self._admit(group)
+        self.array.followers.add(self)
 
-    @staticmethod
-    def _adjacent(arena: Arena, before: str, after: str) -> bool:
-        names = [s.name for s in arena.spans]
-        return names.index(after) == names.index(before) + 1
+    def settings(self) -> dict[str, Any]:
+        """Attributes that an optimizer made from this one takes over."""
+        return {}
 
-    # Public.
+    # Groups.
+
+    def add_param_group(self, param_group: Mapping[str, Any]) -> None:
+        """Add a group, with the constructor's values for what it doesn't give. See `torch.optim.Optimizer`.
+
+        Raises:
+            OptimError: as the constructor. Nothing has changed then.
+        """
+        self._admit(param_group)
+        self._grown()
+
+    def _admit(self, group: Mapping[str, Any]) -> None:
+        where = type(self).__name__ if not self.param_groups else f"{type(self).__name__}, group {len(self._names)}"
+        own = {**self.defaults, **listed(group, where)}
+        taken = {name: k for k, names in enumerate(self._names) for name in names}
+        if self.param_groups and ("param_names" in own) != ("param_names" in self.param_groups[0]):
+            raise OptimError("some groups come with names of parameters and some without", where=where)
+        names = names_of(own, self.array, taken, where)
+        reader = Reader(self.kinds, len(self.array), f"group {len(self._names)}" if self._names else "")
+        self.check(reader.read(own), self._shapes(names), where)
+        self.param_groups.append(own)
+        self._names.append(names)
+        self._readers.append(reader)
+
+    def _shapes(self, names: Iterable[str]) -> dict[str, Tensor]:
+        parameters = dict(self.array.named_parameters())
+        return {name: parameters[name] for name in names}
+
+    def told(self, values: dict[str, Any]) -> dict[str, Any]:
+        """A member's values as torch's optimizer keeps them."""
+        return values
+
+    def check(  # noqa: B027
+        self, values: Mapping[str, HostColumn], parameters: Mapping[str, Tensor], where: str
+    ) -> None:
+        """Whatever must hold beyond the bounds of each hyperparameter.
+
+        Args:
+            values: of a group, one per member.
+            parameters: by name, each ``[M, *shape]``.
+            where: for the error.
+
+        Raises:
+            OptimError: it doesn't.
+        """
+
+    def read(self) -> list[dict[str, HostColumn]]:
+        """The hyperparameters of each group, one value per member.
+
+        Raises:
+            OptimError: what was assigned can't be used.
+        """
+        return [r.read(group) for r, group in zip(self._readers, self.param_groups, strict=True)]
+
+    def rows(self, group: int, name: str) -> list[Any]:
+        """The value of every member, of a hyperparameter or anything else in a group."""
+        value = self.param_groups[group][name]
+        members = len(self.array)
+        if name in self.kinds:
+            return self.kinds[name].rows(name, value, members)
+        value = plain(value)
+        return list(value) if isinstance(value, list) and len(value) == members else [value] * members
+
+    def extras(self, group: int) -> list[str]:
+        """What the group holds beside parameters and hyperparameters, such as "initial_lr"."""
+        own = {*self.kinds, "params", "param_names"}
+        return [k for k in self.param_groups[group] if k not in own and k not in self.defaults]
+
+    # Lr schedulers of this optimizer, in the order in which they were made; surgery takes them along.
+
+    def follow(self, scheduler: Any) -> None:
+        """From now on the scheduler's members are copied and reset with the optimizer's."""
+        self._schedulers.append(weakref.ref(scheduler))
+
+    def unfollow(self, scheduler: Any) -> None:
+        """The scheduler comes along no more."""
+        self._schedulers = [r for r in self._schedulers if r() not in (None, scheduler)]
+
+    def schedulers(self) -> list[Any]:
+        """The lr schedulers of this optimizer."""
+        return [s for s in (r() for r in self._schedulers) if s is not None]
+
+    # Steps.
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, or set them to zero."""
-        for p in self.array.parameters():
-            if p.grad is not None:
-                if set_to_none:
-                    p.grad = None
-                else:
-                    p.grad.zero_()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    if set_to_none:
+                        p.grad = None
+                    else:
+                        p.grad = p.grad.detach() if p.grad.grad_fn is not None else p.grad
+                        p.grad.zero_()
 
     @torch.no_grad()
-    def step(self) -> None:
-        """Update every parameter that has a gradient, each member with its own hyperparameters."""
-        parameters = dict(self.array.named_parameters())
-        have = {k for k, p in parameters.items() if p.grad is not None}
-        for segment in self._split(have):
-            arena = self.array.arenas[segment.arena]
-            for name in segment.names:
-                p = parameters[name]
-                if not arena.holds_grad(p, name):
-                    assert p.grad is not None  # it is in `have`
-                    arena.grad_view(name).copy_(p.grad)
-            missing = self._missing(segment)
-            if missing:
-                self._update_some(segment, arena, [i for i in range(len(self.array)) if i not in missing])
-            else:
-                self._update_all(segment, arena)
+    def step(self, closure: Callable[[], Any] | None = None, *, skip: Sequence[int] = ()) -> Any:
+        """Update every parameter that has a gradient, each member with its own hyperparameters.
 
-    def select(self, indices: Sequence[int], array: FusedArray) -> ArrayOptimizer:
-        """The optimizer of ``array``, which is ``self.array.select(indices)``, with these members' state."""
-        chosen = list(indices)
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other.array = array
-        other.hyper = {k: v.select(chosen) for k, v in self.hyper.items()}
-        other.initial = {k: v.select(chosen) for k, v in self.initial.items()}
-        other._segments = [
-            Segment(
-                s.arena,
-                list(s.names),
-                s.start,
-                s.stop,
-                [s.steps[i] for i in chosen],
-                {k: t[chosen] for k, t in s.state.items()},
-            )
-            for s in self._segments
-        ]
-        return other
+        Args:
+            closure: computes the gradients again and returns the losses ``[M]``.
+            skip: members that are left as they are: values, state and step count.
 
-    def state_dict(self) -> dict[str, Any]:
-        """Hyperparameters, step counts and state: tensors, numbers, lists and dicts only."""
-        return {
-            "hyper": {k: list(v.per_member) for k, v in self.hyper.items()},
-            "initial": {k: list(v.per_member) for k, v in self.initial.items()},
-            "segments": [
-                {
-                    "arena": s.arena,
-                    "names": list(s.names),
-                    "start": s.start,
-                    "stop": s.stop,
-                    "steps": list(s.steps),
-                    "state": {k: t.clone() for k, t in s.state.items()},
-                }
-                for s in self._segments
-            ],
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take what `state_dict` gave.
-
-        Raises:
-            OptimError: it is of another optimizer, other parameters or another number of members.
+        Returns:
+            What the closure returned.
         """
-        members = len(self.array)
-        if set(state.get("hyper", {})) != set(self.hyper):
-            raise OptimError(
-                "the state of another optimizer", where=type(self).__name__, got=sorted(state.get("hyper", {}))
-            )
-        own = [n for s in self._segments for n in s.names]
-        names = [n for s in state["segments"] for n in s["names"]]
-        lengths = {len(s["steps"]) for s in state["segments"]}
-        if sorted(own) != sorted(names) or lengths != {members}:
-            raise OptimError("the state of another array", where=type(self).__name__, got=f"{names} x {lengths}")
-        self.hyper = {k: Values.of(k, list(v), members) for k, v in state["hyper"].items()}
-        self.initial = {k: Values.of(k, list(v), members) for k, v in state["initial"].items()}
-        self._segments = []
-        for s in state["segments"]:
-            like = self.array.arenas[s["arena"]].data
-            tensors = {k: t.to(like.device, like.dtype, copy=True) for k, t in s["state"].items()}
-            self._segments.append(
-                Segment(s["arena"], list(s["names"]), s["start"], s["stop"], list(s["steps"]), tensors)
-            )
-
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{k}={v!r}" for k, v in self.hyper.items())
-        return f"{type(self).__name__}({shown})"
+        losses = None
+        if closure is not None:
+            with torch.enable_grad():
+                losses = closure()
+        self._update(self.read(), sorted(set(skip)))
+        return losses
 
     # For subclasses.
 
     @abc.abstractmethod
-    def update(
-        self,
-        p: Float[Tensor, "M P"],
-        g: Float[Tensor, "M P"],
-        state: dict[str, Tensor],
-        hyper: Mapping[str, Values],
-        steps: list[int],
-    ) -> None:
-        """Update in place.
+    def _begin(self) -> None:
+        """Make ready for the first step."""
+
+    @abc.abstractmethod
+    def _grown(self) -> None:
+        """A group has been added."""
+
+    @abc.abstractmethod
+    def _update(self, values: Sequence[Mapping[str, HostColumn]], skip: list[int]) -> None:
+        """Update the parameters in place.
 
         Args:
-            p: parameters of all members, a row each.
-            g: gradients; may be overwritten.
-            state: by name; empty at the first step, when the optimizer makes what it needs.
-            hyper: hyperparameters.
-            steps: per member, which step this is, from 1.
+            values: hyperparameters by group, as `read` gives them.
+            skip: members that are left as they are.
         """
 
-    # Within.
+    @abc.abstractmethod
+    def _state(self) -> dict[str, Any]:
+        """The state of all parameters, as tensors, numbers, lists and dicts."""
 
-    def _split(self, have: set[str]) -> Iterator[Segment]:
-        """Segments whose parameters have gradients; a segment that has some and lacks some is split first."""
-        segments: list[Segment] = []
-        for segment in self._segments:
-            segments += self._divided(segment, have)
-        self._segments = segments
-        return (s for s in segments if s.names[0] in have)
+    @abc.abstractmethod
+    def _load(self, state: Mapping[str, Any]) -> None:
+        """Take what `_state` gave; raise before anything has changed."""
 
-    def _divided(self, segment: Segment, have: set[str]) -> list[Segment]:
-        missing = self.array.missing_grads
-        keys = [(n in have, tuple(missing.get(n, ()))) for n in segment.names]
-        if len(set(keys)) == 1:
-            return [segment]
-        spans = {s.name: s for s in self.array.arenas[segment.arena].spans}
-        parts: list[Segment] = []
-        for i, name in enumerate(segment.names):
-            if i and keys[i] == keys[i - 1]:
-                parts[-1].names.append(name)
-                parts[-1].stop = spans[name].stop
-            else:
-                parts.append(Segment(segment.arena, [name], spans[name].start, spans[name].stop, list(segment.steps)))
-        for part in parts:
-            columns = slice(part.start - segment.start, part.stop - segment.start)
-            part.state = {k: t[:, columns].clone() for k, t in segment.state.items()}
-        return parts
+    @abc.abstractmethod
+    def _member_state(self, index: int) -> dict[str, dict[str, Any]]:
+        """A member's state by parameter, as torch's optimizer names it."""
 
-    def _missing(self, segment: Segment) -> list[int]:
-        return self.array.missing_grads.get(segment.names[0], [])
+    @abc.abstractmethod
+    def _load_member(self, index: int, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take a member's state; parameters that are not in it begin anew."""
 
-    def _update_all(self, segment: Segment, arena: Arena) -> None:
-        segment.steps = [n + 1 for n in segment.steps]
-        columns = slice(segment.start, segment.stop)
-        self.update(arena.data[:, columns], arena.grad[:, columns], segment.state, self.hyper, segment.steps)
+    @abc.abstractmethod
+    def _copy_rows(self, src: int, dst: int) -> None:
+        """The state of member `dst` becomes that of `src`."""
 
-    def _update_some(self, segment: Segment, arena: Arena, rows: list[int]) -> None:
-        """The update of some members only; the others keep values, state and step count."""
-        if not rows:
-            return
-        columns = slice(segment.start, segment.stop)
-        p, g = arena.data[rows, columns], arena.grad[rows, columns]
-        state = {k: t[rows] for k, t in segment.state.items()}
-        steps = [segment.steps[i] + 1 for i in rows]
-        self.update(p, g, state, {k: v.select(rows) for k, v in self.hyper.items()}, steps)
-        arena.data[rows, columns] = p
-        for name, value in state.items():
-            if name not in segment.state:
-                segment.state[name] = value.new_zeros(len(self.array), value.shape[1])
-            segment.state[name][rows] = value
-        for i, n in zip(rows, steps, strict=True):
-            segment.steps[i] = n
+    @abc.abstractmethod
+    def _reset_row(self, index: int) -> None:
+        """The member has no state any more."""
+
+    @abc.abstractmethod
+    def _take_rows(self, parts: Sequence[tuple[ArrayOptimizer, Sequence[int]]]) -> None:
+        """State begins as these rows of these optimizers, one after another."""
+
+    # Saving and surgery: see `hfta_nb.optim.surgery`.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Hyperparameters, step counts and state, by parameter name: tensors, numbers, lists and dicts only.
+
+        It goes through ``torch.load(..., weights_only=True)``.
+        """
+        from hfta_nb.optim import surgery
+
+        return surgery.state_dict(self)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take what `state_dict` gave.
+
+        Raises:
+            OptimError: it is of another optimizer, other parameters or groups, or another number of members. Nothing
+                has changed then.
+        """
+        from hfta_nb.optim import surgery
+
+        surgery.load_state_dict(self, state_dict)
+
+    def state_of(self, index: int) -> dict[str, Any]:
+        """Member `index` as a `state_dict` of torch's optimizer, for that over the plain module's parameters.
+
+        Raises:
+            IndexError: there is no such member.
+
+        Example:
+            >>> from hfta_nb import fuse, optim
+            >>> array = fuse([torch.nn.Linear(4, 2) for _ in range(3)])
+            >>> optimizer, module = optim.SGD(array, lr=[0.1, 0.2, 0.3]), array[1]
+            >>> alone = torch.optim.SGD(module.parameters())
+            >>> alone.load_state_dict(optimizer.state_of(1))
+            >>> alone.param_groups[0]["lr"]
+            0.2
+        """
+        from hfta_nb.optim import surgery
+
+        return surgery.state_of(self, index)
+
+    def load_state_of(self, index: int, state_dict: Mapping[str, Any]) -> None:
+        """Give member `index` the state and hyperparameters of torch's optimizer of a plain module.
+
+        Raises:
+            IndexError: there is no such member.
+            OptimError: it is of another optimizer or has other groups. Nothing has changed then.
+        """
+        from hfta_nb.optim import surgery
+
+        surgery.load_state_of(self, index, state_dict)
+
+    def copy_member(self, src: int, dst: int) -> None:
+        """Member `dst` takes state, hyperparameters and lr schedules of member `src`, in place."""
+        from hfta_nb.optim import surgery
+
+        surgery.copy_member(self, src, dst)
+
+    def reset_member(self, index: int) -> None:
+        """The member's state begins anew, and so do its lr schedules; other hyperparameters stay."""
+        self._reset_row(index)
+        for scheduler in self.schedulers():
+            scheduler.reset_member(index)
+
+    def select(self, indices: Sequence[int], array: FusedArray) -> ArrayOptimizer:
+        """The optimizer of ``array``, which is ``self.array.select(indices)``, with these members' state.
+
+        Raises:
+            OptimError: the array has another number of members, or other parameters.
+        """
+        from hfta_nb.optim import surgery
+
+        return surgery.merged([(self, list(indices))], array)
+
+    def join(self, other: ArrayOptimizer, array: FusedArray) -> ArrayOptimizer:
+        """The optimizer of ``array``, which is ``hfta_nb.join(self.array, other.array)``, with the state of both.
+
+        Raises:
+            OptimError: the other one is of another class or has other groups.
+        """
+        from hfta_nb.optim import surgery
+
+        parts = [(o, list(range(len(o.array)))) for o in (self, other)]
+        return surgery.merged(parts, array)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ArrayOptimizer:
+        # With its array, whose copy has parameters of its own.
+        made = self.select(range(len(self.array)), copy.deepcopy(self.array, memo))
+        memo[id(self)] = made
+        return made
+
+    def __repr__(self) -> str:
+        groups = []
+        for group in self.param_groups:
+            shown = ", ".join(f"{k}={plain(group[k])!r}" for k in self.kinds)
+            groups.append(f"{len(group['params'])} parameters: {shown}")
+        return f"{type(self).__name__}({'; '.join(groups)})"

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from hfta_nb.array import FusedArray
 from hfta_nb.errors import OptimError
-from hfta_nb.optim.base import ArrayOptimizer
-from hfta_nb.optim.values import Values
+from hfta_nb.optim.flat import FlatOptimizer, Numbers, not_differentiable
+from hfta_nb.optim.passes import add, add_, ascended, choose, decayed
+from hfta_nb.optim.segments import Entry
+from hfta_nb.optim.values import FLAG, LR, NUMBER, HostColumn, Kind, at_least
 
 
-class SGD(ArrayOptimizer):
+class SGD(FlatOptimizer):
     """SGD with momentum, each hyperparameter with one value, or one per member.
 
     Args:
-        array: the array to train.
+        params: an array, its parameters, or groups of them.
         lr: learning rate, at least 0.
         momentum: at least 0.
         dampening: of the momentum.
         weight_decay: L2 penalty, at least 0.
         nesterov: needs a momentum above 0 and no dampening.
         maximize: ascend instead.
+        foreach, fused: accepted and ignored: the step is always one pass.
+        differentiable: must be False.
 
     Raises:
         OptimError: a value is out of bounds, or a list has not one value per member.
@@ -33,9 +36,20 @@ class SGD(ArrayOptimizer):
     Source: `torch.optim.SGD`, member for member.
     """
 
+    torch_class = torch.optim.SGD
+    counts_steps = False
+    kinds: ClassVar[Mapping[str, Kind]] = {
+        "lr": LR,
+        "momentum": at_least(0.0),
+        "dampening": NUMBER,
+        "weight_decay": at_least(0.0),
+        "nesterov": FLAG,
+        "maximize": FLAG,
+    }
+
     def __init__(
         self,
-        array: FusedArray,
+        params: Any,
         lr: Any = 1e-3,
         momentum: Any = 0.0,
         dampening: Any = 0.0,
@@ -43,55 +57,61 @@ class SGD(ArrayOptimizer):
         nesterov: Any = False,
         *,
         maximize: Any = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
+        not_differentiable(differentiable, "SGD")
         given = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
-        super().__init__(array, given | {"nesterov": nesterov, "maximize": maximize})
-        for name in ("lr", "momentum", "weight_decay"):
-            self.hyper[name].check(name)
-        rows = zip(*(self.hyper[k].per_member for k in ("nesterov", "momentum", "dampening")), strict=True)
+        super().__init__(params, given | {"nesterov": nesterov, "maximize": maximize})
+
+    def check(self, values: Mapping[str, HostColumn], parameters: Mapping[str, Tensor], where: str) -> None:
+        rows = zip(values["nesterov"], values["momentum"], values["dampening"], strict=True)
         for i, (on, mu, damp) in enumerate(rows):
             if on and (mu <= 0 or damp != 0):
                 raise OptimError(
                     "nesterov needs a momentum above 0 and no dampening",
-                    where=f"member {i}",
-                    got={"momentum": mu, "dampening": damp},
+                    where=f"{where}, member {i}",
+                    got={"momentum": float(mu), "dampening": float(damp)},
                 )
 
-    def update(
-        self,
-        p: Float[Tensor, "M P"],
-        g: Float[Tensor, "M P"],
-        state: dict[str, Tensor],
-        hyper: Mapping[str, Values],
-        steps: list[int],
-    ) -> None:
-        if any(hyper["maximize"].per_member):
-            g = g * Values([-1.0 if m else 1.0 for m in hyper["maximize"].per_member]).factor(g)
-        if any(hyper["weight_decay"].per_member):
-            g = torch.addcmul(g, p, hyper["weight_decay"].column(p))
-        momentum = hyper["momentum"]
-        if any(momentum.per_member):
-            g = self._with_momentum(g, state, hyper, steps)
-        p.addcmul_(g, Values([-v for v in hyper["lr"].per_member]).column(p))
+    def states(self, values: Numbers) -> tuple[str, ...]:
+        return ("momentum_buffer",) if values["momentum"].any() else ()
 
-    def _with_momentum(
-        self, g: Tensor, state: dict[str, Tensor], hyper: Mapping[str, Values], steps: list[int]
-    ) -> Tensor:
-        mu, damp = hyper["momentum"], hyper["dampening"].per_member
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(g)
-        buffer = state["momentum_buffer"]
-        # The first gradient enters whole, and members without momentum know no dampening.
-        kept = [1.0 if n == 1 or m == 0 else 1.0 - d for n, m, d in zip(steps, mu.per_member, damp, strict=True)]
-        buffer.mul_(mu.factor(g))
-        if all(k == 1.0 for k in kept):
-            buffer.add_(g)
-        else:
-            buffer.addcmul_(g, Values(kept).column(g))
-        nesterov = hyper["nesterov"].per_member
-        if not any(nesterov):
-            return buffer
-        ahead = torch.addcmul(g, buffer, mu.column(g))
-        if all(nesterov):
-            return ahead
-        return torch.where(hyper["nesterov"].column(g).bool(), ahead, buffer)
+    def fresh_scalars(self, values: Numbers) -> dict[str, HostColumn]:
+        return {"begun": np.zeros(len(values["lr"]), dtype=np.float32)}
+
+    def numbers(self, values: Numbers, steps: HostColumn, scalars: dict[str, HostColumn]) -> dict[str, HostColumn]:
+        found = {k: values[k] for k in ("maximize", "weight_decay", "momentum", "nesterov")}
+        found["down"] = -values["lr"]
+        found["rest"] = 1 - values["dampening"]
+        found["moving"] = values["momentum"] != 0
+        found["first"] = (scalars["begun"] == 0) & found["moving"]
+        scalars["begun"] = np.where(found["moving"], 1, scalars["begun"]).astype(np.float32)
+        return found
+
+    def apply(self, p: Tensor, g: Tensor, state: dict[str, Tensor], c: Mapping[str, Any]) -> None:
+        g = decayed(ascended(g, c["maximize"]), p, c["weight_decay"])
+        if "momentum_buffer" in state:
+            buffer = state["momentum_buffer"]
+            if c["first"] is True:
+                buffer.copy_(g)  # the first gradient enters whole
+            elif c["moving"] is True and c["first"] is False:
+                add_(buffer.mul_(c["momentum"]), g, c["rest"])
+            else:
+                new = add_(buffer * c["momentum"], g, c["rest"])
+                new = choose(c["first"], g, new)
+                buffer.copy_(choose(c["moving"], new, buffer))
+            ahead = buffer if c["nesterov"] is False else choose(c["nesterov"], add(g, buffer, c["momentum"]), buffer)
+            g = choose(c["moving"], ahead, g)
+        add_(p, g, c["down"])
+
+    def state_for(self, name: str, values: Mapping[str, Any]) -> bool:
+        return bool(values["momentum"] != 0)
+
+    def _told(self, state: dict[str, Any], entry: Entry, index: int) -> dict[str, Any]:
+        begun = state.pop("begun", 0)
+        return state if begun else {}
+
+    def _heard(self, name: str, saved: Mapping[str, Any]) -> Any:
+        return float(saved.get("momentum_buffer") is not None)

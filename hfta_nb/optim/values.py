@@ -1,92 +1,193 @@
-"""Hyperparameters with one value per member."""
+"""Hyperparameters: what a person gives (one value, or one per member) as one value per member."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hfta_nb.array import PerMember
 from hfta_nb.errors import OptimError
 
+HostColumn = NDArray[Any]
+"""One number, flag or word per member, ``[M]``, in the host's memory. Numbers in float64, whatever the parameters'
+dtype: through float32 a float64 run would be 1.5e-9 off."""
 
-class Values:
-    """One number or boolean per member.
+Factor = float | Tensor
+"""What a pass over ``[M, P]`` multiplies by: a number where all members have the same, else a tensor ``[M, 1]``."""
 
-    Kept on the host in float64, whatever the parameters' dtype: through float32 a float64 run would be 1.5e-9 off.
+
+@dataclass(frozen=True)
+class Kind:
+    """What a hyperparameter may be.
 
     Attributes:
-        per_member: M Python values.
+        accepted: in words.
+        test: whether a single number (each number of a tuple) is accepted.
+        size: how many numbers make one value: 0 for a plain number, 2 for a pair.
+        words: accepted values that are not numbers (None among them).
+        convert: makes the value what is kept.
     """
 
-    __slots__ = ("_tensors", "per_member")
+    accepted: str
+    test: Callable[[Any], bool] = lambda v: True
+    size: int = 0
+    words: tuple[Any, ...] = ()
+    convert: Callable[[Any], Any] = float
 
-    def __init__(self, per_member: list[Any]) -> None:
-        self.per_member = per_member
-        self._tensors: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+    def per_member(self, value: Any) -> bool:
+        """Whether `value` (after `plain`) is a list with one value per member, rather than one value."""
+        if not isinstance(value, list):
+            return False
+        return self.size == 0 or not (value and all(v is None or isinstance(v, int | float) for v in value))
 
-    @classmethod
-    def of(cls, name: str, value: Any, members: int) -> Values:
-        """One value for all, a list of M, or `per_member` of M.
-
-        Raises:
-            OptimError: a list of another length, or something that is not a number or boolean.
-        """
-        if isinstance(value, PerMember):
-            value = list(value.value)
-        if isinstance(value, Tensor):
-            value = value.tolist()
-        given = list(value) if isinstance(value, list) else [value] * members
-        if len(given) != members:
-            raise OptimError(
-                "not one value per member", where=name, got=given, accepted=f"one value, or a list of {members}"
-            )
-        checked = []
-        for i, v in enumerate(given):
-            v = v.item() if isinstance(v, Tensor) and v.ndim == 0 else v
-            if not isinstance(v, bool | int | float):
-                raise OptimError("not a number", where=f"{name}, member {i}", got=v)
-            checked.append(v)
-        return cls(checked)
-
-    @property
-    def uniform(self) -> bool:
-        """Whether all members have the same value."""
-        first = self.per_member[0]
-        return all(v == first for v in self.per_member)
-
-    def factor(self, like: Tensor) -> float | Float[Tensor, "M 1"]:
-        """What to multiply ``[M, P]`` by: a number where uniform, else a tensor ``[M, 1]`` in its dtype."""
-        return float(self.per_member[0]) if self.uniform else self.column(like)
-
-    def column(self, like: Tensor) -> Float[Tensor, "M 1"]:
-        """The values as ``[M, 1]`` in the dtype and on the device of `like`."""
-        key = like.dtype, like.device
-        if key not in self._tensors:
-            self._tensors[key] = torch.tensor(self.per_member, dtype=like.dtype, device=like.device).unsqueeze(1)
-        return self._tensors[key]
-
-    def select(self, indices: list[int]) -> Values:
-        return Values([self.per_member[i] for i in indices])
-
-    def check(self, name: str, *, low: float = 0.0, below: float | None = None) -> Values:
-        """The values, if all are within bounds.
+    def rows(self, name: str, value: Any, members: int) -> list[Any]:
+        """One value per member.
 
         Raises:
-            OptimError: with the member whose value is not.
+            OptimError: a list of another length, or a value that is not accepted.
         """
-        for i, v in enumerate(self.per_member):
-            if not low <= v or (below is not None and not v < below):
-                accepted = f"at least {low:g}" + (f" and below {below:g}" if below is not None else "")
-                raise OptimError("out of bounds", where=f"{name}, member {i}", got=v, accepted=accepted)
-        return self
+        listed = isinstance(value, PerMember)
+        value = plain(value)
+        if listed or self.per_member(value):
+            if len(value) != members:
+                raise OptimError(
+                    "not one value per member", where=name, got=value, accepted=f"one value, or a list of {members}"
+                )
+            return [self.one(f"{name}, member {i}", v) for i, v in enumerate(value)]
+        return [self.one(name, value)] * members
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Values) and self.per_member == other.per_member
+    def one(self, where: str, value: Any) -> Any:
+        """The value of one member.
 
-    __hash__ = None  # type: ignore[assignment]
+        Raises:
+            OptimError: it is not accepted.
+        """
+        if self.size:
+            if not isinstance(value, tuple | list) or len(value) != self.size:
+                raise OptimError(
+                    "not a pair" if self.size == 2 else f"not {self.size} numbers",
+                    where=where,
+                    got=value,
+                    accepted=self.accepted,
+                )
+            return tuple(self._number(f"{where}, value {k}", v, value) for k, v in enumerate(value))
+        return self._number(where, value, value)
 
-    def __repr__(self) -> str:
-        return repr(self.per_member[0] if self.uniform else self.per_member)
+    def _number(self, where: str, value: Any, whole: Any) -> Any:
+        if any(value is w or (isinstance(w, str) and value == w) for w in self.words):
+            return value
+        if isinstance(value, bool | int | float) and self.convert is not str:
+            if not self.test(value):
+                raise OptimError("out of bounds", where=where, got=whole, accepted=self.accepted)
+            return self.convert(value)
+        what = "not a number" if self.convert is not str else "not known"
+        raise OptimError(what, where=where, got=whole, accepted=self.accepted)
+
+
+def at_least(low: float, words: tuple[Any, ...] = ()) -> Kind:
+    return Kind(f"at least {low:g}", lambda v: v >= low, words=words)
+
+
+def above(low: float) -> Kind:
+    return Kind(f"above {low:g}", lambda v: v > low)
+
+
+def pair(accepted: str, test: Callable[[Any], bool] = lambda v: True, words: tuple[Any, ...] = ()) -> Kind:
+    return Kind(accepted, test, size=2, words=words)
+
+
+NUMBER = Kind("a number")
+FLAG = Kind("True or False", convert=bool)
+COUNT = Kind("a whole number, at least 0", lambda v: v >= 0 and v == int(v), convert=int)
+LR = at_least(0.0)
+BETAS = pair("a pair of numbers, each at least 0 and below 1", lambda v: 0 <= v < 1)
+
+
+def plain(value: Any) -> Any:
+    """Numbers, tuples and lists in place of `per_member` marks, tensors and arrays."""
+    if isinstance(value, PerMember):
+        value = value.value
+        return [plain(v) for v in (value.tolist() if isinstance(value, Tensor) else value)]
+    if isinstance(value, Tensor):
+        return value.item() if value.numel() == 1 and value.ndim == 0 else value.tolist()
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, tuple | list):
+        return type(value)(plain(v) for v in value) if type(value) in (tuple, list) else [plain(v) for v in value]
+    return value
+
+
+_DTYPES: dict[Any, Any] = {float: np.float64, bool: np.bool_, int: np.int64}
+
+
+class Reader:
+    """Reads the live values of a group of parameters, and what has not changed since the last time only once."""
+
+    def __init__(self, kinds: Mapping[str, Kind], members: int, where: str) -> None:
+        self.kinds, self.members, self.where = kinds, members, where
+        self._seen: dict[str, tuple[Any, HostColumn]] = {}
+
+    def read(self, group: Mapping[str, Any]) -> dict[str, HostColumn]:
+        """By name ``[M]``; of pairs ``[M, 2]``.
+
+        Raises:
+            OptimError: a value is not accepted, or missing.
+        """
+        found = {}
+        for name, kind in self.kinds.items():
+            if name not in group:
+                raise OptimError("no value for this hyperparameter", where=f"{self.where}, {name}")
+            value = plain(group[name])
+            seen = self._seen.get(name)
+            if seen is None or type(seen[0]) is not type(value) or seen[0] != value:
+                rows = kind.rows(f"{self.where}, {name}" if self.where else name, value, self.members)
+                dtype: Any = object if kind.words and not kind.size else _DTYPES.get(kind.convert, object)
+                seen = copy.deepcopy(value), np.array(rows, dtype=dtype)
+                self._seen[name] = seen
+            found[name] = seen[1]
+        return found
+
+
+def power(base: HostColumn, exponent: HostColumn | float) -> HostColumn:
+    """``base ** exponent`` as Python computes it: numpy's vectorised power may differ in the last bit."""
+    exponents = np.broadcast_to(exponent, base.shape)
+    if uniform(base) and uniform(exponents):
+        return np.full(len(base), float(base[0]) ** float(exponents[0]))
+    return np.array([b**e for b, e in zip(base.tolist(), exponents.tolist(), strict=True)])
+
+
+def uniform(values: HostColumn) -> bool:
+    """Whether all members have the same."""
+    return bool((values == values[0]).all())
+
+
+class Columns:
+    """The numbers of an update, as the passes over ``[M, P]`` want them; what has not changed is not copied again."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[bytes, torch.dtype, torch.device, Tensor] | None = None
+
+    def on(self, numbers: Mapping[str, HostColumn], like: Tensor) -> dict[str, Any]:
+        """By name a number (or flag) where all members have the same, else ``[M, 1]`` in the dtype of `like`.
+
+        Half precision gets float32 columns: rounding a learning rate to eight bits would change the run.
+        """
+        found: dict[str, Any] = {k: v[0].item() for k, v in numbers.items() if uniform(v)}
+        varied = {k: v for k, v in numbers.items() if k not in found}
+        if not varied:
+            return found
+        dtype = torch.float32 if like.dtype in (torch.float16, torch.bfloat16) else like.dtype
+        stack = np.stack([np.asarray(v, dtype=np.float64) for v in varied.values()])
+        key = stack.tobytes(), dtype, like.device
+        if self._kept is None or self._kept[:3] != key:
+            self._kept = (*key, torch.from_numpy(stack).to(dtype).to(like.device).unsqueeze(-1))
+        for (name, value), column in zip(varied.items(), self._kept[3], strict=True):
+            found[name] = column.bool() if value.dtype == np.bool_ else column
+        return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -51,7 +51,7 @@ class ArrayStep:
         if self.lr_scheduler is not None:
             self.lr_scheduler.step()
 
-    def evaluate(self, x: Tensor, y: Tensor) -> Scores:
+    def evaluate(self, x: Any, y: Any) -> Scores:
         self.array.eval()
         losses, scores = self.array.evaluate(self._score, x, y)
         return {"loss": losses, **scores}
@@ -72,6 +72,9 @@ class ArrayStep:
 
     def weights(self) -> dict[str, Tensor]:
         return {k: v.detach() for k, v in self.array.state_dict().items()}
+
+    def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+        return self.array.narrower(index)
 
     def state(self) -> dict[str, Any]:
         tensors = dict(self.array.named_parameters()) | dict(self.array.named_buffers())

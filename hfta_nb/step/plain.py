@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hfta_nb.array import MemberGenerators, PerMember
+from hfta_nb.array.gradients import call_module
+from hfta_nb.array.tree import flatten, unflatten
 from hfta_nb.errors import StudyError
 from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
@@ -48,7 +50,7 @@ class PlainStep:
         self.module.train()
         self.optimizer.zero_grad()
         with self.generators.member(0):
-            loss, scores = self._score(self.module(_alone(x)), _alone(y))
+            loss, scores = self._score(call_module(self.module, _alone(x)), _alone(y))
             loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return _with_member_axis({"loss": loss.detach(), **scores})
@@ -58,10 +60,10 @@ class PlainStep:
             self.lr_scheduler.step()
 
     @torch.no_grad()
-    def evaluate(self, x: Tensor, y: Tensor) -> Scores:
+    def evaluate(self, x: Any, y: Any) -> Scores:
         self.module.eval()
         with self.generators.member(0):
-            loss, scores = self._score(self.module(x), y)
+            loss, scores = self._score(call_module(self.module, x), y)
         return _with_member_axis({"loss": loss, **scores})
 
     def select(self, indices: Sequence[int]) -> PlainStep:
@@ -71,6 +73,9 @@ class PlainStep:
 
     def weights(self) -> dict[str, Tensor]:
         return {k: v.detach().unsqueeze(0) for k, v in self.module.state_dict().items()}
+
+    def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+        return dict
 
     def state(self) -> dict[str, Any]:
         tensors = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
@@ -98,8 +103,9 @@ class PlainStep:
             self.lr_scheduler.load_state_dict(state["lr_scheduler"])
 
 
-def _alone(value: Any) -> Any:
-    return value.value[0] if isinstance(value, PerMember) else value
+def _alone(tree: Any) -> Any:
+    leaves, rebuild = flatten(tree)
+    return unflatten(rebuild, [v.value[0] if isinstance(v, PerMember) else v for v in leaves])
 
 
 def _with_member_axis(scores: Scores) -> Scores:

@@ -7,11 +7,13 @@ from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor
 
+from hfta_nb.array.tree import tensor_map
 from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
 
 Scores: TypeAlias = dict[str, Tensor]
-"""Per metric ("loss" first), one value per member: tensors ``[M]`` on the device."""
+"""Per metric ("loss" first), one value per member: tensors ``[M]`` on the device; of a metric with a `finish` its sums,
+``[M, ...]``."""
 
 Row: TypeAlias = Mapping[str, Any]
 """The values of all training axes of one member."""
@@ -29,14 +31,20 @@ class Step(Protocol):
     def end_epoch(self) -> None:
         """Let the lr schedulers go on."""
 
-    def evaluate(self, x: Tensor, y: Tensor) -> Scores:
+    def evaluate(self, x: Any, y: Any) -> Scores:
         """Loss and metrics without training."""
 
     def select(self, indices: Sequence[int]) -> Step:
         """The step of these members alone, their state unchanged."""
 
     def weights(self) -> dict[str, Tensor]:
-        """The `state_dict` of the plain module, each tensor with a leading member axis. Not copied."""
+        """The `state_dict` of the plain module, each tensor with a leading member axis. Not copied.
+
+        Members of different architecture have a common one, padded; `narrower` gives the way back.
+        """
+
+    def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+        """A function from a member's row of `weights` to the `state_dict` of its plain module."""
 
     def state(self) -> dict[str, Any]:
         """All that is needed to carry on: a tree of tensors and plain data."""
@@ -45,12 +53,12 @@ class Step(Protocol):
         """Take what `state` gave."""
 
 
-def scorer(loss: Loss, metrics: Mapping[str, Metric]) -> Callable[[Tensor, Tensor], tuple[Tensor, Scores]]:
+def scorer(loss: Loss, metrics: Mapping[str, Metric]) -> Callable[[Any, Any], tuple[Tensor, Scores]]:
     """A function of one member's output and target: the loss, and all scores without gradient."""
 
-    def score(output: Tensor, target: Tensor) -> tuple[Tensor, Scores]:
+    def score(output: Any, target: Any) -> tuple[Tensor, Scores]:
         value = loss(output, target)
-        still = output.detach()
-        return value, {name: metric(still, target) for name, metric in metrics.items()}
+        still = tensor_map(Tensor.detach, output)
+        return value, {name: metric.function(still, target) for name, metric in metrics.items()}
 
     return score

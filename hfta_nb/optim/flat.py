@@ -1,0 +1,374 @@
+"""Optimizers that update the flat arena: in one elementwise pass, or parameter by parameter where shapes matter."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from hfta_nb.array.arena import Arena
+from hfta_nb.errors import OptimError
+from hfta_nb.optim.base import ArrayOptimizer
+from hfta_nb.optim.own import Own
+from hfta_nb.optim.segments import Entry, Segment, divided, entries, laid_out
+from hfta_nb.optim.values import Columns, HostColumn
+
+Numbers = Mapping[str, HostColumn]
+
+
+PIECE = 262144
+"""Entries that an elementwise update takes at once on a CPU; measured: fewer cost calls, more leave the cache."""
+
+
+class FlatOptimizer(ArrayOptimizer):
+    """Base of optimizers over the arenas.
+
+    A subclass says which state it needs (`states`), computes the numbers of a step on the host (`numbers`) and applies
+    them to all members at once (`apply`).
+
+    Padding: entries that belong to no member (``array.owned``, by parameter name a mask ``[M, *shape]`` that is True
+    where an entry is the member's; absent where nothing is padded) have value and gradient zero and stay zero.
+    """
+
+    how = "one pass over [M, P]"
+    shaped: ClassVar[bool] = False
+    counts_steps: ClassVar[bool] = True
+
+    # For subclasses.
+
+    def states(self, values: Numbers) -> tuple[str, ...]:
+        """Names of the state that is needed."""
+        return ()
+
+    def fresh(self, name: str, values: Numbers) -> HostColumn | float:
+        """What a state is filled with at first."""
+        return 0.0
+
+    def _room(self, name: str, p: Tensor) -> Tensor:
+        """An empty tensor for a state of `p`."""
+        return torch.empty_like(p, memory_format=torch.contiguous_format)
+
+    def fresh_scalars(self, values: Numbers) -> dict[str, HostColumn]:
+        """State that is one number per member, at first."""
+        return {}
+
+    @abc.abstractmethod
+    def numbers(self, values: Numbers, steps: HostColumn, scalars: dict[str, HostColumn]) -> dict[str, HostColumn]:
+        """What `apply` needs, per member.
+
+        Args:
+            values: hyperparameters.
+            steps: which step this is, from 1.
+            scalars: of this optimizer; replace what changes.
+        """
+
+    @abc.abstractmethod
+    def apply(
+        self, p: Float[Tensor, " M *any"], g: Float[Tensor, " M *any"], state: dict[str, Tensor], c: Mapping[str, Any]
+    ) -> None:
+        """Update in place.
+
+        Args:
+            p: parameters ``[M, P]``; of an optimizer with `shaped`, one parameter ``[M, *shape]``.
+            g: gradients, not to be written to.
+            state: by name.
+            c: the `numbers`, each one number, or ``[M, 1]`` where members differ.
+        """
+
+    def state_for(self, name: str, values: Mapping[str, Any]) -> bool:
+        """Whether torch's optimizer of a member with these values keeps this state."""
+        return True
+
+    # The step.
+
+    def _begin(self) -> None:
+        self._lay_out({})
+
+    def _grown(self) -> None:
+        self._lay_out(self._entries())
+
+    segment: Segment
+    """The segment whose step is being computed."""
+
+    def _lay_out(self, known: Mapping[str, Entry]) -> None:
+        self._segments = laid_out(self.array, self._names, known, self.shaped)
+        self._arenas = list(self.array.arenas)
+        self._padding: dict[tuple[int, int, int], Tensor] = {}
+
+    def _entries(self) -> dict[str, Entry]:
+        return entries(self._segments, len(self.array), self.shaped)
+
+    def _update(self, values: Sequence[Numbers], skip: list[int]) -> None:
+        arenas = self.array.arenas
+        if len(arenas) != len(self._arenas) or any(a is not b for a, b in zip(arenas, self._arenas, strict=True)):
+            self._lay_out(self._entries())  # the array has moved to another device or dtype
+        for segment in self._ready():
+            left = sorted({*skip, *self.array.missing_grads.get(segment.spans[0].name, ())})
+            if len(left) < len(self.array):
+                self._advance(segment, values[segment.group], left)
+
+    def _ready(self) -> Iterator[Segment]:
+        """Segments whose parameters have gradients; one that has some and lacks some is divided first."""
+        parameters = {name: p for ns, g in zip(self._names, self.param_groups, strict=True)
+                      for name, p in zip(ns, g["params"], strict=True)}  # fmt: skip
+        missing = self.array.missing_grads
+        segments = []
+        for segment in self._segments:
+            keys = [(parameters[s.name].grad is not None, tuple(missing.get(s.name, ()))) for s in segment.spans]
+            segments += divided(segment, keys)
+        self._segments = segments
+        for segment in segments:
+            if parameters[segment.spans[0].name].grad is None:
+                continue
+            arena = self.array.arenas[segment.arena]
+            for s in segment.spans:
+                p = parameters[s.name]
+                if not arena.holds_grad(p, s.name):
+                    self._fetch(p, arena, s.name)
+            yield segment
+
+    def _fetch(self, p: torch.nn.Parameter, arena: Arena, name: str) -> None:
+        assert p.grad is not None  # the segment is ready
+        if p.grad.is_sparse or p.grad.layout is not torch.strided:
+            raise OptimError("a sparse gradient", where=f"{type(self).__name__}, {name}", remedy="use SparseAdam")
+        arena.grad_view(name).copy_(p.grad)
+
+    def _views(self, segment: Segment) -> tuple[Tensor, Tensor]:
+        arena = self.array.arenas[segment.arena]
+        if self.shaped:
+            return arena.view(segment.spans[0].name), arena.grad_view(segment.spans[0].name)
+        columns = slice(segment.start, segment.stop)
+        return arena.data[:, columns], arena.grad[:, columns]
+
+    def _advance(self, segment: Segment, values: Numbers, left: list[int]) -> None:
+        """One step of a segment; members in `left` are put back afterwards, which costs the others not a bit."""
+        self.segment = segment
+        p, g = self._views(segment)
+        self._prepare(segment, p, values)
+        state = {k: segment.state[k] for k in self.states(values)}
+        kept = None
+        if left:
+            kept = p[left], {k: v[left] for k, v in state.items()}, segment.steps[left]
+            kept_scalars = {k: v[left] for k, v in segment.scalars.items()}
+        segment.steps = segment.steps + 1
+        numbers = self.numbers(values, segment.steps, segment.scalars)
+        views = {k: _real(v) for k, v in state.items()}
+        flat = _real(p)
+        self._apply_in_pieces(flat, _real(g), views, numbers, segment.columns)
+        self._clear_padding(segment, p)
+        if kept is not None:
+            p[left] = kept[0]
+            for k, v in kept[1].items():
+                state[k][left] = v
+            segment.steps[left] = kept[2]
+            for k, rows in kept_scalars.items():
+                segment.scalars[k] = segment.scalars[k].copy()
+                segment.scalars[k][left] = rows
+
+    def _apply_in_pieces(
+        self, p: Tensor, g: Tensor, state: dict[str, Tensor], numbers: Numbers, columns: Columns
+    ) -> None:
+        """All at once; on a CPU in pieces that stay in its cache from one pass to the next, of whole rows or of one."""
+        members, width = p.shape[0], math.prod(p.shape[1:])
+        if self.shaped or p.device.type != "cpu" or p.numel() <= 2 * PIECE:
+            self.apply(p, g, state, columns.on(numbers, p))
+            return
+        if width < PIECE // 2:
+            c, height = columns.on(numbers, p), PIECE // width
+            for top in range(0, members, height):
+                rows = slice(top, top + height)
+                own = {k: v[rows] if isinstance(v, Tensor) else v for k, v in c.items()}
+                self.apply(p[rows], g[rows], {k: v[rows] for k, v in state.items()}, own)
+            return
+        for row in range(members):
+            own = {k: v[row].item() for k, v in numbers.items()}
+            for start in range(0, width, PIECE):
+                part = slice(row, row + 1), slice(start, start + PIECE)
+                self.apply(p[part], g[part], {k: v[part] for k, v in state.items()}, own)
+
+    def _prepare(self, segment: Segment, p: Tensor, values: Numbers) -> None:
+        """Make the state that is lacking, and that of members whose first step this is."""
+        new = np.flatnonzero(segment.steps == 0)
+        lacking = [k for k in self.states(values) if k not in segment.state]
+        for name in lacking:
+            segment.state[name] = self._room(name, p)
+        for name in segment.state:
+            rows = slice(None) if name in lacking or len(new) == len(p) else new.tolist()
+            if rows != []:
+                fill = np.broadcast_to(self.fresh(name, values), (len(p),))[rows]
+                _fill(segment.state[name], rows, fill)
+        scalars = self.fresh_scalars(values) if len(new) else {}
+        for name, fill in scalars.items():
+            old = segment.scalars.get(name, fill)
+            segment.scalars[name] = np.where(segment.steps == 0, fill, old).astype(fill.dtype)
+
+    def _clear_padding(self, segment: Segment, p: Tensor) -> None:
+        """An optimizer with ``eps=0`` divides zero by zero where nothing lies."""
+        if self.shaped:
+            own = self.owned().get(segment.spans[0].name)
+            if own is not None:
+                p.masked_fill_(~own.to(p.device), 0)
+        elif self.owned() or self._eps_is_zero(segment):
+            key = segment.arena, segment.start, segment.stop
+            if key not in self._padding:
+                self._padding[key] = segment.padding(self.owned(), p)
+            p.masked_fill_(self._padding[key], 0)
+
+    def _eps_is_zero(self, segment: Segment) -> bool:
+        eps = self.param_groups[segment.group].get("eps", 1.0)
+        return bool(np.any(np.asarray(eps) == 0)) if isinstance(eps, list) else eps == 0
+
+    def owned(self) -> Mapping[str, Tensor]:
+        """Which entries are a member's own; see the class."""
+        return getattr(self.array, "owned", None) or {}
+
+    # State.
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            name: {
+                "steps": e.steps.tolist(),
+                "tensors": {k: t.clone() for k, t in e.state.items()},
+                "numbers": {k: v.tolist() for k, v in e.scalars.items()},
+            }
+            for name, e in self._entries().items()
+        }
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        known = {}
+        shapes = dict(self.array.named_parameters())
+        for name, saved in state.items():
+            steps = np.array(saved["steps"], dtype=np.int64)
+            tensors = dict(saved["tensors"])
+            for key, value in tensors.items():
+                if not self.shaped and value.shape != shapes[name].shape:
+                    raise OptimError("the state of another array", where=f"{type(self).__name__}, {name}, {key}",
+                                     got=list(value.shape), accepted=str(list(shapes[name].shape)))  # fmt: skip
+            known[name] = Entry(steps, tensors, {k: self._scalar(k, v) for k, v in saved["numbers"].items()})
+        self._lay_out(known)
+
+    def _scalar(self, name: str, values: Any) -> HostColumn:
+        return np.array(values, dtype=scalar_dtype())
+
+    def _member_state(self, index: int) -> dict[str, dict[str, Any]]:
+        found = {}
+        own = Own(self.array, index)
+        group_of = {name: k for k, names in enumerate(self._names) for name in names}
+        values = [{k: v[index] for k, v in rows.items()} for rows in self.read()]
+        for name, e in self._entries().items():
+            if e.steps[index] == 0 or not own.has(name):
+                continue
+            state: dict[str, Any] = {}
+            if self.counts_steps:
+                state["step"] = torch.tensor(float(e.steps[index]), dtype=torch.get_default_dtype())
+            for key, v in e.scalars.items():
+                state[key] = torch.tensor(v[index])
+            for key, t in e.state.items():
+                if self.state_for(key, values[group_of[name]]):
+                    state[key] = own.narrow(name, t[index])
+            found[name] = self._told(state, e, index)
+        return {k: v for k, v in found.items() if v}
+
+    def _told(self, state: dict[str, Any], entry: Entry, index: int) -> dict[str, Any]:
+        """A member's state of one parameter, as torch tells it."""
+        return state
+
+    def _load_member(self, index: int, state: Mapping[str, Mapping[str, Any]]) -> None:
+        known = self._entries()
+        own = Own(self.array, index)
+        values = self.read()
+        group_of = {name: k for k, names in enumerate(self._names) for name in names}
+        parameters = dict(self.array.named_parameters())
+        for name, e in known.items():
+            e.steps, e.scalars = e.steps.copy(), {k: v.copy() for k, v in e.scalars.items()}
+            e.state = {k: v.clone() for k, v in e.state.items()}
+            e.steps[index] = 0
+            saved = state.get(name)
+            if not saved:
+                continue
+            e.steps[index] = int(saved.get("step", 1))
+            fresh = self.fresh_scalars(values[group_of[name]])
+            tensors = {k: v for k, v in saved.items() if k != "step" and k not in fresh}
+            for key, value in tensors.items():
+                if value is None:
+                    continue
+                if key not in e.state:
+                    e.state[key] = torch.zeros_like(self._room(key, parameters[name].detach()))
+                own.widen(name, value, e.state[key][index])
+            for key, first in fresh.items():
+                column = e.scalars.setdefault(key, first.copy())
+                column[index] = self._heard(key, saved)
+        self._lay_out(known)
+
+    def _heard(self, name: str, saved: Mapping[str, Any]) -> Any:
+        """A member's number from torch's state."""
+        return float(saved[name])
+
+    def _copy_rows(self, src: int, dst: int) -> None:
+        for segment in self._segments:
+            for t in segment.state.values():
+                t[dst].copy_(t[src])
+            segment.steps[dst] = segment.steps[src]
+            for v in segment.scalars.values():
+                v[dst] = v[src]
+
+    def _reset_row(self, index: int) -> None:
+        for segment in self._segments:
+            segment.steps[index] = 0
+
+    def _take_rows(self, parts: Sequence[tuple[ArrayOptimizer, Sequence[int]]]) -> None:
+        found = [(o._entries(), list(rows)) for o, rows in parts if isinstance(o, FlatOptimizer)]
+        known = {}
+        for name in found[0][0]:
+            mine = [(e[name], rows) for e, rows in found]
+            steps = np.concatenate([e.steps[rows] for e, rows in mine])
+            state: dict[str, Tensor] = {}
+            for key in {k for e, _ in mine for k in e.state}:
+                like = next(e.state[key] for e, _ in mine if key in e.state)
+                state[key] = torch.cat([
+                    e.state[key][rows].to(like) if key in e.state else like.new_zeros(len(rows), *like.shape[1:])
+                    for e, rows in mine
+                ])  # fmt: skip
+            scalars = {
+                key: np.concatenate(
+                    [e.scalars[key][rows] if key in e.scalars else np.zeros(len(rows)) for e, rows in mine]
+                )
+                for key in {k for e, _ in mine for k in e.scalars}
+            }
+            known[name] = Entry(steps, state, scalars)
+        self._lay_out(known)
+
+
+def scalar_dtype() -> Any:
+    """What torch keeps an optimizer's numbers in: float32, or float64 where that is the default dtype."""
+    return np.float64 if torch.get_default_dtype() == torch.float64 else np.float32
+
+
+def not_differentiable(differentiable: bool, where: str) -> None:
+    """Raise OptimError if an optimizer was asked to be differentiable."""
+    if differentiable:
+        raise OptimError("can't be differentiated through", where=where, got="differentiable=True", accepted="False")
+
+
+def _real(x: Tensor) -> Tensor:
+    """A complex ``[M, P]`` as ``[M, 2 P]``, the same memory: torch treats the two parts as two parameters."""
+    return torch.view_as_real(x).flatten(1) if x.is_complex() else x
+
+
+def _fill(tensor: Tensor, rows: slice | list[int], values: HostColumn) -> None:
+    if (values == values[0]).all():
+        filled: Any = float(values[0])
+        if tensor.is_complex():
+            filled = complex(filled, filled)
+        tensor[rows] = filled
+        return
+    column = torch.tensor(values, dtype=torch.float64, device=tensor.device)
+    if tensor.is_complex():
+        column = torch.complex(column, column)
+    tensor[rows] = column.to(tensor.dtype).view(-1, *[1] * (tensor.ndim - 1)).expand_as(tensor[rows])

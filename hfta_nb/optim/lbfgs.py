@@ -1,0 +1,270 @@
+"""LBFGS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from hfta_nb.errors import OptimError
+from hfta_nb.optim.members import MemberOptimizer
+from hfta_nb.optim.own import Own, mapped
+from hfta_nb.optim.values import COUNT, LR, NUMBER, HostColumn, Kind, plain
+
+
+class LBFGS(MemberOptimizer):
+    """L-BFGS, each hyperparameter with one value, or one per member.
+
+    Args:
+        params: an array, or its parameters, in one group.
+        lr: learning rate, at least 0.
+        max_iter: iterations of one step.
+        max_eval: evaluations of one step; None: five quarters of `max_iter`.
+        tolerance_grad, tolerance_change: where a step ends early.
+        history_size: how many past updates are remembered.
+        line_search_fn: None or "strong_wolfe".
+
+    Raises:
+        OptimError: a value is out of bounds, a list has not one value per member, or there are several groups.
+
+    ``step(closure)`` needs the closure: it computes gradients (``array.backward``) and returns the losses ``[M]``. The
+    members ask for their evaluations together, so that a step calls it as often as the member that asks most. What a
+    member has not asked for leaves it as it was: its values, gradients, buffers and random streams.
+
+    Source: `torch.optim.LBFGS`, which runs here, one member at a time.
+    """
+
+    torch_class = torch.optim.LBFGS
+    kinds: ClassVar[Mapping[str, Kind]] = {
+        "lr": LR,
+        "max_iter": COUNT,
+        "max_eval": Kind("a whole number, or None", words=(None,), convert=int),
+        "tolerance_grad": NUMBER,
+        "tolerance_change": NUMBER,
+        "history_size": COUNT,
+        "line_search_fn": Kind('None or "strong_wolfe"', words=(None, "strong_wolfe"), convert=str),
+    }
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1.0,
+        max_iter: Any = 20,
+        max_eval: Any = None,
+        tolerance_grad: Any = 1e-7,
+        tolerance_change: Any = 1e-9,
+        history_size: Any = 100,
+        line_search_fn: Any = None,
+    ) -> None:
+        given = {"lr": lr, "max_iter": max_iter, "max_eval": max_eval, "tolerance_grad": tolerance_grad}
+        more = {"tolerance_change": tolerance_change, "history_size": history_size, "line_search_fn": line_search_fn}
+        super().__init__(params, given | more)
+
+    def check(self, values: Mapping[str, HostColumn], parameters: Mapping[str, Tensor], where: str) -> None:
+        if self.param_groups:
+            raise OptimError("has one group of parameters only", where=where)
+
+    def _values_of(self, values: Mapping[str, HostColumn], index: int) -> dict[str, Any]:
+        return self.told(super()._values_of(values, index))
+
+    def told(self, values: dict[str, Any]) -> dict[str, Any]:
+        most = values["max_eval"]
+        return {**values, "max_eval": values["max_iter"] * 5 // 4 if most is None else most}
+
+    def _narrowed(self, own: Own, name: str, state: Mapping[str, Any]) -> dict[str, Any]:
+        mask = own.row(self._names[0])
+        if mask is None:
+            return dict(state)
+        return {k: mapped(lambda t: t[mask.to(t.device)] if t.shape == mask.shape else t, v) for k, v in state.items()}
+
+    def _widened(self, own: Own, name: str, state: Mapping[str, Any]) -> dict[str, Any]:
+        mask = own.row(self._names[0])
+        if mask is None:
+            return dict(state)
+
+        def wide(t: Tensor) -> Tensor:
+            if t.ndim != 1:
+                return t
+            room = t.new_zeros(mask.shape)
+            room[mask.to(t.device)] = t
+            return room
+
+        return {k: mapped(wide, v) for k, v in state.items()}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None, *, skip: Sequence[int] = ()) -> Any:
+        """See `ArrayOptimizer.step`; the closure is needed.
+
+        Raises:
+            OptimError: there is no closure. An exception of the closure leaves values and state as before the step.
+        """
+        if closure is None:
+            raise OptimError("needs a closure", where="LBFGS.step", accepted="a function that returns the losses [M]")
+        self._ready(self.read())
+        before = [a.data.clone() for a in self.array.arenas], [_snapshot(m) for m in self.members]
+        try:
+            return self._step(closure, set(skip))
+        except BaseException:
+            for arena, data in zip(self.array.arenas, before[0], strict=True):
+                arena.data.copy_(data)
+            for member, state in zip(self.members, before[1], strict=True):
+                _reinstate(member, state)
+            raise
+        finally:
+            self._forget()
+
+    def _step(self, closure: Callable[[], Any], skip: set[int]) -> Tensor:
+        running = {i: _steps(m) for i, m in enumerate(self.members) if i not in skip}
+        resting = {i: _Rest(self, i) for i in skip}
+        for run in running.values():
+            next(run)
+        first = None
+        while running:
+            with torch.enable_grad():
+                losses = closure()
+            values = plain(losses.detach()) if isinstance(losses, Tensor) else plain(losses)
+            if not isinstance(values, list) or len(values) != len(self.members):
+                raise OptimError("not one loss per member", where="LBFGS.step, closure", got=losses,
+                                 accepted=f"a tensor [{len(self.members)}]")  # fmt: skip
+            first = losses if first is None else first
+            for rest in resting.values():
+                rest.restore()
+            for i in list(running):
+                self._give(i)
+                try:
+                    running[i].send(float(values[i]))
+                except StopIteration:
+                    del running[i]
+                    resting[i] = _Rest(self, i)
+        return first  # type: ignore[return-value]
+
+
+class _WantedError(Exception):
+    """Torch's optimizer wants to know loss and gradients where the parameters are now."""
+
+
+class _Rest:
+    """What must not change for a member while others are evaluated: gradients, buffers, random streams."""
+
+    def __init__(self, optimizer: LBFGS, index: int) -> None:
+        array = self.array = optimizer.array
+        self.index = index
+        self.grads = {n: p.grad[index].clone() for n, p in array.named_parameters() if p.grad is not None}
+        self.buffers = [a.data[index].clone() for a in array.buffer_arenas]
+        self.streams = dict(array.generators.states[index])
+        self.attributes = array.engine.attributes.of(index)
+
+    def restore(self) -> None:
+        for name, p in self.array.named_parameters():
+            if p.grad is not None and name in self.grads:
+                p.grad[self.index].copy_(self.grads[name])
+        for arena, row in zip(self.array.buffer_arenas, self.buffers, strict=True):
+            arena.data[self.index].copy_(row)
+        self.array.generators.states[self.index] = dict(self.streams)
+        self.array.engine.attributes.keep(self.index, self.attributes)
+
+
+def _steps(optimizer: torch.optim.Optimizer) -> Generator[None, float, None]:
+    """One step of torch's LBFGS, that stops wherever it wants an evaluation and is sent the loss.
+
+    Each iteration is a step of torch's with ``max_iter=1``. Within a line search it is begun again with the evaluations
+    known so far; between iterations torch's conditions for going on are checked here.
+    """
+    group = optimizer.param_groups[0]
+    wanted = {k: group[k] for k in ("max_iter", "max_eval")}
+    params = group["params"]
+    loss = yield
+    grads = _grads(params)
+    state = optimizer.state[params[0]]
+    total = state.get("func_evals", 0)
+    count = 1
+    try:
+        for iteration in range(1, wanted["max_iter"] + 1):
+            if iteration == 1 and _flat(grads, params).abs().max() <= group["tolerance_grad"]:
+                state.setdefault("n_iter", 0)
+                break
+            group["max_iter"], group["max_eval"] = 1, wanted["max_eval"] - count + 1
+            known = yield from _iterate(optimizer, params, (loss, grads))
+            state = optimizer.state[params[0]]
+            if _flat(grads, params).dot(state["d"]) > -group["tolerance_change"]:
+                break
+            if group["line_search_fn"] is not None:
+                count += len(known) - 1
+                loss, grads = next((v, g) for x, v, g in reversed(known) if all(map(_same, x, params)))
+            elif iteration != wanted["max_iter"]:
+                loss = yield
+                grads = _grads(params)
+                count += 1
+            moved = state["d"].mul(state["t"]).abs().max()
+            small = _flat(grads, params).abs().max() <= group["tolerance_grad"] or moved <= group["tolerance_change"]
+            if count >= wanted["max_eval"] or small or abs(loss - state["prev_loss"]) < group["tolerance_change"]:
+                break
+    finally:
+        group.update(wanted)
+        state["func_evals"] = total + count
+
+
+_Known = list[tuple[list[Tensor], float, list[Tensor | None]]]
+
+
+def _iterate(
+    optimizer: torch.optim.Optimizer, params: list[Tensor], start: tuple[float, list[Tensor | None]]
+) -> Generator[None, float, _Known]:
+    """One iteration; returns what was evaluated: where, and the loss and gradients there."""
+    origin = [p.clone() for p in params]
+    known: _Known = [(origin, *start)]
+    before = _snapshot(optimizer)
+    while True:
+        asked = iter(known)
+
+        def closure(asked: Iterator[Any] = asked) -> float:
+            found = next(asked, None)
+            if found is None:
+                raise _WantedError
+            for p, g in zip(params, found[2], strict=True):
+                p.grad = g
+            return float(found[1])
+
+        try:
+            optimizer.step(closure)
+            return known
+        except _WantedError:
+            place = [p.clone() for p in params]
+            loss = yield
+            known.append((place, loss, _grads(params)))
+            _reinstate(optimizer, before)
+            for p, value in zip(params, origin, strict=True):
+                p.copy_(value)
+
+
+def _snapshot(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The state of torch's LBFGS; of its tensors only the last gradient is written to."""
+    state = optimizer.state[optimizer.param_groups[0]["params"][0]]
+    copied: dict[str, Any] = {k: list(v) if isinstance(v, list) else v for k, v in state.items()}
+    if copied.get("prev_flat_grad") is not None:
+        copied["prev_flat_grad"] = copied["prev_flat_grad"].clone()
+    return copied
+
+
+def _reinstate(optimizer: torch.optim.Optimizer, snapshot: dict[str, Any]) -> None:
+    state = optimizer.state[optimizer.param_groups[0]["params"][0]]
+    state.clear()
+    state.update({k: list(v) if isinstance(v, list) else v for k, v in snapshot.items()})
+    if state.get("prev_flat_grad") is not None:
+        state["prev_flat_grad"] = state["prev_flat_grad"].clone()
+
+
+def _same(x: Tensor, y: Tensor) -> bool:
+    return bool(torch.isclose(x, y, rtol=0, atol=0, equal_nan=True).all())
+
+
+def _grads(params: Sequence[Tensor]) -> list[Tensor | None]:
+    return [None if p.grad is None else p.grad.clone() for p in params]
+
+
+def _flat(grads: Sequence[Tensor | None], params: Sequence[Tensor]) -> Tensor:
+    """As torch's LBFGS lays them out: in a row, complex ones as pairs, zero where there is none."""
+    rows = [torch.zeros_like(p) if g is None else g for g, p in zip(grads, params, strict=True)]
+    return torch.cat([(torch.view_as_real(r) if r.is_complex() else r).reshape(-1) for r in rows])

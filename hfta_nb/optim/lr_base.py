@@ -1,0 +1,237 @@
+"""What the lr schedulers of an array share: one of torch's for each member, over carriers of its values."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim import lr_scheduler as reference
+
+from hfta_nb.array import PerMember
+from hfta_nb.errors import OptimError
+from hfta_nb.optim.base import ArrayOptimizer
+from hfta_nb.optim.carriers import pull, push
+from hfta_nb.optim.values import plain
+
+Factory = Callable[[torch.optim.Optimizer], reference.LRScheduler]
+
+
+class ArrayLRScheduler:
+    """Base: changes the values of the optimizer's groups, per member, as torch's scheduler of the same name would.
+
+    Args:
+        optimizer: of an array.
+        factories: per member, makes torch's scheduler of an optimizer.
+
+    Raises:
+        OptimError: torch's scheduler does not take the settings of a member.
+
+    Attributes:
+        how: how the members are served, in words.
+    """
+
+    how: ClassVar[str] = "torch's own, one per member"
+
+    def __init__(self, optimizer: ArrayOptimizer, factories: Sequence[Factory]) -> None:
+        if not isinstance(optimizer, ArrayOptimizer):
+            raise OptimError("not the optimizer of an array", where=type(self).__name__, got=optimizer,
+                             accepted="one of hfta_nb.optim")  # fmt: skip
+        self.optimizer = optimizer
+        self._factories = list(factories)
+        if len(self._factories) != len(optimizer.array):
+            raise OptimError("not one per member", where=type(self).__name__, got=len(self._factories),
+                             accepted=f"{len(optimizer.array)}")  # fmt: skip
+        carriers = pull(optimizer)
+        self._before = [_values(c) for c in carriers]
+        try:
+            self._members = [self._make(i) for i in range(len(carriers))]
+        except OptimError:
+            for carrier, values in zip(carriers, self._before, strict=True):
+                _restore(carrier, values)
+            raise
+        push(optimizer)
+        optimizer.follow(self)
+
+    def _make(self, index: int) -> reference.LRScheduler:
+        try:
+            return self._factories[index](self.optimizer.carriers[index])
+        except (TypeError, ValueError, ZeroDivisionError, KeyError) as error:
+            settings = getattr(self._factories[index], "keywords", None)
+            where = f"{type(self).__name__}, member {index}"
+            raise OptimError(str(error), where=where, got=settings or self._factories[index]) from error
+
+    def step(self, metrics: Any = None) -> None:
+        """Go one step (as a rule: one epoch) on.
+
+        Args:
+            metrics: for `ReduceLROnPlateau`, one per member ``[M]``.
+        """
+        pull(self.optimizer)
+        rows = self._metrics(metrics)
+        for member, value in zip(self._members, rows, strict=True):
+            member.step(*value)
+        push(self.optimizer)
+
+    def _metrics(self, metrics: Any) -> list[tuple[Any, ...]]:
+        wanting = [isinstance(m, reference.ReduceLROnPlateau) for m in self._members]
+        where = f"{type(self).__name__}.step"
+        if metrics is None:
+            if any(wanting):
+                raise OptimError("no metrics", where=where, accepted="one per member: a tensor [M] or a list")
+            return [()] * len(wanting)
+        values = plain(metrics)
+        if not isinstance(values, list) or len(values) != len(wanting):
+            raise OptimError("not one metric per member", where=where, got=metrics, accepted=f"{len(wanting)} numbers")
+        return [(v,) if wants else () for v, wants in zip(values, wanting, strict=True)]
+
+    def get_last_lr(self) -> list[list[float]]:
+        """Per group, the lr of each member."""
+        columns = [[float(lr) for lr in m.get_last_lr()] for m in self._members]
+        return [list(group) for group in zip(*columns, strict=True)]
+
+    # Saving and surgery.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Per member, the state of torch's scheduler. Functions are not saved, as in torch."""
+        return {"members": [m.state_dict() for m in self._members]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take what `state_dict` gave; the values themselves are in the optimizer's state, as in torch.
+
+        Raises:
+            OptimError: it is of another number of members.
+        """
+        if len(state_dict["members"]) != len(self._members):
+            raise OptimError("another number of members", where=type(self).__name__, got=len(state_dict["members"]),
+                             accepted=str(len(self._members)))  # fmt: skip
+        for member, saved in zip(self._members, state_dict["members"], strict=True):
+            member.load_state_dict(copy.deepcopy(saved))
+
+    def copy_member(self, src: int, dst: int) -> None:
+        """Member `dst` takes the scheduler of member `src`, as far as it has come."""
+        self._members[dst] = self._copied(src, self.optimizer.carriers[dst], {})
+        self._factories[dst], self._before[dst] = self._factories[src], copy.deepcopy(self._before[src])
+
+    def reset_member(self, index: int) -> None:
+        """The member's schedule, and the values of its groups that it changes, begin anew."""
+        carrier = pull(self.optimizer)[index]
+        _restore(carrier, self._before[index])
+        self._members[index] = self._make(index)
+        push(self.optimizer)
+
+    def select(self, indices: Sequence[int], optimizer: ArrayOptimizer) -> ArrayLRScheduler:
+        """These members' schedulers, for the optimizer of an array that has just them."""
+        return self._merged([(self, list(indices))], optimizer)
+
+    def join(self, other: ArrayLRScheduler, optimizer: ArrayOptimizer) -> ArrayLRScheduler:
+        """The schedulers of the members of both, for the optimizer of an array that has them all.
+
+        Where the classes differ, the result is a `ByMember`.
+        """
+        return self._merged([(s, list(range(len(s._members)))) for s in (self, other)], optimizer)
+
+    def _merged(
+        self, parts: Sequence[tuple[ArrayLRScheduler, list[int]]], optimizer: ArrayOptimizer
+    ) -> ArrayLRScheduler:
+        count = sum(len(rows) for _, rows in parts)
+        if count != len(optimizer.array):
+            raise OptimError("another number of members", where=type(self).__name__, got=count,
+                             accepted=f"the optimizer's {len(optimizer.array)}")  # fmt: skip
+        same = all(type(s) is type(self) for s, _ in parts)
+        made: ArrayLRScheduler = object.__new__(type(self) if same else ByMember)
+        made.optimizer = optimizer
+        carriers = pull(optimizer)
+        origins = [(s, i) for s, rows in parts for i in rows]
+        made._inherit(parts, origins)
+        made._members = [
+            s._copied(i, c, made._memo(n)) for n, ((s, i), c) in enumerate(zip(origins, carriers, strict=True))
+        ]
+        made._factories = [s._factories[i] for s, i in origins]
+        made._before = [copy.deepcopy(s._before[i]) for s, i in origins]
+        optimizer.follow(made)
+        return made
+
+    def _inherit(
+        self, parts: Sequence[tuple[ArrayLRScheduler, list[int]]], origins: Sequence[tuple[ArrayLRScheduler, int]]
+    ) -> None:
+        """Take over what a subclass has of its own."""
+
+    def _memo(self, index: int) -> dict[int, Any]:
+        return {}
+
+    def _copied(self, index: int, carrier: torch.optim.Optimizer, memo: dict[int, Any]) -> reference.LRScheduler:
+        member = self._members[index]
+        return copy.deepcopy(member, {**memo, id(member.optimizer): carrier})
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} of {len(self._members)} members"
+
+
+class ByMember(ArrayLRScheduler):
+    """A scheduler of any class for each member.
+
+    Args:
+        optimizer: of an array.
+        factories: one per member: a function of a torch optimizer that makes a scheduler of
+            `torch.optim.lr_scheduler` for it.
+
+    Example:
+        >>> from hfta_nb import fuse, optim
+        >>> optimizer = optim.SGD(fuse([torch.nn.Linear(2, 1) for _ in range(2)]), lr=0.1)
+        >>> scheduler = ByMember(optimizer, [
+        ...     lambda o: torch.optim.lr_scheduler.StepLR(o, step_size=10),
+        ...     lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=100),
+        ... ])
+        >>> scheduler.get_last_lr()
+        [[0.1, 0.1]]
+
+    Source: `torch.optim.lr_scheduler`.
+    """
+
+
+class Settings(ArrayLRScheduler):
+    """A class of torch's with settings."""
+
+    torch_class: ClassVar[Any]
+    lists: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, optimizer: ArrayOptimizer, **settings: Any) -> None:
+        if not isinstance(optimizer, ArrayOptimizer):
+            super().__init__(optimizer, [])
+        members = len(optimizer.array)
+        rows = {name: rows_of(name, value, members, name in self.lists) for name, value in settings.items()}
+        kind = self.torch_class
+        super().__init__(
+            optimizer, [functools.partial(kind, **{k: v[i] for k, v in rows.items()}) for i in range(members)]
+        )
+
+
+def rows_of(name: str, value: Any, members: int, takes_list: bool) -> list[Any]:
+    if isinstance(value, PerMember):
+        value = plain(value)
+    elif isinstance(value, Tensor):
+        value = plain(value)
+        if not isinstance(value, list):
+            return [value] * members
+    elif not isinstance(value, list) or (takes_list and not any(isinstance(v, list | tuple) for v in value)):
+        return [value] * members
+    if len(value) != members:
+        raise OptimError(
+            "not one value per member", where=name, got=value, accepted=f"one value, or a list of {members}"
+        )
+    return list(value)
+
+
+def _values(carrier: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    return [{k: copy.deepcopy(v) for k, v in group.items() if k != "params"} for group in carrier.param_groups]
+
+
+def _restore(carrier: torch.optim.Optimizer, values: Sequence[Mapping[str, Any]]) -> None:
+    for group, old in zip(carrier.param_groups, values, strict=False):
+        for name in [k for k in group if k != "params" and k not in old]:
+            del group[name]
+        group.update(copy.deepcopy(dict(old)))

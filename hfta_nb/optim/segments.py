@@ -1,0 +1,156 @@
+"""Which columns of an array's arenas are updated in one pass, with their state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hfta_nb.array import FusedArray
+from hfta_nb.array.arena import Arena, Span
+from hfta_nb.optim.values import Columns, HostColumn
+
+
+@dataclass
+class Segment:
+    """Neighbouring parameters of an arena that have always been updated together.
+
+    Normally there is one per arena and group. A parameter without gradient is skipped with its state, step count
+    included, as in torch; it then becomes a segment of its own.
+
+    Attributes:
+        steps: updates so far, per member; a member with none has no state yet, whatever `state` holds.
+        state: by name ``[M, columns]``; of an optimizer that wants shapes, of one parameter, ``[M, *any]``.
+        scalars: state that is one number per member.
+    """
+
+    group: int
+    arena: int
+    spans: list[Span]
+    steps: HostColumn
+    state: dict[str, Tensor] = field(default_factory=dict)
+    scalars: dict[str, HostColumn] = field(default_factory=dict)
+    columns: Columns = field(default_factory=Columns)
+
+    @property
+    def names(self) -> list[str]:
+        return [s.name for s in self.spans]
+
+    @property
+    def start(self) -> int:
+        return self.spans[0].start
+
+    @property
+    def stop(self) -> int:
+        return self.spans[-1].stop
+
+    def padding(self, owned: Mapping[str, Tensor], like: Tensor) -> Tensor:
+        """``[M, columns]``, True where nothing lies: between two parameters, and where `owned` says so."""
+        mask = torch.ones(len(like), self.stop - self.start, dtype=torch.bool, device=like.device)
+        for s in self.spans:
+            own = owned.get(s.name)
+            inner = mask[:, s.start - self.start : s.stop - self.start]
+            inner.copy_(torch.zeros_like(inner) if own is None else ~own.reshape(len(like), -1).to(like.device))
+        return mask
+
+
+@dataclass
+class Entry:
+    """The state of one parameter, all members: what a `Segment` holds for one of its parameters."""
+
+    steps: HostColumn
+    state: dict[str, Tensor]
+    scalars: dict[str, HostColumn]
+
+    def like(self, other: Entry) -> bool:
+        """Whether both can stand in one segment."""
+        return (
+            np.array_equal(self.steps, other.steps)
+            and self.state.keys() == other.state.keys()
+            and self.scalars.keys() == other.scalars.keys()
+            and all(np.array_equal(v, other.scalars[k]) for k, v in self.scalars.items())
+        )
+
+
+def entries(segments: Sequence[Segment], members: int, shaped: bool) -> dict[str, Entry]:
+    """State by parameter, each tensor ``[M, *shape]``, not copied."""
+    found = {}
+    for segment in segments:
+        for s in segment.spans:
+            state = segment.state
+            if not shaped:
+                a, b = s.start - segment.start, s.stop - segment.start
+                state = {k: t[:, a:b].view(members, *s.shape) for k, t in state.items()}
+            found[s.name] = Entry(segment.steps, dict(state), segment.scalars)
+    return found
+
+
+def laid_out(
+    array: FusedArray, groups: Sequence[Sequence[str]], known: Mapping[str, Entry], shaped: bool
+) -> list[Segment]:
+    """Segments over the array's arenas as they are now.
+
+    Args:
+        groups: names of parameters, by group.
+        known: their state so far; without, a parameter begins anew.
+        shaped: one segment per parameter, its state in its own shape.
+    """
+    group_of = {name: k for k, names in enumerate(groups) for name in names}
+    segments: list[Segment] = []
+    for number, arena in enumerate(array.arenas):
+        run: list[tuple[Span, Entry]] = []
+        last = -2
+        for place, span in enumerate(arena.spans):
+            if span.name not in group_of:
+                continue
+            entry = known.get(span.name) or Entry(np.zeros(len(array), dtype=np.int64), {}, {})
+            joins = run and not shaped and last == place - 1
+            if joins and group_of[run[-1][0].name] == group_of[span.name] and run[-1][1].like(entry):
+                run.append((span, entry))
+            else:
+                if run:
+                    segments.append(_segment(group_of[run[0][0].name], number, arena, run, shaped))
+                run = [(span, entry)]
+            last = place
+        if run:
+            segments.append(_segment(group_of[run[0][0].name], number, arena, run, shaped))
+    return segments
+
+
+def _segment(group: int, number: int, arena: Arena, run: Sequence[tuple[Span, Entry]], shaped: bool) -> Segment:
+    first = run[0][1]
+    scalars = {k: v.copy() for k, v in first.scalars.items()}
+    segment = Segment(group, number, [s for s, _ in run], first.steps.copy(), {}, scalars)
+    data = arena.data
+    for key, value in first.state.items():
+        if shaped:
+            segment.state[key] = value.detach().to(data.device, data.dtype, copy=True)
+            continue
+        flat = data.new_zeros(data.shape[0], segment.stop - segment.start)
+        for s, entry in run:
+            a = s.start - segment.start
+            flat[:, a : a + s.numel].copy_(entry.state[key].reshape(data.shape[0], s.numel))
+        segment.state[key] = flat
+    return segment
+
+
+def divided(segment: Segment, keys: Sequence[object]) -> list[Segment]:
+    """The segment in parts whose parameters have one key each."""
+    if all(k == keys[0] for k in keys[1:]):
+        return [segment]
+    parts: list[list[Span]] = []
+    for i, span in enumerate(segment.spans):
+        if i and keys[i] == keys[i - 1]:
+            parts[-1].append(span)
+        else:
+            parts.append([span])
+    found = []
+    for spans in parts:
+        columns = slice(spans[0].start - segment.start, spans[-1].stop - segment.start)
+        state = {k: t[:, columns].clone() for k, t in segment.state.items()}
+        scalars = {k: v.copy() for k, v in segment.scalars.items()}
+        found.append(Segment(segment.group, segment.arena, spans, segment.steps.copy(), state, scalars))
+    return found
