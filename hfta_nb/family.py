@@ -18,7 +18,10 @@ from hfta_nb.errors import FamilyError
 from hfta_nb.grid import AxisSpec
 from hfta_nb.metrics import Metric
 
-FACTS = ("in_features", "out_features", "num_classes", "in_channels", "image_size")
+FACTS = (
+    *("in_features", "out_features", "num_classes", "in_channels", "image_size"),
+    *("vocab_size", "context", "dense_features", "categorical_features", "categories"),
+)
 """Parameters of a build function that the data fills in, where it knows them."""
 
 _AXES = [
@@ -73,7 +76,7 @@ class Family:
     function: Callable[..., nn.Module]
     axes: dict[str, AxisSpec] = field(hash=False)
     facts: tuple[str, ...] = ()
-    data: tuple[str, ...] = ("digits", "breast_cancer", "diabetes")
+    data: tuple[str, ...] = ("digits", "breast_cancer", "wine", "iris", "diabetes")
     loss: losses.Loss | None = None
     metrics: dict[str, Metric] | None = field(default=None, hash=False)
     help: str = ""
@@ -126,7 +129,7 @@ def from_function(
     function: Callable[..., nn.Module],
     *,
     name: str | None = None,
-    data: str | Sequence[str] = ("digits", "breast_cancer", "diabetes"),
+    data: str | Sequence[str] = ("digits", "breast_cancer", "wine", "iris", "diabetes"),
     loss: losses.Loss | None = None,
     metrics: Mapping[str, Any] | None = None,
     help: str | None = None,

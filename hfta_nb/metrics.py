@@ -1,4 +1,4 @@
-"""Metrics by task. A metric sees ONE member's output and the target; it returns a scalar, a mean over the batch."""
+"""Metrics by task. A metric sees ONE member's output and the target, on the device; it runs inside `vmap`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from hfta_nb.errors import FamilyError
+from hfta_nb.losses import IGNORED, classes_last, prediction
 
 
 @dataclass(frozen=True)
@@ -17,32 +20,135 @@ class Metric:
     """A metric and which way is better.
 
     Attributes:
-        function: from one member's output ``[N, ...]`` and target ``[N, ...]`` to a scalar, a mean over N.
+        function: from one member's output ``[N, ...]`` and target ``[N, ...]`` to a scalar, a mean over N; with
+            `finish`, to a tensor of sums that add up over batches.
         maximize: whether more is better (a score); an error is minimised.
+        finish: from the sums over all samples to a scalar, where the metric of many batches is not the mean of theirs.
     """
 
-    function: Callable[[Tensor, Tensor], Tensor]
+    function: Callable[[Any, Any], Tensor]
     maximize: bool = True
+    finish: Callable[[Tensor], Tensor] | None = None
 
-    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
-        return self.function(output, target)
+    def __call__(self, output: Any, target: Any) -> Tensor:
+        """The metric of this batch alone."""
+        value = self.function(output, target)
+        return value if self.finish is None else self.finish(value)
+
+
+# Means over the batch.
 
 
 def _accuracy(output: Float[Tensor, "N *rest classes"], target: Int[Tensor, " N *rest"]) -> Float[Tensor, ""]:
     return (output.argmax(-1) == target).to(output.dtype).mean()
 
 
+def _top5(output: Float[Tensor, "N classes"], target: Int[Tensor, " N"]) -> Float[Tensor, ""]:
+    best = output.topk(min(5, output.shape[-1]), -1).indices
+    return (best == target.unsqueeze(-1)).any(-1).to(output.dtype).mean()
+
+
 def _mae(output: Float[Tensor, " N *rest"], target: Float[Tensor, " N *rest"]) -> Float[Tensor, ""]:
     return (output - target).abs().mean()
 
 
-accuracy = Metric(_accuracy)
-"""Fraction of samples whose largest output is the target class; output ``[N, classes]``, target ``[N]``."""
+# Sums that add up over batches, and what becomes of them.
+
+
+def _hits(output: Float[Tensor, "N *rest classes"], target: Int[Tensor, " N *rest"]) -> Float[Tensor, " 2"]:
+    """Tokens predicted rightly, and tokens."""
+    counted = target != IGNORED
+    hits = (output.argmax(-1) == target) & counted
+    return torch.stack([hits.sum(), counted.sum()]).to(output.dtype)
+
+
+def _surprise(output: Float[Tensor, "N *rest classes"], target: Int[Tensor, " N *rest"]) -> Float[Tensor, " 2"]:
+    """The sum of cross entropies, and of how many."""
+    logits, flat = output.reshape(-1, output.shape[-1]), target.reshape(-1)
+    total = F.cross_entropy(logits, flat, ignore_index=IGNORED, reduction="sum")
+    return torch.stack([total, (flat != IGNORED).sum().to(total.dtype)])
+
+
+def _overlaps(output: Float[Tensor, "N *rest classes"], target: Int[Tensor, " N *rest"]) -> Float[Tensor, "2 classes"]:
+    """Per class, the pixels (or points) in both prediction and target, and those in either."""
+    size = output.shape[-1]
+    # Compared with each class, not one-hot: vmap has no rule for that.
+    numbers = torch.arange(size, device=target.device)
+    found = output.argmax(-1).reshape(-1, 1) == numbers
+    true = target.reshape(-1, 1) == numbers
+    return torch.stack([(found & true).sum(0), (found | true).sum(0)]).to(output.dtype)
+
+
+def _ratio(sums: Float[Tensor, " 2"]) -> Float[Tensor, ""]:
+    return sums[0] / sums[1].clamp(min=1)
+
+
+def _perplexity(sums: Float[Tensor, " 2"]) -> Float[Tensor, ""]:
+    return torch.exp(_ratio(sums))
+
+
+def _mean_iou(sums: Float[Tensor, "2 classes"]) -> Float[Tensor, ""]:
+    both, either = sums.unbind()
+    return (both / either.clamp(min=1)).sum() / either.gt(0).sum().clamp(min=1)
+
+
+BINS = 4096
+
+
+def _ranks(output: Float[Tensor, " N"], target: Int[Tensor, " N"]) -> Float[Tensor, "2 bins"]:
+    """How many negatives and positives have a logit in each bin; the bins are even in x / (1 + |x|)."""
+    place = ((F.softsign(output.double()) + 1) / 2 * BINS).long().clamp(0, BINS - 1)
+    both = place + target * BINS
+    counts = torch.zeros(2 * BINS, dtype=output.dtype, device=output.device)
+    return counts.scatter_add(0, both, torch.ones_like(output)).view(2, BINS)
+
+
+def _auroc(sums: Float[Tensor, "2 bins"]) -> Float[Tensor, ""]:
+    negatives, positives = sums.double().unbind()
+    below = negatives.cumsum(0) - negatives / 2  # in the same bin is half a win
+    pairs = negatives.sum() * positives.sum()
+    return ((positives * below).sum() / pairs).to(sums.dtype)
+
+
+def _seen(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    """Of a model's prediction, classes in the last axis."""
+
+    def see(output: Any, target: Tensor) -> Tensor:
+        return function(classes_last(prediction(output), target), target)
+
+    return see
+
+
+accuracy = Metric(_seen(_accuracy))
+"""Fraction of samples (points, pixels, tokens) whose largest output is the target class."""
+
+top5 = Metric(_seen(_top5))
+"""Fraction of samples whose target class is among the five largest outputs."""
 
 mae = Metric(_mae, maximize=False)
 """Mean absolute error; output and target ``[N, ...]``."""
 
-BY_TASK: dict[str, dict[str, Metric]] = {"classification": {"accuracy": accuracy}, "regression": {"mae": mae}}
+token_accuracy = Metric(_seen(_hits), finish=_ratio)
+"""Fraction of tokens predicted rightly; targets that are `losses.IGNORED` do not count."""
+
+perplexity = Metric(_seen(_surprise), maximize=False, finish=_perplexity)
+"""e to the mean cross entropy over all tokens; targets that are `losses.IGNORED` do not count."""
+
+mean_iou = Metric(_seen(_overlaps), finish=_mean_iou)
+"""Mean over the classes that occur of intersection over union, each counted over all samples."""
+
+auroc = Metric(_ranks, finish=_auroc)
+"""Area under the ROC curve; output is a logit ``[N]``, target 0 or 1. Logits in one of 4096 bins count as equal; NaN
+without positives or negatives."""
+
+BY_TASK: dict[str, dict[str, Metric]] = {
+    "classification": {"accuracy": accuracy},
+    "regression": {"mae": mae},
+    "segmentation": {"mean_iou": mean_iou, "accuracy": accuracy},
+    "language_model": {"perplexity": perplexity, "accuracy": token_accuracy},
+    "masked_language_model": {"perplexity": perplexity, "accuracy": token_accuracy},
+    "click": {"auroc": auroc},
+}
 
 
 def checked(metrics: Mapping[str, Any]) -> dict[str, Metric]:

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from hfta_nb import events as ev
 from hfta_nb.array import MemberGenerators, per_member
-from hfta_nb.data import orders
+from hfta_nb.data import orders, take, tree_map
 from hfta_nb.events import Event
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep, Scores, Step
 from hfta_nb.train.members import Members
+from hfta_nb.train.scores import EpochScores, add, finished
 from hfta_nb.train.speed import SpeedProbe
 
 if TYPE_CHECKING:
@@ -51,8 +52,11 @@ class GroupRun:
         self.step: Step = self.trainer.build(self.group)
         if self.trainer.prepare is not None:
             self.step = self.trainer.prepare(self.step)
-        self.members = Members(self.group, self.settings.monitor, self.settings.maximize, self.settings.patience)
-        self.scores = self._new_scores()
+        s = self.settings
+        narrowers = [self.step.narrower(i) for i in range(len(self.step))]
+        self.members = Members(self.group, s.monitor, s.maximize, s.patience, narrowers)
+        self.metrics = s.family.metrics_for(s.data)
+        self.scores = EpochScores(self.metrics, self.batches, len(self.members.ids), s.dtype, s.device)
         if self.resume is not None:
             self._load(self.resume)
         yield from self.members.start()
@@ -95,32 +99,28 @@ class GroupRun:
 
     def _train_step(self, order: Tensor) -> Iterator[Event]:
         rows = order[..., self.batch * self.batch_size : (self.batch + 1) * self.batch_size]
-        x, y = self.data.x[rows], self.data.y[rows]
-        inputs: tuple[Any, Any] = (per_member(x), per_member(y)) if order.ndim == 2 else (x, y)
+        x, y = take(self.data.x, rows), take(self.data.y, rows)
+        inputs = (x, y) if order.ndim == 1 else (tree_map(per_member, x), tree_map(per_member, y))
         probe = self.probe
         begin = probe.start() if probe else 0.0
         scores = self.step.train(*inputs)
         if probe:
             probe.stop(begin)
-        for row, name in zip(self.scores, scores, strict=True):
-            row[self.batch].copy_(scores[name])
+        self.scores.record(self.batch, scores)
         self.batch += 1
         self.samples += rows.shape[-1] * len(self.members.ids)
         self.trainer.clock.work_done += len(self.members.ids)
-        if probe and probe.alone(x if order.ndim == 1 else x[0], y if order.ndim == 1 else y[0]):
+        if probe and probe.alone(*((x, y) if order.ndim == 1 else (tree_map(_first, x), tree_map(_first, y)))):
             yield probe.event()
             self.probe = None
         yield from self._tell()
 
     def _end_epoch(self) -> Iterator[Event]:
         """Means over the epoch, validation, and what follows for each member."""
-        sizes = torch.full((self.batches,), self.batch_size, dtype=self.scores[0].dtype, device=self.scores[0].device)
-        sizes[-1] = len(self.data) - (self.batches - 1) * self.batch_size
-        names = self._score_names()
-        means = {f"train_{n}": (sizes @ rows) / len(self.data) for n, rows in zip(names, self.scores, strict=True)}
+        means = self.scores.means(self.batch_size, len(self.data))
         validation = self._evaluate()
-        together = torch.stack([*means.values(), *(v.to(sizes.dtype) for v in validation.values())])
-        columns = [*means, *(f"val_{n}" for n in validation)]
+        together = torch.stack([*means.values(), *(v.to(self.settings.dtype) for v in validation.values())])
+        columns = [*(f"train_{n}" for n in means), *(f"val_{n}" for n in validation)]
         values = {name: tuple(row) for name, row in zip(columns, together.tolist(), strict=True)}
         self.told = 0
         ids = tuple(self.members.ids)
@@ -130,14 +130,19 @@ class GroupRun:
             yield from self._leave(ids_, state, reason)
 
     def _evaluate(self) -> Scores:
-        x, y = self.data.x_validation, self.data.y_validation
+        x, y, samples = self.data.x_validation, self.data.y_validation, self.data.held_out
         total: Scores = {}
-        for start in range(0, len(x), EVALUATION_BATCH):
-            part = slice(start, start + EVALUATION_BATCH)
-            for name, value in self.step.evaluate(x[part], y[part]).items():
-                share = len(x[part]) / len(x)
-                total[name] = value * share + total[name] if name in total else value * share
-        return total
+        sums: Scores = {}
+        for start in range(0, samples, EVALUATION_BATCH):
+            part = slice(start, min(start + EVALUATION_BATCH, samples))
+            share = (part.stop - start) / samples
+            for name, value in self.step.evaluate(take(x, part), take(y, part)).items():
+                if name in self.metrics and self.metrics[name].finish is not None:
+                    add(sums, name, value.double())
+                else:
+                    add(total, name, value * share)
+        total |= finished(sums, self.metrics)
+        return {name: total[name] for name in ("loss", *self.metrics)}
 
     # Telling.
 
@@ -146,7 +151,7 @@ class GroupRun:
         end = self.batches if self.batch == 0 else self.batch
         if self.told >= end or not (always or now - self.last_told >= EVENT_INTERVAL_S):
             return
-        block = self.scores[0][self.told : end]  # reading it waits for the device, so it is read seldom
+        block = self.scores.rows["loss"][self.told : end]  # reading it waits for the device, so it is read seldom
         finite = torch.isfinite(block).all(0).tolist()
         losses = block.mean(0).tolist()
         lost = [v for v, ok in zip(self.members.ids, finite, strict=True) if not ok]
@@ -177,14 +182,6 @@ class GroupRun:
 
     def _step_number(self) -> int:
         return self.epoch * self.batches + self.batch
-
-    def _score_names(self) -> list[str]:
-        return ["loss", *self.settings.family.metrics_for(self.settings.data)]
-
-    def _new_scores(self) -> list[Tensor]:
-        """Per metric, room for the values of every step of an epoch: ``[batches, M]``."""
-        s, shape = self.settings, (self.batches, len(self.members.ids))
-        return [torch.zeros(shape, dtype=s.dtype, device=s.device) for _ in self._score_names()]
 
     # Requests and members.
 
@@ -237,7 +234,7 @@ class GroupRun:
         keep = [i for i, v in enumerate(self.members.ids) if v not in gone]
         if keep:
             self.step = self.step.select(keep)
-            self.scores = [rows[:, keep] for rows in self.scores]
+            self.scores.select(keep)
         yield from self.members.leave(gone, keep, state, reason)
 
     # Speed.
@@ -246,7 +243,7 @@ class GroupRun:
         if not isinstance(self.step, ArrayStep) or len(self.step) == 1:
             return
         yield ev.PhaseChanged(time.time(), self.group.index, "tuning", "choosing how many members run at once")
-        x, y = self.data.x[: self.batch_size], self.data.y[: self.batch_size]
+        x, y = (take(samples, slice(self.batch_size)) for samples in (self.data.x, self.data.y))
         self.step.tune(x, y, TUNING_S)
 
     def _probe(self) -> SpeedProbe | None:
@@ -278,7 +275,7 @@ class GroupRun:
                 "batch": self.batch,
                 "told": self.told,
                 "ids": list(self.members.ids),
-                "scores": dict(zip(self._score_names(), self.scores, strict=True)),
+                "scores": self.scores.state(),
                 "members": self.members.state(),
                 "step": self.step.state(),
             },
@@ -297,5 +294,8 @@ class GroupRun:
         self.step.load_state(run["step"])
         self.members.load(run["members"], run["ids"])
         self.epoch, self.batch, self.told = int(run["epoch"]), int(run["batch"]), int(run["told"])
-        s = self.settings
-        self.scores = [run["scores"][name].to(s.device, s.dtype) for name in self._score_names()]
+        self.scores.load_state(run["scores"])
+
+
+def _first(tensor: Tensor) -> Tensor:
+    return tensor[0]

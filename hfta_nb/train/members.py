@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,13 +44,22 @@ class Members:
         monitor: the metric that decides.
         maximize: whether more of it is better.
         patience: epochs without improvement after which a member ends; None for never.
+        narrowers: by member of the group, from its row of the weights to its own `state_dict`.
     """
 
-    def __init__(self, group: Group, monitor: str, maximize: bool, patience: int | None) -> None:
+    def __init__(
+        self,
+        group: Group,
+        monitor: str,
+        maximize: bool,
+        patience: int | None,
+        narrowers: Sequence[Callable[[Mapping[str, Tensor]], dict[str, Tensor]]],
+    ) -> None:
         pairs = zip(group.variants, group.rows, strict=True)
         self.all = [Member(v.id, row, i) for i, (v, row) in enumerate(pairs)]
         self.active = list(self.all)
         self.monitor, self.maximize, self.patience = monitor, maximize, patience
+        self.narrowers = narrowers
         self.best: dict[str, Tensor] = {}
 
     @property
@@ -96,7 +105,8 @@ class Members:
 
     def unsaved(self) -> dict[int, dict[str, Tensor]]:
         """Best weights that changed since they were last saved, by variant."""
-        return {m.id: {k: v[m.slot] for k, v in self.best.items()} for m in self.all if m.unsaved}
+        rows = {m.id: (m.slot, {k: v[m.slot] for k, v in self.best.items()}) for m in self.all if m.unsaved}
+        return {variant: self.narrowers[slot](row) for variant, (slot, row) in rows.items()}
 
     def saved(self) -> None:
         for member in self.all:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from hfta_nb import events as ev
 from hfta_nb.step import ArrayStep, PlainStep
@@ -32,7 +32,7 @@ class SpeedProbe:
         self._wait()
         self.fused_s.append(time.perf_counter() - begin)
 
-    def alone(self, x: Tensor, y: Tensor) -> bool:
+    def alone(self, x: Any, y: Any) -> bool:
         """Time one step of the plain module on the same batch; says whether enough was measured."""
         begin = self.start()
         self.twin.train(x, y)

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
-from hfta_nb.array import MemberGenerators, fuse
+from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
 from hfta_nb.array.generators import seeded_state
+from hfta_nb.array.gradients import call_module
+from hfta_nb.data import take
 from hfta_nb.events import Control, Event
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep, Step
@@ -82,7 +84,11 @@ class Trainer:
         try:
             for variant, arguments in zip(group.variants, group.arguments, strict=True):
                 torch.default_generator.manual_seed(variant.seed)
-                modules.append(s.family.build(**arguments).to(s.device, s.dtype))
+                module = s.family.build(**arguments).to(s.device, s.dtype)
+                if has_lazy(module):
+                    sample = take(self.data.x, slice(int(group.rows[0]["batch_size"])))
+                    take_shapes(module, lambda m, x=sample: call_module(m, x))  # type: ignore[misc]
+                modules.append(module)
                 # The CPU's stream goes on from where building left it; a GPU's has not been drawn from yet.
                 states.append(seeded_state(variant.seed, s.device) | {"cpu": torch.random.get_rng_state()})
         finally:

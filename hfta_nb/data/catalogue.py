@@ -1,0 +1,85 @@
+"""Data sets by name."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from hfta_nb.data import clicks, english, photographs, shapes, tables
+from hfta_nb.data.own import from_tensors
+from hfta_nb.data.readers import READERS, read
+from hfta_nb.data.samples import Data
+from hfta_nb.errors import DataError
+
+BUILT_IN: dict[str, Callable[[], Data]] = {
+    "digits": tables.digits,
+    "breast_cancer": tables.breast_cancer,
+    "diabetes": tables.diabetes,
+    "wine": tables.wine,
+    "iris": tables.iris,
+    "photographs": photographs.photographs,
+    "shapes": shapes.shapes,
+    "shape_parts": shapes.shape_parts,
+    "english": english.english,
+    "english_words": english.english_words,
+    "english_masked": english.english_masked,
+    "english_words_masked": english.english_words_masked,
+    "clicks": clicks.clicks,
+}
+"""Data sets that need no download."""
+
+
+def names() -> list[str]:
+    """The built-in data sets."""
+    return list(BUILT_IN)
+
+
+def kinds() -> list[str]:
+    """What can be read from a directory: ``load("cifar10:<directory>")``; see `readers.files.HOME` for the default."""
+    return list(READERS)
+
+
+def known(name: str) -> bool:
+    """Whether `load` can be asked for this name again."""
+    kind, colon, _ = name.partition(":")
+    return name in BUILT_IN or (bool(colon) and kind in READERS)
+
+
+@functools.cache
+def load(name: str) -> Data:
+    """A data set by name: a built-in one, or ``kind:directory`` (see `kinds`) of one that is there.
+
+    Raises:
+        DataError: there is none of this name, it is not in the directory, or a file is damaged.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name]()
+    kind, _, directory = str(name).partition(":")
+    if kind in READERS:
+        return read(kind, directory or None)
+    all_names = [*BUILT_IN, *READERS]
+    close = difflib.get_close_matches(str(name), all_names, 1)
+    raise DataError(
+        "unknown data set",
+        where="data",
+        got=name,
+        accepted=", ".join(all_names),
+        remedy=f"did you mean {close[0]}?" if close else "",
+    )
+
+
+def resolve(data: str | Data | tuple[Any, ...]) -> Data:
+    """A name, own data, or a tuple of tensors ``(x, y)`` or ``(x, y, x_validation, y_validation)``, as `Data`.
+
+    Raises:
+        DataError: it is none of these.
+    """
+    if isinstance(data, str):
+        return load(data)
+    if isinstance(data, Data):
+        return data
+    if isinstance(data, tuple) and len(data) in (2, 4):
+        return from_tensors(*data)
+    raise DataError("not data", where="data", got=data, accepted=f"{', '.join(BUILT_IN)}, Data, or (x, y) tensors")

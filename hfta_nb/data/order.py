@@ -1,0 +1,26 @@
+"""The order in which a run goes through the samples, and how data sets are split."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+SPLIT_SEED = 0
+"""All built-in data sets are split into training and validation with this seed, so that results compare."""
+
+
+def order(samples: int, seed: int, epoch: int) -> Int[Tensor, " samples"]:
+    """The order of an epoch: a permutation, the same on every device for the same seed and epoch."""
+    mixed = zlib.crc32(f"{seed}/{epoch}".encode())
+    return torch.randperm(samples, generator=torch.Generator().manual_seed(mixed))
+
+
+def orders(samples: int, seeds: Sequence[int], epoch: int) -> Int[Tensor, " samples"] | Int[Tensor, "M samples"]:
+    """One order for all where the seeds agree; else one per member."""
+    if len(set(seeds)) == 1:
+        return order(samples, seeds[0], epoch)
+    return torch.stack([order(samples, seed, epoch) for seed in seeds])

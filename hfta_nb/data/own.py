@@ -1,0 +1,111 @@
+"""Own data, from tensors or arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.data.order import SPLIT_SEED
+from hfta_nb.data.samples import Data, Samples, count, leaves, take
+from hfta_nb.errors import DataError
+
+
+def from_tensors(
+    x: Any,
+    y: Any,
+    x_validation: Any = None,
+    y_validation: Any = None,
+    *,
+    name: str = "own data",
+    task: str | None = None,
+    validation: float = 0.2,
+) -> Data:
+    """Own data, from tensors or arrays.
+
+    Args:
+        x, y: inputs ``[N, ...]`` and targets: whole numbers ``[N]`` for classes, else ``[N]`` or ``[N, outputs]``. A
+            tuple of tensors or arrays for several positional inputs of the model, a dict for inputs by name.
+        x_validation, y_validation: likewise; without, a part of the training samples is set aside.
+        name: shown to people.
+        task: see `Data`; by default "classification" or "regression", as the targets' type says.
+        validation: the part set aside, between 0 and 1.
+
+    Raises:
+        DataError: lengths differ, there are too few samples, or values are not finite.
+    """
+    x, y = _samples(x, "x"), _samples(y, "y")
+    if x_validation is None:
+        (x, y), (xv, yv) = _split(x, y, validation)
+    else:
+        xv, yv = _samples(x_validation, "x_validation"), _samples(y_validation, "y_validation")
+    single = isinstance(y, Tensor)
+    task = task or ("regression" if not single or y.is_floating_point() else "classification")
+    if task == "regression" and single and y.ndim == 1:
+        y, yv = y.unsqueeze(1), yv.unsqueeze(1)
+    for left, right, where in ((x, y, "training"), (xv, yv, "validation")):
+        lengths = {len(t) for t in (*leaves(left), *leaves(right))}
+        if len(lengths) != 1 or not count(left):
+            raise DataError(
+                "not one target per input", where=where, got=f"{_lengths(left)} inputs, {_lengths(right)} targets"
+            )
+    return Data(name, task, x, y, xv, yv, facts_of(task, x, y))
+
+
+def facts_of(task: str, x: Samples, y: Samples) -> dict[str, int]:
+    """What the shapes say."""
+    facts: dict[str, int] = {}
+    if isinstance(x, Tensor):
+        facts["in_features"] = int(x[0].numel())
+        if x.ndim == 4:
+            facts |= {"in_channels": x.shape[1], "image_size": x.shape[-1]}
+    if not isinstance(y, Tensor):
+        return facts
+    if task in ("classification", "segmentation"):
+        facts["num_classes"] = facts["out_features"] = int(y.max()) + 1
+    elif task in ("language_model", "masked_language_model") and isinstance(x, Tensor):
+        facts = {"vocab_size": max(int(x.max()), int(y.max())) + 1, "context": x.shape[1]}
+    elif task == "regression":
+        facts["out_features"] = int(y[0].numel())
+    return facts
+
+
+def _lengths(samples: Samples) -> str:
+    return " and ".join(str(len(t)) for t in leaves(samples))
+
+
+def _samples(value: Any, where: str) -> Samples:
+    if isinstance(value, tuple) and value:
+        return tuple(_tensor(v, f"{where}[{i}]") for i, v in enumerate(value))
+    if isinstance(value, dict) and value:
+        return {k: _tensor(v, f"{where}[{k!r}]") for k, v in value.items()}
+    return _tensor(value, where)
+
+
+def _tensor(value: Any, where: str) -> Tensor:
+    try:
+        t = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError("not a tensor or array", where=where, got=type(value).__name__) from error
+    if t.ndim == 0:
+        raise DataError("a single number, not samples", where=where, got=t)
+    if t.is_floating_point():
+        if t.dtype == torch.float64:
+            t = t.float()
+        if not torch.isfinite(t).all():
+            raise DataError("holds NaN or infinity", where=where, remedy="clean the data first")
+        return t
+    return t.long()
+
+
+def _split(x: Samples, y: Samples, part: float) -> tuple[tuple[Samples, Samples], tuple[Samples, Samples]]:
+    total = count(x)
+    aside = round(total * part)
+    if not 0 < part < 1 or aside < 1 or aside >= total:
+        raise DataError("can't set this part aside", where="validation", got=part, accepted="between 0 and 1")
+    if any(len(t) != total for t in (*leaves(x), *leaves(y))):
+        raise DataError("not one target per input", got=f"{_lengths(x)} inputs, {_lengths(y)} targets")
+    order = torch.randperm(total, generator=torch.Generator().manual_seed(SPLIT_SEED))
+    held, kept = order[:aside], order[aside:]
+    return (take(x, kept), take(y, kept)), (take(x, held), take(y, held))

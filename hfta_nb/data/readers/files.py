@@ -1,0 +1,83 @@
+"""Files of data sets that users have: where they are looked for, and what is said of damaged ones."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hfta_nb.errors import DataError
+
+HOME = "HFTA_NB_DATA"
+"""The environment variable that names the directory of all data sets; without it, ``data`` where the program runs."""
+
+
+def directory_of(name: str, given: str | Path | None) -> Path:
+    """Where a data set is looked for: as given, else ``$HFTA_NB_DATA/<name>``."""
+    return Path(given) if given is not None else Path(os.environ.get(HOME, "data")) / name
+
+
+def present(directory: Path, wanted: str, choices: Sequence[str]) -> Path:
+    """The first of these files (or directories) that exists.
+
+    Args:
+        directory: of the data set; what is asked for may also lie in a directory of its own in there.
+        wanted: what the data set is made of, for the error.
+        choices: paths within the directory.
+
+    Raises:
+        DataError: none of them is there.
+    """
+    inner = [p for p in sorted(directory.iterdir()) if p.is_dir()] if directory.is_dir() else []
+    for place in (directory, *inner):
+        for choice in choices:
+            if (place / choice).exists():
+                return place / choice
+    raise DataError(
+        "not there" if directory.is_dir() else "no such directory",
+        where=str(directory / choices[0] if directory.is_dir() else directory),
+        remedy=f"put {wanted} into {directory}, or set {HOME} to the directory that holds it",
+    )
+
+
+def damaged(path: Path, offset: int, what: str, got: object = None) -> DataError:
+    """The error for a file that is not what it should be."""
+    more = {} if got is None else {"got": got}
+    return DataError(what, where=f"{path}, byte {offset}", remedy="fetch the file again", **more)  # type: ignore[arg-type]
+
+
+def contents(path: Path) -> bytes:
+    """A file whole, unpacked where its name ends in .gz.
+
+    Raises:
+        DataError: it can't be read, or is cut short.
+    """
+    try:
+        packed = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"can't be read ({error.strerror})", where=str(path)) from error
+    if path.suffix != ".gz":
+        return packed
+    try:
+        return gzip.decompress(packed)
+    except (OSError, EOFError, zlib.error) as error:
+        raise damaged(path, len(packed), f"not a whole gzip file ({error})") from error
+
+
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text, each with the byte at which it begins, without those that are empty.
+
+    Raises:
+        DataError: the file can't be read, or a line is not UTF-8.
+    """
+    offset = 0
+    for line in contents(path).split(b"\n"):
+        try:
+            text = line.decode("utf-8").rstrip("\r")
+        except UnicodeDecodeError as error:
+            raise damaged(path, offset + error.start, "not UTF-8") from error
+        if text.strip():
+            yield offset, text
+        offset += len(line) + 1

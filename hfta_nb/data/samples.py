@@ -1,0 +1,118 @@
+"""Data sets as tensors, whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+Samples: TypeAlias = Any
+"""A tensor ``[N, ...]``; or several that belong together, as a tuple (a model's positional inputs) or a dict (inputs by
+name). Not spelled out as a union: who takes them apart uses `tree_map`."""
+
+
+def leaves(samples: Samples) -> list[Any]:
+    """The tensors."""
+    if isinstance(samples, tuple):
+        return list(samples)
+    return list(samples.values()) if isinstance(samples, dict) else [samples]
+
+
+def tree_map(function: Callable[[Any], Any], samples: Samples) -> Samples:
+    """The same form, with `function` applied to every tensor."""
+    if isinstance(samples, tuple):
+        return tuple(function(v) for v in samples)
+    if isinstance(samples, dict):
+        return {k: function(v) for k, v in samples.items()}
+    return function(samples)
+
+
+def take(samples: Samples, rows: Tensor | slice) -> Samples:
+    """Some of the samples."""
+    return tree_map(lambda t: t[rows], samples)
+
+
+def count(samples: Samples) -> int:
+    """How many samples."""
+    return len(leaves(samples)[0])
+
+
+@dataclass(frozen=True)
+class Data:
+    """Training and validation samples, whole, as tensors.
+
+    Attributes:
+        name: shown to people.
+        task: what the targets are, which says the usual loss and metrics:
+            "classification": class numbers ``[N]``;
+            "regression": ``[N, outputs]``;
+            "segmentation": a class number per pixel ``[N, H, W]`` or point ``[N, P]``;
+            "language_model": the next tokens ``[N, T]``;
+            "masked_language_model": the tokens at masked places ``[N, T]``, elsewhere `losses.IGNORED`;
+            "click": 0 or 1, ``[N]``.
+        x, y: training inputs ``[N, ...]`` and targets ``[N, ...]``. A tuple of tensors are several positional inputs of
+            the model, a dict inputs by name.
+        x_validation, y_validation: likewise.
+        facts: what a model must know of the data, passed to a family's build function by name; see `family.FACTS`.
+    """
+
+    name: str
+    task: str
+    x: Samples
+    y: Samples
+    x_validation: Samples
+    y_validation: Samples
+    facts: Mapping[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return count(self.x)
+
+    @property
+    def held_out(self) -> int:
+        """How many validation samples."""
+        return count(self.x_validation)
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Data:
+        """On a device, floating-point tensors in `dtype`."""
+
+        def move(samples: Samples) -> Samples:
+            return tree_map(lambda t: t.to(device, dtype) if t.is_floating_point() else t.to(device), samples)
+
+        moved = [move(t) for t in (self.x, self.y, self.x_validation, self.y_validation)]
+        return Data(self.name, self.task, moved[0], moved[1], moved[2], moved[3], self.facts)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors by name, to be kept: "x", or "x.0", "x.1", ... of a tuple, "x.name" of a dict."""
+        named: dict[str, Tensor] = {}
+        for part in PARTS:
+            samples = getattr(self, part)
+            if isinstance(samples, Tensor):
+                named[part] = samples
+            else:
+                keyed = samples.items() if isinstance(samples, dict) else enumerate(samples)
+                named |= {f"{part}.{key}": value for key, value in keyed}
+        return named
+
+    @classmethod
+    def of_tensors(cls, name: str, task: str, facts: Mapping[str, int], tensors: Mapping[str, Tensor]) -> Data:
+        """What `tensors` took apart."""
+
+        def part(wanted: str) -> Samples:
+            if wanted in tensors:
+                return tensors[wanted]
+            keys = [k.partition(".")[2] for k in tensors if k.startswith(f"{wanted}.")]
+            if all(k.isdecimal() for k in keys):
+                return tuple(tensors[f"{wanted}.{k}"] for k in sorted(keys, key=int))
+            return {k: tensors[f"{wanted}.{k}"] for k in keys}
+
+        return cls(name, task, part("x"), part("y"), part("x_validation"), part("y_validation"), facts)
+
+    def __repr__(self) -> str:
+        shape = " and ".join(str(list(t.shape[1:])) for t in leaves(self.x))
+        return f"Data({self.name!r}, {self.task}, {len(self)} + {self.held_out} samples of {shape})"
+
+
+PARTS = ("x", "y", "x_validation", "y_validation")
