@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from hfta_nb import data, optim
-    from hfta_nb.array import FusedArray, fuse, per_member
+    from hfta_nb import data, losses, optim
+    from hfta_nb.array import FusedArray, fuse, join, per_member, why_not
     from hfta_nb.data import Data
     from hfta_nb.errors import HftaError
     from hfta_nb.events import Control
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hfta_nb.study import Result, Study
 
 _WHERE = {
-    **dict.fromkeys(("FusedArray", "fuse", "per_member"), "hfta_nb.array"),
+    **dict.fromkeys(("FusedArray", "fuse", "join", "per_member", "why_not"), "hfta_nb.array"),
     **dict.fromkeys(("Family", "families", "family"), "hfta_nb.family"),
     **dict.fromkeys(("Grid", "integers", "linspace", "logspace", "seeds"), "hfta_nb.grid"),
     **dict.fromkeys(("Result", "Study"), "hfta_nb.study"),
@@ -34,7 +34,7 @@ _WHERE = {
     "HftaError": "hfta_nb.errors",
     "Metric": "hfta_nb.metrics",
 }
-_MODULES = ("data", "optim")
+_MODULES = ("data", "losses", "optim")
 
 __all__ = [
     "Control",
@@ -51,11 +51,14 @@ __all__ = [
     "family",
     "fuse",
     "integers",
+    "join",
     "linspace",
     "logspace",
+    "losses",
     "optim",
     "per_member",
     "seeds",
+    "why_not",
 ]
 
 

@@ -54,6 +54,8 @@ class GroupRecord:
         parameters: number of parameters of one member.
         memory_bytes: estimate of the memory that one member needs while training.
         strategy: how it is to be trained, "fused" or "in turn", and why.
+        padding: the share of the parameters that is padding, as members are of different size.
+        architectures: how many different ones there are.
     """
 
     index: int
@@ -62,6 +64,8 @@ class GroupRecord:
     parameters: int
     memory_bytes: int
     strategy: str = ""
+    padding: float = 0.0
+    architectures: int = 1
 
 
 @dataclass(frozen=True, slots=True)

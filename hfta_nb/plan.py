@@ -10,15 +10,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from hfta_nb.array import difference
-from hfta_nb.data import Data
-from hfta_nb.errors import FamilyError, GridError, HftaError
+from hfta_nb.array import Blueprint, blueprint, difference, has_lazy, take_shapes
+from hfta_nb.array.gradients import call_module
+from hfta_nb.data import Data, Samples, take, tree_map
+from hfta_nb.errors import FamilyError, FusionError, GridError, HftaError
 from hfta_nb.events import GroupRecord
 from hfta_nb.family import TRAINING_AXES, USED_BY, Family
 from hfta_nb.grid import Grid, Variant, show
 
 SPLITTING = ("optimizer", "lr_scheduler", "batch_size")
 """Training axes whose values can't differ within an array."""
+
+MOST_PADDING = {"cuda": 0.5, "cpu": 0.25}
+"""The largest share of an array's parameters that is padding by default: a GPU has room to spare, a CPU has none."""
 
 _OPTIMIZER_STATES = {"sgd": 1, "adam": 2, "adamw": 2}
 
@@ -30,6 +34,9 @@ class Group:
     Attributes:
         rows: per variant, the value of every training axis.
         arguments: per variant, what the family's `build` is called with.
+        parameters: number of parameters that one member takes, with its padding.
+        architectures: how many different ones there are.
+        padding: the share of the parameters that is padding.
         fused_over: the axes whose values differ within the group.
     """
 
@@ -41,6 +48,8 @@ class Group:
     parameters: int
     memory_bytes: int
     serial: bool = False
+    architectures: int = 1
+    padding: float = 0.0
 
     @property
     def fused_over(self) -> tuple[str, ...]:
@@ -55,23 +64,39 @@ class Group:
             "variants": [v.id for v in self.variants],
             "fused_over": ", ".join(self.fused_over) or "-",
             "split_because": self.reason or "-",
+            "architectures": self.architectures,
+            "padding": self.padding,
             "parameters": self.parameters,
             "memory_bytes": self.memory_bytes,
         }
 
     def record(self) -> GroupRecord:
         strategy = "one after another" if self.serial else "fused"
+        if self.architectures > 1:
+            strategy += f", {self.architectures} architectures, {self.padding:.0%} padding"
         ids = tuple(v.id for v in self.variants)
-        return GroupRecord(self.index, ids, self.reason, self.parameters, self.memory_bytes, strategy)
+        return GroupRecord(
+            self.index, ids, self.reason, self.parameters, self.memory_bytes, strategy, self.padding, self.architectures
+        )
 
 
-def make_plan(family: Family, grid: Grid, data: Data, fixed: Mapping[str, Any], *, serial: bool = False) -> list[Group]:
+def make_plan(
+    family: Family,
+    grid: Grid,
+    data: Data,
+    fixed: Mapping[str, Any],
+    *,
+    serial: bool = False,
+    across: float | str = MOST_PADDING["cpu"],
+) -> list[Group]:
     """Group the variants of a grid by what fuses.
 
     Args:
         family, grid, data: of the study.
         fixed: values of axes that are not in the grid.
         serial: put every variant into a group of its own, to be trained as a plain module.
+        across: the largest share of an array's parameters that may be padding, where variants of different
+            architecture share it; "never" to keep them apart.
 
     Returns:
         Groups in the order of their first variants, variants in the order of the grid.
@@ -92,12 +117,12 @@ def make_plan(family: Family, grid: Grid, data: Data, fixed: Mapping[str, Any], 
     found: list[_Draft] = []
     for variant in variants:
         draft = _Draft.of(variant, family, data, checked_fixed, builder)
-        home = None if serial else next((g for g in found if g.apart(draft) is None), None)
+        home = None if serial else next((g for g in found if g.apart(draft, across) is None), None)
         if home is None:
-            draft.reason = "" if not found else "trained alone, as asked" if serial else _why(found, draft)
+            draft.reason = "" if not found else "trained alone, as asked" if serial else _why(found, draft, across)
             found.append(draft)
         else:
-            home.join(draft)
+            home.join(draft, across)
     return [draft.group(i, data, serial) for i, draft in enumerate(found)]
 
 
@@ -108,43 +133,79 @@ class _Draft:
     variants: list[Variant]
     rows: list[dict[str, Any]]
     arguments: list[dict[str, Any]]
-    module: nn.Module
+    modules: list[nn.Module]
     reason: str = ""
+    fit: Blueprint | None = None
 
     @classmethod
     def of(cls, variant: Variant, family: Family, data: Data, fixed: Mapping[str, Any], builder: _Builder) -> _Draft:
         values = {**fixed, **variant.config}
         row = {k: values.get(k, spec.default) for k, spec in TRAINING_AXES.items()}
         arguments = family.arguments(values, data)
-        return cls([variant], [row], [arguments], builder.build(variant, arguments))
+        return cls([variant], [row], [arguments], [builder.build(variant, arguments)])
 
-    def apart(self, other: _Draft) -> str | None:
+    def apart(self, other: _Draft, across: float | str) -> str | None:
         """What keeps the other out of this group."""
         for name in SPLITTING:
             mine, theirs = self.rows[0][name], other.rows[0][name]
             if mine != theirs:
                 return f"{name}: {show(mine)} and {show(theirs)}"
-        return None if self.module is other.module else difference(self.module, other.module)
+        try:
+            found, fit = self._fit(other.modules[0], across)
+        except FusionError as error:
+            return error.what.partition(": ")[2] or error.what
+        if found is None and fit is not None:
+            waste = _waste(fit, [*self.modules, other.modules[0]])
+            if waste > float(across):
+                found = f"{waste:.0%} of the parameters would be padding, more than {float(across):.0%}"
+        return found
 
-    def join(self, other: _Draft) -> None:
+    def _fit(self, new: nn.Module, across: float | str) -> tuple[str | None, Blueprint | None]:
+        """What keeps a module out, and how all would fit; the latter is None where they are alike.
+
+        Raises:
+            FusionError: they can't be fused.
+        """
+        if any(new is m for m in self.modules):
+            return None, self.fit
+        found = difference(self.modules[0], new)
+        if found is None or across == "never":
+            return found, self.fit
+        return None, blueprint(*{id(m): m for m in [*self.modules, new]}.values())
+
+    def join(self, other: _Draft, across: float | str) -> None:
+        _, self.fit = self._fit(other.modules[0], across)
         self.variants += other.variants
         self.rows += other.rows
         self.arguments += other.arguments
+        self.modules += other.modules
 
     def group(self, index: int, data: Data, serial: bool) -> Group:
-        row = self.rows[0]
-        count = sum(p.numel() for p in self.module.parameters())
-        memory = _memory(self.module, data, row["batch_size"], _OPTIMIZER_STATES[row["optimizer"]])
+        row, fit = self.rows[0], self.fit
+        largest = max(self.modules, key=_count)
+        memory = _memory(largest, data, row["batch_size"], _OPTIMIZER_STATES[row["optimizer"]])
         return Group(
             index,
             tuple(self.variants),
             tuple(self.rows),
             tuple(self.arguments),
             self.reason,
-            count,
+            _count(largest if fit is None else fit.skeleton),
             memory,
             serial,
+            1 if fit is None else len(fit.templates),
+            0.0 if fit is None else _waste(fit, self.modules),
         )
+
+
+def _waste(fit: Blueprint, modules: Sequence[nn.Module]) -> float:
+    """The share of the parameters of these members that is padding."""
+    counts = {id(m): _count(m) for m in modules}
+    return 1 - sum(counts[id(m)] for m in modules) / max(1, len(modules) * _count(fit.skeleton))
+
+
+def _count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
 
 
 class _Builder:
@@ -164,9 +225,9 @@ class _Builder:
         # Random numbers drawn here must not be missed by the notebook; some models can't be built on "meta".
         with torch.random.fork_rng(devices=[]):
             with contextlib.suppress(Exception), torch.device("meta"):
-                return self.family.build(**arguments)
+                return self._shaped(self.family.build(**arguments))
             try:
-                return self.family.build(**arguments)
+                return self._shaped(self.family.build(**arguments))
             except HftaError:
                 raise
             except Exception as error:
@@ -176,15 +237,23 @@ class _Builder:
                     got=arguments,
                 ) from error
 
+    def _shaped(self, module: nn.Module) -> nn.Module:
+        """The module, with shapes from a sample where its own wait for one."""
+        if has_lazy(module):
+            device = next(module.parameters()).device
+            sample = tree_map(lambda t: t.to(device), take(self.data.x, slice(2)))
+            take_shapes(module, lambda m: call_module(m, sample))
+        return module
 
-def _why(found: Sequence[_Draft], draft: _Draft) -> str:
+
+def _why(found: Sequence[_Draft], draft: _Draft, across: float | str) -> str:
     """Why a new group is opened, against the group that is nearest: same training settings, if any."""
 
     def distance(group: _Draft) -> int:
         return sum(group.rows[0][n] != draft.rows[0][n] for n in SPLITTING)
 
     index = min(range(len(found)), key=lambda i: distance(found[i]))
-    return f"not with array {index}: {found[index].apart(draft)}"
+    return f"not with array {index}: {found[index].apart(draft, across)}"
 
 
 def _check(specs: Mapping[str, Any], family: Family, name: str, value: Any) -> Any:
@@ -236,9 +305,9 @@ def _activations(module: nn.Module, data: Data, batch_size: int) -> int:
     alive: list[torch.Tensor] = []
     try:
         spare = module.to("meta") if all(p.is_meta for p in module.parameters()) else _meta_copy(module)
-        x = torch.empty((batch_size, *data.x.shape[1:]), dtype=data.x.dtype, device="meta")
+        x: Samples = tree_map(lambda t: torch.empty((batch_size, *t.shape[1:]), dtype=t.dtype, device="meta"), data.x)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), torch.random.fork_rng(devices=[]):
-            spare(x)
+            call_module(spare, x)
     except Exception:  # an estimate is not worth an error: a model may read values, which meta has none of
         return 0
     return sum(kept.values())

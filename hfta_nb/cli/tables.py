@@ -128,10 +128,12 @@ def plan(rows: Sequence[Mapping[str, Any]], variants: Mapping[int, str], out: Co
         variants: a label per variant.
         out: where it goes.
     """
-    table = _table("array", "members", "variants", "fused over", "not with the others because", "parameters", "memory")
+    names = ("fused over", "not with the others because", "padding", "parameters", "memory")
+    table = _table("array", "members", "variants", *names)
     for row in rows:
         cells = [f"#{row['array']}", str(row["members"]), show.ids(row["variants"]), row["fused_over"]]
-        cells += [row["split_because"], show.count(row["parameters"]), show.memory(row["memory_bytes"])]
+        padding = f"{row['padding']:.0%}" if row["architectures"] > 1 else "-"
+        cells += [row["split_because"], padding, show.count(row["parameters"]), show.memory(row["memory_bytes"])]
         table.add_row(*map(show.clean, cells))
     out.print(table)
     out.print("parameters and memory are those of one member; memory is an estimate")

@@ -9,6 +9,7 @@ import torch
 from hfta_nb.data import Data
 from hfta_nb.errors import DeviceError, FamilyError, StudyError
 from hfta_nb.family import Family, family
+from hfta_nb.plan import MOST_PADDING
 
 DTYPES = ("float32", "float64")
 
@@ -29,6 +30,18 @@ def dtype_of(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise StudyError("unknown dtype", where="dtype", got=name, accepted=", ".join(DTYPES))
     return getattr(torch, name)  # type: ignore[no-any-return]
+
+
+def across_of(given: float | str, device: torch.device) -> float | str:
+    """The largest share of padding, or "never"."""
+    if given == "auto":
+        return MOST_PADDING["cuda" if device.type == "cuda" else "cpu"]
+    number = isinstance(given, int | float) and not isinstance(given, bool)
+    if given != "never" and not (number and 0 <= float(given) < 1):
+        raise StudyError(
+            "unknown choice", where="across", got=given, accepted="auto, never, or the share of padding, from 0 to 1"
+        )
+    return given
 
 
 def device_of(name: str | None) -> torch.device:

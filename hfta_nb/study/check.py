@@ -97,7 +97,7 @@ class _Nudged:
     def end_epoch(self) -> None:
         self.inner.end_epoch()
 
-    def evaluate(self, x: torch.Tensor, y: torch.Tensor) -> Scores:
+    def evaluate(self, x: Any, y: Any) -> Scores:
         return self.inner.evaluate(x, y)
 
     def select(self, indices: Sequence[int]) -> Step:
@@ -106,6 +106,9 @@ class _Nudged:
 
     def weights(self) -> dict[str, torch.Tensor]:
         return self.inner.weights()
+
+    def narrower(self, index: int) -> Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]:
+        return self.inner.narrower(index)
 
     def state(self) -> dict[str, Any]:
         return self.inner.state()

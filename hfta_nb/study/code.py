@@ -21,7 +21,7 @@ def built_in_names() -> list[str]:
 def of_study(study: Study) -> str:
     """Python source of a cell that reproduces the study."""
     own = study.family.name not in built_in_names()
-    named = study.data.name in datasets.names()
+    named = datasets.known(study.data.name)
     lines = ["import hfta_nb as hfta", ""]
     if own:
         lines += [f"# the family {study.family.name!r} must be defined in this notebook", ""]

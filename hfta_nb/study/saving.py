@@ -23,14 +23,12 @@ def describe(study: Study) -> dict[str, Any]:
 def write(study: Study) -> None:
     """Keep what was asked, own data too."""
     study.store.write_study(describe(study))
-    if study.data.name not in datasets.names():
-        d = study.data
-        tensors = {"x": d.x, "y": d.y, "x_validation": d.x_validation, "y_validation": d.y_validation}
-        study.store.write_tensors("data.safetensors", tensors)
+    if not datasets.known(study.data.name):
+        study.store.write_tensors("data.safetensors", study.data.tensors())
 
 
 def read_data(store: Store, asked: Mapping[str, Any]) -> Data:
     """The data of a study that was saved."""
-    if asked["name"] in datasets.names():
+    if datasets.known(asked["name"]):
         return datasets.load(asked["name"])
-    return Data(asked["name"], asked["task"], facts=asked["facts"], **store.read_tensors("data.safetensors"))
+    return Data.of_tensors(asked["name"], asked["task"], asked["facts"], store.read_tensors("data.safetensors"))

@@ -23,7 +23,7 @@ from hfta_nb.history import History
 from hfta_nb.plan import make_plan
 from hfta_nb.store import Store
 from hfta_nb.study import code, saving
-from hfta_nb.study.arguments import device_of, dtype_of, family_of, monitor_of, positive
+from hfta_nb.study.arguments import across_of, device_of, dtype_of, family_of, monitor_of, positive
 from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.result import Result
 from hfta_nb.train import Settings, Trainer
@@ -54,6 +54,8 @@ class Study:
         dtype: "float32" or "float64".
         directory: where the run is kept; by default a new one under ``hfta_runs``.
         serial: train the variants one after another as plain modules, without fusing.
+        across: the largest share of an array's parameters that may be padding, where variants of different width,
+            depth or activation share it; "auto" for half on a GPU and a quarter on a CPU, "never" to keep them apart.
         seed: of the order of the data.
         name: shown to people.
         fixed: one value for any other axis that is not in the grid, for example ``optimizer="sgd"``.
@@ -81,6 +83,7 @@ class Study:
         dtype: str = "float32",
         directory: str | Path | None = None,
         serial: bool = False,
+        across: float | str = "auto",
         seed: int = 0,
         name: str | None = None,
         **fixed: Any,
@@ -94,10 +97,10 @@ class Study:
             fixed["batch_size"] = batch_size
         self.fixed = fixed
         self.dtype, self.device = dtype_of(dtype), device_of(device)
-        self.serial, self.seed = serial, seed
+        self.serial, self.seed, self.across = serial, seed, across_of(across, self.device)
         self.monitor, self.maximize = monitor_of(self.family, self.data, monitor)
         self.name = name or f"{self.family.name} on {self.data.name}"
-        self.plan_groups = make_plan(self.family, self.grid, self.data, fixed, serial=serial)
+        self.plan_groups = make_plan(self.family, self.grid, self.data, fixed, serial=serial, across=self.across)
         stamp = time.strftime("%Y%m%d-%H%M%S")
         place = directory or Path("hfta_runs") / f"{self.family.name}-{stamp}-{uuid.uuid4().hex[:6]}"
         self.store = Store(Path(place).absolute())
@@ -135,7 +138,8 @@ class Study:
 
         Returns:
             One row per array: ``members``, ``variants`` (their numbers), ``fused_over``, ``split_because``,
-            ``parameters`` and ``memory_bytes`` (estimate) of one member.
+            ``architectures`` and ``padding`` (the share of the parameters that is), ``parameters`` and
+            ``memory_bytes`` (estimate) of one member.
         """
         import pandas
 
@@ -286,7 +290,8 @@ class Study:
             raise FamilyError(
                 error.what, where=str(path), got=asked["family"], remedy="pass it: Study.load(path, family=...)"
             ) from error
-        options = dict(asked["options"])
+        # What was saved before variants of different architecture could share an array keeps them apart.
+        options = {"across": "never", **asked["options"]}
         if not torch.cuda.is_available() and str(options.get("device", "")).startswith("cuda"):
             options["device"] = "cpu"
         study = cls(recipe, asked["grid"], saving.read_data(store, asked["data"]), directory=store.directory, **options)
@@ -302,17 +307,8 @@ class Study:
 
     def settings(self) -> Settings:
         """What the training loop needs to know."""
-        return Settings(
-            self.family,
-            self.data,
-            self.epochs,
-            self.patience,
-            self.monitor,
-            self.maximize,
-            self.device,
-            self.dtype,
-            self.seed,
-        )
+        how = self.epochs, self.patience, self.monitor, self.maximize
+        return Settings(self.family, self.data, *how, self.device, self.dtype, self.seed)
 
     def _open(self, resume: bool) -> Any:
         """Make the run's directory, or read the checkpoint in it."""
@@ -393,6 +389,7 @@ class Study:
             "device": str(self.device),
             "dtype": str(self.dtype).removeprefix("torch."),
             "serial": self.serial,
+            "across": self.across,
             "seed": self.seed,
             "name": self.name,
             **self.fixed,

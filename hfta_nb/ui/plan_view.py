@@ -12,7 +12,7 @@ from hfta_nb.ui.parts import words
 from hfta_nb.ui.text import amount, count, escape, listing, memory, shorten, table
 
 MOST_ROWS = 20
-_HEAD = ("array", "members", "fused over", "why apart", "parameters each", "memory")
+_HEAD = ("array", "members", "fused over", "why apart", "padding", "parameters each", "memory")
 
 
 def summary(study: Study) -> str:
@@ -45,13 +45,14 @@ def plan_table(study: Study) -> str:
                 members,
                 ", ".join(over) or "-",
                 shorten(group.reason) or "-",
+                f"{group.padding:.0%}" if group.architectures > 1 else "-",
                 amount(group.parameters),
                 memory(group.memory_bytes * members),
             )
         )
     rest = len(groups) - len(rows)
     more = f'<div class="hfta-more">and {count(rest, "more array")}</div>' if rest > 0 else ""
-    return table(_HEAD, rows, "hfta-plan-table", numbers=(1, 4, 5)) + more
+    return table(_HEAD, rows, "hfta-plan-table", numbers=(1, 4, 5, 6)) + more
 
 
 def needs(study: Study) -> str:

@@ -39,7 +39,7 @@ def as_interrupted(study: Study) -> Study:
 def arguments_of(study: Study) -> dict[str, Any]:
     """What a Workbench is made with so that it defines this study."""
     fixed = dict(study.fixed)
-    own = study.data_name not in hfta.data.names()
+    own = not hfta.data.known(study.data_name)
     return {
         "family": study.family,
         "data": study.data if own else study.data_name,
@@ -52,5 +52,6 @@ def arguments_of(study: Study) -> dict[str, Any]:
         "device": str(study.device),
         "monitor": study.monitor,
         **({"serial": True} if study.serial else {}),
+        "across": study.across,
         **fixed,
     }
