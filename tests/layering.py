@@ -33,7 +33,7 @@ TABLE: dict[str, set[str]] = {
     "array": {"errors"},
     "optim": {"errors", "array"},
     "losses": {"errors", "array"},
-    "metrics": {"errors", "array"},
+    "metrics": {"errors", "array", "losses"},
     "family": {*_RECIPE, "families"},
     "families": {*_RECIPE, "family"},
     "step": {"errors", "array", "optim", "losses", "metrics"},

@@ -115,7 +115,8 @@ def _wait_for_epoch(events: Path, process: subprocess.Popen[str]) -> None:
 
 WRONG: list[tuple[Sequence[str], str]] = [
     (("run", "--family", "nope"), "unknown family"),
-    (("run", "--family", "mlp", "--data", "mnist"), "unknown data"),
+    (("run", "--family", "mlp", "--data", "digts"), "unknown data"),
+    (("run", "--family", "mlp", "--data", "mnist"), "put train-images-idx3-ubyte"),
     (("run", "--family", "mlp", "--grid", "beauty=1,2"), "unknown axis"),
     (("run", "--family", "mlp", "--grid", "lr=1e"), '"1e" is not a number; write 1e-3'),
     (("run", "--family", "mlp", "--grid", "lr 1e-3"), "no = between name and values"),

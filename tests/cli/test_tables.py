@@ -114,9 +114,11 @@ def test_axes_say_what_they_accept() -> None:
 def test_the_plan_says_what_is_not_fused_and_why() -> None:
     row = {"array": 1, "members": 3, "variants": [3, 4, 5], "fused_over": "lr", "split_because": "width: 8 and [16]"}
     out, file = console(width=200)
+    row |= {"architectures": 2, "padding": 0.21}
     tables.plan([{**row, "parameters": 1442, "memory_bytes": 33_900}], {3: "#3 lr=[red]"}, out)
     shown = file.getvalue()
     assert "#1      3         3-5        lr           width: 8 and [16]" in shown
+    assert "21%" in shown
     assert "1,442" in shown
     assert "33.1 KiB" in shown
     assert "#3 lr=[red]" in shown

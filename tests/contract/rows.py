@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -159,7 +158,7 @@ MODULES = [
         "embedding", _net(lambda: nn.Embedding(7, 5, padding_idx=1), nn.Flatten, lambda: nn.Linear(20, 3)), _tokens
     ),
     ModuleRow("attention", _attention, _sequences, noise=("self_attn.in_proj_bias",)),
-    ModuleRow("lstm", lambda: _Last(nn.LSTM(8, 6, batch_first=True)), _sequences, fused=False),
+    ModuleRow("lstm", lambda: _Last(nn.LSTM(8, 6, batch_first=True)), _sequences),
     ModuleRow("tied parameters", Tied, _vectors),
     ModuleRow("frozen and unused parameters", Frozen, _vectors),
     ModuleRow("buffers replaced", Counting, _vectors),
@@ -177,40 +176,3 @@ class _Last(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.inner(x)[0][:, -1]
-
-
-@dataclass(frozen=True)
-class OptimizerRow:
-    """An optimizer under contract: its settings, a list holding one value per member."""
-
-    name: str
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    def alone(self, member: int) -> dict[str, Any]:
-        """What torch's optimizer of one member is given."""
-        return {k: v[member] if isinstance(v, list) else v for k, v in self.settings.items()}
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.settings}"
-
-
-OPTIMIZERS = [
-    OptimizerRow("SGD", {"lr": 0.1}),
-    OptimizerRow("SGD", {"lr": [0.1, 0.2, 0.05], "momentum": [0.0, 0.9, 0.5], "nesterov": [False, True, False]}),
-    OptimizerRow("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": [0.0, 0.1, 0.01]}),
-    OptimizerRow("SGD", {"lr": 0.05, "momentum": [0.9, 0.8, 0.0], "dampening": [0.0, 0.3, 0.5]}),
-    OptimizerRow("SGD", {"lr": 0.01, "maximize": [True, False, True]}),
-    OptimizerRow("Adam", {"lr": 0.01}),
-    OptimizerRow("Adam", {"lr": [0.1, 0.01, 1e-3], "betas": [(0.9, 0.99), (0.8, 0.9), (0.0, 0.999)]}),
-    OptimizerRow("Adam", {"lr": 0.01, "weight_decay": [0.0, 0.1, 0.2], "amsgrad": [True, False, True]}),
-    OptimizerRow("Adam", {"lr": 0.01, "betas": (0.5, 0.9), "maximize": True, "amsgrad": True}),
-    OptimizerRow("AdamW", {"lr": [0.1, 0.01, 1e-3], "eps": [1e-8, 1e-4, 1e-3]}),
-    OptimizerRow("AdamW", {"lr": 0.01, "weight_decay": [0.0, 0.1, 0.5]}),
-]
-
-LR_SCHEDULERS = [
-    OptimizerRow("StepLR", {"step_size": [3, 5, 7], "gamma": [0.5, 0.1, 0.9]}),
-    OptimizerRow("StepLR", {"step_size": 4}),
-    OptimizerRow("CosineAnnealingLR", {"T_max": [10, 20, 7], "eta_min": [0.0, 1e-3, 0.0]}),
-    OptimizerRow("CosineAnnealingLR", {"T_max": 20}),
-]

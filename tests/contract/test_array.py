@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import difference
-from hfta_nb.errors import FusionError
+from hfta_nb.errors import FusionError, MemberError
 from tests.contract.serial import loss_of, make
 
 MEMBERS = 3
@@ -210,10 +210,10 @@ def test_class_statements_run_twice_are_one_class(x: Tensor) -> None:
     ("a", "b", "where"),
     [
         (nn.Linear(2, 3), nn.Linear(2, 4), "out_features: 3 and 4"),
-        (nn.Conv2d(1, 2, 3), nn.Conv2d(1, 2, 3, stride=2), r"stride: \(1, 1\) and \(2, 2\)"),
-        (nn.Dropout(0.1), nn.Dropout(0.2), "p: 0.1 and 0.2"),
-        (nn.Sequential(nn.ReLU()), nn.Sequential(nn.GELU()), "0: ReLU and GELU"),
-        (nn.Sequential(nn.ReLU()), nn.Sequential(nn.ReLU(), nn.ReLU()), "1: only the second has this submodule"),
+        (nn.Sequential(nn.Linear(2, 3)), nn.Sequential(nn.Linear(2, 4)), "0.out_features: 3 and 4"),
+        (nn.Linear(3, 2), nn.Linear(4, 2), "in_features: 3 and 4"),
+        (nn.ReLU(), nn.GELU(), "module: ReLU and GELU"),
+        (nn.ModuleDict({"a": nn.ReLU()}), nn.ModuleDict({"b": nn.ReLU()}), "module: submodules"),
         (nn.Linear(2, 2), nn.Linear(2, 2).double(), "weight: torch.float32 and torch.float64"),
         (nn.Linear(2, 2), nn.Linear(2, 2, bias=False), "bias: only one of them has this tensor"),
         (nn.Linear(2, 2), nn.Linear(2, 2).eval(), "training: True and False"),
@@ -275,10 +275,13 @@ def test_a_member_that_is_not_there() -> None:
     assert torch.equal(array[-1][0].weight, array[2][0].weight)
 
 
-def test_an_error_in_the_model_is_the_model_s_own() -> None:
-    array = hfta.fuse(_modules(lambda: nn.Conv1d(2, 3, 1)))
-    with pytest.raises(RuntimeError, match=r"expected input.* to have 2 channels"):
+def test_an_error_in_the_model_names_member_and_submodule() -> None:
+    array = hfta.fuse(_modules(lambda: nn.Sequential(nn.Sequential(nn.Conv1d(2, 3, 1)))))
+    with pytest.raises(MemberError, match=r"^member 0, `0.0`: RuntimeError: .*expected input.* to have 2 channels"):
         array(torch.zeros(6, 7, 4, dtype=torch.float64))
+    assert array.notes == []
+    assert array.block_size == 3
+    assert array(torch.zeros(6, 2, 4, dtype=torch.float64)).shape == (3, 6, 3, 4)
 
 
 def test_loss_functions_of_torch(x: Tensor) -> None:

@@ -118,7 +118,7 @@ def test_built_in_data(name: str, sizes: tuple, shape: tuple, task: str) -> None
     if task == "classification":
         share = (d.y == 0).double().mean() - (d.y_validation == 0).double().mean()
         assert abs(share.item()) < 0.01  # stratified
-    again = data._LOADERS[name]()
+    again = data.load.__wrapped__(name)
     assert torch.equal(again.x, d.x)  # the split has a seed
 
 

@@ -16,7 +16,7 @@ from torch import nn
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.array import FusedArray
-from hfta_nb.errors import DataError, DeviceError, FamilyError, GridError, StoreError, StudyError
+from hfta_nb.errors import DataError, DeviceError, FamilyError, GridError, MemberError, StoreError, StudyError
 from hfta_nb.history import History
 
 
@@ -33,6 +33,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> hfta.Study:
         "digits",
         epochs=3,
         dtype="float64",
+        across="never",
         dropout=0.1,
         device="cpu",
         directory=tmp_path_factory.mktemp("runs") / "small",
@@ -63,6 +64,49 @@ def test_plan_says_what_fuses_and_why_not(finished: hfta.Study) -> None:
     assert plan["split_because"][1] == "not with array 0: 1.out_features: 8 and 16"
     # 64*8 + 8, then 8*8 + 8, then 8*10 + 10
     assert plan["parameters"][0] == 682
+
+
+def test_variants_of_different_architecture_share_an_array(tmp_path: Path) -> None:
+    study = hfta.Study(
+        "mlp",
+        {"width": [8, 12, 9], "depth": [1, 2]},
+        "digits",
+        epochs=3,
+        dtype="float64",
+        dropout=0.1,
+        patience=2,
+        lr=0.3,
+        device="cpu",
+        directory=tmp_path,
+        across=0.5,
+    )
+    plan = study.plan()
+    assert list(plan["members"]) == [6]
+    assert plan["architectures"][0] == 6
+    assert 0 < plan["padding"][0] < 0.5
+    assert plan["fused_over"][0] == "width, depth"
+    assert "6 architectures" in study.groups()[0].strategy
+    run(study)
+    assert study.check()["equal"].all()
+    for row in study.results().index:
+        width = study.variants[row].config["width"]
+        assert study.member(row).module()[1].weight.shape == (width, 64)
+
+
+def test_too_much_padding_keeps_variants_apart(tmp_path: Path) -> None:
+    study = hfta.Study("mlp", {"width": [4, 512], "lr": [1e-3, 1e-2]}, "digits", device="cpu", directory=tmp_path)
+    plan = study.plan()
+    assert list(plan["members"]) == [2, 2]
+    assert plan["split_because"][1] == "not with array 0: 67% of the parameters would be padding, more than 25%"
+    assert plan["padding"][1] == 0
+    again = hfta.Study.load(study.save(tmp_path / "kept"))
+    assert again.across == study.across == 0.25  # whatever the device that it is opened on prefers
+
+
+@pytest.mark.parametrize("given", ["always", 1.0, -0.1, True])
+def test_how_much_padding_is_told(given: object) -> None:
+    with pytest.raises(StudyError, match="across: unknown choice"):
+        hfta.Study("mlp", across=given)
 
 
 def test_leaderboard_is_a_table_best_first(finished: hfta.Study) -> None:
@@ -197,7 +241,9 @@ def test_patience_ends_a_member_and_not_the_rest(tmp_path: Path) -> None:
 
 
 def test_stop_of_one_and_of_all(tmp_path: Path) -> None:
-    study = hfta.Study("mlp", {"lr": [1e-3, 1e-2], "width": [8, 16]}, epochs=50, device="cpu", directory=tmp_path)
+    study = hfta.Study(
+        "mlp", {"lr": [1e-3, 1e-2], "width": [8, 16]}, epochs=50, across="never", device="cpu", directory=tmp_path
+    )
     control = hfta.Control()
     for event in study.run(control):
         if isinstance(event, ev.EpochDone) and event.epoch == 2 and event.group == 0:
@@ -213,8 +259,8 @@ def test_stop_of_one_and_of_all(tmp_path: Path) -> None:
     study.best().module()  # what was learnt so far is kept
 
 
-@pytest.mark.parametrize("serial", [False, True])
-def test_a_run_stopped_anywhere_and_resumed_is_the_run_in_one_go(tmp_path: Path, serial: bool) -> None:
+@pytest.mark.parametrize(("serial", "across"), [(False, "never"), (True, "never"), (False, "auto")])
+def test_a_run_stopped_anywhere_and_resumed_is_the_run_in_one_go(tmp_path: Path, serial: bool, across: str) -> None:
     def study(name: str) -> hfta.Study:
         return hfta.Study(
             "mlp",
@@ -225,6 +271,7 @@ def test_a_run_stopped_anywhere_and_resumed_is_the_run_in_one_go(tmp_path: Path,
             lr_scheduler="cosine",
             device="cpu",
             serial=serial,
+            across=across,
             directory=tmp_path / name,
         )
 
@@ -233,7 +280,7 @@ def test_a_run_stopped_anywhere_and_resumed_is_the_run_in_one_go(tmp_path: Path,
     parts = study("parts")
     control = hfta.Control()
     for event in parts.run(control):
-        if isinstance(event, ev.EpochDone) and (event.group, event.epoch) == (1, 2):
+        if isinstance(event, ev.EpochDone) and (event.group, event.epoch) == (int(across == "never"), 2):
             control.stop()
     assert parts.history.state == ev.STOPPED
     rest = hfta.Study.load(parts.directory)
@@ -289,7 +336,13 @@ def test_own_family_in_five_lines(tmp_path: Path) -> None:
     assert "tiny" in hfta.families()
     x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
     study = hfta.Study(
-        "tiny", {"sharp": [True, False], "lr": [1e-2, 1e-1]}, (x, x.sum(1)), epochs=2, device="cpu", directory=tmp_path
+        "tiny",
+        {"sharp": [True, False], "lr": [1e-2, 1e-1]},
+        (x, x.sum(1)),
+        epochs=2,
+        across="never",
+        device="cpu",
+        directory=tmp_path,
     )
     assert study.plan()["split_because"][1] == "not with array 0: 1: Tanh and ReLU"
     run(study)
@@ -313,7 +366,7 @@ def test_an_error_in_own_code_is_kept_and_raised(tmp_path: Path) -> None:
         return Broken()
 
     study = hfta.Study("broken", {"lr": [1e-3, 1e-2]}, "digits", epochs=1, device="cpu", directory=tmp_path)
-    with pytest.raises(ValueError, match="no way through"):
+    with pytest.raises(MemberError, match="member 0, the model's own forward: ValueError: no way through"):
         run(study)
     assert study.history.state == ev.FAILED
     assert "no way through" in study.history.reason
@@ -383,3 +436,25 @@ def test_code_reproduces_the_study(finished: hfta.Study, tmp_path: Path) -> None
     assert twin.grid == finished.grid
     assert twin.options == finished.options
     assert math.isfinite(finished.best().metrics["val_loss"])
+
+
+@pytest.mark.parametrize("serial", [False, True])
+def test_a_family_of_lazy_modules(tmp_path: Path, serial: bool) -> None:
+    @hfta.family(name="lazy")
+    def lazy(width: int = 8) -> nn.Module:
+        return nn.Sequential(
+            nn.Flatten(), nn.LazyLinear(width), nn.LazyBatchNorm1d(), nn.Dropout(0.2), nn.LazyLinear(10)
+        )
+
+    study = hfta.Study(
+        "lazy",
+        {"lr": [1e-3, 1e-2]},
+        "digits",
+        epochs=1,
+        device="cpu",
+        dtype="float64",
+        directory=tmp_path,
+        serial=serial,
+    )
+    run(study)
+    assert study.check(members=[1], epochs=1)["equal"].all()

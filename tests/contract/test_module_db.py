@@ -1,0 +1,83 @@
+"""Every module kind of torch, with torch's own sample inputs: fused equals serial."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.contract.zoo import agree
+from tests.contract.zoo.kinds import KINDS, builder, inputs, members, modes, samples
+from tests.contract.zoo.model import Model
+from tests.contract.zoo.more_kinds import KINDS as MORE
+from tests.contract.zoo.more_kinds import NOT_TESTED, TOGETHER
+
+MEMBERS = 3
+MOST_SAMPLES = 120
+# What torch's samples themselves are warned of.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss"),
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True"),
+    pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight"),
+    pytest.mark.filterwarnings("ignore:linear_cross_entropy. ``options`` ignored"),
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage"),
+]
+
+kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
+dtypes = pytest.mark.parametrize("dtype", list(agree.TOLERANCE), ids=str)
+
+
+def test_torch_lists_its_kinds() -> None:
+    assert len(KINDS) >= 114
+
+
+@kinds
+@dtypes
+def test_kind(kind: Any, dtype: torch.dtype, device: torch.device) -> None:
+    if dtype not in kind.supported_dtypes(device.type):
+        pytest.skip(f"torch has no {kind.name} in {dtype}")
+    most = MOST_SAMPLES if dtype == torch.float64 else MOST_SAMPLES // 4
+    for training in modes(kind):
+        for sample in samples(kind, dtype, device, training, most):
+            _check(builder(kind, sample), inputs(sample), dtype, device, training)
+
+
+@kinds
+def test_kind_under_autocast(kind: Any, device: torch.device) -> None:
+    if torch.float32 not in kind.supported_dtypes(device.type):
+        pytest.skip(f"torch has no {kind.name} in float32")
+    for sample in samples(kind, torch.float32, device, True, 12):
+        modules = members(builder(kind, sample), MEMBERS, torch.float32, device, True)
+        agree.check_autocast(modules, inputs(sample), device)
+        modules = members(builder(kind, sample), MEMBERS, torch.float32, device, True)
+        agree.check_low_inputs(modules, inputs(sample), device)
+
+
+@pytest.mark.parametrize("kind", MORE, ids=str)
+@dtypes
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_kind_that_torch_does_not_list(kind: Model, dtype: torch.dtype, device: torch.device, training: bool) -> None:
+    torch.manual_seed(0)
+    _check(kind.build, kind.sample().to(device, dtype), dtype, device, training)
+
+
+def test_no_kind_is_left_out() -> None:
+    """Also those of a newer torch: each has samples of torch's, or of ours, or a reason."""
+    names = {name for name, value in vars(nn).items() if isinstance(value, type) and issubclass(value, nn.Module)}
+    ours = {kind.name.partition(",")[0] for kind in MORE}
+    assert names - {kind.module_cls.__name__ for kind in KINDS} - ours - set(TOGETHER) == set(NOT_TESTED)
+
+
+def _check(
+    build: Callable[[], nn.Module], sample: agree.Sample, dtype: torch.dtype, device: torch.device, training: bool
+) -> None:
+    def made() -> list[nn.Module]:
+        return members(build, MEMBERS, dtype, device, training)
+
+    tolerance = agree.TOLERANCE[dtype]
+    agree.check_shared(made(), sample, tolerance)
+    agree.check_per_member(made(), sample, tolerance)
+    agree.check_without_gradients(made(), sample, tolerance)

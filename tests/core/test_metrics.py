@@ -1,0 +1,142 @@
+"""Losses and metrics by task: what they come to, over many batches as over one, fused as alone."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import hfta_nb as hfta
+from hfta_nb import losses, metrics
+from hfta_nb.losses import IGNORED
+from hfta_nb.metrics import Metric
+from hfta_nb.train import group
+from hfta_nb.train.scores import EpochScores
+
+
+def _whole(metric: Metric, output: Tensor, target: Tensor, parts: int = 3) -> float:
+    """The metric of many batches of unequal length."""
+    assert metric.finish is not None
+    cuts = [0, *sorted({1, len(output) // parts}), len(output)]
+    sums = [metric.function(output[a:b], target[a:b]) for a, b in itertools.pairwise(cuts)]
+    return metric.finish(torch.stack(sums).sum(0)).item()
+
+
+def test_area_under_the_curve_is_scikit_learns() -> None:
+    from sklearn.metrics import roc_auc_score
+
+    torch.manual_seed(0)
+    target = torch.randint(0, 2, (3000,))
+    for scale in (0.01, 1.0, 30.0):
+        logits = scale * (torch.randn(3000) + target)
+        expected = roc_auc_score(target.numpy(), logits.numpy())
+        assert metrics.auroc(logits, target).item() == pytest.approx(expected, abs=2e-3)
+        assert _whole(metrics.auroc, logits, target) == pytest.approx(metrics.auroc(logits, target).item(), abs=1e-7)
+    assert metrics.auroc(torch.tensor([-1.0, 1.0]), torch.tensor([0, 1])).item() == 1.0
+    assert metrics.auroc(torch.tensor([0.0, 0.0, 0.0]), torch.tensor([0, 1, 1])).item() == 0.5
+    assert math.isnan(metrics.auroc(torch.tensor([0.0, 1.0]), torch.tensor([1, 1])).item())
+
+
+def test_mean_intersection_over_union() -> None:
+    target = torch.tensor([[[0, 0], [1, 1]], [[0, 0], [0, 0]]])
+    guess = torch.tensor([[[0, 1], [1, 1]], [[0, 0], [0, 1]]])
+    logits = F.one_hot(guess, 3).double().movedim(-1, 1)
+    # Class 0: 4 of 6; class 1: 2 of 4; class 2 is nowhere and does not count.
+    assert metrics.mean_iou(logits, target).item() == pytest.approx((4 / 6 + 2 / 4) / 2)
+    assert _whole(metrics.mean_iou, logits, target) == pytest.approx((4 / 6 + 2 / 4) / 2)
+    each = [metrics.mean_iou(logits[i : i + 1], target[i : i + 1]).item() for i in range(2)]
+    assert sum(each) / 2 != pytest.approx((4 / 6 + 2 / 4) / 2)
+    points = logits.flatten(2).transpose(1, 2)
+    assert metrics.mean_iou(points, target.flatten(1)).item() == pytest.approx((4 / 6 + 2 / 4) / 2)
+    assert metrics.accuracy(logits, target).item() == metrics.accuracy(points, target.flatten(1)).item() == 6 / 8
+
+
+def test_perplexity_counts_tokens() -> None:
+    torch.manual_seed(0)
+    logits, target = torch.randn(7, 5, 11), torch.randint(0, 11, (7, 5))
+    target[0] = IGNORED
+    target[2, :3] = IGNORED
+    kept = target != IGNORED
+    expected = F.cross_entropy(logits[kept], target[kept]).exp().item()
+    assert _whole(metrics.perplexity, logits, target) == pytest.approx(expected, rel=1e-5)
+    hits = (logits[kept].argmax(-1) == target[kept]).float().mean().item()
+    assert _whole(metrics.token_accuracy, logits, target) == pytest.approx(hits)
+    loss = losses.for_task("masked_language_model")
+    assert loss(logits, target).item() == pytest.approx(math.log(expected), rel=1e-5)
+    assert loss(logits[:1], target[:1]).item() == 0
+
+
+def test_top5_and_tuples() -> None:
+    logits = torch.arange(8.0).repeat(8, 1)
+    target = torch.arange(8)
+    assert metrics.top5(logits, target).item() == 5 / 8
+    assert metrics.top5(logits[:, :3], target.clamp(max=2)).item() == 1
+    # The first of a tuple is the prediction.
+    assert metrics.accuracy((logits, logits[0]), target).item() == 1 / 8
+    assert losses.for_task("classification")((logits, 0), target) == F.cross_entropy(logits, target)
+    assert losses.for_task("click")(torch.zeros(3), torch.tensor([0, 1, 1])).item() == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("serial", [False, True])
+def test_a_study_reports_the_whole_set(serial: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "EVALUATION_BATCH", 7)
+    torch.manual_seed(0)
+    x, y = torch.randn(61, 4), torch.randint(0, 2, (61,))
+    data = hfta.data.from_tensors(x, y, x[:30], y[:30], task="click")
+
+    @hfta.family(metrics={"auroc": metrics.auroc, "near": lambda out, y: ((out > 0) == y).double().mean()})
+    def scorer(scale: float = 1.0) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
+
+    study = hfta.Study(
+        "scorer",
+        {"lr": [0.0, 0.1]},
+        data,
+        epochs=2,
+        batch_size=8,
+        directory=tmp_path / "run",
+        dtype="float64",
+        serial=serial,
+    )
+    for _ in study.run():
+        pass
+    found = study.results()
+    for member in (0, 1):
+        with torch.no_grad():
+            out = study.member(member).module().double()(x[:30].double())
+        expected = metrics.auroc(out, y[:30]).item()
+        assert found.loc[member, "val_auroc"] == pytest.approx(expected, abs=1e-12)
+        near = ((out > 0) == y[:30]).double().mean().item()
+        assert found.loc[member, "val_near"] == pytest.approx(near)
+    # With lr 0 training's own value is that of the whole training set.
+    with torch.no_grad():
+        still = study.member(0).module().double()(x.double())
+    assert found.loc[0, "train_auroc"] == pytest.approx(metrics.auroc(still, y).item(), abs=1e-12)
+    assert study.check([1])["equal"].all()
+
+
+def test_scores_of_an_epoch_go_on_with_fewer_members() -> None:
+    names = {"ratio": Metric(lambda o, t: o, finish=lambda sums: sums[0] / sums[1]), "mean": Metric(lambda o, t: o)}
+    scores = EpochScores(names, 2, 3, torch.float64, torch.device("cpu"))
+
+    def step(batch: int, loss: list[float]) -> None:
+        each = torch.tensor(loss, dtype=torch.float64)
+        scores.record(batch, {"loss": each, "mean": 2 * each, "ratio": torch.stack([each, torch.ones_like(each)], 1)})
+
+    step(0, [9.0, 9.0, 9.0])
+    step(0, [1.0, 2.0, 3.0])  # another epoch
+    scores.select([0, 2])
+    again = EpochScores(names, 2, 2, torch.float64, torch.device("cpu"))
+    again.load_state(scores.state())
+    scores = again
+    step(1, [3.0, 5.0])
+    found = scores.means(4, 6)
+    assert list(found) == ["loss", "ratio", "mean"]
+    assert found["loss"].tolist() == pytest.approx([(4 * 1 + 2 * 3) / 6, (4 * 3 + 2 * 5) / 6])
+    assert found["mean"].tolist() == pytest.approx([2 * v for v in found["loss"].tolist()])
+    assert found["ratio"].tolist() == [2.0, 4.0]
