@@ -10,7 +10,7 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 NBVAL := --nbval --nbval-cell-timeout=120 $(addprefix --nbval-sanitize-with=,$(wildcard notebooks/sanitize.cfg))
 PYTEST_ARGS ?=
 
-.PHONY: help lab test lint types format nbval pytest chromium lock clean venv notebooks
+.PHONY: help lab test lint types format nbval pytest chromium lock clean venv notebooks coverage-page
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ chromium: venv ## find a Chromium for the browser test, or install one
 notebooks: venv ## run the notebooks and keep their outputs in them
 	$(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.store_widget_state=False notebooks/*.ipynb
 	rm -rf notebooks/hfta_runs
+
+coverage-page: venv ## write docs/coverage.md: what is fused, and how
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.coverage_page
 
 format: venv ## put the code into ruff's format and mend what it can
 	$(BIN)/ruff format $(CODE)
