@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from hfta_nb import events as ev
-from hfta_nb.array import MemberGenerators, per_member
-from hfta_nb.data import orders, take, tree_map
+from hfta_nb.array import MemberGenerators
+from hfta_nb.data import take
 from hfta_nb.events import Event
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep, Scores, Step
+from hfta_nb.train.batches import Batch, Batches
 from hfta_nb.train.members import Members
 from hfta_nb.train.scores import EpochScores, add, finished
 from hfta_nb.train.speed import SpeedProbe
@@ -39,7 +39,8 @@ class GroupRun:
         self.trainer, self.group, self.settings = trainer, group, trainer.settings
         self.data = trainer.data
         self.batch_size = int(group.rows[0]["batch_size"])
-        self.batches = trainer.batches(group)
+        self.source = Batches(trainer.data, self.batch_size, self.settings.device)
+        self.batches = len(self.source)
         self.resume = resume
         self.epoch, self.batch = 0, 0
         self.told = 0  # steps of this epoch whose losses have been told
@@ -77,17 +78,16 @@ class GroupRun:
     # An epoch.
 
     def _run_epoch(self) -> Iterator[Event]:
-        s = self.settings
-        seeds = [s.seed if m.row["data_seed"] is None else int(m.row["data_seed"]) for m in self.members.active]
-        order = orders(len(self.data), seeds, self.epoch).to(s.device)
+        source: Iterator[Batch] = iter(())
+        seeds: list[int] | None = None
         while self.batch < self.batches:
             yield from self._requests()
             if self.trainer.stopped or not self.members.ids:
                 return
-            if order.ndim == 2 and len(order) != len(self.members.ids):  # members left meanwhile
-                seeds = [s.seed if m.row["data_seed"] is None else int(m.row["data_seed"]) for m in self.members.active]
-                order = orders(len(self.data), seeds, self.epoch).to(s.device)
-            yield from self._train_step(order)
+            if seeds is None or len(seeds) != len(self.members.ids):  # the epoch begins, or members left meanwhile
+                seeds = self._order_seeds()
+                source = self.source.epoch(self.epoch, self.batch, seeds)
+            yield from self._train_step(next(source))
         self.epoch, self.batch = self.epoch + 1, 0
         yield from self._tell(always=True)
         if not self.members.ids:
@@ -97,20 +97,22 @@ class GroupRun:
         if time.perf_counter() - self.trainer.last_save > self.trainer.checkpoint_every_s:
             yield from self._save()
 
-    def _train_step(self, order: Tensor) -> Iterator[Event]:
-        rows = order[..., self.batch * self.batch_size : (self.batch + 1) * self.batch_size]
-        x, y = take(self.data.x, rows), take(self.data.y, rows)
-        inputs = (x, y) if order.ndim == 1 else (tree_map(per_member, x), tree_map(per_member, y))
+    def _order_seeds(self) -> list[int]:
+        """Per active member, the seed of the order of its data."""
+        rows = [m.row["data_seed"] for m in self.members.active]
+        return [self.settings.seed if seed is None else int(seed) for seed in rows]
+
+    def _train_step(self, batch: Batch) -> Iterator[Event]:
         probe = self.probe
         begin = probe.start() if probe else 0.0
-        scores = self.step.train(*inputs)
+        scores = self.step.train(*batch.inputs)
         if probe:
             probe.stop(begin)
         self.scores.record(self.batch, scores)
         self.batch += 1
-        self.samples += rows.shape[-1] * len(self.members.ids)
+        self.samples += batch.size * len(self.members.ids)
         self.trainer.clock.work_done += len(self.members.ids)
-        if probe and probe.alone(*((x, y) if order.ndim == 1 else (tree_map(_first, x), tree_map(_first, y)))):
+        if probe and probe.alone(*batch.first):
             yield probe.event()
             self.probe = None
         yield from self._tell()
@@ -295,7 +297,3 @@ class GroupRun:
         self.members.load(run["members"], run["ids"])
         self.epoch, self.batch, self.told = int(run["epoch"]), int(run["batch"]), int(run["told"])
         self.scores.load_state(run["scores"])
-
-
-def _first(tensor: Tensor) -> Tensor:
-    return tensor[0]

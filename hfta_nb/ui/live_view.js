@@ -243,7 +243,7 @@ function onTheme(callback, signal) {
 // ---------------------------------------------------------------------------------------------- plots
 
 const MARGIN = { left: 52, right: 12, top: 8, bottom: 34 };
-let wheelElsewhereMs = 0; // when the page was last scrolled: a scroll that runs into a plot stays a scroll
+let wheelElsewhereMs = -Infinity; // when the page was last scrolled: a scroll that runs into a plot stays a scroll
 
 /** A canvas with two axes, zoom and pan. A panel fills in `scene` (axes and extents), `paint` and `probe`. */
 class Plot {
