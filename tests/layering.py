@@ -16,7 +16,7 @@ PACKAGE = "hfta_nb"
 FACE = "hfta_nb"
 """The public face: what `hfta_nb/__init__.py` exports."""
 
-_RECIPE = {"errors", "events", "grid", "data", "losses", "metrics"}
+_RECIPE = {"errors", "events", "grid", "data", "augment", "losses", "metrics"}
 _TRAINING = {*_RECIPE, "family", "array", "optim", "step", "plan"}
 _HEADLESS = {*_TRAINING, "families", "search", "store", "telemetry", "train", "fleet", "history", "colors"}
 
@@ -30,6 +30,7 @@ TABLE: dict[str, set[str]] = {
     "telemetry": {"errors", "events"},
     "colors": {"errors", "events", "grid", "history"},
     "data": {"errors"},
+    "augment": {"errors", "grid", "data"},
     "array": {"errors"},
     "optim": {"errors", "array"},
     "losses": {"errors", "array"},
@@ -37,7 +38,7 @@ TABLE: dict[str, set[str]] = {
     "family": {*_RECIPE, "families"},
     "families": {*_RECIPE, "family"},
     "step": {"errors", "array", "optim", "losses", "metrics"},
-    "plan": {"errors", "events", "grid", "data", "family", "array", "step"},
+    "plan": {"errors", "events", "grid", "data", "augment", "family", "array", "step"},
     "train": {*_TRAINING},
     "fleet": {"errors", "events", "plan", "train", "data"},
     "study": {*_HEADLESS},

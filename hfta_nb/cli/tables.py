@@ -90,8 +90,13 @@ def _leaderboard(history: History, members: Sequence[Member], metrics: Sequence[
     return table
 
 
-def families(known: Sequence[Family], training: Mapping[str, AxisSpec], out: Console) -> None:
-    """Each family with the axes of its own, then those that all have."""
+def families(
+    known: Sequence[Family],
+    training: Mapping[str, AxisSpec],
+    augmentation: Mapping[str, Mapping[str, AxisSpec]],
+    out: Console,
+) -> None:
+    """Each family with the axes of its own, then those that all have, and those that a kind of data has."""
     for family in known:
         out.print(Text(show.clean(family.name), "bold"), end="")
         out.print(f"  {show.clean(family.help)}")
@@ -102,6 +107,12 @@ def families(known: Sequence[Family], training: Mapping[str, AxisSpec], out: Con
     out.print(Text("all families", "bold"), end="")
     out.print("  have the axes of training as well")
     out.print(_axes(training))
+    for kind, axes in augmentation.items():
+        out.print()
+        out.print(Text(f"data of {kind}", "bold"), end="")
+        names = ", ".join(f.name for f in known if kind in f.augmentation)
+        out.print(f"  augmented as these axes say, off by default ({show.clean(names)})")
+        out.print(_axes(axes))
 
 
 def _axes(specs: Mapping[str, AxisSpec]) -> Table:
