@@ -13,7 +13,7 @@ from typing import Any, Literal, overload
 from torch import nn
 
 from hfta_nb import augment, losses, metrics
-from hfta_nb.data import Data
+from hfta_nb.data import AnyData
 from hfta_nb.errors import FamilyError, GridError
 from hfta_nb.grid import AxisSpec
 from hfta_nb.metrics import Metric
@@ -96,11 +96,11 @@ class Family:
         }
         return {kind: axes for kind, axes in found.items() if axes}
 
-    def specs_for(self, data: Data | str) -> dict[str, AxisSpec]:
+    def specs_for(self, data: AnyData | str) -> dict[str, AxisSpec]:
         """All axes that a grid may have on this data set, of which the name is enough where it is a known one."""
         return self._specs(augment.axes_for(data))
 
-    def no_axis(self, name: str, data: Data | str) -> GridError:
+    def no_axis(self, name: str, data: AnyData | str) -> GridError:
         """The error for an axis that `specs_for` lacks."""
         specs, where = self.specs_for(data), f"grid of {self.name}"
         if name in augment.AXES:
@@ -138,15 +138,15 @@ class Family:
             )
         return module
 
-    def arguments(self, config: Mapping[str, Any], data: Data) -> dict[str, Any]:
+    def arguments(self, config: Mapping[str, Any], data: AnyData) -> dict[str, Any]:
         """What `build` is to be called with for a variant's values on this data."""
         known = {k: data.facts[k] for k in self.facts if k in data.facts}
         return known | {k: v for k, v in config.items() if k in self.axes}
 
-    def loss_for(self, data: Data) -> losses.Loss:
+    def loss_for(self, data: AnyData) -> losses.Loss:
         return self.loss or losses.for_task(data.task)
 
-    def metrics_for(self, data: Data) -> dict[str, Metric]:
+    def metrics_for(self, data: AnyData) -> dict[str, Metric]:
         return metrics.BY_TASK.get(data.task, {}) if self.metrics is None else self.metrics
 
     def _required(self) -> list[str]:

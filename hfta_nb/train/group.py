@@ -10,11 +10,11 @@ import torch
 
 from hfta_nb import events as ev
 from hfta_nb.array import MemberGenerators
-from hfta_nb.data import take
+from hfta_nb.augment import Augmenting
 from hfta_nb.events import Event
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep, Scores, Step
-from hfta_nb.train.batches import Batch, Batches
+from hfta_nb.train.batches import Batch, batches_of
 from hfta_nb.train.members import Members
 from hfta_nb.train.scores import EpochScores, add, finished
 from hfta_nb.train.speed import SpeedProbe
@@ -28,9 +28,6 @@ EVENT_INTERVAL_S = 0.2
 TUNING_S = 0.3
 """How long a group may look for its fastest block size before it trains."""
 
-EVALUATION_BATCH = 1024
-"""Validation samples that go through at once."""
-
 
 class GroupRun:
     """One group from its first step to its last."""
@@ -39,8 +36,9 @@ class GroupRun:
         self.trainer, self.group, self.settings = trainer, group, trainer.settings
         self.data = trainer.data
         self.batch_size = int(group.rows[0]["batch_size"])
-        self.source = Batches(trainer.data, self.batch_size, self.settings.device)
-        self.batches = len(self.source)
+        self.source = batches_of(trainer.data, self.batch_size, self.settings.device, self.settings.dtype)
+        self.augmenting = Augmenting(trainer.data, self.settings.device, self.settings.dtype)
+        self.batches = self.source.length or 0
         self.resume = resume
         self.epoch, self.batch = 0, 0
         self.told = 0  # steps of this epoch whose losses have been told
@@ -86,6 +84,7 @@ class GroupRun:
                 return
             if seeds is None or len(seeds) != len(self.members.ids):  # the epoch begins, or members left meanwhile
                 seeds = self._order_seeds()
+                self._prepare()
                 source = self.source.epoch(self.epoch, self.batch, seeds)
             yield from self._train_step(next(source))
         self.epoch, self.batch = self.epoch + 1, 0
@@ -101,6 +100,10 @@ class GroupRun:
         """Per active member, the seed of the order of its data."""
         rows = [m.row["data_seed"] for m in self.members.active]
         return [self.settings.seed if seed is None else int(seed) for seed in rows]
+
+    def _prepare(self) -> None:
+        """Make the next batches as the active members want them augmented and standardised."""
+        self.source.prepare = self.augmenting.of([m.row for m in self.members.active], self._order_seeds())
 
     def _train_step(self, batch: Batch) -> Iterator[Event]:
         probe = self.probe
@@ -119,7 +122,7 @@ class GroupRun:
 
     def _end_epoch(self) -> Iterator[Event]:
         """Means over the epoch, validation, and what follows for each member."""
-        means = self.scores.means(self.batch_size, len(self.data))
+        means = self.scores.means(self.batch_size, self.data.samples or 0)
         validation = self._evaluate()
         together = torch.stack([*means.values(), *(v.to(self.settings.dtype) for v in validation.values())])
         columns = [*(f"train_{n}" for n in means), *(f"val_{n}" for n in validation)]
@@ -132,18 +135,18 @@ class GroupRun:
             yield from self._leave(ids_, state, reason)
 
     def _evaluate(self) -> Scores:
-        x, y, samples = self.data.x_validation, self.data.y_validation, self.data.held_out
         total: Scores = {}
         sums: Scores = {}
-        for start in range(0, samples, EVALUATION_BATCH):
-            part = slice(start, min(start + EVALUATION_BATCH, samples))
-            share = (part.stop - start) / samples
-            for name, value in self.step.evaluate(take(x, part), take(y, part)).items():
+        samples = 0
+        self._prepare()  # members may have left since the last batch
+        for batch in self.source.validation():
+            samples += batch.size
+            for name, value in self.step.evaluate(*batch.inputs).items():
                 if name in self.metrics and self.metrics[name].finish is not None:
                     add(sums, name, value.double())
                 else:
-                    add(total, name, value * share)
-        total |= finished(sums, self.metrics)
+                    add(total, name, value * batch.size)
+        total = {name: value / samples for name, value in total.items()} | finished(sums, self.metrics)
         return {name: total[name] for name in ("loss", *self.metrics)}
 
     # Telling.
@@ -245,8 +248,12 @@ class GroupRun:
         if not isinstance(self.step, ArrayStep) or len(self.step) == 1:
             return
         yield ev.PhaseChanged(time.time(), self.group.index, "tuning", "choosing how many members run at once")
-        x, y = (take(samples, slice(self.batch_size)) for samples in (self.data.x, self.data.y))
-        self.step.tune(x, y, TUNING_S)
+        x, y = self.data.sample_batch(self.batch_size, self.settings.device, self.settings.dtype)
+        self._prepare()
+        own = False
+        if self.source.prepare is not None:
+            x, y, own = self.source.prepare.training(x, y, own, 0, 0)
+        self.step.tune(*Batch(x, y, self.batch_size, own).inputs, TUNING_S)
 
     def _probe(self) -> SpeedProbe | None:
         if not self.settings.measure or self.resume is not None or not isinstance(self.step, ArrayStep):

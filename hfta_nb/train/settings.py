@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.data import Data
+from hfta_nb.data import AnyData
 from hfta_nb.family import Family
 
 
@@ -30,7 +30,7 @@ class Settings:
     """
 
     family: Family
-    data: Data
+    data: AnyData
     epochs: int
     patience: int | None
     monitor: str

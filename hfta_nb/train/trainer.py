@@ -11,7 +11,6 @@ import torch
 from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
 from hfta_nb.array.generators import seeded_state
 from hfta_nb.array.gradients import call_module
-from hfta_nb.data import take
 from hfta_nb.events import Control, Event
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep, Step
@@ -74,7 +73,7 @@ class Trainer:
 
     def batches(self, group: Group) -> int:
         """Mini-batches in an epoch of this group."""
-        return -(-len(self.settings.data) // int(group.rows[0]["batch_size"]))
+        return self.data.batches(int(group.rows[0]["batch_size"])) or 0
 
     def build(self, group: Group) -> Step:
         """The step of a group, each member initialised and seeded as it would be alone."""
@@ -86,7 +85,7 @@ class Trainer:
                 torch.default_generator.manual_seed(variant.seed)
                 module = s.family.build(**arguments).to(s.device, s.dtype)
                 if has_lazy(module):
-                    sample = take(self.data.x, slice(int(group.rows[0]["batch_size"])))
+                    sample = self.data.sample(int(group.rows[0]["batch_size"]), s.device, s.dtype)
                     take_shapes(module, lambda m, x=sample: call_module(m, x))  # type: ignore[misc]
                 modules.append(module)
                 # The CPU's stream goes on from where building left it; a GPU's has not been drawn from yet.
