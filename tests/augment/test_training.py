@@ -226,9 +226,14 @@ def test_validation_is_normalised_and_not_augmented(tmp_path: Path) -> None:
     mean, deviation = x.mean((0, 2, 3)).view(-1, 1, 1), x.std((0, 2, 3), correction=0).view(-1, 1, 1)
     ready = ((x - mean) / deviation, data.y, (held - mean) / deviation, data.y_validation)
     by_hand = Data("by hand", "classification", *ready, data.facts)
-    _, kept = run(tmp_path / "a", "tiny", {"seed": [0]}, data, normalize=True)
+    study, kept = run(tmp_path / "a", "tiny", {"seed": [0]}, data, normalize=True)
     _, wanted = run(tmp_path / "b", "tiny", {"seed": [0]}, by_hand)
     assert apart(kept, wanted) < 1e-12
+    inputs = study.member(0).inputs(data.x_validation)
+    assert torch.allclose(inputs, (held - mean) / deviation)
+    module = study.member(0).module()
+    right = (module(inputs).argmax(1) == data.y_validation).double().mean()
+    assert float(right) == pytest.approx(study.member(0).metrics["val_accuracy"])
     rows = [{"random_crop": 2, "mixup": 1.0}]
     prepared = Augmenting(data, CPU, DOUBLE).of(rows, [0])
     assert prepared is not None
