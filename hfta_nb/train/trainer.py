@@ -10,11 +10,10 @@ import torch
 
 from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
 from hfta_nb.array.generators import seeded_state
-from hfta_nb.array.gradients import call_module
 from hfta_nb.data import take
 from hfta_nb.events import Control, Event
 from hfta_nb.plan import Group
-from hfta_nb.step import ArrayStep, PlainStep, Step
+from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
 from hfta_nb.train.group import GroupRun
 from hfta_nb.train.settings import Clock, Save, Settings
 
@@ -73,8 +72,8 @@ class Trainer:
         return self.settings.epochs * self.batches(group)
 
     def batches(self, group: Group) -> int:
-        """Mini-batches in an epoch of this group."""
-        return -(-len(self.settings.data) // int(group.rows[0]["batch_size"]))
+        """Steps in an epoch of this group."""
+        return self.settings.steps_per_epoch or -(-len(self.settings.data) // int(group.rows[0]["batch_size"]))
 
     def build(self, group: Group) -> Step:
         """The step of a group, each member initialised and seeded as it would be alone."""
@@ -87,16 +86,16 @@ class Trainer:
                 module = s.family.build(**arguments).to(s.device, s.dtype)
                 if has_lazy(module):
                     sample = take(self.data.x, slice(int(group.rows[0]["batch_size"])))
-                    take_shapes(module, lambda m, x=sample: call_module(m, x))  # type: ignore[misc]
+                    take_shapes(module, lambda m, x=sample: call_all(m, x, s.family.phases))  # type: ignore[misc]
                 modules.append(module)
                 # The CPU's stream goes on from where building left it; a GPU's has not been drawn from yet.
                 states.append(seeded_state(variant.seed, s.device) | {"cpu": torch.random.get_rng_state()})
         finally:
             torch.random.set_rng_state(outer)
         generators = MemberGenerators(states, s.device)
-        loss, metrics = s.family.loss_for(s.data), s.family.metrics_for(s.data)
+        objective, metrics = s.family.objective_for(s.data), s.family.metrics_for(s.data)
         if group.serial:
-            return PlainStep(modules[0], group.rows[0], loss, metrics, s.epochs, generators)
+            return PlainStep(modules[0], group.rows[0], objective, metrics, s.epochs, generators)
         array = fuse(modules, [v.seed for v in group.variants])
         array.generators.states = generators.states
-        return ArrayStep(array, group.rows, loss, metrics, s.epochs)
+        return ArrayStep(array, group.rows, objective, metrics, s.epochs)
