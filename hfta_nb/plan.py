@@ -16,8 +16,10 @@ from hfta_nb.array.gradients import call_module
 from hfta_nb.data import AnyData, Samples, Stream, tree_map
 from hfta_nb.errors import FamilyError, FusionError, GridError, HftaError
 from hfta_nb.events import GroupRecord
-from hfta_nb.family import TRAINING_AXES, USED_BY, Family
+from hfta_nb.family import Family
 from hfta_nb.grid import Grid, Variant, show
+from hfta_nb.phases import Phase, split
+from hfta_nb.step import call_all, in_phase
 
 SPLITTING = ("optimizer", "lr_scheduler", "batch_size")
 """Training axes whose values can't differ within an array."""
@@ -139,19 +141,20 @@ class _Draft:
     rows: list[dict[str, Any]]
     arguments: list[dict[str, Any]]
     modules: list[nn.Module]
-    own_scores: bool
+    phases: tuple[Phase, ...] = ()
+    own_scores: bool = False
     reason: str = ""
     fit: Blueprint | None = None
 
     @classmethod
     def of(cls, variant: Variant, family: Family, data: AnyData, fixed: Mapping[str, Any], builder: _Builder) -> _Draft:
         values = {**fixed, **variant.config}
-        row = {k: values.get(k, spec.default) for k, spec in TRAINING_AXES.items()}
+        row = {k: values.get(k, spec.default) for k, spec in family.training.items()}
         row |= {k: values[k] for k in augment.AXES if k in values and k not in family.axes}
         row["batch_size"] = data.batch_size or row["batch_size"]
         arguments = family.arguments(values, data)
         own_scores = family.loss is not None or family.metrics is not None
-        return cls([variant], [row], [arguments], [builder.build(variant, arguments)], own_scores)
+        return cls([variant], [row], [arguments], [builder.build(variant, arguments)], family.phases, own_scores)
 
     @property
     def mixes(self) -> bool:
@@ -201,7 +204,7 @@ class _Draft:
     def group(self, index: int, data: AnyData, serial: bool) -> Group:
         row, fit = self.rows[0], self.fit
         largest = max(self.modules, key=_count)
-        memory = _memory(largest, data, row["batch_size"], _OPTIMIZER_STATES[row["optimizer"]])
+        memory = _memory(largest, data, row["batch_size"], _OPTIMIZER_STATES[row["optimizer"]], self.phases)
         return Group(
             index,
             tuple(self.variants),
@@ -237,6 +240,8 @@ class _Builder:
         key = repr(sorted(arguments.items()))
         if key not in self._built:
             self._built[key] = self._new(variant, arguments)
+            if self.family.phases:
+                split(self.family.phases, self._built[key], f"{self.family.name}, {variant.label}")
         return self._built[key]
 
     def _new(self, variant: Variant, arguments: dict[str, Any]) -> nn.Module:
@@ -260,7 +265,7 @@ class _Builder:
         if has_lazy(module):
             like = next(module.parameters())
             sample = self.data.sample(2, like.device, like.dtype)
-            take_shapes(module, lambda m: call_module(m, sample))
+            take_shapes(module, lambda m: call_all(m, sample, self.family.phases))
         return module
 
 
@@ -282,11 +287,12 @@ def _check(specs: Mapping[str, Any], family: Family, data: AnyData, name: str, v
 
 
 def _check_used(family: Family, grid: Grid, fixed: Mapping[str, Any]) -> None:
+    used_by = family.used_by
     for name in grid.axes:
-        if name not in USED_BY or len(grid.axes[name]) == 1:
+        if name not in used_by or len(grid.axes[name]) == 1:
             continue
-        other, values = USED_BY[name]
-        present = set(grid.axes.get(other, ())) or {fixed.get(other, TRAINING_AXES[other].default)}
+        other, values = used_by[name]
+        present = set(grid.axes.get(other, ())) or {fixed.get(other, family.training[other].default)}
         if not present & values:
             wanted = " or ".join(sorted(values))
             raise GridError(
@@ -311,14 +317,16 @@ def _check_stream(grid: Grid, fixed: Mapping[str, Any], data: AnyData) -> None:
         )
 
 
-def _memory(module: nn.Module, data: AnyData, batch_size: int, states: int) -> int:
+def _memory(module: nn.Module, data: AnyData, batch_size: int, states: int, phases: Sequence[Phase]) -> int:
     """Estimate of the bytes one member needs: values, gradients, optimizer state, best values, activations."""
     values = sum(p.numel() * p.element_size() for p in module.parameters())
     buffers = sum(b.numel() * b.element_size() for b in module.buffers())
-    return values * (3 + states) + 2 * buffers + _activations(module, data, batch_size)
+    return (
+        values * (3 + states) + 2 * buffers + max(_activations(module, data, batch_size, p) for p in phases or (None,))
+    )
 
 
-def _activations(module: nn.Module, data: AnyData, batch_size: int) -> int:
+def _activations(module: nn.Module, data: AnyData, batch_size: int, phase: Phase | None) -> int:
     """Bytes that autograd keeps for the backward pass, counted on a forward without memory; 0 if that can't run."""
     kept: dict[int, int] = {}
     own = {id(p) for p in module.parameters()}
@@ -336,7 +344,7 @@ def _activations(module: nn.Module, data: AnyData, batch_size: int) -> int:
             lambda t: torch.empty((batch_size, *t.shape[1:]), dtype=t.dtype, device="meta"), data.sample(2)
         )
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), torch.random.fork_rng(devices=[]):
-            call_module(spare, x)
+            call_module(spare, in_phase(x, phase))
     except Exception:  # an estimate is not worth an error: a model may read values, which meta has none of
         return 0
     return sum(kept.values())

@@ -22,6 +22,8 @@ BUILT_IN: dict[str, Callable[[], Data]] = {
     "wine": tables.wine,
     "iris": tables.iris,
     "photographs": photographs.photographs,
+    "photograph_patches": photographs.photograph_patches,
+    "digit_images": tables.digit_images,
     "shapes": shapes.shapes,
     "shape_parts": shapes.shape_parts,
     "english": english.english,

@@ -94,7 +94,9 @@ class Data(Inputs):
             "segmentation": a class number per pixel ``[N, H, W]`` or point ``[N, P]``;
             "language_model": the next tokens ``[N, T]``;
             "masked_language_model": the tokens at masked places ``[N, T]``, elsewhere `losses.IGNORED`;
-            "click": 0 or 1, ``[N]``.
+            "click": 0 or 1, ``[N]``;
+            "generation": images in [-1, 1] ``[N, channels, height, width]`` to learn to make, whose targets (zeros) are
+            not used.
         x, y: training inputs ``[N, ...]`` and targets ``[N, ...]``. A tuple of tensors are several positional inputs of
             the model, a dict inputs by name.
         x_validation, y_validation: likewise.

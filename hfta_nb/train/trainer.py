@@ -10,10 +10,9 @@ import torch
 
 from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
 from hfta_nb.array.generators import seeded_state
-from hfta_nb.array.gradients import call_module
 from hfta_nb.events import Control, Event
 from hfta_nb.plan import Group
-from hfta_nb.step import ArrayStep, PlainStep, Step
+from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
 from hfta_nb.train.group import GroupRun
 from hfta_nb.train.settings import Clock, Save, Settings
 
@@ -51,7 +50,8 @@ class Trainer:
         self.stopped = False
         self._resume = resume
         self.data = settings.data.to(settings.device, settings.dtype)
-        self.clock = Clock(work_total=sum(len(g.variants) * self._steps(g) for g in groups))
+        self.lengths: dict[int, int] = {}  # by batch size, of the passes of a stream, once known
+        self.clock = Clock(work_total=self._work())
         self.early_stops: set[int] = set()
         self.last_save = time.perf_counter()
 
@@ -68,12 +68,20 @@ class Trainer:
             if self.stopped:
                 return
 
-    def _steps(self, group: Group) -> int:
-        return self.settings.epochs * self.batches(group)
+    def _work(self) -> int:
+        """Optimizer steps of all members; 0 while that is not known."""
+        steps = [self.batches(g) for g in self.groups]
+        return sum(len(g.variants) * self.settings.epochs * n for g, n in zip(self.groups, steps, strict=True) if n)
 
-    def batches(self, group: Group) -> int:
-        """Mini-batches in an epoch of this group."""
-        return self.data.batches(int(group.rows[0]["batch_size"])) or 0
+    def batches(self, group: Group) -> int | None:
+        """Steps in an epoch of this group; None while that is not known."""
+        size = int(group.rows[0]["batch_size"])
+        return self.settings.steps_per_epoch or self.data.batches(size) or self.lengths.get(size)
+
+    def learn(self, batch_size: int, length: int) -> None:
+        """So many batches a pass through a stream has."""
+        self.lengths[batch_size] = length
+        self.clock.work_total = self._work()
 
     def build(self, group: Group) -> Step:
         """The step of a group, each member initialised and seeded as it would be alone."""
@@ -86,16 +94,16 @@ class Trainer:
                 module = s.family.build(**arguments).to(s.device, s.dtype)
                 if has_lazy(module):
                     sample = self.data.sample(int(group.rows[0]["batch_size"]), s.device, s.dtype)
-                    take_shapes(module, lambda m, x=sample: call_module(m, x))  # type: ignore[misc]
+                    take_shapes(module, lambda m, x=sample: call_all(m, x, s.family.phases))  # type: ignore[misc]
                 modules.append(module)
                 # The CPU's stream goes on from where building left it; a GPU's has not been drawn from yet.
                 states.append(seeded_state(variant.seed, s.device) | {"cpu": torch.random.get_rng_state()})
         finally:
             torch.random.set_rng_state(outer)
         generators = MemberGenerators(states, s.device)
-        loss, metrics = s.family.loss_for(s.data), s.family.metrics_for(s.data)
+        objective, metrics = s.family.objective_for(s.data), s.family.metrics_for(s.data)
         if group.serial:
-            return PlainStep(modules[0], group.rows[0], loss, metrics, s.epochs, generators)
+            return PlainStep(modules[0], group.rows[0], objective, metrics, s.epochs, generators)
         array = fuse(modules, [v.seed for v in group.variants])
         array.generators.states = generators.states
-        return ArrayStep(array, group.rows, loss, metrics, s.epochs)
+        return ArrayStep(array, group.rows, objective, metrics, s.epochs)
