@@ -1,4 +1,5 @@
-"""Every built-in family sweeps from the command line and from the Workbench: over an axis that fuses and one that doesn't.
+"""Every built-in family sweeps from the command line and from the Workbench, over an axis that fuses and one that does
+not.
 
 The models and the data are as small as they can be; that members equal training alone is for the contract tests.
 """
@@ -25,20 +26,20 @@ from hfta_nb.ui import Workbench
 TRAINING, HELD_OUT = 24, 12
 DEADLINE_S = 120.0
 
-TINY: dict[str, dict[str, Any]] = {
-    "cnn": {"width": 4, "depth": 1},
-    "mlp": {"width": 4, "depth": 1},
-    **dict.fromkeys(("resnet18", "resnet34", "resnet50"), {"width": 4}),
-    **dict.fromkeys(("mobilenet_v2", "mobilenet_v3_large", "mobilenet_v3_small"), {"width_multiplier": 0.1}),
-    "vit": {"width": 8, "depth": 1, "heads": 2},
-    "unet": {"width": 4, "depth": 1},
-    **dict.fromkeys(("pointnet_cls", "pointnet_seg"), {"width": 4, "input_transform": False}),
-    **dict.fromkeys(("transformer_lm", "gpt"), {"width": 8, "depth": 1, "heads": 2}),
-    "bert": {"size": "own", "width": 8, "depth": 1, "heads": 2},
-    **dict.fromkeys(("lstm_lm", "gru_lm"), {"width": 8}),
-    "dlrm": {"width": 4, "bottom_width": 4, "top_width": 4},
-    "dcgan": {"latent": 4, "generator_width": 4, "discriminator_width": 4},
-}
+_TINY: list[tuple[str, dict[str, Any]]] = [
+    ("cnn mlp", {"width": 4, "depth": 1}),
+    ("resnet18 resnet34 resnet50", {"width": 4}),
+    ("mobilenet_v2 mobilenet_v3_large mobilenet_v3_small", {"width_multiplier": 0.1}),
+    ("vit", {"width": 8, "depth": 1, "heads": 2}),
+    ("unet", {"width": 4, "depth": 1}),
+    ("pointnet_cls pointnet_seg", {"width": 4, "input_transform": False}),
+    ("transformer_lm gpt", {"width": 8, "depth": 1, "heads": 2}),
+    ("bert", {"size": "own", "width": 8, "depth": 1, "heads": 2}),
+    ("lstm_lm gru_lm", {"width": 8}),
+    ("dlrm", {"width": 4, "bottom_width": 4, "top_width": 4}),
+    ("dcgan", {"latent": 4, "generator_width": 4, "discriminator_width": 4}),
+]
+TINY = {name: axes for names, axes in _TINY for name in names.split()}
 FAMILIES = [family.name for family in BUILT_IN]
 
 
