@@ -107,7 +107,7 @@ def make_plan(
         GridError: an axis is unknown, a value is not accepted, or an axis would change nothing.
         FamilyError: the family can't build a variant.
     """
-    specs = family.specs
+    specs = family.specs_with([*grid.axes, *fixed])
     checked_fixed = {k: _check(specs, family, k, v) for k, v in fixed.items()}
     variants = [
         Variant(v.id, {k: _check(specs, family, k, x) for k, x in v.config.items()}, v.seed) for v in grid.variants()

@@ -34,8 +34,9 @@ def new(given: argparse.Namespace) -> Study:
         known = ", ".join(hfta_nb.families())
         raise StudyError("no family given", where="--family", accepted=known, remedy="for example --family cnn")
     family = hfta_nb.family(given.family)
-    grid = _axes("--grid", given.grid or (), family.specs)
-    fixed = _fixed(given, family.specs)
+    specs = family.specs_with(t.partition("=")[0].strip() for t in [*(given.grid or ()), *(given.set or ())])
+    grid = _axes("--grid", given.grid or (), specs)
+    fixed = _fixed(given, specs)
     for name in fixed:
         if name in grid:
             raise GridError("is swept by --grid and fixed as well", where=name, remedy="leave one of the two out")

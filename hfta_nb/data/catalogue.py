@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hfta_nb.data import clicks, english, photographs, shapes, tables
@@ -33,6 +33,37 @@ BUILT_IN: dict[str, Callable[[], Data]] = {
     "clicks": clicks.clicks,
 }
 """Data sets that need no download."""
+
+
+TASKS: dict[str, str] = {
+    **dict.fromkeys(("digits", "breast_cancer", "wine", "iris", "shapes"), "classification"),
+    "diabetes": "regression",
+    **dict.fromkeys(("photographs", "shape_parts"), "segmentation"),
+    **dict.fromkeys(("english", "english_words"), "language_model"),
+    **dict.fromkeys(("english_masked", "english_words_masked"), "masked_language_model"),
+    "clicks": "click",
+    **dict.fromkeys(("photograph_patches", "digit_images"), "generation"),
+    **dict.fromkeys(
+        ("mnist", "fashion_mnist", "cifar10", "cifar100", "tiny_imagenet", "image_folder"), "classification"
+    ),
+    **{
+        "modelnet40": "classification",
+        "shapenet_part": "segmentation",
+        "wikitext": "language_model",
+        "criteo": "click",
+    },
+}
+"""Of built-in data sets and kinds of directories, so that they need not be read to be offered."""
+
+
+def task_of(name: str) -> str | None:
+    """The task of a data set by name; None where it is not known."""
+    return TASKS.get(name.partition(":")[0])
+
+
+def names_for(tasks: Sequence[str]) -> list[str]:
+    """Built-in data sets and kinds of directories for any of these tasks."""
+    return [n for n, task in TASKS.items() if task in tasks and (n in BUILT_IN or n in READERS)]
 
 
 def names() -> list[str]:

@@ -81,7 +81,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             data = next(iter(self._own))
         self.family_field = _dropdown("family", hfta.families(), "What is trained: built-in, or defined in a cell")
         self.family_field.value = recipe.name
-        self._specs: dict[str, AxisSpec] = recipe.specs
+        self._specs: dict[str, AxisSpec] = recipe.specs_with(grid or ())
         self.data_field = _dropdown("data", self._data_names(), "What it is trained on: data sets that suit the family")
         if data is not None:
             self.data_field.value = _chosen("data", data, self.data_field.options)
