@@ -13,7 +13,7 @@ from typing import Any, Literal, overload
 from torch import nn
 
 from hfta_nb import losses, metrics, phases
-from hfta_nb.data import Data
+from hfta_nb.data import AnyData
 from hfta_nb.errors import FamilyError, GridError
 from hfta_nb.grid import AxisSpec
 from hfta_nb.metrics import Metric
@@ -132,19 +132,19 @@ class Family:
             )
         return module
 
-    def arguments(self, config: Mapping[str, Any], data: Data) -> dict[str, Any]:
+    def arguments(self, config: Mapping[str, Any], data: AnyData) -> dict[str, Any]:
         """What `build` is to be called with for a variant's values on this data."""
         known = {k: data.facts[k] for k in self.facts if k in data.facts}
         return known | {k: v for k, v in config.items() if k in self.axes}
 
-    def loss_for(self, data: Data) -> losses.Loss:
+    def loss_for(self, data: AnyData) -> losses.Loss:
         return self.loss or losses.for_task(data.task)
 
-    def objective_for(self, data: Data) -> losses.Loss | tuple[Phase, ...]:
+    def objective_for(self, data: AnyData) -> losses.Loss | tuple[Phase, ...]:
         """What a training step minimises: its phases, or the loss."""
         return self.phases or self.loss_for(data)
 
-    def scores_for(self, data: Data) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def scores_for(self, data: AnyData) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What an epoch is told by, in training and in validation: the losses, then the metrics.
 
         Where a step has phases there are no metrics in training, which would take a call of their own.
@@ -153,7 +153,7 @@ class Family:
         measured = tuple(self.metrics_for(data))
         return (names if self.phases else names + measured), names + measured
 
-    def metrics_for(self, data: Data) -> dict[str, Metric]:
+    def metrics_for(self, data: AnyData) -> dict[str, Metric]:
         return metrics.BY_TASK.get(data.task, {}) if self.metrics is None else self.metrics
 
     def _required(self) -> list[str]:

@@ -12,7 +12,7 @@ from torch import nn
 
 from hfta_nb.array import Blueprint, blueprint, difference, has_lazy, take_shapes
 from hfta_nb.array.gradients import call_module
-from hfta_nb.data import Data, Samples, take, tree_map
+from hfta_nb.data import AnyData, Samples, Stream, tree_map
 from hfta_nb.errors import FamilyError, FusionError, GridError, HftaError
 from hfta_nb.events import GroupRecord
 from hfta_nb.family import Family
@@ -85,7 +85,7 @@ class Group:
 def make_plan(
     family: Family,
     grid: Grid,
-    data: Data,
+    data: AnyData,
     fixed: Mapping[str, Any],
     *,
     serial: bool = False,
@@ -115,6 +115,7 @@ def make_plan(
     if "seed" in checked_fixed and "seed" not in grid.axes:
         variants = [Variant(v.id, v.config, int(checked_fixed["seed"])) for v in variants]
     _check_used(family, grid, checked_fixed)
+    _check_stream(grid, checked_fixed, data)
     builder = _Builder(family, data)
     found: list[_Draft] = []
     for variant in variants:
@@ -141,9 +142,10 @@ class _Draft:
     fit: Blueprint | None = None
 
     @classmethod
-    def of(cls, variant: Variant, family: Family, data: Data, fixed: Mapping[str, Any], builder: _Builder) -> _Draft:
+    def of(cls, variant: Variant, family: Family, data: AnyData, fixed: Mapping[str, Any], builder: _Builder) -> _Draft:
         values = {**fixed, **variant.config}
         row = {k: values.get(k, spec.default) for k, spec in family.training.items()}
+        row["batch_size"] = data.batch_size or row["batch_size"]
         arguments = family.arguments(values, data)
         return cls([variant], [row], [arguments], [builder.build(variant, arguments)], family.phases)
 
@@ -183,7 +185,7 @@ class _Draft:
         self.arguments += other.arguments
         self.modules += other.modules
 
-    def group(self, index: int, data: Data, serial: bool) -> Group:
+    def group(self, index: int, data: AnyData, serial: bool) -> Group:
         row, fit = self.rows[0], self.fit
         largest = max(self.modules, key=_count)
         memory = _memory(largest, data, row["batch_size"], _OPTIMIZER_STATES[row["optimizer"]], self.phases)
@@ -214,7 +216,7 @@ def _count(module: nn.Module) -> int:
 class _Builder:
     """Modules without memory, to look at; one per set of arguments."""
 
-    def __init__(self, family: Family, data: Data) -> None:
+    def __init__(self, family: Family, data: AnyData) -> None:
         self.family, self.data = family, data
         self._built: dict[str, nn.Module] = {}
 
@@ -246,7 +248,7 @@ class _Builder:
         """The module, with shapes from a sample where its own wait for one."""
         if has_lazy(module):
             device = next(module.parameters()).device
-            sample = tree_map(lambda t: t.to(device), take(self.data.x, slice(2)))
+            sample = self.data.sample(2, device)
             take_shapes(module, lambda m: call_all(m, sample, self.family.phases))
         return module
 
@@ -290,7 +292,22 @@ def _check_used(family: Family, grid: Grid, fixed: Mapping[str, Any]) -> None:
             )
 
 
-def _memory(module: nn.Module, data: Data, batch_size: int, states: int, phases: Sequence[Phase]) -> int:
+def _check_stream(grid: Grid, fixed: Mapping[str, Any], data: AnyData) -> None:
+    """A stream gives every member the same batches, and a loader's or a function's are as large as they come."""
+    if not isinstance(data, Stream):
+        return
+    if len(grid.axes.get("data_seed", ())) > 1:
+        remedy = "keep the data in memory (hfta_nb.data.from_dataset), or sweep seed instead"
+        raise GridError(f"{data.name} is a stream, whose batches all members share", where="data_seed", remedy=remedy)
+    if not data.takes_batch_size and ("batch_size" in grid.axes or "batch_size" in fixed):
+        raise GridError(
+            f"{data.name} has batches of its own size",
+            where="batch_size",
+            remedy="leave it out and let the loader or function decide, or give the Dataset itself",
+        )
+
+
+def _memory(module: nn.Module, data: AnyData, batch_size: int, states: int, phases: Sequence[Phase]) -> int:
     """Estimate of the bytes one member needs: values, gradients, optimizer state, best values, activations."""
     values = sum(p.numel() * p.element_size() for p in module.parameters())
     buffers = sum(b.numel() * b.element_size() for b in module.buffers())
@@ -299,7 +316,7 @@ def _memory(module: nn.Module, data: Data, batch_size: int, states: int, phases:
     )
 
 
-def _activations(module: nn.Module, data: Data, batch_size: int, phase: Phase | None) -> int:
+def _activations(module: nn.Module, data: AnyData, batch_size: int, phase: Phase | None) -> int:
     """Bytes that autograd keeps for the backward pass, counted on a forward without memory; 0 if that can't run."""
     kept: dict[int, int] = {}
     own = {id(p) for p in module.parameters()}
@@ -313,7 +330,9 @@ def _activations(module: nn.Module, data: Data, batch_size: int, phase: Phase | 
     alive: list[torch.Tensor] = []
     try:
         spare = module.to("meta") if all(p.is_meta for p in module.parameters()) else _meta_copy(module)
-        x: Samples = tree_map(lambda t: torch.empty((batch_size, *t.shape[1:]), dtype=t.dtype, device="meta"), data.x)
+        x: Samples = tree_map(
+            lambda t: torch.empty((batch_size, *t.shape[1:]), dtype=t.dtype, device="meta"), data.sample(2)
+        )
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), torch.random.fork_rng(devices=[]):
             call_module(spare, in_phase(x, phase))
     except Exception:  # an estimate is not worth an error: a model may read values, which meta has none of

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hfta_nb.data import Data
+from hfta_nb.data import AnyData
 from hfta_nb.errors import DeviceError, FamilyError, StudyError
 from hfta_nb.family import Family, family
 from hfta_nb.plan import MOST_PADDING
@@ -62,7 +62,7 @@ def device_of(name: str | None) -> torch.device:
     return device
 
 
-def monitor_of(family: Family, data: Data, name: str | None) -> tuple[str, bool]:
+def monitor_of(family: Family, data: AnyData, name: str | None) -> tuple[str, bool]:
     """The metric that decides which epoch is best, and whether more of it is better."""
     metrics = family.metrics_for(data)
     if name is None:

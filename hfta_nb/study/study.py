@@ -14,7 +14,6 @@ import torch
 from hfta_nb import data as datasets
 from hfta_nb import events as ev
 from hfta_nb import telemetry
-from hfta_nb.data import Data
 from hfta_nb.errors import FamilyError, StudyError
 from hfta_nb.events import Control, Event, GroupRecord
 from hfta_nb.family import Family
@@ -44,7 +43,9 @@ class Study:
     Args:
         family: a name (see `hfta_nb.families`) or a `Family`.
         grid: axis names to values; see `Grid`.
-        data: a name (see `hfta_nb.data.names`), a `Data`, or tensors ``(x, y)``; the family's default without.
+        data: a name (see `hfta_nb.data.names`), tensors ``(x, y)``, a `Dataset`, ``(training, validation)`` where each
+            is a `Dataset`, a `DataLoader` or a function that gives batches, or what `hfta_nb.data` makes of them; the
+            family's default without.
         epochs: passes through the training data, or times `steps_per_epoch` optimizer steps.
         batch_size: samples in a mini-batch, unless it is an axis.
         patience: validations without improvement of `monitor` after which a member stops; None for never.
@@ -77,7 +78,7 @@ class Study:
         self,
         family: str | Family,
         grid: Mapping[str, Any] | Grid | None = None,
-        data: str | Data | tuple[Any, ...] | None = None,
+        data: Any = None,
         *,
         epochs: int = 20,
         batch_size: int | None = None,
@@ -279,15 +280,17 @@ class Study:
         return target
 
     @classmethod
-    def load(cls, path: str | Path, family: str | Family | None = None) -> Study:
+    def load(cls, path: str | Path, family: str | Family | None = None, data: Any = None) -> Study:
         """A study that was saved, or one that ran in this directory.
 
         Args:
             path: the directory.
             family: the family, where it was defined by the user and is not defined now.
+            data: the data, where it was a stream (a `DataLoader`, a function, a `Dataset` too large for memory), of
+                which nothing is kept; see `Study`.
 
         Raises:
-            StoreError: there is no study there, or it is damaged.
+            StoreError: there is no study there, it is damaged, or its data must be given.
             FamilyError: its family is not known.
         """
         store = Store(Path(path).absolute())
@@ -302,7 +305,8 @@ class Study:
         options = {"across": "never", **asked["options"]}
         if not torch.cuda.is_available() and str(options.get("device", "")).startswith("cuda"):
             options["device"] = "cpu"
-        study = cls(recipe, asked["grid"], saving.read_data(store, asked["data"]), directory=store.directory, **options)
+        found = saving.read_data(store, asked["data"]) if data is None else data
+        study = cls(recipe, asked["grid"], found, directory=store.directory, **options)
         return study.reload()
 
     def to_code(self) -> str:

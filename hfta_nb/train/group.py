@@ -10,11 +10,10 @@ import torch
 
 from hfta_nb import events as ev
 from hfta_nb.array import MemberGenerators
-from hfta_nb.data import take
 from hfta_nb.events import Event
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep, Scores, Step
-from hfta_nb.train.batches import Batch, Batches
+from hfta_nb.train.batches import Batch, batches_of
 from hfta_nb.train.members import Members
 from hfta_nb.train.scores import EpochScores, add, finished
 from hfta_nb.train.speed import SpeedProbe
@@ -31,9 +30,6 @@ TUNING_S = 0.3
 UNKNOWN_STEPS = 64
 """Room for the scores of an epoch of unknown length at first; it grows."""
 
-EVALUATION_BATCH = 1024
-"""Validation samples that go through at once."""
-
 
 class GroupRun:
     """One group from its first step to its last."""
@@ -42,8 +38,7 @@ class GroupRun:
         self.trainer, self.group, self.settings = trainer, group, trainer.settings
         self.data = trainer.data
         self.batch_size = int(group.rows[0]["batch_size"])
-        self.source = Batches(trainer.data, self.batch_size, self.settings.device)
-        self.length: int | None = self.settings.steps_per_epoch or len(self.source)  # steps of an epoch, where known
+        self.source = batches_of(trainer.data, self.batch_size, self.settings.device, self.settings.dtype)
         self.resume = resume
         self.epoch, self.batch = 0, 0  # epochs done, and steps of the next
         self.steps = 0  # in all
@@ -55,6 +50,17 @@ class GroupRun:
         self.last_told = time.perf_counter()
 
     def events(self) -> Iterator[Event]:
+        try:
+            yield from self._events()
+        finally:
+            self.source.close()
+
+    @property
+    def length(self) -> int | None:
+        """Steps of an epoch; None while that is not known."""
+        return self.settings.steps_per_epoch or self.source.length
+
+    def _events(self) -> Iterator[Event]:
         index = self.group.index
         yield ev.PhaseChanged(time.time(), index, "building", f"{len(self.group.variants)} members")
         self.step: Step = self.trainer.build(self.group)
@@ -122,6 +128,7 @@ class GroupRun:
                 self.place += 1
                 return batch
             self.pass_, self.place, self._stream = self.pass_ + 1, 0, None
+            self.trainer.learn(self.length)
             if most is None:
                 return None
 
@@ -164,21 +171,15 @@ class GroupRun:
         total: Scores = {}
         sums: Scores = {}
         samples = 0
-        for x, y, size in self._validation():
-            samples += size
-            for name, value in self.step.evaluate(x, y).items():
+        for batch in self.source.validation():
+            samples += batch.size
+            for name, value in self.step.evaluate(*batch.inputs).items():
                 if name in self.metrics and self.metrics[name].finish is not None:
                     add(sums, name, value.double())
                 else:
-                    add(total, name, value * size)
+                    add(total, name, value * batch.size)
         total = {name: value / samples for name, value in total.items()} | finished(sums, self.metrics)
         return {name: total[name] for name in self.validated}
-
-    def _validation(self) -> Iterator[tuple[Any, Any, int]]:
-        """Inputs, targets and their number, in parts."""
-        for start in range(0, self.data.held_out, EVALUATION_BATCH):
-            part = slice(start, min(start + EVALUATION_BATCH, self.data.held_out))
-            yield take(self.data.x_validation, part), take(self.data.y_validation, part), part.stop - part.start
 
     # Telling.
 
@@ -277,7 +278,7 @@ class GroupRun:
         if not isinstance(self.step, ArrayStep) or len(self.step) == 1:
             return
         yield ev.PhaseChanged(time.time(), self.group.index, "tuning", "choosing how many members run at once")
-        x, y = (take(samples, slice(self.batch_size)) for samples in (self.data.x, self.data.y))
+        x, y = self.data.sample_batch(self.batch_size, self.settings.device, self.settings.dtype)
         self.step.tune(x, y, TUNING_S)
 
     def _probe(self) -> SpeedProbe | None:

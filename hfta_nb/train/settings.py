@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.data import Data
+from hfta_nb.data import AnyData
 from hfta_nb.family import Family
 
 
@@ -32,7 +32,7 @@ class Settings:
     """
 
     family: Family
-    data: Data
+    data: AnyData
     epochs: int
     patience: int | None
     monitor: str
@@ -74,6 +74,6 @@ class Clock:
 
     @property
     def remaining_s(self) -> float:
-        if not self.work_done:
+        if not self.work_done or math.isnan(self.work_total):
             return math.nan
         return self.elapsed_s / self.work_done * max(0.0, self.work_total - self.work_done)
