@@ -12,7 +12,7 @@ from typing import Any, Literal, overload
 
 from torch import nn
 
-from hfta_nb import losses, metrics, phases
+from hfta_nb import augment, losses, metrics, phases
 from hfta_nb.data import AnyData
 from hfta_nb.errors import FamilyError, GridError
 from hfta_nb.grid import AxisSpec
@@ -99,9 +99,38 @@ class Family:
 
     @property
     def specs(self) -> dict[str, AxisSpec]:
-        """All axes that a grid may have: lr first, then the family's own, then the rest of training's."""
+        """All axes that a grid may have: lr first, then the family's own, the rest of training's, and those of
+        augmentation that suit one of its data sets."""
+        return self._specs(augment.axes_of(self.data))
+
+    @property
+    def augmentation(self) -> dict[str, dict[str, AxisSpec]]:
+        """The axes of augmentation among `specs`, by kind of data."""
+        found = {
+            kind: {n: a for n, a in axes.items() if n in self.specs and n not in self.axes}
+            for kind, axes in augment.BY_KIND.items()
+        }
+        return {kind: axes for kind, axes in found.items() if axes}
+
+    def specs_for(self, data: AnyData | str) -> dict[str, AxisSpec]:
+        """All axes that a grid may have on this data set, of which the name is enough where it is a known one."""
+        return self._specs(augment.axes_for(data))
+
+    def no_axis(self, name: str, data: AnyData | str) -> GridError:
+        """The error for an axis that `specs_for` lacks."""
+        specs, where = self.specs_for(data), f"grid of {self.name}"
+        if name in augment.AXES:
+            what, suits = augment.why_not(name, data), [n for n in specs if n in augment.AXES]
+            return GridError(what, where=where, got=name, accepted=", ".join(suits), remedy="take the axis out")
+        close = difflib.get_close_matches(name, specs, 1)
+        remedy = f"did you mean {close[0]}?" if close else "check the spelling"
+        return GridError("unknown axis", where=where, got=name, accepted=", ".join(specs), remedy=remedy)
+
+    def _specs(self, augmentation: Mapping[str, AxisSpec]) -> dict[str, AxisSpec]:
+        # A parameter of the build function that has the name of an augmentation is an axis of the model.
+        more = {name: spec for name, spec in augmentation.items() if name not in self.axes}
         training = self.training
-        return {"lr": training["lr"], **self.axes, **training}
+        return {"lr": training["lr"], **self.axes, **training, **more}
 
     @property
     def used_by(self) -> dict[str, tuple[str, frozenset[str]]]:
