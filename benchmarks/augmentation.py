@@ -72,7 +72,7 @@ def own(x: Tensor, y: Tensor) -> dict[str, Callable[[], Any]]:
 
 def of_kornia(x: Tensor, y: Tensor) -> dict[str, Callable[[], Any]]:
     """Kornia's classes of the same names on the same batch."""
-    import kornia.augmentation as K  # noqa: N812
+    import kornia.augmentation as K
 
     size, labels = tuple(x.shape[2:]), y.argmax(1)
     alone = {
@@ -95,7 +95,11 @@ def facts(task: Callable[[], Tensor]) -> dict[str, Any]:
     with Waits() as waits:
         made = task()
     untouched = torch.equal(before, torch.random.get_rng_state())
-    return {"waits": len(waits.found), "dtype": str(made.dtype).removeprefix("torch."), "default_generator": not untouched}
+    return {
+        "waits": len(waits.found),
+        "dtype": str(made.dtype).removeprefix("torch."),
+        "default_generator": not untouched,
+    }
 
 
 def main() -> int:
@@ -106,7 +110,9 @@ def main() -> int:
     given = parser.parse_args()
     torch.set_num_threads(1)
     sets = {"own": own} | ({"kornia": of_kornia} if find_spec("kornia") else {})
-    figures: dict[str, Any] = {"what": f"one batch of {given.batch} images of 3 x {given.size} x {given.size}, one thread"}
+    figures: dict[str, Any] = {
+        "what": f"one batch of {given.batch} images of 3 x {given.size} x {given.size}, one thread"
+    }
     tasks = {}
     for dtype in (torch.float32, torch.float64):
         generator = torch.Generator().manual_seed(0)

@@ -264,8 +264,8 @@ class _Builder:
     def _shaped(self, module: nn.Module) -> nn.Module:
         """The module, with shapes from a sample where its own wait for one."""
         if has_lazy(module):
-            device = next(module.parameters()).device
-            sample = self.data.sample(2, device)
+            like = next(module.parameters())
+            sample = self.data.sample(2, like.device, like.dtype)
             take_shapes(module, lambda m: call_all(m, sample, self.family.phases))
         return module
 

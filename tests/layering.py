@@ -62,6 +62,7 @@ AT_TOP: dict[str, set[str]] = {
     "optuna": set(),
     "ray": set(),
     "sklearn": set(),
+    "scipy": set(),
     "matplotlib": {"figures"},
 }
 """Packages that are slow to import or optional: where each may be imported at the top of a module."""

@@ -34,8 +34,8 @@ def point_rotation(clouds: Tensor, degrees: float, axis: str, draws: Draws) -> T
     angle = math.radians(degrees) * (2 * draws.uniform("angle", 1)[0] - 1)
     about = torch.tensor(UP[axis], dtype=angle.dtype).expand(len(angle), 3) if axis in UP else draws.directions("axis")
     turn = _matrices(about, angle).to(clouds.device, clouds.dtype)
-    parts = clouds.unflatten(-1, (-1, 3)).flatten(1, 2)
-    return (parts @ turn.transpose(1, 2)).view_as(clouds)
+    vectors = clouds.reshape(len(clouds), -1, 3)
+    return torch.bmm(vectors, turn.transpose(1, 2)).view_as(clouds)
 
 
 def _matrices(about: Tensor, angle: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from hfta_nb.augment.axes import AXES, BY_KIND, CLOUDS, IMAGES, MIXING, MOVING, Setting
-from hfta_nb.data import Data
+from hfta_nb.data import AnyData, Data
 from hfta_nb.errors import GridError
 from hfta_nb.grid import AxisSpec
 
@@ -21,7 +21,7 @@ NAMED: dict[str, tuple[str | None, str]] = {
 """Kind and task of data sets by name, so that their axes are known before they are read."""
 
 
-def kind_of(data: Data) -> str | None:
+def kind_of(data: AnyData) -> str | None:
     """`IMAGES` or `CLOUDS`; None for data that can't be augmented."""
     x = data.x if isinstance(data, Data) else data.sample(1)
     if not isinstance(x, Tensor):
@@ -31,14 +31,14 @@ def kind_of(data: Data) -> str | None:
     return CLOUDS if x.ndim == 3 and x.is_floating_point() and x.shape[2] in (3, 6) else None
 
 
-def axes_for(data: Data | str) -> dict[str, AxisSpec]:
+def axes_for(data: AnyData | str) -> dict[str, AxisSpec]:
     """The axes that suit a data set, of which the name is enough; none where the name says nothing."""
     kind, task = _kind_and_task(data)
     suits = BY_KIND[kind] if kind else {}
     return {name: axis for name, axis in suits.items() if name not in MIXING or task == "classification"}
 
 
-def _kind_and_task(data: Data | str) -> tuple[str | None, str]:
+def _kind_and_task(data: AnyData | str) -> tuple[str | None, str]:
     if isinstance(data, str):
         return NAMED.get(data.partition(":")[0], (None, ""))
     return kind_of(data), data.task
@@ -50,17 +50,17 @@ def axes_of(names: Iterable[str]) -> dict[str, AxisSpec]:
     return {name: axis for name, axis in AXES.items() if name in suits}
 
 
-def why_not(name: str, data: Data | str) -> str:
+def why_not(name: str, data: AnyData | str) -> str:
     """Why a data set has no such axis of augmentation."""
     kind, task = _kind_and_task(data)
-    shown = data.name if isinstance(data, Data) else data
+    shown = data if isinstance(data, str) else data.name
     wanted = next(kind for kind, axes in BY_KIND.items() if name in axes)
     if kind != wanted:
         return f"{name} is for {wanted}, and {shown} has none"
     return f"{name} mixes classes, one for each image, and {shown} is for {task}"
 
 
-def check(settings: Sequence[Setting], data: Data, swept: Iterable[str] = ()) -> None:
+def check(settings: Sequence[Setting], data: AnyData, swept: Iterable[str] = ()) -> None:
     """Make sure that values of axes that suit the data go with it.
 
     Args:

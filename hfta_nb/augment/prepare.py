@@ -13,7 +13,7 @@ from hfta_nb.augment.axes import CLOUDS, Setting
 from hfta_nb.augment.draws import Draws
 from hfta_nb.augment.kinds import kind_of
 from hfta_nb.augment.statistics import Statistics
-from hfta_nb.data import Data, Samples
+from hfta_nb.data import AnyData, Samples
 
 Pair = tuple[Any, Any]
 Key = TypeVar("Key", bound=Hashable)
@@ -23,13 +23,13 @@ class Augmenting:
     """How the members of a group see the data.
 
     Args:
-        data: on the device.
-        dtype: of the members.
+        data: what they train on; on the device already, where it is not a stream.
+        device, dtype: of the members.
     """
 
-    def __init__(self, data: Data, dtype: torch.dtype) -> None:
+    def __init__(self, data: AnyData, device: torch.device, dtype: torch.dtype) -> None:
         self.data, self.dtype = data, dtype
-        self.statistics = Statistics(data)
+        self.statistics = Statistics(data, device)
 
     def of(self, rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Prepared | None:
         """What makes these members' batches; None where none of them wants anything, and a batch is as it is kept.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from hfta_nb.data import Data
+from hfta_nb.data import AnyData, Data
 
 CHUNK = 4096
 """Images that are made float64 at once."""
@@ -21,11 +22,12 @@ class Statistics:
     """Of the training images, between 0 and 1 where they are kept as bytes; each figure is computed when first used.
 
     Args:
-        data: on the device, with images ``[N, channels, H, W]``; of a stream its first `SAMPLED` are looked at.
+        data: with images ``[N, channels, H, W]``; of a stream the first `SAMPLED` of a pass are looked at.
+        device: of the members.
     """
 
-    def __init__(self, data: Data) -> None:
-        self.data = data
+    def __init__(self, data: AnyData, device: torch.device) -> None:
+        self.data, self.device = data, device
 
     @functools.cached_property
     def range(self) -> tuple[Tensor, Tensor]:
@@ -50,10 +52,18 @@ class Statistics:
 
     @functools.cached_property
     def _images(self) -> Tensor:
-        found: Tensor = self.data.x if isinstance(self.data, Data) else self.data.sample(SAMPLED)
-        return found
+        if isinstance(self.data, Data):
+            return self.data.x  # type: ignore[no-any-return]
+        found: list[Tensor] = []
+        reader = self.data.training.batches(CHUNK // 16, 0, 0)
+        with contextlib.closing(reader):
+            for x, _ in reader:
+                found.append(x)
+                if sum(map(len, found)) >= SAMPLED:
+                    break
+        return torch.cat(found).to(self.device)
 
 
 def _parts(images: Tensor) -> Iterator[Tensor]:
-    for part in images.split(CHUNK):
+    for part in torch.split(images, CHUNK):
         yield part.double() if part.is_floating_point() else part.double() / 255
