@@ -12,7 +12,7 @@ from typing import Any, Literal, overload
 
 from torch import nn
 
-from hfta_nb import losses, metrics, phases
+from hfta_nb import augment, losses, metrics, phases
 from hfta_nb.data import AnyData, names_for, task_of
 from hfta_nb.errors import FamilyError, GridError
 from hfta_nb.grid import AxisSpec
@@ -106,15 +106,45 @@ class Family:
 
     @property
     def specs(self) -> dict[str, AxisSpec]:
-        """All axes that a grid may have: lr first, then the family's own, then the rest of training's."""
-        training = self.training
-        return {"lr": training["lr"], **self.axes, **training}
+        """All axes that a grid may have: lr first, then the family's own, the rest of training's, and those of
+        augmentation that suit one of its data sets."""
+        return self._specs(augment.axes_of(self.data))
 
-    def specs_with(self, names: Iterable[str]) -> dict[str, AxisSpec]:
-        """`specs`; of a family that is `open` also those names that it does not list."""
-        specs = self.specs
-        more = [n for n in names if n not in specs and n not in self.facts] if self.open else []
-        return specs | {name: AxisSpec(name) for name in more}
+    @property
+    def augmentation(self) -> dict[str, dict[str, AxisSpec]]:
+        """The axes of augmentation among `specs`, by kind of data."""
+        found = {
+            kind: {n: a for n, a in axes.items() if n in self.specs and n not in self.axes}
+            for kind, axes in augment.BY_KIND.items()
+        }
+        return {kind: axes for kind, axes in found.items() if axes}
+
+    def specs_for(self, data: AnyData | str, more: Iterable[str] = ()) -> dict[str, AxisSpec]:
+        """All axes that a grid may have on this data set, of which the name is enough where it is a known one.
+
+        Args:
+            data: the data set.
+            more: names that are asked for; a family that is `open` has them, whatever they are.
+        """
+        specs = self._specs(augment.axes_for(data))
+        own = [n for n in more if n not in specs and self._takes(n)] if self.open else []
+        return specs | {name: AxisSpec(name) for name in own}
+
+    def no_axis(self, name: str, data: AnyData | str) -> GridError:
+        """The error for an axis that `specs_for` lacks."""
+        specs, where = self.specs_for(data), f"grid of {self.name}"
+        if name in augment.AXES:
+            what, suits = augment.why_not(name, data), [n for n in specs if n in augment.AXES]
+            return GridError(what, where=where, got=name, accepted=", ".join(suits), remedy="take the axis out")
+        close = difflib.get_close_matches(name, specs, 1)
+        remedy = f"did you mean {close[0]}?" if close else "check the spelling"
+        return GridError("unknown axis", where=where, got=name, accepted=", ".join(specs), remedy=remedy)
+
+    def _specs(self, augmentation: Mapping[str, AxisSpec]) -> dict[str, AxisSpec]:
+        # A parameter of the build function that has the name of an augmentation is an axis of the model.
+        more = {name: spec for name, spec in augmentation.items() if name not in self.axes}
+        training = self.training
+        return {"lr": training["lr"], **self.axes, **training, **more}
 
     def check_data(self, data: AnyData) -> None:
         """Whether it is for the data's task.
@@ -164,8 +194,7 @@ class Family:
     def arguments(self, config: Mapping[str, Any], data: AnyData) -> dict[str, Any]:
         """What `build` is to be called with for a variant's values on this data."""
         known = {k: data.facts[k] for k in self.facts if k in data.facts}
-        training = self.training
-        return known | {k: v for k, v in config.items() if k in self.axes or (self.open and k not in training)}
+        return known | {k: v for k, v in config.items() if self._takes(k)}
 
     def loss_for(self, data: AnyData) -> losses.Loss:
         return self.loss or losses.for_task(data.task)
@@ -185,6 +214,11 @@ class Family:
 
     def metrics_for(self, data: AnyData) -> dict[str, Metric]:
         return metrics.BY_TASK.get(data.task, {}) if self.metrics is None else self.metrics
+
+    def _takes(self, name: str) -> bool:
+        """Whether an axis is an argument of `function`."""
+        others = name in augment.AXES or name in self.training or name in self.facts
+        return name in self.axes or (self.open and name.isidentifier() and not others)
 
     def _required(self) -> list[str]:
         signature = inspect.signature(self.function).parameters.values()
@@ -375,7 +409,7 @@ def family(given: Any = None, /, **options: Any) -> Any:
 def _lookup(name: str) -> Family:
     _load_built_in()
     if name not in _registered and "." in name:
-        from hfta_nb.constructors import family_of
+        from hfta_nb.families.constructors import family_of
 
         return register(family_of(name))
     if name not in _registered:

@@ -112,10 +112,11 @@ def _auroc(sums: Float[Tensor, "2 bins"]) -> Float[Tensor, ""]:
 
 
 def _seen(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
-    """Of a model's prediction, classes in the last axis."""
+    """Of a model's prediction, classes in the last axis; of targets that are shares of classes the largest counts."""
 
     def see(output: Any, target: Tensor) -> Tensor:
-        return function(classes_last(prediction(output), target), target)
+        classes = target.argmax(-1) if target.is_floating_point() else target
+        return function(classes_last(prediction(output), classes), classes)
 
     return see
 

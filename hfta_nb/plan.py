@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hfta_nb import augment
 from hfta_nb.array import Blueprint, blueprint, difference, has_lazy, take_shapes
 from hfta_nb.array.gradients import call_module
 from hfta_nb.data import AnyData, Samples, Stream, tree_map
@@ -107,10 +108,11 @@ def make_plan(
         GridError: an axis is unknown, a value is not accepted, or an axis would change nothing.
         FamilyError: the family can't build a variant.
     """
-    specs = family.specs_with([*grid.axes, *fixed])
-    checked_fixed = {k: _check(specs, family, k, v) for k, v in fixed.items()}
+    specs = family.specs_for(data, [*grid.axes, *fixed])
+    checked_fixed = {k: _check(specs, family, data, k, v) for k, v in fixed.items()}
     variants = [
-        Variant(v.id, {k: _check(specs, family, k, x) for k, x in v.config.items()}, v.seed) for v in grid.variants()
+        Variant(v.id, {k: _check(specs, family, data, k, x) for k, x in v.config.items()}, v.seed)
+        for v in grid.variants()
     ]
     if "seed" in checked_fixed and "seed" not in grid.axes:
         variants = [Variant(v.id, v.config, int(checked_fixed["seed"])) for v in variants]
@@ -126,6 +128,8 @@ def make_plan(
             found.append(draft)
         else:
             home.join(draft, across)
+    settings = [augment.Setting.of(row) for draft in found for row in draft.rows]
+    augment.check(settings, data, [name for name in specs if len(grid.axes.get(name, ())) > 1])
     return [draft.group(i, data, serial) for i, draft in enumerate(found)]
 
 
@@ -137,6 +141,7 @@ class _Draft:
     rows: list[dict[str, Any]]
     arguments: list[dict[str, Any]]
     modules: list[nn.Module]
+    own_scores: bool
     phases: tuple[Phase, ...] = ()
     reason: str = ""
     fit: Blueprint | None = None
@@ -146,8 +151,16 @@ class _Draft:
         values = {**fixed, **variant.config}
         row = {k: values.get(k, spec.default) for k, spec in family.training.items()}
         row["batch_size"] = data.batch_size or row["batch_size"]
+        row |= {k: values[k] for k in augment.AXES if k in values and k not in family.axes}
         arguments = family.arguments(values, data)
-        return cls([variant], [row], [arguments], [builder.build(variant, arguments)], family.phases)
+        own_scores = family.loss is not None or family.metrics is not None or bool(family.phases)
+        modules = [builder.build(variant, arguments)]
+        return cls([variant], [row], [arguments], modules, own_scores, family.phases)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether its targets are shares of classes."""
+        return augment.Setting.of(self.rows[0]).mixes
 
     def apart(self, other: _Draft, across: float | str) -> str | None:
         """What keeps the other out of this group."""
@@ -155,6 +168,10 @@ class _Draft:
             mine, theirs = self.rows[0][name], other.rows[0][name]
             if mine != theirs:
                 return f"{name}: {show(mine)} and {show(theirs)}"
+        if self.own_scores and self.mixes != other.mixes:
+            return (
+                "mixup, cutmix: shares of classes where they are on, class numbers elsewhere, for an own loss or metric"
+            )
         try:
             found, fit = self._fit(other.modules[0], across)
         except FusionError as error:
@@ -247,8 +264,8 @@ class _Builder:
     def _shaped(self, module: nn.Module) -> nn.Module:
         """The module, with shapes from a sample where its own wait for one."""
         if has_lazy(module):
-            device = next(module.parameters()).device
-            sample = self.data.sample(2, device)
+            like = next(module.parameters())
+            sample = self.data.sample(2, like.device, like.dtype)
             take_shapes(module, lambda m: call_all(m, sample, self.family.phases))
         return module
 
@@ -263,15 +280,9 @@ def _why(found: Sequence[_Draft], draft: _Draft, across: float | str) -> str:
     return f"not with array {index}: {found[index].apart(draft, across)}"
 
 
-def _check(specs: Mapping[str, Any], family: Family, name: str, value: Any) -> Any:
+def _check(specs: Mapping[str, Any], family: Family, data: AnyData, name: str, value: Any) -> Any:
     if name not in specs:
-        raise GridError(
-            "unknown axis",
-            where=f"grid of {family.name}",
-            got=name,
-            accepted=", ".join(specs),
-            remedy="check the spelling",
-        )
+        raise family.no_axis(name, data)
     spec = specs[name]
     return value if value is None and spec.default is None else spec.check(value)
 

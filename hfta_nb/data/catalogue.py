@@ -10,6 +10,7 @@ from typing import Any
 from hfta_nb.data import clicks, english, photographs, shapes, tables
 from hfta_nb.data.own import from_tensors
 from hfta_nb.data.readers import READERS, read
+from hfta_nb.data.readers.files import directory_of
 from hfta_nb.data.samples import Data
 from hfta_nb.data.sets import from_dataset
 from hfta_nb.data.streams import Stream, is_map_style, is_streamed, stream
@@ -74,6 +75,12 @@ def names() -> list[str]:
 def kinds() -> list[str]:
     """What can be read from a directory: ``load("cifar10:<directory>")``; see `readers.files.HOME` for the default."""
     return list(READERS)
+
+
+def found(tasks: Sequence[str] = ()) -> list[str]:
+    """Kinds of directories that lie under ``$HFTA_NB_DATA``, for any of these tasks (for all without)."""
+    there = [kind for kind in READERS if directory_of(kind, None).is_dir()]
+    return [kind for kind in there if not tasks or TASKS.get(kind) in tasks]
 
 
 def known(name: str) -> bool:

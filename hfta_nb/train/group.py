@@ -10,6 +10,7 @@ import torch
 
 from hfta_nb import events as ev
 from hfta_nb.array import MemberGenerators
+from hfta_nb.augment import Augmenting
 from hfta_nb.events import Event
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep, Scores, Step
@@ -39,7 +40,7 @@ class GroupRun:
         self.data = trainer.data
         self.batch_size = int(group.rows[0]["batch_size"])
         self.source = batches_of(trainer.data, self.batch_size, self.settings.device, self.settings.dtype)
-        self.length = trainer.batches(group)  # steps of an epoch, where known
+        self.augmenting = Augmenting(trainer.data, self.settings.device, self.settings.dtype)
         self.resume = resume
         self.epoch, self.batch = 0, 0  # epochs done, and steps of the next
         self.steps = 0  # in all
@@ -51,11 +52,15 @@ class GroupRun:
         self.last_told = time.perf_counter()
 
     def events(self) -> Iterator[Event]:
-        """The work; what is held open (a loader's processes) is let go of at the end, however it comes."""
         try:
             yield from self._events()
         finally:
             self.source.close()
+
+    @property
+    def length(self) -> int | None:
+        """Steps of an epoch; None while that is not known."""
+        return self.settings.steps_per_epoch or self.source.length
 
     def _events(self) -> Iterator[Event]:
         index = self.group.index
@@ -119,26 +124,25 @@ class GroupRun:
         seeds = self._order_seeds()
         while True:
             if self._stream is None or len(seeds) != len(self._stream_seeds):  # a pass begins, or members left
+                self._prepare()
                 self._stream, self._stream_seeds = self.source.epoch(self.pass_, self.place, seeds), seeds
             batch = next(self._stream, None)
             if batch is not None:
                 self.place += 1
                 return batch
             self.pass_, self.place, self._stream = self.pass_ + 1, 0, None
+            self.trainer.learn(self.length)
             if most is None:
-                self._learn(self.source.length)
                 return None
-
-    def _learn(self, length: int | None) -> None:
-        """The length of an epoch is known now."""
-        if length is not None and self.length is None:
-            self.length = length
-            self.trainer.learn(self.batch_size, length)
 
     def _order_seeds(self) -> list[int]:
         """Per active member, the seed of the order of its data."""
         rows = [m.row["data_seed"] for m in self.members.active]
         return [self.settings.seed if seed is None else int(seed) for seed in rows]
+
+    def _prepare(self) -> None:
+        """Make the next batches as the active members want them augmented and standardised."""
+        self.source.prepare = self.augmenting.of([m.row for m in self.members.active], self._order_seeds())
 
     def _train_step(self, batch: Batch) -> Iterator[Event]:
         probe = self.probe
@@ -174,6 +178,7 @@ class GroupRun:
         total: Scores = {}
         sums: Scores = {}
         samples = 0
+        self._prepare()  # members may have left since the last batch
         for batch in self.source.validation():
             samples += batch.size
             for name, value in self.step.evaluate(*batch.inputs).items():
@@ -282,7 +287,11 @@ class GroupRun:
             return
         yield ev.PhaseChanged(time.time(), self.group.index, "tuning", "choosing how many members run at once")
         x, y = self.data.sample_batch(self.batch_size, self.settings.device, self.settings.dtype)
-        self.step.tune(x, y, TUNING_S)
+        self._prepare()
+        own = False
+        if self.source.prepare is not None:
+            x, y, own = self.source.prepare.training(x, y, own, 0, 0)
+        self.step.tune(*Batch(x, y, self.batch_size, own).inputs, TUNING_S)
 
     def _probe(self) -> SpeedProbe | None:
         if not self.settings.measure or self.resume is not None or not isinstance(self.step, ArrayStep):

@@ -55,7 +55,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "own_nets.py").write_text(OWN, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    from hfta_nb.constructors import recipe_of
+    from hfta_nb.families.constructors import recipe_of
 
     recipe_of.cache_clear()
     monkeypatch.delitem(sys.modules, "own_nets", raising=False)
@@ -205,7 +205,7 @@ def test_models_of_timm_and_transformers_that_are_not_there() -> None:
 
 
 def test_without_a_package_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hfta_nb import constructors
+    from hfta_nb.families import constructors
 
     monkeypatch.setattr(constructors.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(FamilyError, match="timm is not installed; pip install timm"):
