@@ -81,9 +81,9 @@ def distance(
     root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
     inner = root @ covariance_b @ root
     cross = torch.linalg.eigvalsh((inner + inner.T) / 2).clamp(min=0).sqrt().sum()
-    apart: Tensor = (mean_a - mean_b).square().sum()
-    # Equal sets are rounding apart, which may have either sign.
-    return (apart + covariance_a.trace() + covariance_b.trace() - 2 * cross).clamp(min=0)
+    apart = (mean_a - mean_b).square().sum()
+    found: Tensor = apart + covariance_a.trace() + covariance_b.trace() - 2 * cross
+    return found.clamp(min=0)  # equal sets are rounding apart, which may have either sign
 
 
 def generated_and_real(output: Any, target: Any) -> Float[Tensor, "2 rows"]:

@@ -108,7 +108,7 @@ def make_plan(
         GridError: an axis is unknown, a value is not accepted, or an axis would change nothing.
         FamilyError: the family can't build a variant.
     """
-    specs = family.specs_for(data)
+    specs = family.specs_for(data, [*grid.axes, *fixed])
     checked_fixed = {k: _check(specs, family, data, k, v) for k, v in fixed.items()}
     variants = [
         Variant(v.id, {k: _check(specs, family, data, k, x) for k, x in v.config.items()}, v.seed)
@@ -141,8 +141,8 @@ class _Draft:
     rows: list[dict[str, Any]]
     arguments: list[dict[str, Any]]
     modules: list[nn.Module]
+    own_scores: bool
     phases: tuple[Phase, ...] = ()
-    own_scores: bool = False
     reason: str = ""
     fit: Blueprint | None = None
 
@@ -150,11 +150,12 @@ class _Draft:
     def of(cls, variant: Variant, family: Family, data: AnyData, fixed: Mapping[str, Any], builder: _Builder) -> _Draft:
         values = {**fixed, **variant.config}
         row = {k: values.get(k, spec.default) for k, spec in family.training.items()}
-        row |= {k: values[k] for k in augment.AXES if k in values and k not in family.axes}
         row["batch_size"] = data.batch_size or row["batch_size"]
+        row |= {k: values[k] for k in augment.AXES if k in values and k not in family.axes}
         arguments = family.arguments(values, data)
-        own_scores = family.loss is not None or family.metrics is not None
-        return cls([variant], [row], [arguments], [builder.build(variant, arguments)], family.phases, own_scores)
+        own_scores = family.loss is not None or family.metrics is not None or bool(family.phases)
+        modules = [builder.build(variant, arguments)]
+        return cls([variant], [row], [arguments], modules, own_scores, family.phases)
 
     @property
     def mixes(self) -> bool:

@@ -20,7 +20,6 @@ def main(given: argparse.Namespace) -> int:
     for family in known:
         for kind, axes in family.augmentation.items():
             augmentation[kind] = {**augmentation.get(kind, {}), **axes}
-    others = {*known[0].axes, *(name for axes in augmentation.values() for name in axes)}
-    training = {name: spec for name, spec in known[0].specs.items() if name not in others}
-    tables.families(known, training, augmentation, tables.console())
+    plain = next(f for f in known if not f.phases and not f.defaults)
+    tables.families(known, plain.training, augmentation, tables.console())
     return 0

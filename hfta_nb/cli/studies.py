@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 SHORTCUTS = ("batch_size", "lr", "optimizer", "lr_scheduler")
 """Axes with an option of their own: ``--lr 1e-3`` is ``--set lr=1e-3``."""
 
-PASSED_ON = ("epochs", "patience", "monitor", "seed", "dtype", "device", "serial")
+PASSED_ON = (
+    *("epochs", "steps_per_epoch", "validate_every", "patience", "monitor", "seed", "dtype", "device", "serial"),
+)
 """Options that are arguments of `Study` as they stand."""
 
 
@@ -95,7 +97,8 @@ def _fixed(given: argparse.Namespace, family: Family, data: str) -> dict[str, Js
 
 
 def _axes(option: str, texts: Sequence[str], family: Family, data: str) -> dict[str, Any]:
-    specs, found = family.specs_for(data), dict[str, Any]()
+    names = [text.partition("=")[0].strip() for text in texts]
+    specs, found = family.specs_for(data, names), dict[str, Any]()
     for text in texts:
         name, values = parse_axis(text, specs)
         if name not in specs:

@@ -103,6 +103,10 @@ def families(
         default = " (the first is the default)" if len(family.data) > 1 else ""
         out.print(f"data: {show.clean(', '.join(family.data))}{default}")
         out.print(_axes(family.axes))
+        own = {name: spec for name, spec in family.training.items() if spec != training.get(name)}
+        if own:
+            out.print("of the axes of training it has as its own, or with defaults of its own")
+            out.print(_axes(own))
         out.print()
     out.print(Text("all families", "bold"), end="")
     out.print("  have the axes of training as well")

@@ -49,7 +49,8 @@ def photograph_patches() -> Data:
     from sklearn.datasets import load_sample_image
 
     generator = torch.Generator().manual_seed(SPLIT_SEED)
-    kept, held = [], []
+    kept: list[Tensor] = []
+    held: list[Tensor] = []
     for name in ("china.jpg", "flower.jpg"):
         picture = torch.tensor(load_sample_image(name)).movedim(2, 0) / 127.5 - 1
         tiles = picture.unfold(1, TILE, TILE).unfold(2, TILE, TILE).flatten(1, 2).movedim(1, 0)

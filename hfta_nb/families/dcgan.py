@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -31,7 +32,7 @@ def _discriminator(width: int, channels: int, size: int) -> nn.Sequential:
     """Images ``[N, channels, size, size]`` to logits ``[N, 1, 1, 1]``: positive for real. Every layer halves."""
     widths = [width * 2**i for i in range(int(math.log2(size)) - 2)]
     layers: list[nn.Module] = [nn.Conv2d(channels, width, 4, 2, 1, bias=False), nn.LeakyReLU(SLOPE)]
-    for a, b in zip(widths[:-1], widths[1:], strict=True):
+    for a, b in itertools.pairwise(widths):
         layers += [nn.Conv2d(a, b, 4, 2, 1, bias=False), nn.BatchNorm2d(b), nn.LeakyReLU(SLOPE)]
     return nn.Sequential(*layers, nn.Conv2d(widths[-1], 1, 4, bias=False))
 

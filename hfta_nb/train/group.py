@@ -41,7 +41,6 @@ class GroupRun:
         self.batch_size = int(group.rows[0]["batch_size"])
         self.source = batches_of(trainer.data, self.batch_size, self.settings.device, self.settings.dtype)
         self.augmenting = Augmenting(trainer.data, self.settings.device, self.settings.dtype)
-        self.length = trainer.batches(group)  # steps of an epoch, where known
         self.resume = resume
         self.epoch, self.batch = 0, 0  # epochs done, and steps of the next
         self.steps = 0  # in all
@@ -53,11 +52,15 @@ class GroupRun:
         self.last_told = time.perf_counter()
 
     def events(self) -> Iterator[Event]:
-        """The work; what is held open (a loader's processes) is let go of at the end, however it comes."""
         try:
             yield from self._events()
         finally:
             self.source.close()
+
+    @property
+    def length(self) -> int | None:
+        """Steps of an epoch; None while that is not known."""
+        return self.settings.steps_per_epoch or self.source.length
 
     def _events(self) -> Iterator[Event]:
         index = self.group.index
@@ -128,15 +131,9 @@ class GroupRun:
                 self.place += 1
                 return batch
             self.pass_, self.place, self._stream = self.pass_ + 1, 0, None
+            self.trainer.learn(self.length)
             if most is None:
-                self._learn(self.source.length)
                 return None
-
-    def _learn(self, length: int | None) -> None:
-        """The length of an epoch is known now."""
-        if length is not None and self.length is None:
-            self.length = length
-            self.trainer.learn(self.batch_size, length)
 
     def _order_seeds(self) -> list[int]:
         """Per active member, the seed of the order of its data."""

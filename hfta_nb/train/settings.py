@@ -74,6 +74,6 @@ class Clock:
 
     @property
     def remaining_s(self) -> float:
-        if not self.work_done or not self.work_total:  # not begun, or data of a length that is not known yet
+        if not self.work_done or math.isnan(self.work_total):
             return math.nan
         return self.elapsed_s / self.work_done * max(0.0, self.work_total - self.work_done)

@@ -15,7 +15,7 @@ import hfta_nb as hfta
 from hfta_nb import losses, metrics
 from hfta_nb.losses import IGNORED
 from hfta_nb.metrics import Metric
-from hfta_nb.train import group
+from hfta_nb.train import batches
 from hfta_nb.train.scores import EpochScores
 
 
@@ -84,7 +84,7 @@ def test_top5_and_tuples() -> None:
 
 @pytest.mark.parametrize("serial", [False, True])
 def test_a_study_reports_the_whole_set(serial: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "EVALUATION_BATCH", 7)
+    monkeypatch.setattr(batches, "EVALUATION_BATCH", 7)
     torch.manual_seed(0)
     x, y = torch.randn(61, 4), torch.randint(0, 2, (61,))
     data = hfta.data.from_tensors(x, y, x[:30], y[:30], task="click")
