@@ -15,6 +15,7 @@ NAMED: dict[str, tuple[str | None, str]] = {
     **dict.fromkeys(("digits", "mnist", "fashion_mnist", "cifar10", "cifar100"), (IMAGES, "classification")),
     **dict.fromkeys(("tiny_imagenet", "image_folder"), (IMAGES, "classification")),
     "photographs": (IMAGES, "segmentation"),
+    **dict.fromkeys(("photograph_patches", "digit_images"), (IMAGES, "generation")),
     **dict.fromkeys(("shapes", "modelnet40"), (CLOUDS, "classification")),
     **dict.fromkeys(("shape_parts", "shapenet_part"), (CLOUDS, "segmentation")),
 }
