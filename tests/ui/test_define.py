@@ -116,6 +116,11 @@ def test_augmentation_is_offered_where_the_data_suit_and_marked_in_the_list(make
     assert ("lr", "lr") in row.name_field.options
     assert [n for n in offered(row) if n in AXES] == offered(row)[-7:]  # after all others
     bench.define.add_axis("mixup").text_field.value = "0, 0.2"
+    assert ("mixup", "mixup") in bench.define.row("mixup").name_field.options  # there is room for the name alone
+    added = bench.define.add_axis()
+    added.name_field.value = "cutmix"
+    assert added.name_field.label == "cutmix"
+    added.remove_button.click()
     assert bench.plan_view.sentence.value == "4 variants in 1 array of 4: fused over lr and mixup"
     bench.define.data_field.value = "wine"  # a table: its axes go, the others stay as they are
     assert [r.name for r in bench.define.rows] == ["lr", "width"]
