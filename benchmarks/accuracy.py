@@ -16,7 +16,7 @@ import json
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,6 @@ class Row:
     metric: str
     bar: float | None = None
     unigram: bool = False
-    note: str = field(default="", kw_only=True)
 
 
 def _language(family: str, lr: list[float], epochs: int, **options: Any) -> Row:
@@ -68,7 +67,8 @@ ROWS: dict[str, Row] = {
     "gpt": _language("gpt", [1e-3, 3e-3], 5),
     "transformer_lm": _language("transformer_lm", [1e-3, 3e-3], 5),
     "bert": Row(
-        *("bert", "english_masked", {"lr": [1e-3, 3e-3]}, {"epochs": 3, "batch_size": 64}, "val_loss"), unigram=True
+        *("bert", "english_masked", {"lr": [1e-3, 3e-3]}, {"epochs": 4, "steps_per_epoch": 150}, "val_loss"),
+        unigram=True,
     ),
     "pointnet_cls": Row(
         *("pointnet_cls", "shapes", {"lr": [1e-3, 3e-3]}, {"epochs": 20, "batch_size": 32, "width": 16}),
@@ -103,7 +103,8 @@ def measure(row: Row, device: str | None) -> dict[str, Any]:
         best = study.best()
         value = best.metrics[row.metric]
         parameters = study.plan_groups[0].parameters
-        steps = study.epochs * -(-len(study.data) // study.plan_groups[0].rows[0]["batch_size"])
+        passes = -(-len(study.data) // study.plan_groups[0].rows[0]["batch_size"])
+        steps = study.epochs * row.options.get("steps_per_epoch", passes)
         device_name = study.history.run.device_name if study.history.run else ""
         reference = unigram_nats(study.data) if row.unigram else None
         scores = {i: m.at_best(row.metric) for i, m in study.history.members.items()}
