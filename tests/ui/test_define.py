@@ -184,6 +184,23 @@ def test_a_range_is_shown_as_one(make: Make) -> None:
     assert row.values == hfta.logspace(1e-4, 1e-1, 7)
 
 
+def test_a_familys_own_defaults_are_shown(make: Make, own_families: None) -> None:
+    @hfta.family(data="digits", defaults={"batch_size": 32, "lr": 0.25})
+    def slow(in_features: int = 64, num_classes: int = 10) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(in_features, num_classes))
+
+    define = make(family="slow", data="digits", grid={"seed": [0, 1]}).define
+    assert define.batch_field.value == 32
+    assert define.definition().options["batch_size"] is None
+    assert define.add_axis("lr").values == (0.25,)
+    define.family_field.value = "mlp"
+    assert define.batch_field.value == 64
+    define.batch_field.value = 16
+    define.family_field.value = "slow"
+    assert define.batch_field.value == 16  # what a person chose stays
+    assert define.definition().options["batch_size"] == 16
+
+
 def test_kinds_and_rewording() -> None:
     specs = hfta.family("mlp").specs
     assert kinds_for(specs["activation"]) == ("choice",)
