@@ -76,7 +76,9 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self._quiet = True
         recipe = hfta.family(family)
         self._own: dict[str, Any] = {}
-        if data is not None and not isinstance(data, str):
+        if isinstance(data, str) and data.partition(":")[0] in hfta.data.kinds():
+            self._own[data] = data  # in a directory: it joins the list as own data does
+        elif data is not None and not isinstance(data, str):
             self._own[getattr(data, "name", "own data")] = data
             data = next(iter(self._own))
         self.family_field = _dropdown("family", hfta.families(), "What is trained: built-in, or defined in a cell")
@@ -263,7 +265,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
     def _data_names(self) -> list[str]:
         known = hfta.data.names()
         suits = [n for n in hfta.family(self.family_field.value).data if n in known]
-        return [*suits, *self._own]
+        return list(dict.fromkeys([*suits, *self._own]))
 
     def _families_changed(self) -> None:
         """A family was defined in a cell: it joins the list, or takes the place of the one of its name."""
