@@ -126,14 +126,15 @@ def measure(
             for entry in entries:
                 with entry.guarded():
                     entry.build(job)
-            steps = _steps(entries[0], lap_s)
-            rounded = differences(rounding(job), entries[0].losses[: job.check_steps], job.check_steps)
+            with entries[0].guarded():
+                steps = _steps(entries[0], lap_s)
+                rounded = differences(rounding(job), entries[0].losses[: job.check_steps], job.check_steps)
+            _needs(entries[0])
             load.mark()
             for number in range(rounds):
                 _round(entries, number, steps)
                 load.mark()
-            if entries[0].why:
-                raise UnavailableError(f"nothing to compare with: serial {entries[0].why}")
+            _needs(entries[0])
             for entry in entries:
                 if not entry.why:
                     with entry.guarded():
@@ -175,12 +176,16 @@ def _round(entries: list[Entry], number: int, steps: int) -> None:
 
 def _steps(serial: Entry, lap_s: float) -> int:
     """Steps of a lap: what serial training does in the time."""
-    if serial.why:
-        raise UnavailableError(f"nothing to compare with: serial {serial.why}")
+    _needs(serial)
     assert serial.mode is not None
     lap = serial.mode.lap(2)
     serial.losses += lap.losses
     return max(2, min(200, round(lap_s / (lap.wall_s / 2))))
+
+
+def _needs(serial: Entry) -> None:
+    if serial.why:
+        raise UnavailableError(f"nothing to compare with: serial {serial.why}")
 
 
 def _fetch_s(job: Job) -> float:
