@@ -6,7 +6,7 @@ Source: horizontal fusion of HFTA (Wang et al., MLSys 2021), by `torch.func` ins
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,7 +66,7 @@ class FusedArray(nn.Module):
         self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()
         self.missing_grads: dict[str, list[int]] = {}
         self.settings = Settings(len(generators))
-        self._proven: set[tuple[str, bool, bool]] = set()
+        self._proven: set[tuple[Any, ...]] = set()
         self._blocks = Blocks(self)
         object.__setattr__(self, "_pending", list(pending))
         self._take(skeleton, parameters, buffers, blueprint)
@@ -164,6 +164,7 @@ class FusedArray(nn.Module):
         *,
         has_aux: bool = False,
         scale: Tensor | None = None,
+        only: Collection[str] | None = None,
     ) -> Tensor | tuple[Tensor, Any]:
         """Forward, loss and backward, in blocks of `block_size` members; accumulates into `.grad`.
 
@@ -176,6 +177,7 @@ class FusedArray(nn.Module):
             y: the target, or any tree of tensors. Tensors in `x` and `y` may be `per_member`.
             has_aux: `loss_fn` returns ``(loss, aux)``.
             scale: ``[M]``; the gradients are those of ``scale[i] * loss[i]``, the losses returned are unscaled.
+            only: names of the parameters that get gradients; all without.
 
         Returns:
             The losses ``[M]``, detached; with `has_aux`, ``(losses, aux)`` with a leading M on aux's tensors.
@@ -199,10 +201,10 @@ class FusedArray(nn.Module):
         call = self._loss_call(loss_fn, inputs, has_aux)
 
         def run(inputs: Inputs) -> Any:
-            gradients = Gradients(self, inputs, scale=scale)
+            gradients = Gradients(self, inputs, scale=scale, only=only)
             return gradients, gradients.of(call, self._blocks.leaves())
 
-        gradients, (losses, aux) = attempt(self, "backward", inputs, run, gradient_probe(self, call, scale))
+        gradients, (losses, aux) = attempt(self, "backward", inputs, run, gradient_probe(self, call, scale, only))
         gradients.deliver()
         return (losses, aux) if has_aux else losses
 

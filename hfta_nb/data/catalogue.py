@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hfta_nb.data import clicks, english, photographs, shapes, tables
 from hfta_nb.data.own import from_tensors
 from hfta_nb.data.readers import READERS, read
+from hfta_nb.data.readers.files import directory_of
 from hfta_nb.data.samples import Data
+from hfta_nb.data.sets import from_dataset
+from hfta_nb.data.streams import Stream, is_map_style, is_streamed, stream
 from hfta_nb.errors import DataError
 
 BUILT_IN: dict[str, Callable[[], Data]] = {
@@ -20,6 +23,8 @@ BUILT_IN: dict[str, Callable[[], Data]] = {
     "wine": tables.wine,
     "iris": tables.iris,
     "photographs": photographs.photographs,
+    "photograph_patches": photographs.photograph_patches,
+    "digit_images": tables.digit_images,
     "shapes": shapes.shapes,
     "shape_parts": shapes.shape_parts,
     "english": english.english,
@@ -31,6 +36,37 @@ BUILT_IN: dict[str, Callable[[], Data]] = {
 """Data sets that need no download."""
 
 
+TASKS: dict[str, str] = {
+    **dict.fromkeys(("digits", "breast_cancer", "wine", "iris", "shapes"), "classification"),
+    "diabetes": "regression",
+    **dict.fromkeys(("photographs", "shape_parts"), "segmentation"),
+    **dict.fromkeys(("english", "english_words"), "language_model"),
+    **dict.fromkeys(("english_masked", "english_words_masked"), "masked_language_model"),
+    "clicks": "click",
+    **dict.fromkeys(("photograph_patches", "digit_images"), "generation"),
+    **dict.fromkeys(
+        ("mnist", "fashion_mnist", "cifar10", "cifar100", "tiny_imagenet", "image_folder"), "classification"
+    ),
+    **{
+        "modelnet40": "classification",
+        "shapenet_part": "segmentation",
+        "wikitext": "language_model",
+        "criteo": "click",
+    },
+}
+"""Of built-in data sets and kinds of directories, so that they need not be read to be offered."""
+
+
+def task_of(name: str) -> str | None:
+    """The task of a data set by name; None where it is not known."""
+    return TASKS.get(name.partition(":")[0])
+
+
+def names_for(tasks: Sequence[str]) -> list[str]:
+    """Built-in data sets and kinds of directories for any of these tasks."""
+    return [n for n, task in TASKS.items() if task in tasks and (n in BUILT_IN or n in READERS)]
+
+
 def names() -> list[str]:
     """The built-in data sets."""
     return list(BUILT_IN)
@@ -39,6 +75,12 @@ def names() -> list[str]:
 def kinds() -> list[str]:
     """What can be read from a directory: ``load("cifar10:<directory>")``; see `readers.files.HOME` for the default."""
     return list(READERS)
+
+
+def found(tasks: Sequence[str] = ()) -> list[str]:
+    """Kinds of directories that lie under ``$HFTA_NB_DATA``, for any of these tasks (for all without)."""
+    there = [kind for kind in READERS if directory_of(kind, None).is_dir()]
+    return [kind for kind in there if not tasks or TASKS.get(kind) in tasks]
 
 
 def known(name: str) -> bool:
@@ -70,16 +112,29 @@ def load(name: str) -> Data:
     )
 
 
-def resolve(data: str | Data | tuple[Any, ...]) -> Data:
-    """A name, own data, or a tuple of tensors ``(x, y)`` or ``(x, y, x_validation, y_validation)``, as `Data`.
+def resolve(data: Any) -> Data | Stream:
+    """Data from what a person has.
+
+    Args:
+        data: a name; `Data` or a `Stream`; tensors ``(x, y)`` or ``(x, y, x_validation, y_validation)``; a `Dataset`;
+            or ``(training, validation)``, each a `Dataset`, a `DataLoader` or a function that gives batches (the
+            second may also be tensors ``(x, y)``).
 
     Raises:
-        DataError: it is none of these.
+        DataError: it is none of these, or can't be used.
     """
     if isinstance(data, str):
         return load(data)
-    if isinstance(data, Data):
+    if isinstance(data, Data | Stream):
         return data
+    pair = isinstance(data, tuple) and len(data) == 2 and is_streamed(data[0])
+    if pair or is_streamed(data):
+        training, validation = data if pair else (data, None)
+        if is_map_style(training) and (validation is None or is_map_style(validation)):
+            return from_dataset(training, validation)
+        return stream(training, validation, "own data", None, {})
     if isinstance(data, tuple) and len(data) in (2, 4):
         return from_tensors(*data)
-    raise DataError("not data", where="data", got=data, accepted=f"{', '.join(BUILT_IN)}, Data, or (x, y) tensors")
+    accepted = f"{', '.join(BUILT_IN)}, Data, tensors (x, y), a Dataset, or (training, validation)"
+    remedy = "give the function that makes the iterator, with validation" if hasattr(data, "__next__") else ""
+    raise DataError("not data", where="data", got=data, accepted=accepted, remedy=remedy)

@@ -18,15 +18,21 @@ def built_in_names() -> list[str]:
     return [f.name for f in BUILT_IN]
 
 
+def by_name(study: Study) -> bool:
+    """Whether another notebook has the family by its name: a built-in one, or a constructor's."""
+    return "." in study.family.name or study.family.name in built_in_names()
+
+
 def of_study(study: Study) -> str:
     """Python source of a cell that reproduces the study."""
-    own = study.family.name not in built_in_names()
+    own = not by_name(study)
     named = datasets.known(study.data.name)
     lines = ["import hfta_nb as hfta", ""]
     if own:
         lines += [f"# the family {study.family.name!r} must be defined in this notebook", ""]
     if not named:
-        lines += [f"# data: {study.data.name!r}, as hfta.data.from_tensors(x, y)", ""]
+        how = "from_tensors(x, y)" if isinstance(study.data, datasets.Data) else "from_loader(training, validation)"
+        lines += [f"# data: {study.data.name!r}, for example hfta.data.{how}", ""]
     lines.append("study = hfta.Study(")
     lines.append(f"    {study.family.name!r},")
     lines.append("    {" + ", ".join(f"{k!r}: {list(v)!r}" for k, v in study.grid.axes.items()) + "},")
@@ -42,7 +48,7 @@ def of_study(study: Study) -> str:
 def of_result(result: Result) -> str:
     """Python source that loads a member in another notebook."""
     study = result.study
-    own = "" if study.family.name in built_in_names() else f", family={study.family.name}"
+    own = "" if by_name(study) else f", family={study.family.name}"
     return (
         "import hfta_nb as hfta\n\n"
         f"model = hfta.Study.load({str(study.directory)!r}{own}).member({result.variant.id}).module()\n"
