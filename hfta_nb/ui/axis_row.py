@@ -256,7 +256,9 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
             chosen = [v for v, box in zip(self._options, self.choices_box.children, strict=True) if box.value]
             if not chosen:
                 raise GridError("nothing is chosen", where=self.name, remedy="choose at least one, or remove the axis")
-            return tuple(chosen)
+            given = self._given[1] if self._given is not None else ()
+            # In the order of the code, so that members have the numbers that they have in a study of the same grid.
+            return tuple(sorted(chosen, key=lambda v: given.index(v) if v in given else len(given)))
         text = self.text_field.value
         if self._given is not None and text == self._given[0]:
             return self._given[1]  # as it was given in code: a tuple, say, which can't be typed
