@@ -75,7 +75,6 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self._quiet = True
         recipe = hfta.family(family)
         self._own: dict[str, Any] = {}
-        self._resolved: dict[str, Any] = {}
         # A data set in a directory ("cifar10:<directory>") joins the list as own data does.
         if data is not None and (not isinstance(data, str) or data.partition(":")[0] in hfta.data.kinds()):
             own = hfta.data.resolve(data)  # once: a Dataset may take its time
