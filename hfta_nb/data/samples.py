@@ -46,6 +46,17 @@ def is_image(tensor: Tensor) -> bool:
     return tensor.dtype == torch.uint8
 
 
+def standard_of(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each channel ``[C]`` of images of bytes ``[N, C, H, W]``, as they are between 0 and 1."""
+    channels, pixels = images.shape[1], images.numel() / images.shape[1]
+    # Each of the 256 values is counted: no copy of the images in floating point.
+    counts = torch.stack([torch.bincount(images[:, c].flatten(), minlength=256) for c in range(channels)]).double()
+    values = torch.arange(256, dtype=torch.float64) / 255
+    mean = counts @ values / pixels
+    variance = (counts * (values - mean.unsqueeze(1)) ** 2).sum(1) / (pixels - 1)
+    return mean.float(), variance.sqrt().float()
+
+
 def moved(samples: Samples, device: torch.device | None, dtype: torch.dtype | None) -> Samples:
     """On a device, floating-point tensors in `dtype`; None leaves either as it is."""
     return tree_map(lambda t: t.to(device, dtype) if t.is_floating_point() else t.to(device), samples)
