@@ -19,7 +19,7 @@ import torch
 import hfta_nb as hfta
 from hfta_nb import data
 from hfta_nb.data.readers import READERS
-from hfta_nb.data.readers.meshes import read_off, sampled
+from hfta_nb.data.readers.meshes import _triangles_only, read_off, sampled
 from hfta_nb.data.readers.pickles import read_pickle
 from hfta_nb.errors import DataError
 
@@ -366,6 +366,7 @@ DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
     ("modelnet40_off", _write(_OFF, b"OFF\nmany faces\n"), "off, byte 4: not the numbers of corners and faces"),
     ("modelnet40_off", _write(_OFF, b"OFF\n1 1 0\n0 0\n"), "off, byte 10: not a corner"),
     ("modelnet40_off", _write(_OFF, b"OFF 3 1 0\n0 0 0\n1 0 0\n0 1 0\n3 0 1 3\n"), "byte 28: not a face of these 3"),
+    ("modelnet40_off", _write(_OFF, b"OFF 3 1 0\n0 0 0\n1 0 0\n0 nan 0\n3 0 1 2\n"), "byte 22: not a corner"),
     ("modelnet40_off", _write(_OFF, b"OFF 3 1 0\n0 0 0\n1 0 0\n0 1 0\n3 0 x 2\n"), "byte 28: not a face"),
     ("modelnet40_off", _write(_OFF, b"OFF 3 1 0\n0 0 0\n1 0 0\n2 0 0\n3 0 1 2\n"), "byte 0: no surface to draw points"),
     ("modelnet40_off", _cut(_OFF, 28), r"off, byte 28: ends after 3 of 8 corners and 0 of 11 faces"),
@@ -407,6 +408,12 @@ def test_points_lie_evenly_on_the_surface(made: Callable[[str], Path]) -> None:
     assert (corners.shape, triangles.shape) == ((8, 3), (12, 3))  # the polygon became two
     again, _ = read_off(root / _OFF)
     assert torch.equal(again, corners)
+    usual = root / "usual.off"  # triangles alone, which are read in one go
+    lines = CUBE.splitlines()
+    usual.write_text("\n".join([lines[0], "8 12 0", *lines[3:11], "3 4 5 6", "3 4 6 7", *lines[12:]]) + "\n")
+    assert _triangles_only(usual.read_bytes()) is not None
+    assert _triangles_only((root / _OFF).read_bytes()) is None
+    assert all(torch.equal(a, b) for a, b in zip(read_off(usual), (corners, triangles), strict=True))
     cloud = sampled(corners, triangles, 60_000, 0)
     place, normal = cloud[:, :3], cloud[:, 3:]
     assert torch.equal(sampled(corners, triangles, 60_000, 0), cloud)

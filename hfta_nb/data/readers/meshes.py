@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
+import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +29,11 @@ def read_off(path: Path) -> tuple[Tensor, Tensor]:
     Raises:
         DataError: it is not such a file, or it is cut short.
     """
-    rows = _rows(contents(path))
+    data = contents(path)
+    quick = _triangles_only(data)
+    if quick is not None:
+        return quick
+    rows = _rows(data)
     offset, head = next(rows, (0, b""))
     if not head.startswith(b"OFF"):
         raise damaged(path, 0, "not an OFF file", head[:20].decode("latin-1"))
@@ -41,6 +48,8 @@ def read_off(path: Path) -> tuple[Tensor, Tensor]:
             x, y, z = map(float, line.split()[:3])
         except ValueError as error:
             raise damaged(path, offset, f"not a corner ({error})", line.decode("latin-1")) from error
+        if not math.isfinite(x + y + z):
+            raise damaged(path, offset, "not a corner (not finite)", line.decode("latin-1"))
         places.append((x, y, z))
         if len(places) == corners:
             break
@@ -61,6 +70,28 @@ def read_off(path: Path) -> tuple[Tensor, Tensor]:
         what = f"ends after {len(places)} of {corners} corners and {count} of {faces} faces"
         raise damaged(path, path.stat().st_size, what)
     return torch.tensor(places, dtype=torch.float64), torch.tensor(triangles)
+
+
+def _triangles_only(data: bytes) -> tuple[Tensor, Tensor] | None:
+    """The usual file, read in one go: nothing but numbers, and every face a triangle. None for any other."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # that the text ends in something else is seen below
+        try:
+            numbers = np.fromstring(data[3:].decode("ascii"), dtype=np.float64, sep=" ")
+        except ValueError:
+            return None
+    if not data.startswith(b"OFF") or len(numbers) < 3 or not (np.isfinite(numbers[:2]).all() and numbers[1] > 0):
+        return None
+    corners, faces = int(numbers[0]), int(numbers[1])
+    if len(numbers) != 3 + 3 * corners + 4 * faces:
+        return None
+    places = torch.from_numpy(numbers[3 : 3 + 3 * corners]).view(-1, 3)
+    table = torch.from_numpy(numbers[3 + 3 * corners :]).view(-1, 4)
+    triangles = table[:, 1:].long()
+    whole = bool((table[:, 0] == 3).all()) and torch.equal(triangles.double(), table[:, 1:])
+    if not whole or int(triangles.min()) < 0 or int(triangles.max()) >= corners or not places.isfinite().all():
+        return None
+    return places.contiguous(), triangles
 
 
 def _rows(data: bytes) -> Iterator[tuple[int, bytes]]:
