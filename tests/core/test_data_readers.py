@@ -300,6 +300,7 @@ def test_values(made: Callable[[str], Path]) -> None:
     assert torch.equal(cloud.x[:, :20], cloud.x[:, 20:40])
     words = data.load(f"wikitext:{made('wikitext')}")
     assert torch.equal(words.x[:, 1:], words.y[:, :-1])
+    assert " ".join(words.words[i] for i in words.x[0, :9]) == "= Title = <eos> the cat sat on the"
     day = data.load(f"criteo:{made('criteo')}")
     assert day.y.tolist() == [0, 1, 1, 0]
     assert day.x[0][0, :4].tolist() == pytest.approx([torch.tensor(4.0).log().item(), 0, 0, 0])
