@@ -75,7 +75,8 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self._quiet = True
         recipe = hfta.family(family)
         self._own: dict[str, Any] = {}
-        if data is not None and not isinstance(data, str):
+        # A data set in a directory ("cifar10:<directory>") joins the list as own data does.
+        if data is not None and (not isinstance(data, str) or data.partition(":")[0] in hfta.data.kinds()):
             own = hfta.data.resolve(data)  # once: a Dataset may take its time
             self._own[own.name] = own
             data = own.name
@@ -273,7 +274,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
     def _data_names(self) -> list[str]:
         family, known = hfta.family(self.family_field.value), hfta.data.names()
         suits = [n for n in family.data if n in known]
-        return [*suits, *hfta.data.found(family.tasks), *self._own]
+        return list(dict.fromkeys([*suits, *hfta.data.found(family.tasks), *self._own]))
 
     def _families_changed(self) -> None:
         """A family was defined in a cell: it joins the list, or takes the place of the one of its name."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from ui.bench import Make
 
@@ -116,6 +118,11 @@ def test_augmentation_is_offered_where_the_data_suit_and_marked_in_the_list(make
     assert ("lr", "lr") in row.name_field.options
     assert [n for n in offered(row) if n in AXES] == offered(row)[-7:]  # after all others
     bench.define.add_axis("mixup").text_field.value = "0, 0.2"
+    assert ("mixup", "mixup") in bench.define.row("mixup").name_field.options  # there is room for the name alone
+    added = bench.define.add_axis()
+    added.name_field.value = "cutmix"
+    assert added.name_field.label == "cutmix"
+    added.remove_button.click()
     assert bench.plan_view.sentence.value == "4 variants in 1 array of 4: fused over lr and mixup"
     bench.define.data_field.value = "wine"  # a table: its axes go, the others stay as they are
     assert [r.name for r in bench.define.rows] == ["lr", "width"]
@@ -170,6 +177,10 @@ def test_values_given_in_code_are_kept_exactly(make: Make) -> None:
     third = 1 / 3
     bench = make(grid={"lr": [third, 1e-3]})
     assert bench.define.definition().grid["lr"] == (third, 1e-3)
+    turned = make(grid={"activation": ["gelu", "relu"]})
+    assert turned.define.definition().grid["activation"] == ("gelu", "relu")
+    turned.define.row("activation").choices_box.children[2].value = True
+    assert turned.define.definition().grid["activation"] == ("gelu", "relu", "tanh")
     assert typed((third, 1e12, 1e-5)) == f"{third!r}, 1e+12, 1e-05"
 
 
@@ -252,6 +263,19 @@ def test_own_data(make: Make) -> None:
     assert "<script>mine</script>" in bench.define.data_field.options
     assert bench.study.data is data
     assert "digits" in bench.define.data_field.options
+
+
+def test_data_in_a_directory_joins_the_list(make: Make, tmp_path: Path) -> None:
+    for number in range(8):
+        folder = tmp_path / "folder" / ("val" if number < 2 else "train") / f"class{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (30 * number, 0, 0)).save(folder / f"{number}.png")
+    name = f"image_folder:{tmp_path / 'folder'}"
+    bench = make(data=name)
+    assert bench.define.data_field.value == name
+    assert bench.study.data.name == name
+    bench.define.family_field.value = "resnet18"
+    assert bench.define.data_field.value == name
 
 
 @pytest.mark.parametrize(
