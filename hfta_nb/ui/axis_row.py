@@ -108,8 +108,7 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
         self._values: tuple[Json, ...] | None = None
         self.error = ""
         wide = {"width": "auto"}
-        options = [(self._label(name), name)]
-        self.name_field = ipywidgets.Dropdown(options=options, value=name, description="axis", layout=wide)
+        self.name_field = ipywidgets.Dropdown(options=[(name, name)], value=name, description="axis", layout=wide)
         self.kind_field = ipywidgets.Dropdown(layout=wide)
         self.text_field = ipywidgets.Text(layout=wide)
         self.choices_box = ipywidgets.HBox([]).add_class("hfta-choices")
@@ -164,9 +163,9 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
             self._quiet = False
 
     def _label(self, name: str) -> str:
-        """How an axis is called in the list."""
+        """How an axis is called in the list; the one that is chosen by its name alone, for which there is room."""
         group = self._specs[name].group
-        return f"{name} ({group})" if group else name
+        return f"{name} ({group})" if group and name != self.name else name
 
     def complain(self, error: BaseException | None) -> None:
         """Show an error beside the field, or none."""

@@ -118,6 +118,11 @@ def test_augmentation_is_offered_where_the_data_suit_and_marked_in_the_list(make
     assert ("lr", "lr") in row.name_field.options
     assert [n for n in offered(row) if n in AXES] == offered(row)[-7:]  # after all others
     bench.define.add_axis("mixup").text_field.value = "0, 0.2"
+    assert ("mixup", "mixup") in bench.define.row("mixup").name_field.options  # there is room for the name alone
+    added = bench.define.add_axis()
+    added.name_field.value = "cutmix"
+    assert added.name_field.label == "cutmix"
+    added.remove_button.click()
     assert bench.plan_view.sentence.value == "4 variants in 1 array of 4: fused over lr and mixup"
     bench.define.data_field.value = "wine"  # a table: its axes go, the others stay as they are
     assert [r.name for r in bench.define.rows] == ["lr", "width"]
@@ -183,6 +188,23 @@ def test_a_range_is_shown_as_one(make: Make) -> None:
     row = make(grid={"lr": hfta.logspace(1e-4, 1e-1, 7)}).define.row("lr")
     assert (row.kind, row.text_field.value) == ("log range", "0.0001 to 0.1, 7")
     assert row.values == hfta.logspace(1e-4, 1e-1, 7)
+
+
+def test_a_familys_own_defaults_are_shown(make: Make, own_families: None) -> None:
+    @hfta.family(data="digits", defaults={"batch_size": 32, "lr": 0.25})
+    def slow(in_features: int = 64, num_classes: int = 10) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(in_features, num_classes))
+
+    define = make(family="slow", data="digits", grid={"seed": [0, 1]}).define
+    assert define.batch_field.value == 32
+    assert define.definition().options["batch_size"] is None
+    assert define.add_axis("lr").values == (0.25,)
+    define.family_field.value = "mlp"
+    assert define.batch_field.value == 64
+    define.batch_field.value = 16
+    define.family_field.value = "slow"
+    assert define.batch_field.value == 16  # what a person chose stays
+    assert define.definition().options["batch_size"] == 16
 
 
 def test_kinds_and_rewording() -> None:
