@@ -517,7 +517,9 @@ function extent(series, log) {
   const sound = ends.filter((e) => e.sound);
   const top = Math.max(highs[quarter], ...sound.map((e) => e.low));
   const bottom = Math.min(lows[quarter], ...sound.map((e) => e.high));
-  const reach = 4 * (Math.abs(top - bottom) || Math.abs(top) || 1);
+  // Curves that cross (the losses of two networks) may have hardly anything in common: how far one of them goes counts.
+  const ranges = ends.map((e) => e.high - e.low).sort((a, b) => a - b);
+  const reach = 4 * (Math.max(Math.abs(top - bottom), ranges[quarter]) || Math.abs(top) || 1);
   if (all[0] >= bottom - reach && all[1] <= top + reach) return all;
   return insideExtent(series, [bottom - reach, top + reach]);
 }
