@@ -166,6 +166,16 @@ BY_TASK: dict[str, dict[str, Metric]] = {
 }
 
 
+MANY_CLASSES = 10
+"""Beyond so many classes `top5` is told as well."""
+
+
+def usual(task: str, facts: Mapping[str, int]) -> dict[str, Metric]:
+    """The metrics of a task, on data of which this is known."""
+    many = task == "classification" and facts.get("num_classes", 0) > MANY_CLASSES
+    return BY_TASK.get(task, {}) | ({"top5": top5} if many else {})
+
+
 def _predicted(output: Any, target: Any) -> Tensor:
     return prediction(output)
 
