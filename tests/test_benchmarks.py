@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 
-from benchmarks import common, convergence
+from benchmarks import accuracy, common, convergence
+from hfta_nb.data import Data
+from hfta_nb.losses import IGNORED
 
 
 def test_tasks_take_turns_and_every_other_round_goes_backwards() -> None:
@@ -43,6 +46,22 @@ def test_figures_are_kept_with_what_they_were_measured_on(tmp_path: Path, monkey
     assert found["environment"]["versions"]["torch"]
     assert found["environment"]["cores"] >= 1
     assert str(tmp_path) not in path.read_text(encoding="utf-8")
+
+
+def test_a_unigram_knows_each_tokens_share_of_the_training_text_alone() -> None:
+    y, held = torch.tensor([[0, 0, 1, IGNORED]]), torch.tensor([[0, 2, IGNORED, IGNORED]])
+    data = Data("toy", "masked_language_model", y, y, held, held, {"vocab_size": 3})
+    shares = [(2 + 1) / 6, (0 + 1) / 6]  # of 0 and of 2, one added to every count
+    assert accuracy.unigram_nats(data) == pytest.approx(-(math.log(shares[0]) + math.log(shares[1])) / 2)
+
+
+def test_a_bar_is_a_least_score_or_least_nats_below_the_unigram() -> None:
+    digits, gpt, bert = (accuracy.ROWS[name] for name in ("digits", "gpt", "bert"))
+    assert accuracy.reached(digits, {"best": 0.98})
+    assert not accuracy.reached(digits, {"best": 0.979})
+    assert accuracy.reached(gpt, {"best": 2.0, "below_unigram_nats": 1.0})
+    assert not accuracy.reached(gpt, {"best": 2.0, "below_unigram_nats": 0.99})
+    assert accuracy.reached(bert, {"best": 9.0, "below_unigram_nats": -1.0})  # reported only
 
 
 def test_losses_of_every_step_are_kept_fused_and_alone_and_with_last_bits_changed() -> None:

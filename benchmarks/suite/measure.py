@@ -237,9 +237,7 @@ def _head(job: Job, entry: Entry) -> dict[str, Any]:
         **{"measured": not entry.why, "why": entry.why or None, "note": entry.note or None},
         **{"own_lr": job.own_lr, "quick": job.quick},
     }
-    with contextlib.suppress(UnavailableError):
-        record |= {"size": job.task.size, "batch": job.task.batch}
-    return record
+    return record | {"size": job.task.size, "batch": job.task.batch}
 
 
 def _times(entry: Entry) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,34 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
+from benchmarks.suite.adversaries import GivenNoise
 from benchmarks.suite.recurrence import WrittenOutLSTM
+from hfta_nb.phases import Phase
 
 Loss = Callable[[Any, Any], Tensor]
+Draw = Callable[[int], tuple[Any, Tensor]]
 
 BATCHES = 16
 """Batches in the data set, which lies on the device as a whole; training goes round."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """One forward pass, its gradients, and a step of the optimizer.
+
+    Attributes:
+        words: keywords for the module.
+        loss: from one member's output and y to its loss.
+        trains: names of the parameters that the optimizer steps.
+    """
+
+    words: dict[str, str]
+    loss: Loss
+    trains: list[str]
+
+    def loss_of(self, module: Callable[..., Any], x: Any, y: Any) -> Tensor:
+        """The loss of a module, or of what stands for one."""
+        return self.loss(module(*inputs(x), **self.words), y)
 
 
 @dataclass(frozen=True)
@@ -27,21 +49,30 @@ class Task:
     Attributes:
         name: as on the command line.
         build: a member; initialised by torch's default generator.
-        draw: from a number of samples to x and y.
+        draw: from a number of samples to x, a tensor or a tuple of several, and y.
         batch: samples in a mini-batch.
-        loss: from one member's output and y to its loss.
+        loss: from one member's output and y to its loss; not used where there are phases.
         size: the size in words.
         fallback: what gives an equal module of plain operations where `build`'s has a kernel that `torch.func.vmap` and
             the counter of operations know nothing of; None where there is none.
+        phases: of a step, for several networks with an optimizer each (see `hfta_nb.phases.Phase`).
     """
 
     name: str
     build: Callable[[], nn.Module]
-    draw: Callable[[int], tuple[Tensor, Tensor]]
+    draw: Draw
     batch: int
     loss: Loss
     size: str
     fallback: Callable[[], nn.Module] | None = None
+    phases: tuple[Phase, ...] = ()
+
+    def updates(self, names: Iterable[str]) -> list[Update]:
+        """What a step is made of, given the names of all parameters."""
+        known = list(names)
+        if not self.phases:
+            return [Update({}, self.loss, known)]
+        return [Update({"phase": p.name}, p.loss, [n for n in known if p.has(n)]) for p in self.phases]
 
     def member(self, seed: int) -> nn.Module:
         """The member that this seed initialises; torch's default generator is left as it was."""
@@ -53,7 +84,7 @@ class Task:
         module.load_state_dict(self.member(seed).state_dict())
         return module
 
-    def data(self) -> tuple[Tensor, Tensor]:
+    def data(self) -> tuple[Any, Tensor]:
         """The whole data set: `BATCHES` batches of random samples, the same in every process."""
         return _seeded(lambda: self.draw(BATCHES * self.batch), 12345)
 
@@ -68,14 +99,21 @@ class Feed:
 
     def __init__(self, task: Task, device: torch.device) -> None:
         x, y = task.data()
-        self.x, self.y = x.to(device), y.to(device)
-        order = _seeded(lambda: torch.randperm(len(x)), 54321)
+        self.one = isinstance(x, Tensor)
+        self.x, self.y = [part.to(device) for part in inputs(x)], y.to(device)
+        order = _seeded(lambda: torch.randperm(len(y)), 54321)
         self.rows = list(order.view(BATCHES, task.batch).to(device))
 
-    def __call__(self, step: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, step: int) -> tuple[Any, Tensor]:
         """The batch of a step."""
         rows = self.rows[step % BATCHES]
-        return self.x.index_select(0, rows), self.y.index_select(0, rows)
+        parts = tuple(part.index_select(0, rows) for part in self.x)
+        return parts[0] if self.one else parts, self.y.index_select(0, rows)
+
+
+def inputs(x: Any) -> tuple[Any, ...]:
+    """The positional inputs that x stands for."""
+    return x if isinstance(x, tuple) else (x,)
 
 
 def tasks() -> list[str]:
@@ -83,8 +121,8 @@ def tasks() -> list[str]:
     return list(_TASKS)
 
 
-def task(name: str, device: str, quick: bool = False) -> Task | None:
-    """A task at the size for a device; `quick`, the smallest one; None where this version lacks the family."""
+def task(name: str, device: str, quick: bool = False) -> Task:
+    """A task at the size for a device; `quick`, the smallest one."""
     scale = "quick" if quick else "gpu" if device.startswith("cuda") else "cpu"
     return _TASKS[name](name, scale)
 
@@ -202,11 +240,25 @@ def _pointnet(name: str, scale: str) -> Task:
     return Task(name, build, _points(points, classes, each), batch, loss, size)
 
 
-def _missing(name: str, scale: str) -> Task | None:
-    return None
+def _dcgan(name: str, scale: str) -> Task:
+    wide, side, latent, batch = {"quick": (4, 16, 8, 4), "cpu": (8, 32, 32, 16), "gpu": (64, 64, 100, 64)}[scale]
+    family = hfta.family(name)
+    sizes = {"generator_width": wide, "discriminator_width": wide, "latent": latent, "image_size": side}
+
+    def draw(n: int) -> tuple[Any, Tensor]:
+        noise = [torch.randn(n, latent, 1, 1) for _ in range(2)]
+        return (torch.rand(n, 3, side, side) * 2 - 1, *noise), torch.zeros(n)
+
+    size = f"{name}, width {wide}, {batch} of {side}x{side}, noise of {latent} given"
+    build = functools.partial(_given_noise, family, sizes)
+    return Task(name, build, draw, batch, family.phases[0].loss, size, phases=tuple(family.phases))
 
 
-_TASKS: dict[str, Callable[[str, str], Task | None]] = {
+def _given_noise(family: Any, sizes: dict[str, int]) -> nn.Module:
+    return GivenNoise(family.build(**sizes))
+
+
+_TASKS: dict[str, Callable[[str, str], Task]] = {
     "mlp": _mlp,
     "cnn": _cnn,
     "lstm": _lstm,
@@ -215,6 +267,6 @@ _TASKS: dict[str, Callable[[str, str], Task | None]] = {
     "mobilenet_v3_large": _mobilenet,
     "pointnet_cls": _pointnet,
     "pointnet_seg": _pointnet,
-    "dcgan": _missing,
+    "dcgan": _dcgan,
     "bert": _bert,
 }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.suite.job import Job
 from benchmarks.suite.machine import bandwidth
 from benchmarks.suite.modes.base import Mode
-from benchmarks.suite.tasks import Feed
+from benchmarks.suite.tasks import Feed, Task, inputs
 
 STATE_PASSES = 10
 """How often a parameter's bytes move in a step: read forward and backward, its gradient written, and Adam's pass, which
@@ -65,7 +65,7 @@ class Work:
         module = task.plain_member(0).to(job.where)
         # The fused kernels of attention on a CPU are not in the counter's table.
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-            task.loss(module(x), y).backward()
+            _backward(task, module, x, y)
         module = task.member(0).to(job.where)
         kept: dict[int, int] = {}
         own = {p.untyped_storage().data_ptr() for p in module.parameters()}
@@ -77,10 +77,11 @@ class Work:
             return tensor
 
         with saved_tensors_hooks(keep, lambda t: t), job.autocast():
-            loss = task.loss(module(x), y)
-        loss.backward()
+            losses = [update.loss_of(module, x, y) for update in task.updates(dict(module.named_parameters()))]
+        del losses
         parameters = sum(p.nbytes for p in module.parameters())
-        return cls(counter.get_total_flops(), parameters, sum(kept.values()), x.nbytes + y.nbytes)
+        batch = sum(part.nbytes for part in (*inputs(x), y))
+        return cls(counter.get_total_flops(), parameters, sum(kept.values()), batch)
 
     @property
     def moved_bytes(self) -> int:
@@ -91,6 +92,13 @@ class Work:
     def working_set(self) -> int:
         """Bytes that a member's step goes over: state and activations."""
         return 4 * self.parameter_bytes + self.activation_bytes + self.batch_bytes
+
+
+def _backward(task: Task, module: nn.Module, x: Any, y: Tensor) -> None:
+    """All updates of a step, without the optimizer."""
+    named = dict(module.named_parameters())
+    for update in task.updates(named):
+        update.loss_of(module, x, y).backward(inputs=[named[name] for name in update.trains])
 
 
 def roofline(work: Work, members: int, step_s: float, peaks: dict[str, Any], seen: Profile | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 from ui.bench import Make
 
 import hfta_nb as hfta
@@ -217,6 +218,53 @@ def test_kinds_and_rewording() -> None:
     assert reword("integers", (2, 8), specs["width"]) == "2 to 8"
     assert reword("log range", None, specs["lr"]) == "1e-4, 1e-1, 4"
     assert reword("list", (math.pi,), specs["lr"]) == repr(math.pi)
+
+
+def test_a_constructor_joins_the_list_when_it_is_named(
+    make: Make, own_families: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+from torch import nn
+
+class Net(nn.Linear):
+    def __init__(self, in_features: int, num_classes: int, scale: float = 1.0, **more):
+        super().__init__(in_features, num_classes, **more)
+"""
+    (tmp_path / "named_in_a_cell.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    bench = make(family="mlp", data="wine")
+    assert "named_in_a_cell.Net" not in bench.define.family_field.options
+    hfta.family("named_in_a_cell.Net")
+    assert "named_in_a_cell.Net" in bench.define.family_field.options
+    bench.define.family_field.value = "named_in_a_cell.Net"
+    assert bench.define.data_field.value == "wine"
+    assert {"scale", "bias"} & set(offered(bench.define.add_axis())) == {"scale"}
+    named = make(family="named_in_a_cell.Net", data="wine", grid={"bias": [True, False]}).define
+    assert named.definition().grid == {"bias": (True, False)}
+    with pytest.raises(FamilyError, match=r"named_in_a_cell has no Nett; did you mean named_in_a_cell\.Net"):
+        make(family="named_in_a_cell.Nett")
+
+
+def test_directories_of_data_are_offered(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HFTA_NB_DATA", str(tmp_path))
+    for kind in ("cifar10", "wikitext"):
+        (tmp_path / kind).mkdir()
+    define = make(family="cnn", data=None).define
+    assert list(define.data_field.options) == ["digits", "cifar10"]
+    define.family_field.value = "gpt"
+    assert list(define.data_field.options) == ["english", "english_words", "wikitext"]
+
+
+def test_a_loader_is_data_of_ones_own(make: Make) -> None:
+    x, y = torch.randn(40, 5), torch.arange(40) % 3
+    loader = DataLoader(TensorDataset(x, y), 8)
+    data = hfta.data.from_loader(loader, (x, y), name="my loader")
+    define = make(family="mlp", data=data).define
+    assert define.data_field.value == "my loader"
+    assert define.definition().data is data
+    whole = make(family="mlp", data=TensorDataset(x, y)).define
+    assert whole.data_field.value == "TensorDataset"
+    assert isinstance(whole.definition().data, hfta.Data)
 
 
 def test_a_family_defined_in_a_cell_joins_the_list(make: Make, own_families: None) -> None:

@@ -40,7 +40,8 @@ class Jax(Mode):
         jax.config.update("jax_default_matmul_precision", PRODUCTS[job.precision])
         convert, self.apply = MODELS[job.model]
         feed = Feed(job.task, torch.device("cpu"))
-        self.x, self.y = self._put(feed.x), self._put(feed.y)
+        [x] = feed.x
+        self.x, self.y = self._put(x), self._put(feed.y)
         self.rows = [self._put(rows) for rows in feed.rows]
         members = [convert(_arrays(job.task.member(i))) for i in range(job.members)]
         constants = {k for k in members[0] if k in ("positions",)}

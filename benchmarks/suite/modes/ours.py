@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 import hfta_nb as hfta
 from benchmarks.suite.job import Job
 from benchmarks.suite.modes.base import Mode, table
-from benchmarks.suite.tasks import Feed
+from benchmarks.suite.tasks import Feed, Update, inputs
+from hfta_nb.array.gradients import Arguments
 
 
 class Ours(Mode):
@@ -16,11 +19,14 @@ class Ours(Mode):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        self.loss, self.feed = job.task.loss, Feed(job.task, job.where)
+        self.feed = Feed(job.task, job.where)
         self.array = hfta.fuse([job.task.member(i).to(job.where) for i in range(job.members)])
-        with job.autocast():
-            self.array.tune(self.loss, *self.feed(0))
-        self.optimizer = hfta.optim.Adam(self.array, lr=job.lrs)
+        named = dict(self.array.named_parameters())
+        self.updates = job.task.updates(named)
+        self._tune()
+        several = len(self.updates) > 1
+        trained = [[named[name] for name in u.trains] if several else self.array for u in self.updates]
+        self.optimizers = [hfta.optim.Adam(parameters, lr=job.lrs) for parameters in trained]
         self.scaler = hfta.optim.GradScaler(self.array) if job.precision == "fp16" else None
         if self.array.block_size < job.members:
             self.note = f"in blocks of {self.array.block_size} of {job.members} members"
@@ -33,18 +39,38 @@ class Ours(Mode):
 
     def _step(self, number: int) -> Tensor:
         x, y = self.feed(number)
-        self.optimizer.zero_grad()
-        losses = self._backward(x, y)
-        if self.scaler is None:
-            self.optimizer.step()
-        else:
-            self.scaler.step(self.optimizer)
+        found = []
+        for update, optimizer in zip(self.updates, self.optimizers, strict=True):
+            optimizer.zero_grad()
+            found.append(self._backward(update, x, y))
+            if self.scaler is None:
+                optimizer.step()
+            else:
+                self.scaler.step(optimizer)
+        if self.scaler is not None:
             self.scaler.update()
-        return losses
+        return found[0] if len(found) == 1 else torch.stack(found).sum(0)
 
-    def _backward(self, x: Tensor, y: Tensor) -> Tensor:
+    def _tune(self) -> None:
+        x, y = self.feed(0)
         with self.job.autocast():
-            losses = self.array.backward(self.loss, x, y, scale=None if self.scaler is None else self.scaler.scales)
+            if len(self.updates) == 1:
+                self.array.tune(self.updates[0].loss, x, y)
+                return
+            # As a study does: the block size that is best for all updates together.
+            total: dict[int, float] = {}
+            for update in self.updates:
+                self.array.block_size = len(self.array)
+                laps = self.array.tune(update.loss, Arguments(x, update.words), y)
+                total = {size: total.get(size, 0.0) + seconds for size, seconds in laps.items()}
+            self.array.block_size = min(total, key=lambda size: total[size], default=len(self.array))
+
+    def _backward(self, update: Update, x: Any, y: Tensor) -> Tensor:
+        several = len(self.updates) > 1
+        scale = None if self.scaler is None else self.scaler.scales
+        given = Arguments(x, update.words) if several else x
+        with self.job.autocast():
+            losses = self.array.backward(update.loss, given, y, scale=scale, only=update.trains if several else None)
         assert isinstance(losses, Tensor)
         return losses
 
@@ -52,8 +78,11 @@ class Ours(Mode):
 class OursSplit(Ours):
     """The split form: `array(x)`, every member's loss, and autograd."""
 
-    def _backward(self, x: Tensor, y: Tensor) -> Tensor:
+    def _backward(self, update: Update, x: Any, y: Tensor) -> Tensor:
         with self.job.autocast():
-            losses: Tensor = torch.func.vmap(self.loss, in_dims=(0, None))(self.array(x), y)
-        (losses if self.scaler is None else losses * self.scaler.scales).sum().backward()
+            output = self.array(*inputs(x), **update.words)
+            losses: Tensor = torch.func.vmap(update.loss, in_dims=(0, None))(output, y)
+        named = dict(self.array.named_parameters()) if len(self.updates) > 1 else {}
+        trained = [named[name] for name in update.trains] if named else None
+        (losses if self.scaler is None else losses * self.scaler.scales).sum().backward(inputs=trained)
         return losses.detach()

@@ -21,8 +21,8 @@ from benchmarks.suite.job import Job, UnavailableError
 from benchmarks.suite.modes.base import Lap, Mode
 
 ROOT = Path(__file__).resolve().parents[3]
-PROCESS_BYTES = 500 * 2**20
-"""What a process with torch needs at most on a CPU, beside its member."""
+PROCESS_BYTES = {"cpu": 300 * 2**20, "cuda": 2**30}
+"""What a process with torch needs of the machine's memory at most, beside its member."""
 
 
 class Child:
@@ -93,7 +93,7 @@ class Processes(Mode):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        need, free = job.members * PROCESS_BYTES, psutil.virtual_memory().available
+        need, free = job.members * PROCESS_BYTES[job.where.type], psutil.virtual_memory().available
         if need > 0.8 * free:
             raise UnavailableError(
                 f"{job.members} processes may need {need / 2**30:.0f} GiB, {free / 2**30:.0f} are free"

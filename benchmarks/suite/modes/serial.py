@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from benchmarks.suite.job import Job, UnavailableError
 from benchmarks.suite.modes.base import Mode
 from benchmarks.suite.tasks import Feed
+
+LossOf = Callable[[Any, Any], Tensor]
 
 
 def adam(parameters: Any, lr: float) -> torch.optim.Adam:
@@ -27,10 +30,13 @@ class PlainTrainer:
     """One plain module with torch's own optimizer; what serial and one process per member run."""
 
     def __init__(self, job: Job, module: nn.Module, lr: float, feed: Feed) -> None:
-        self.job, self.feed, loss = job, feed, job.task.loss
-        self.module = module = module.to(job.where)
-        self.loss_of: Callable[[Any, Any], Tensor] = lambda x, y: loss(module(x), y)
-        self.optimizer = adam(self.module.parameters(), lr)
+        self.job, self.feed = job, feed
+        self.module = module.to(job.where)
+        named = dict(self.module.named_parameters())
+        updates = job.task.updates(named)
+        self.losses: list[LossOf] = [functools.partial(u.loss_of, self.module) for u in updates]
+        self.trained = [[named[name] for name in u.trains] for u in updates]
+        self.optimizers = [adam(parameters, lr) for parameters in self.trained]
         self.scaler = torch.amp.GradScaler(job.where.type) if job.precision == "fp16" else None
 
     def train(self, begin: int, steps: int) -> list[Tensor]:
@@ -39,17 +45,21 @@ class PlainTrainer:
 
     def step(self, number: int) -> Tensor:
         x, y = self.feed(number)
-        self.optimizer.zero_grad()
-        with self.job.autocast():
-            loss = self.loss_of(x, y)
-        if self.scaler is None:
-            loss.backward()
-            self.optimizer.step()
-        else:
-            self.scaler.scale(loss).backward()
-            self.scaler.step(self.optimizer)
+        found = []
+        for loss_of, optimizer, trained in zip(self.losses, self.optimizers, self.trained, strict=True):
+            optimizer.zero_grad()
+            with self.job.autocast():
+                loss = loss_of(x, y)
+            scaled = loss if self.scaler is None else self.scaler.scale(loss)
+            scaled.backward(inputs=trained if len(self.optimizers) > 1 else None)
+            if self.scaler is None:
+                optimizer.step()
+            else:
+                self.scaler.step(optimizer)
+            found.append(loss.detach())
+        if self.scaler is not None:
             self.scaler.update()
-        return loss.detach()
+        return found[0] if len(found) == 1 else torch.stack(found).sum(0)
 
 
 class Serial(Mode):
@@ -80,14 +90,14 @@ class Compiled(Serial):
         torch.compiler.reset()
         self.states = [_State(t) for t in self.trainers]
         self.trainer = self.trainers[0]
-        self.trainer.loss_of = torch.compile(self.trainer.loss_of, dynamic=False)
+        self.trainer.losses = [torch.compile(loss_of, dynamic=False) for loss_of in self.trainer.losses]
 
     def train(self, steps: int) -> list[list[Tensor]]:
         kept = []
         for state in self.states:
             state.put(self.trainer)
             kept.append(self.trainer.train(self.done, steps))
-            state.optimizer = dict(self.trainer.optimizer.state)
+            state.take(self.trainer)
         return kept
 
     def close(self) -> None:
@@ -99,17 +109,21 @@ class _State:
 
     def __init__(self, trainer: PlainTrainer) -> None:
         self.tensors = [t.data for t in _tensors(trainer.module)]
-        self.lr = trainer.optimizer.param_groups[0]["lr"]
-        self.optimizer: dict[Any, Any] = {}
+        self.lr = trainer.optimizers[0].param_groups[0]["lr"]
+        self.optimizers: list[dict[Any, Any]] = [{} for _ in trainer.optimizers]
         self.scaler = trainer.scaler
 
     def put(self, trainer: PlainTrainer) -> None:
         for mine, theirs in zip(_tensors(trainer.module), self.tensors, strict=True):
             mine.data = theirs
-        trainer.optimizer.state.clear()
-        trainer.optimizer.state.update(self.optimizer)
-        trainer.optimizer.param_groups[0]["lr"] = self.lr
+        for optimizer, state in zip(trainer.optimizers, self.optimizers, strict=True):
+            optimizer.state.clear()
+            optimizer.state.update(state)
+            optimizer.param_groups[0]["lr"] = self.lr
         trainer.scaler = self.scaler
+
+    def take(self, trainer: PlainTrainer) -> None:
+        self.optimizers = [dict(optimizer.state) for optimizer in trainer.optimizers]
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:

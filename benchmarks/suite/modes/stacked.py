@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from benchmarks.suite.job import Job
 from benchmarks.suite.modes.base import Mode, table
 from benchmarks.suite.modes.serial import adam
-from benchmarks.suite.tasks import Feed
+from benchmarks.suite.tasks import Feed, Update
 
 
 class Stacked(Mode):
@@ -38,18 +38,29 @@ class Stacked(Mode):
         self.base, self.feed = modules[0], Feed(task, job.where)
         self.parameters = {k: v.detach() for k, v in parameters.items()}
         self.buffers = {k: v for k, v in buffers.items() if k in kept}
-        lrs = set(job.lrs)
-        values = self.parameters.values()
-        self.optimizer = adam(values, lrs.pop()) if len(lrs) == 1 else StackedAdam(values, job.lrs)
+        self.updates = task.updates(self.parameters)
+        self.optimizers = [self._optimizer([self.parameters[name] for name in u.trains]) for u in self.updates]
         self.scaler = torch.amp.GradScaler(job.where.type) if job.precision == "fp16" else None
+        self.gradients = [self._gradients(update) for update in self.updates]
+        self._choose_attention()
 
-        def loss(parameters: Any, buffers: Any, x: Tensor, y: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
+        lrs = set(self.job.lrs)
+        return adam(parameters, lrs.pop()) if len(lrs) == 1 else StackedAdam(parameters, self.job.lrs)
+
+    def _gradients(self, update: Update) -> Callable[..., Any]:
+        """From parameters that are trained, others, buffers, x, y and a scale to gradients and losses."""
+        job, base = self.job, self.base
+
+        def loss(trained: Any, others: Any, buffers: Any, x: Any, y: Tensor, scale: Tensor | None) -> Any:
+            def module(*args: Any, **words: Any) -> Any:
+                return functional_call(base, ({**trained, **others}, buffers), args, words)
+
             with job.autocast():
-                found = task.loss(functional_call(self.base, (parameters, buffers), (x,)), y)
+                found = update.loss_of(module, x, y)
             return (found if scale is None else found * scale), found.detach()
 
-        self.gradients = vmap(grad_and_value(loss, has_aux=True), in_dims=(0, 0, None, None, None))
-        self._choose_attention()
+        return vmap(grad_and_value(loss, has_aux=True), in_dims=(0, 0, 0, None, None, None))
 
     def train(self, steps: int) -> list[Tensor]:
         return [self._step(number) for number in range(self.done, self.done + steps)]
@@ -64,7 +75,7 @@ class Stacked(Mode):
         """
         if not any(isinstance(m, torch.nn.MultiheadAttention) for m in self.base.modules()):
             return
-        own, (x, y) = self.gradients, self.feed(0)
+        [own], (x, y) = self.gradients, self.feed(0)
 
         def plain(*args: Any) -> Any:
             with sdpa_kernel(SDPBackend.MATH):
@@ -78,25 +89,30 @@ class Stacked(Mode):
             for name in [*candidates] * 3:
                 self.synchronise()
                 begin_s = time.perf_counter()
-                candidates[name](self.parameters, buffers, x, y, None)
+                candidates[name](self.parameters, {}, buffers, x, y, None)
                 self.synchronise()
                 took[name] = min(took[name], time.perf_counter() - begin_s)
         best = min(took, key=lambda name: took[name])
-        self.gradients, self.note = candidates[best], f"attention by {best}, the faster of two"
+        self.gradients, self.note = [candidates[best]], f"attention by {best}, the faster of two"
 
     def _step(self, number: int) -> Tensor:
         x, y = self.feed(number)
         scale = None if self.scaler is None else self.scaler.scale(torch.ones((), device=self.job.where))
-        gradients, (_, losses) = self.gradients(self.parameters, self.buffers, x, y, scale)
-        for name, parameter in self.parameters.items():
-            parameter.grad = gradients[name]
-        if self.scaler is None:
-            self.optimizer.step()
-        else:
-            self.scaler.step(self.optimizer)
+        found = []
+        for update, gradients_of, optimizer in zip(self.updates, self.gradients, self.optimizers, strict=True):
+            trained = {name: self.parameters[name] for name in update.trains}
+            others = {name: value for name, value in self.parameters.items() if name not in trained}
+            gradients, (_, losses) = gradients_of(trained, others, self.buffers, x, y, scale)
+            for name, parameter in trained.items():
+                parameter.grad = gradients[name]
+            if self.scaler is None:
+                optimizer.step()
+            else:
+                self.scaler.step(optimizer)
+            found.append(losses)
+        if self.scaler is not None:
             self.scaler.update()
-        found: Tensor = losses
-        return found
+        return found[0] if len(found) == 1 else torch.stack(found).sum(0)
 
 
 class StackedCompiled(Stacked):
@@ -105,7 +121,7 @@ class StackedCompiled(Stacked):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         torch.compiler.reset()
-        self.gradients = torch.compile(self.gradients, dynamic=False)
+        self.gradients = [torch.compile(one, dynamic=False) for one in self.gradients]
 
     def close(self) -> None:
         torch.compiler.reset()
