@@ -122,7 +122,9 @@ def measure(
         warnings.filterwarnings("ignore", message="There is a performance drop")
         try:
             job.check()
-            work, fetch_s = Work.of(job), _fetch_s(job)
+            with entries[0].guarded():
+                work, fetch_s = Work.of(job), _fetch_s(job)
+            _needs(entries[0])
             for entry in entries:
                 with entry.guarded():
                     entry.build(job)

@@ -33,7 +33,7 @@ class Stacked(Mode):
         if task.fallback is not None:
             self.note = "the recurrence is written out, as vmap can't run torch's kernel"
         modules = [task.plain_member(i).to(job.where) for i in range(job.members)]
-        parameters, buffers = stack_module_state(modules)  # type: ignore[arg-type]
+        parameters, buffers = stack_module_state(modules)
         kept = set(modules[0].state_dict())
         self.base, self.feed = modules[0], Feed(task, job.where)
         self.parameters = {k: v.detach() for k, v in parameters.items()}
