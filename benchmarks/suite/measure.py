@@ -147,6 +147,7 @@ def measure(
         finally:
             for entry in entries:
                 entry.close()
+            torch.compiler.reset()  # here and nowhere else: it makes every compiled mode compile anew
     common = {"steps_per_lap": steps, "rounds": rounds, "load": load.summary()}
     if entries[0].why or work is None or rounded is None:
         return [_head(job, entry) | common for entry in entries]
