@@ -221,10 +221,10 @@ def draw(figures: Mapping[str, Any], path: Path = FIGURE) -> Path:
     figure = canvas.figure_of(4.1 * len(panels), 9.6)
     rows = figure.subplots(3, len(panels), squeeze=False, height_ratios=(4, 4, 3), sharex="col")
     for column, (title, curves) in enumerate(panels):
+        rows[0][column].sharey(rows[1][column])
         for row, dtype in enumerate(DTYPES):
             _draw_losses(rows[row][column], title if row == 0 else "", curves, dtype)
         _draw_gaps(rows[2][column], curves)
-        rows[0][column].sharey(rows[1][column])
     handles = [Line2D([], [], color=INK, linestyle=line, linewidth=1.2, label=words) for _, words, line in GAPS]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(GAPS), fontsize=9, frameon=False)
     path.write_bytes(png(figure, dpi=100))
