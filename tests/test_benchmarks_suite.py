@@ -77,8 +77,8 @@ def test_the_command_writes_a_line_per_mode_with_all_that_it_measured(quick_line
         assert line["samples_per_s"] == pytest.approx(2 * line["batch"] / line["step_s"]["median"])
         assert line["best_serial"] == "serial"
         assert line["load"]["load_average_1min"] >= 0
-        assert line["command"].startswith("python -m benchmarks --quick")
-        assert str(ROOT) not in json.dumps(line | {"command": ""})
+        assert line["command"].endswith("--precisions float32,tf32 --device cpu")
+        assert str(ROOT) not in json.dumps(line)
     assert lines[0]["ratio_to_serial"]["median"] == 1.0
     refused = [line for line in quick_lines if line["precision"] == "tf32"]
     assert [line["why"] for line in refused] == ["a CPU has no tf32"] * 3
@@ -90,9 +90,9 @@ def test_the_figure_has_a_panel_per_model_and_a_line_per_mode(
 ) -> None:
     wrong = quick_lines[1] | {"agrees": False, "samples_per_s": None}
     drawn = plot.figure([quick_lines[0], wrong, *quick_lines[2:]])
-    [axes] = [a for a in drawn.axes if a.axison]
-    labels = axes.get_legend_handles_labels()[1]
-    assert labels == ["serial", "torch.func.vmap: losses do not agree", "hfta_nb: array.backward"]
+    above, below = (a.get_legend_handles_labels()[1] for a in drawn.axes if a.axison)
+    assert above == ["serial", "hfta_nb: array.backward", "torch.func.vmap: losses do not agree"]
+    assert below == ["serial", "hfta_nb: array.backward"]
     file = tmp_path / "lines.jsonl"
     file.write_text("\n".join(map(json.dumps, quick_lines)), encoding="utf-8")
     assert command.main(["plot", str(file)]) == 0

@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +105,14 @@ def description(device: str, threads: int, cores: list[int]) -> dict[str, Any]:
         **found,
         "cuda": torch.version.cuda or "",
         "commit": commit(),
-        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        "command": shlex.join(["python", "-m", "benchmarks", *_measuring(sys.argv[1:])]),
     }
+
+
+def _measuring(words: Sequence[str]) -> list[str]:
+    """The words of the command without the file that it writes, which may be moved."""
+    at = [i for i, word in enumerate(words) if word == "--out"]
+    return [w for i, w in enumerate(words) if not w.startswith("--out=") and not {i, i - 1} & set(at)]
 
 
 def commit() -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from benchmarks.suite.machine import OTHERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,58 +42,95 @@ COLUMNS = 4
 
 
 def figure(lines: Sequence[dict[str, Any]]) -> Figure:
-    """Samples per second, summed over members, with quartiles as bands; a cross where the losses did not agree."""
+    """Above samples per second, summed over members, with quartiles as bands; a cross where the losses did not agree.
+
+    Below how many times serial's that is. Rows are measured one after another and modes of a row at the same time, so
+    on a machine whose load changes the lower panels say more; on a busy one they are by processor time.
+    """
     from matplotlib.figure import Figure
 
-    panels = list(dict.fromkeys((line["model"], line["precision"]) for line in lines if line["measured"]))
-    columns = min(COLUMNS, len(panels))
-    rows = -(-len(panels) // columns)
-    drawn = Figure(figsize=(4.2 * columns + 0.4, 3.5 * rows + 1.3), layout="constrained")
+    measured = [line for line in lines if line["measured"]]
+    panels = list(dict.fromkeys((line["model"], line["precision"]) for line in measured))
+    columns = max(1, min(COLUMNS, len(panels)))
+    rows = 2 * max(1, -(-len(panels) // columns))
+    drawn = Figure(figsize=(4.2 * columns + 0.4, 2.9 * rows + 1.3), layout="constrained")
     grid = drawn.subplots(rows, columns, squeeze=False)
-    for axes, panel in zip(grid.flat, panels, strict=False):
-        _panel(axes, panel, [line for line in lines if (line["model"], line["precision"]) == panel])
-    for axes in list(grid.flat)[len(panels) :]:
+    busy = max((line["load"]["other_cores_median"] or 0.0) for line in lines)
+    for axes in grid.flat:
         axes.set_axis_off()
-    for axes in grid[:, 0]:
-        axes.set_ylabel("samples per second, all members")
+    for number, panel in enumerate(panels):
+        row, column = 2 * (number // columns), number % columns
+        own = [line for line in measured if (line["model"], line["precision"]) == panel]
+        above, below = grid[row, column], grid[row + 1, column]
+        _throughput(above, own)
+        _ratios(below, own, "cpu" if busy > OTHERS and own[0]["device"] == "cpu" else "wall")
+        above.set_title(f"{panel[0]}, {panel[1]}", fontsize=10)
+        for axes in (above, below):
+            _members(axes, own)
+        for axis in (below.yaxis.set_major_formatter, below.yaxis.set_minor_formatter):
+            axis(lambda value, _: f"{value:.2g}")
     handles: dict[str, Any] = {}
     for axes in grid.flat:
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False)
-    about = lines[0]
-    busy = max((line["load"]["other_cores_median"] or 0.0) for line in lines)
-    threads = f"{about['threads']} thread{'s' * (about['threads'] > 1)}"
-    title = f"{about['device_name']}, {threads}, torch {about['versions']['torch']}"
-    title += f", hfta_nb {about['versions']['hfta_nb']} ({about['commit']})"
-    drawn.suptitle(title + (f"; other processes used up to {busy:.1f} cores" if busy > 0.2 else ""), fontsize=10)
+    drawn.suptitle(_title(lines[0], busy), fontsize=10)
     return drawn
 
 
-def _panel(axes: Axes, panel: tuple[str, str], lines: list[dict[str, Any]]) -> None:
-    measured = [line for line in lines if line["measured"]]
-    for mode, marker in zip(COLORS, MARKERS, strict=True):
-        right = sorted((e for e in measured if e["mode"] == mode and e["agrees"]), key=lambda e: e["members"])
-        wrong = [line for line in measured if line["mode"] == mode and not line["agrees"]]
-        if right:
-            x = [line["members"] for line in right]
-            samples = [line["members"] * line["batch"] for line in right]
-            low, middle, high = (
-                [n / line["step_s"][at] for n, line in zip(samples, right, strict=True)]
-                for at in ("high", "median", "low")
-            )
-            style = {"color": COLORS[mode], "marker": marker, "markersize": 4}
-            axes.plot(x, middle, label=NAMES[mode], linewidth=2.2 if mode == "ours" else 1.2, **style)
-            axes.fill_between(x, low, high, color=COLORS[mode], alpha=0.15, linewidth=0)
-        for line in wrong:
-            y = line["members"] * line["batch"] / line["step_s"]["median"]
-            axes.plot([line["members"]], [y], "x", color=COLORS[mode], label=f"{NAMES[mode]}: losses do not agree")
+def _title(about: dict[str, Any], busy: float) -> str:
+    threads = f"{about['threads']} thread{'s' * (about['threads'] > 1)}"
+    title = f"{about['device_name']}, {threads}, torch {about['versions']['torch']}"
+    title += f", hfta_nb {about['versions']['hfta_nb']} ({about['commit']})"
+    return title + (f"; a busy machine: other processes used up to {busy:.1f} cores" if busy > OTHERS else "")
+
+
+def _members(axes: Axes, lines: list[dict[str, Any]]) -> None:
     members = sorted({line["members"] for line in lines})
+    axes.set_axis_on()
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(members, [str(m) for m in members])
     axes.set_xlabel("members")
-    axes.set_title(f"{panel[0]}, {panel[1]}", fontsize=10)
     axes.grid(alpha=0.25, which="both", linewidth=0.5)
+
+
+def _throughput(axes: Axes, lines: list[dict[str, Any]]) -> None:
+    axes.set_ylabel("samples per second, all members")
+    for mode, right in _right(lines):
+        samples = [line["members"] * line["batch"] for line in right]
+        low, middle, high = (
+            [n / line["step_s"][at] for n, line in zip(samples, right, strict=True)] for at in ("high", "median", "low")
+        )
+        _curve(axes, mode, [line["members"] for line in right], middle, low, high)
+    for line in lines:
+        if not line["agrees"]:
+            y = line["members"] * line["batch"] / line["step_s"]["median"]
+            label = f"{NAMES[line['mode']]}: losses do not agree"
+            axes.plot([line["members"]], [y], "x", color=COLORS[line["mode"]], label=label)
+
+
+def _ratios(axes: Axes, lines: list[dict[str, Any]], clock: str) -> None:
+    axes.set_ylabel("times serial, " + ("by processor time" if clock == "cpu" else "by the clock"))
+    for mode, right in _right(lines):
+        ratios = [line["ratio_to_serial"] for line in right]
+        names = ("cpu_median",) * 3 if clock == "cpu" else ("median", "low", "high")
+        middle, low, high = ([ratio.get(name, math.nan) for ratio in ratios] for name in names)
+        _curve(axes, mode, [line["members"] for line in right], middle, low, high)
+
+
+def _right(lines: list[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The lines of each mode whose losses agreed, by members."""
+    for mode in COLORS:
+        right = [line for line in lines if line["mode"] == mode and line["agrees"]]
+        if right:
+            yield mode, sorted(right, key=lambda line: int(line["members"]))
+
+
+def _curve(axes: Axes, mode: str, x: list[int], middle: list[float], low: list[float], high: list[float]) -> None:
+    color, marker = COLORS[mode], MARKERS[list(COLORS).index(mode)]
+    width = 2.2 if mode == "ours" else 1.2
+    axes.plot(x, middle, label=NAMES[mode], linewidth=width, color=color, marker=marker, markersize=4)
+    axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
