@@ -16,7 +16,8 @@ PACKAGE = "hfta_nb"
 FACE = "hfta_nb"
 """The public face: what `hfta_nb/__init__.py` exports."""
 
-_RECIPE = {"errors", "accumulators", "events", "grid", "data", "augment", "losses", "metrics", "frechet", "phases"}
+_RECIPE = {"errors", "accumulators", "events", "grid", "data", "augment", "losses", "metrics", "frechet"}
+_RECIPE |= {"phases", "training_axes"}
 _TRAINING = {*_RECIPE, "family", "array", "optim", "step", "plan"}
 _HEADLESS = {*_TRAINING, "families", "search", "store", "telemetry", "train", "fleet", "history", "colors"}
 
@@ -38,6 +39,7 @@ TABLE: dict[str, set[str]] = {
     "accumulators": {"errors"},
     "metrics": {"errors", "accumulators", "array", "losses", "frechet"},
     "phases": {"errors", "grid", "losses"},
+    "training_axes": {"errors", "events", "grid"},
     "family": {*_RECIPE, "families"},
     "families": {*_RECIPE, "family"},
     "step": {"errors", "array", "optim", "losses", "metrics", "phases"},

@@ -7,10 +7,7 @@ and functions must say that they return one, or be among those of the packages a
 
 from __future__ import annotations
 
-import difflib
 import functools
-import importlib
-import importlib.util
 import inspect
 import types
 import typing
@@ -21,8 +18,10 @@ from typing import Any, Literal
 from torch import nn
 
 from hfta_nb.errors import FamilyError
-from hfta_nb.family import DEFAULT_DATA, FACTS, TRAINING_AXES, Family
+from hfta_nb.families.dotted import KNOWN_PACKAGES, find, package, unknown
+from hfta_nb.family import DEFAULT_DATA, FACTS, Family
 from hfta_nb.grid import AxisSpec
+from hfta_nb.training_axes import TRAINING_AXES
 
 FACT_NAMES: dict[str, str] = {
     **{name: name for name in FACTS if name != "context"},
@@ -40,11 +39,6 @@ WITHOUT: dict[str, Any] = {
 somebody trained."""
 
 NO_AXES = frozenset({*WITHOUT, "device", "dtype", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path"})
-
-KNOWN_PACKAGES = frozenset({"torchvision", "timm"})
-"""Packages whose functions build modules whether or not they say so."""
-
-OFFERED = frozenset({*KNOWN_PACKAGES, "transformers"})
 
 HEADS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ForMaskedLM": ("masked_language_model", ("english_masked", "english_words_masked")),
@@ -129,7 +123,7 @@ def recipe_of(path: str) -> Recipe:
     top, _, rest = path.partition(".")
     if top == "timm" and "." not in rest:
         return _of_timm(path, rest)
-    found = _find(path)
+    found = find(path)
     if isinstance(found, type) and issubclass(found, nn.Module):
         config = getattr(found, "config_class", None)
         if top == "transformers" or (config is not None and hasattr(config, "attribute_map")):
@@ -180,10 +174,10 @@ def _of_callable(path: str, make: Callable[..., Any]) -> Recipe:
 
 
 def _of_timm(path: str, name: str) -> Recipe:
-    timm = _package("timm", path)
+    timm = package("timm", path)
     if not timm.is_model(name):
         known = timm.list_models()
-        raise _unknown(path, "no such model of timm", [f"timm.{n}" for n in known])
+        raise unknown(path, "no such model of timm", [f"timm.{n}" for n in known])
     entry = timm.model_entrypoint(name)
     hidden = _Parameters(path, entry)
     made = _returned(entry)
@@ -343,71 +337,6 @@ def _first_line(of: Any) -> str:
     return lines[0].strip() if lines else ""
 
 
-# Names.
-
-
-def _package(name: str, path: str) -> Any:
-    """A module by name.
-
-    Raises:
-        FamilyError: it is not installed, or fails to import.
-    """
-    top = name.partition(".")[0]
-    if importlib.util.find_spec(top) is None:
-        remedy = f"pip install {top}" if top in OFFERED else "check the spelling"
-        raise FamilyError(f"{top} is not installed", where=path, remedy=remedy)
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        raise _broken(name, path, error) from error
-
-
-def _broken(name: str, path: str, error: BaseException) -> FamilyError:
-    first = error
-    while first.__cause__ is not None:
-        first = first.__cause__
-    what = f"{name} can't be imported ({type(first).__name__}: {first})"
-    return FamilyError(what, where=path, remedy=f"see whether Python can import it: import {name.partition('.')[0]}")
-
-
-def _find(path: str) -> Any:
-    """What a dotted name stands for: a module as long as there is one, then attributes."""
-    parts = path.split(".")
-    if not all(part.isidentifier() for part in parts) or parts[0] == "__main__":
-        raise FamilyError("not the name of a constructor", where="family", got=path, accepted="package.module.name")
-    found = _package(parts[0], path)
-    for i, part in enumerate(parts[1:], 1):
-        name = ".".join(parts[: i + 1])
-        # An attribute goes first: many packages have a function of the same name as the module it is from.
-        inner = _attribute(found, part, name, path)
-        if inner is None and isinstance(found, types.ModuleType) and _is_module(name):
-            inner = _package(name, path)
-        if inner is None:
-            raise _unknown(path, f"{'.'.join(parts[:i])} has no {part}", _constructors(found, ".".join(parts[:i])))
-        found = inner
-    return found
-
-
-def _attribute(found: Any, part: str, name: str, path: str) -> Any:
-    """None where there is none. Some packages import what is asked of them only then."""
-    try:
-        return getattr(found, part, None)
-    except Exception as error:
-        raise _broken(name, path, error) from error
-
-
-def _is_module(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError, AttributeError):
-        return False
-
-
-def _constructors(found: Any, prefix: str) -> list[str]:
-    names = [n for n in dir(found) if not n.startswith("_")]
-    return [f"{prefix}.{n}" for n in names]
-
-
 def _examples(found: Any) -> str:
     if not isinstance(found, types.ModuleType):
         return ""
@@ -420,8 +349,3 @@ def _builds(value: Any) -> bool:
     if isinstance(value, type):
         return issubclass(value, nn.Module)
     return inspect.isfunction(value) and _returned(value) is not None
-
-
-def _unknown(path: str, what: str, known: Sequence[str]) -> FamilyError:
-    close = difflib.get_close_matches(path, known, 3)
-    return FamilyError(what, where=path, remedy=f"did you mean {' or '.join(close)}?" if close else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from contract.zoo.packages import package
 from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb import losses
 from hfta_nb.errors import FamilyError, GridError
+from tests.contract.zoo.packages import package
 
 OWN = '''
 from collections import OrderedDict
@@ -218,9 +219,8 @@ def test_models_of_timm_and_transformers_that_are_not_there() -> None:
 
 
 def test_without_a_package_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hfta_nb.families import constructors
 
-    monkeypatch.setattr(constructors.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(FamilyError, match="timm is not installed; pip install timm"):
         hfta.family("timm.resnet99")
 

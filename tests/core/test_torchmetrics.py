@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from contract.zoo.packages import package
 from torch import Tensor, nn
 
 import hfta_nb as hfta
@@ -16,6 +15,7 @@ from hfta_nb import events as ev
 from hfta_nb.accumulators import OfFunction, of_torchmetrics
 from hfta_nb.errors import FamilyError, MemberError
 from hfta_nb.metrics import checked
+from tests.contract.zoo.packages import package
 
 
 @pytest.fixture(scope="module")
