@@ -19,6 +19,7 @@ from hfta_nb.array.across.runtime import Across
 from hfta_nb.array.arena import Arena, arenas_of
 from hfta_nb.array.attempt import attempt, gradient_probe, result_probe
 from hfta_nb.array.blocks import Blocks
+from hfta_nb.array.capture.steps import CapturedSteps
 from hfta_nb.array.engine import Call, Engine, Inputs, concatenate
 from hfta_nb.array.fallback import Settings, attention_handlers, one_by_one, snapshot
 from hfta_nb.array.generators import MemberGenerators
@@ -68,6 +69,7 @@ class FusedArray(nn.Module):
         self.settings = Settings(len(generators))
         self._proven: set[tuple[str, bool, bool]] = set()
         self._blocks = Blocks(self)
+        self._steps = CapturedSteps(self)
         object.__setattr__(self, "_pending", list(pending))
         self._take(skeleton, parameters, buffers, blueprint)
 
@@ -118,6 +120,17 @@ class FusedArray(nn.Module):
     @fast_rng.setter
     def fast_rng(self, on: bool) -> None:
         self.settings.fast_rng = self.engine.fast_rng = on
+
+    @property
+    def capture(self) -> bool:
+        """Whether `backward` may record a step and replay it, where that is sure to be the same; `explain` tells."""
+        return self._steps.on
+
+    @capture.setter
+    def capture(self, on: bool) -> None:
+        if not isinstance(on, bool):
+            raise FusionError("neither on nor off", where="capture", got=on, accepted="True or False")
+        self._steps.on = on
 
     @property
     def notes(self) -> list[str]:
@@ -195,14 +208,20 @@ class FusedArray(nn.Module):
             raise FusionError(
                 "not one factor per member", where="scale", got=list(scale.shape), accepted=f"[{len(self)}]"
             )
-        inputs = Inputs.of((x, target_of(loss_fn, y)), len(self))
+        given = x, target_of(loss_fn, y)
+        inputs = Inputs.of(given, len(self))
+        seen = self._steps.find(loss_fn, given, inputs, has_aux, scale)
+        replayed = None if seen is None else self._steps.replay(seen, inputs, scale)
+        if replayed is not None:
+            return replayed if has_aux else replayed[0]
         call = self._loss_call(loss_fn, inputs, has_aux)
 
         def run(inputs: Inputs) -> Any:
             gradients = Gradients(self, inputs, scale=scale)
             return gradients, gradients.of(call, self._blocks.leaves())
 
-        gradients, (losses, aux) = attempt(self, "backward", inputs, run, gradient_probe(self, call, scale))
+        recorded = None if seen is None else self._steps.recorder(seen, loss_fn, call, scale)
+        gradients, (losses, aux) = attempt(self, "backward", inputs, recorded or run, gradient_probe(self, call, scale))
         gradients.deliver()
         return (losses, aux) if has_aux else losses
 
@@ -296,6 +315,7 @@ class FusedArray(nn.Module):
             rows.append(("the whole array", f"{count} architectures, {self.waste():.0%} of the parameters are padding"))
         if self.block_size < len(self):
             rows.append(("the whole array", f"in blocks of {self.block_size} of {len(self)} members"))
+        rows += [("backward", note) for note in self._steps.notes()]
         how = "each architecture by itself" if self.settings.unlike else "one member at a time, as vmap can't run it"
         for path, reason in self.settings.paths.items():
             rows.append((f"submodule {path}", f"{how}: {reason}"))
@@ -380,6 +400,7 @@ class FusedArray(nn.Module):
         self._slots.replace({s.name: a.view(s.name).data for a in self.buffer_arenas for s in a.spans})
         self._slots.find()
         self._blocks.clear()
+        self._steps.clear()
         self.padding = Padding(self)
         self._install()
 
