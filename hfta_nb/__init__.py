@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hfta_nb.family import Family, families, family
     from hfta_nb.grid import Grid, integers, linspace, logspace, seeds
     from hfta_nb.metrics import Metric
+    from hfta_nb.phases import Phase
     from hfta_nb.study import Result, Study
 
 _WHERE = {
@@ -33,6 +34,7 @@ _WHERE = {
     "Data": "hfta_nb.data",
     "HftaError": "hfta_nb.errors",
     "Metric": "hfta_nb.metrics",
+    "Phase": "hfta_nb.phases",
 }
 _MODULES = ("data", "losses", "optim")
 
@@ -44,6 +46,7 @@ __all__ = [
     "Grid",
     "HftaError",
     "Metric",
+    "Phase",
     "Result",
     "Study",
     "data",

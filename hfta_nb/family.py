@@ -7,16 +7,17 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, overload
 
 from torch import nn
 
-from hfta_nb import losses, metrics
-from hfta_nb.data import Data
-from hfta_nb.errors import FamilyError
+from hfta_nb import augment, losses, metrics, phases
+from hfta_nb.data import AnyData
+from hfta_nb.errors import FamilyError, GridError
 from hfta_nb.grid import AxisSpec
 from hfta_nb.metrics import Metric
+from hfta_nb.phases import Phase
 
 FACTS = (
     *("in_features", "out_features", "num_classes", "in_channels", "image_size"),
@@ -70,6 +71,9 @@ class Family:
         loss: from one member's output and the target to a scalar; None for the task's usual one.
         metrics: by name; None for the task's usual ones.
         help: one line.
+        phases: of a training step, where the module holds several networks; see `Phase`.
+        defaults: of training axes, where the family has its own.
+        monitor: the metric that decides which epoch is best, unless a study names another; None for the usual one.
     """
 
     name: str
@@ -80,11 +84,59 @@ class Family:
     loss: losses.Loss | None = None
     metrics: dict[str, Metric] | None = field(default=None, hash=False)
     help: str = ""
+    phases: tuple[Phase, ...] = ()
+    defaults: dict[str, Any] = field(default_factory=dict, hash=False)
+    monitor: str | None = None
+
+    @property
+    def training(self) -> dict[str, AxisSpec]:
+        """The training axes with the family's own defaults, and after them those that its phases have of their own."""
+        common = {
+            name: replace(spec, default=self.defaults[name]) if name in self.defaults else spec
+            for name, spec in TRAINING_AXES.items()
+        }
+        return common | phases.own_axes(self.phases, TRAINING_AXES)
 
     @property
     def specs(self) -> dict[str, AxisSpec]:
-        """All axes that a grid may have: lr first, then the family's own, then the rest of training's."""
-        return {"lr": TRAINING_AXES["lr"], **self.axes, **TRAINING_AXES}
+        """All axes that a grid may have: lr first, then the family's own, the rest of training's, and those of
+        augmentation that suit one of its data sets."""
+        return self._specs(augment.axes_of(self.data))
+
+    @property
+    def augmentation(self) -> dict[str, dict[str, AxisSpec]]:
+        """The axes of augmentation among `specs`, by kind of data."""
+        found = {
+            kind: {n: a for n, a in axes.items() if n in self.specs and n not in self.axes}
+            for kind, axes in augment.BY_KIND.items()
+        }
+        return {kind: axes for kind, axes in found.items() if axes}
+
+    def specs_for(self, data: AnyData | str) -> dict[str, AxisSpec]:
+        """All axes that a grid may have on this data set, of which the name is enough where it is a known one."""
+        return self._specs(augment.axes_for(data))
+
+    def no_axis(self, name: str, data: AnyData | str) -> GridError:
+        """The error for an axis that `specs_for` lacks."""
+        specs, where = self.specs_for(data), f"grid of {self.name}"
+        if name in augment.AXES:
+            what, suits = augment.why_not(name, data), [n for n in specs if n in augment.AXES]
+            return GridError(what, where=where, got=name, accepted=", ".join(suits), remedy="take the axis out")
+        close = difflib.get_close_matches(name, specs, 1)
+        remedy = f"did you mean {close[0]}?" if close else "check the spelling"
+        return GridError("unknown axis", where=where, got=name, accepted=", ".join(specs), remedy=remedy)
+
+    def _specs(self, augmentation: Mapping[str, AxisSpec]) -> dict[str, AxisSpec]:
+        # A parameter of the build function that has the name of an augmentation is an axis of the model.
+        more = {name: spec for name, spec in augmentation.items() if name not in self.axes}
+        training = self.training
+        return {"lr": training["lr"], **self.axes, **training, **more}
+
+    @property
+    def used_by(self) -> dict[str, tuple[str, frozenset[str]]]:
+        """Axes that do nothing unless another axis has one of these values."""
+        own = {f"{p.name}_{name}": USED_BY[name] for p in self.phases for name in phases.OWN_AXES if name in USED_BY}
+        return USED_BY | own
 
     def build(self, **axes: Any) -> nn.Module:
         """The plain module of these values; axes not given have their defaults.
@@ -109,15 +161,28 @@ class Family:
             )
         return module
 
-    def arguments(self, config: Mapping[str, Any], data: Data) -> dict[str, Any]:
+    def arguments(self, config: Mapping[str, Any], data: AnyData) -> dict[str, Any]:
         """What `build` is to be called with for a variant's values on this data."""
         known = {k: data.facts[k] for k in self.facts if k in data.facts}
         return known | {k: v for k, v in config.items() if k in self.axes}
 
-    def loss_for(self, data: Data) -> losses.Loss:
+    def loss_for(self, data: AnyData) -> losses.Loss:
         return self.loss or losses.for_task(data.task)
 
-    def metrics_for(self, data: Data) -> dict[str, Metric]:
+    def objective_for(self, data: AnyData) -> losses.Loss | tuple[Phase, ...]:
+        """What a training step minimises: its phases, or the loss."""
+        return self.phases or self.loss_for(data)
+
+    def scores_for(self, data: AnyData) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What an epoch is told by, in training and in validation: the losses, then the metrics.
+
+        Where a step has phases there are no metrics in training, which would take a call of their own.
+        """
+        names = ("loss", *(p.score for p in self.phases))
+        measured = tuple(self.metrics_for(data))
+        return (names if self.phases else names + measured), names + measured
+
+    def metrics_for(self, data: AnyData) -> dict[str, Metric]:
         return metrics.BY_TASK.get(data.task, {}) if self.metrics is None else self.metrics
 
     def _required(self) -> list[str]:
@@ -133,11 +198,19 @@ def from_function(
     loss: losses.Loss | None = None,
     metrics: Mapping[str, Any] | None = None,
     help: str | None = None,
+    phases: Sequence[Phase] = (),
+    defaults: Mapping[str, Any] | None = None,
+    monitor: str | None = None,
 ) -> Family:
     """A family from a build function; its parameters are the axes, their annotations the types.
 
+    Args:
+        function: gives a plain module.
+        name, data, loss, metrics, help, phases, defaults, monitor: of the family; see `Family`. The function's name and
+            the first line of its docstring serve where there is none.
+
     Raises:
-        FamilyError: a parameter can't be an axis.
+        FamilyError: a parameter can't be an axis, or what is given beside it can't be used.
     """
     title = str(name or getattr(function, "__name__", ""))
     if not callable(function) or not title.isidentifier():
@@ -150,12 +223,46 @@ def from_function(
             axes[parameter.name] = _axis(title, parameter)
     text = help if help is not None else inspect.getdoc(function) or ""
     suits = (data,) if isinstance(data, str) else tuple(data)
-    checked = None if metrics is None else _checked(metrics)
-    return Family(title, function, axes, tuple(facts), suits, loss, checked, text.split("\n")[0])
+    measured = None if metrics is None else _checked_metrics(metrics)
+    made = Family(title, function, axes, tuple(facts), suits, loss, measured, text.split("\n")[0])
+    steps = _checked_phases(made, phases)
+    made = replace(made, phases=steps, defaults=_checked_defaults(title, defaults or {}), monitor=monitor)
+    return made
 
 
-def _checked(given: Mapping[str, Any]) -> dict[str, Metric]:
+def _checked_metrics(given: Mapping[str, Any]) -> dict[str, Metric]:
     return metrics.checked(given)
+
+
+def _checked_phases(recipe: Family, given: Sequence[Any]) -> tuple[Phase, ...]:
+    found = phases.checked(given, recipe.name)
+    if found and recipe.loss is not None:
+        raise FamilyError("has a loss and phases", where=recipe.name, remedy="each phase has a loss of its own")
+    for name in phases.own_axes(found, TRAINING_AXES):
+        if name in recipe.axes:
+            raise FamilyError(
+                "is the name of a training axis", where=f"{recipe.name}({name})", remedy="rename the parameter"
+            )
+    for phase in found:
+        if phase.score in (recipe.metrics or {}):
+            raise FamilyError("a metric has the name of a phase's loss", where=recipe.name, got=phase.score)
+    return found
+
+
+def _checked_defaults(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    found = {}
+    for axis, value in given.items():
+        if axis not in TRAINING_AXES:
+            raise FamilyError(
+                "not a training axis", where=f"{name}, defaults", got=axis, accepted=", ".join(TRAINING_AXES)
+            )
+        try:
+            found[axis] = TRAINING_AXES[axis].check(value)
+        except GridError as error:
+            raise FamilyError(
+                error.what, where=f"{name}, default of {axis}", got=value, accepted=error.accepted
+            ) from error
+    return found
 
 
 def _axis(family: str, parameter: inspect.Parameter) -> AxisSpec:
@@ -226,7 +333,8 @@ def family(given: Any = None, /, **options: Any) -> Any:
 
     Args:
         given: a name, or the function to make a family of.
-        options: `name`, `data`, `loss`, `metrics`, `help` of the new family (see `from_function`).
+        options: `name`, `data`, `loss`, `metrics`, `help`, `phases`, `defaults`, `monitor` of the new family (see
+            `from_function`).
 
     Returns:
         The `Family`; with options only, a decorator.

@@ -31,7 +31,7 @@ def classes_last(output: Tensor, target: Tensor) -> Tensor:
 
 
 def _classes(output: Any, target: Tensor) -> Tensor:
-    """Cross entropy, torch's own: ``[N, classes, ...]``."""
+    """Cross entropy, torch's own: ``[N, classes, ...]``; the target may be shares of classes of the same shape."""
     return F.cross_entropy(prediction(output), target)
 
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from hfta_nb import frechet
 from hfta_nb.errors import FamilyError
 from hfta_nb.losses import IGNORED, classes_last, prediction
 
@@ -111,10 +112,11 @@ def _auroc(sums: Float[Tensor, "2 bins"]) -> Float[Tensor, ""]:
 
 
 def _seen(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
-    """Of a model's prediction, classes in the last axis."""
+    """Of a model's prediction, classes in the last axis; of targets that are shares of classes the largest counts."""
 
     def see(output: Any, target: Tensor) -> Tensor:
-        return function(classes_last(prediction(output), target), target)
+        classes = target.argmax(-1) if target.is_floating_point() else target
+        return function(classes_last(prediction(output), classes), classes)
 
     return see
 
@@ -141,6 +143,10 @@ auroc = Metric(_ranks, finish=_auroc)
 """Area under the ROC curve; output is a logit ``[N]``, target 0 or 1. Logits in one of 4096 bins count as equal; NaN
 without positives or negatives."""
 
+frechet_distance = Metric(frechet.generated_and_real, maximize=False, finish=frechet.between)
+"""Fréchet distance between generated and real images, of an output ``(generated, real)``; images in [-1, 1]. The
+features are those of a fixed random network (`hfta_nb.frechet`): values do not compare with published FIDs."""
+
 BY_TASK: dict[str, dict[str, Metric]] = {
     "classification": {"accuracy": accuracy},
     "regression": {"mae": mae},
@@ -148,6 +154,7 @@ BY_TASK: dict[str, dict[str, Metric]] = {
     "language_model": {"perplexity": perplexity, "accuracy": token_accuracy},
     "masked_language_model": {"perplexity": perplexity, "accuracy": token_accuracy},
     "click": {"auroc": auroc},
+    "generation": {"distance": frechet_distance},
 }
 
 

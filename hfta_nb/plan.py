@@ -10,13 +10,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from hfta_nb import augment
 from hfta_nb.array import Blueprint, blueprint, difference, has_lazy, take_shapes
 from hfta_nb.array.gradients import call_module
-from hfta_nb.data import Data, Samples, take, tree_map
+from hfta_nb.data import AnyData, Samples, Stream, tree_map
 from hfta_nb.errors import FamilyError, FusionError, GridError, HftaError
 from hfta_nb.events import GroupRecord
-from hfta_nb.family import TRAINING_AXES, USED_BY, Family
+from hfta_nb.family import Family
 from hfta_nb.grid import Grid, Variant, show
+from hfta_nb.phases import Phase, split
+from hfta_nb.step import call_all, in_phase
 
 SPLITTING = ("optimizer", "lr_scheduler", "batch_size")
 """Training axes whose values can't differ within an array."""
@@ -83,7 +86,7 @@ class Group:
 def make_plan(
     family: Family,
     grid: Grid,
-    data: Data,
+    data: AnyData,
     fixed: Mapping[str, Any],
     *,
     serial: bool = False,
@@ -105,14 +108,16 @@ def make_plan(
         GridError: an axis is unknown, a value is not accepted, or an axis would change nothing.
         FamilyError: the family can't build a variant.
     """
-    specs = family.specs
-    checked_fixed = {k: _check(specs, family, k, v) for k, v in fixed.items()}
+    specs = family.specs_for(data)
+    checked_fixed = {k: _check(specs, family, data, k, v) for k, v in fixed.items()}
     variants = [
-        Variant(v.id, {k: _check(specs, family, k, x) for k, x in v.config.items()}, v.seed) for v in grid.variants()
+        Variant(v.id, {k: _check(specs, family, data, k, x) for k, x in v.config.items()}, v.seed)
+        for v in grid.variants()
     ]
     if "seed" in checked_fixed and "seed" not in grid.axes:
         variants = [Variant(v.id, v.config, int(checked_fixed["seed"])) for v in variants]
     _check_used(family, grid, checked_fixed)
+    _check_stream(grid, checked_fixed, data)
     builder = _Builder(family, data)
     found: list[_Draft] = []
     for variant in variants:
@@ -123,6 +128,8 @@ def make_plan(
             found.append(draft)
         else:
             home.join(draft, across)
+    settings = [augment.Setting.of(row) for draft in found for row in draft.rows]
+    augment.check(settings, data, [name for name in specs if len(grid.axes.get(name, ())) > 1])
     return [draft.group(i, data, serial) for i, draft in enumerate(found)]
 
 
@@ -134,15 +141,26 @@ class _Draft:
     rows: list[dict[str, Any]]
     arguments: list[dict[str, Any]]
     modules: list[nn.Module]
+    own_scores: bool
+    phases: tuple[Phase, ...] = ()
     reason: str = ""
     fit: Blueprint | None = None
 
     @classmethod
-    def of(cls, variant: Variant, family: Family, data: Data, fixed: Mapping[str, Any], builder: _Builder) -> _Draft:
+    def of(cls, variant: Variant, family: Family, data: AnyData, fixed: Mapping[str, Any], builder: _Builder) -> _Draft:
         values = {**fixed, **variant.config}
-        row = {k: values.get(k, spec.default) for k, spec in TRAINING_AXES.items()}
+        row = {k: values.get(k, spec.default) for k, spec in family.training.items()}
+        row["batch_size"] = data.batch_size or row["batch_size"]
+        row |= {k: values[k] for k in augment.AXES if k in values and k not in family.axes}
         arguments = family.arguments(values, data)
-        return cls([variant], [row], [arguments], [builder.build(variant, arguments)])
+        own_scores = family.loss is not None or family.metrics is not None or bool(family.phases)
+        modules = [builder.build(variant, arguments)]
+        return cls([variant], [row], [arguments], modules, own_scores, family.phases)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether its targets are shares of classes."""
+        return augment.Setting.of(self.rows[0]).mixes
 
     def apart(self, other: _Draft, across: float | str) -> str | None:
         """What keeps the other out of this group."""
@@ -150,6 +168,10 @@ class _Draft:
             mine, theirs = self.rows[0][name], other.rows[0][name]
             if mine != theirs:
                 return f"{name}: {show(mine)} and {show(theirs)}"
+        if self.own_scores and self.mixes != other.mixes:
+            return (
+                "mixup, cutmix: shares of classes where they are on, class numbers elsewhere, for an own loss or metric"
+            )
         try:
             found, fit = self._fit(other.modules[0], across)
         except FusionError as error:
@@ -180,10 +202,10 @@ class _Draft:
         self.arguments += other.arguments
         self.modules += other.modules
 
-    def group(self, index: int, data: Data, serial: bool) -> Group:
+    def group(self, index: int, data: AnyData, serial: bool) -> Group:
         row, fit = self.rows[0], self.fit
         largest = max(self.modules, key=_count)
-        memory = _memory(largest, data, row["batch_size"], _OPTIMIZER_STATES[row["optimizer"]])
+        memory = _memory(largest, data, row["batch_size"], _OPTIMIZER_STATES[row["optimizer"]], self.phases)
         return Group(
             index,
             tuple(self.variants),
@@ -211,7 +233,7 @@ def _count(module: nn.Module) -> int:
 class _Builder:
     """Modules without memory, to look at; one per set of arguments."""
 
-    def __init__(self, family: Family, data: Data) -> None:
+    def __init__(self, family: Family, data: AnyData) -> None:
         self.family, self.data = family, data
         self._built: dict[str, nn.Module] = {}
 
@@ -219,6 +241,8 @@ class _Builder:
         key = repr(sorted(arguments.items()))
         if key not in self._built:
             self._built[key] = self._new(variant, arguments)
+            if self.family.phases:
+                split(self.family.phases, self._built[key], f"{self.family.name}, {variant.label}")
         return self._built[key]
 
     def _new(self, variant: Variant, arguments: dict[str, Any]) -> nn.Module:
@@ -240,9 +264,9 @@ class _Builder:
     def _shaped(self, module: nn.Module) -> nn.Module:
         """The module, with shapes from a sample where its own wait for one."""
         if has_lazy(module):
-            device = next(module.parameters()).device
-            sample = tree_map(lambda t: t.to(device), take(self.data.x, slice(2)))
-            take_shapes(module, lambda m: call_module(m, sample))
+            like = next(module.parameters())
+            sample = self.data.sample(2, like.device, like.dtype)
+            take_shapes(module, lambda m: call_all(m, sample, self.family.phases))
         return module
 
 
@@ -256,25 +280,20 @@ def _why(found: Sequence[_Draft], draft: _Draft, across: float | str) -> str:
     return f"not with array {index}: {found[index].apart(draft, across)}"
 
 
-def _check(specs: Mapping[str, Any], family: Family, name: str, value: Any) -> Any:
+def _check(specs: Mapping[str, Any], family: Family, data: AnyData, name: str, value: Any) -> Any:
     if name not in specs:
-        raise GridError(
-            "unknown axis",
-            where=f"grid of {family.name}",
-            got=name,
-            accepted=", ".join(specs),
-            remedy="check the spelling",
-        )
+        raise family.no_axis(name, data)
     spec = specs[name]
     return value if value is None and spec.default is None else spec.check(value)
 
 
 def _check_used(family: Family, grid: Grid, fixed: Mapping[str, Any]) -> None:
+    used_by = family.used_by
     for name in grid.axes:
-        if name not in USED_BY or len(grid.axes[name]) == 1:
+        if name not in used_by or len(grid.axes[name]) == 1:
             continue
-        other, values = USED_BY[name]
-        present = set(grid.axes.get(other, ())) or {fixed.get(other, TRAINING_AXES[other].default)}
+        other, values = used_by[name]
+        present = set(grid.axes.get(other, ())) or {fixed.get(other, family.training[other].default)}
         if not present & values:
             wanted = " or ".join(sorted(values))
             raise GridError(
@@ -284,14 +303,31 @@ def _check_used(family: Family, grid: Grid, fixed: Mapping[str, Any]) -> None:
             )
 
 
-def _memory(module: nn.Module, data: Data, batch_size: int, states: int) -> int:
+def _check_stream(grid: Grid, fixed: Mapping[str, Any], data: AnyData) -> None:
+    """A stream gives every member the same batches, and a loader's or a function's are as large as they come."""
+    if not isinstance(data, Stream):
+        return
+    if len(grid.axes.get("data_seed", ())) > 1:
+        remedy = "keep the data in memory (hfta_nb.data.from_dataset), or sweep seed instead"
+        raise GridError(f"{data.name} is a stream, whose batches all members share", where="data_seed", remedy=remedy)
+    if not data.takes_batch_size and ("batch_size" in grid.axes or "batch_size" in fixed):
+        raise GridError(
+            f"{data.name} has batches of its own size",
+            where="batch_size",
+            remedy="leave it out and let the loader or function decide, or give the Dataset itself",
+        )
+
+
+def _memory(module: nn.Module, data: AnyData, batch_size: int, states: int, phases: Sequence[Phase]) -> int:
     """Estimate of the bytes one member needs: values, gradients, optimizer state, best values, activations."""
     values = sum(p.numel() * p.element_size() for p in module.parameters())
     buffers = sum(b.numel() * b.element_size() for b in module.buffers())
-    return values * (3 + states) + 2 * buffers + _activations(module, data, batch_size)
+    return (
+        values * (3 + states) + 2 * buffers + max(_activations(module, data, batch_size, p) for p in phases or (None,))
+    )
 
 
-def _activations(module: nn.Module, data: Data, batch_size: int) -> int:
+def _activations(module: nn.Module, data: AnyData, batch_size: int, phase: Phase | None) -> int:
     """Bytes that autograd keeps for the backward pass, counted on a forward without memory; 0 if that can't run."""
     kept: dict[int, int] = {}
     own = {id(p) for p in module.parameters()}
@@ -305,9 +341,11 @@ def _activations(module: nn.Module, data: Data, batch_size: int) -> int:
     alive: list[torch.Tensor] = []
     try:
         spare = module.to("meta") if all(p.is_meta for p in module.parameters()) else _meta_copy(module)
-        x: Samples = tree_map(lambda t: torch.empty((batch_size, *t.shape[1:]), dtype=t.dtype, device="meta"), data.x)
+        x: Samples = tree_map(
+            lambda t: torch.empty((batch_size, *t.shape[1:]), dtype=t.dtype, device="meta"), data.sample(2)
+        )
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), torch.random.fork_rng(devices=[]):
-            call_module(spare, x)
+            call_module(spare, in_phase(x, phase))
     except Exception:  # an estimate is not worth an error: a model may read values, which meta has none of
         return 0
     return sum(kept.values())

@@ -16,7 +16,7 @@ PACKAGE = "hfta_nb"
 FACE = "hfta_nb"
 """The public face: what `hfta_nb/__init__.py` exports."""
 
-_RECIPE = {"errors", "events", "grid", "data", "losses", "metrics"}
+_RECIPE = {"errors", "events", "grid", "data", "augment", "losses", "metrics", "frechet", "phases"}
 _TRAINING = {*_RECIPE, "family", "array", "optim", "step", "plan"}
 _HEADLESS = {*_TRAINING, "families", "search", "store", "telemetry", "train", "fleet", "history", "colors"}
 
@@ -30,14 +30,17 @@ TABLE: dict[str, set[str]] = {
     "telemetry": {"errors", "events"},
     "colors": {"errors", "events", "grid", "history"},
     "data": {"errors"},
+    "augment": {"errors", "grid", "data"},
     "array": {"errors"},
     "optim": {"errors", "array"},
     "losses": {"errors", "array"},
-    "metrics": {"errors", "array", "losses"},
+    "frechet": set(),
+    "metrics": {"errors", "array", "losses", "frechet"},
+    "phases": {"errors", "grid", "losses"},
     "family": {*_RECIPE, "families"},
     "families": {*_RECIPE, "family"},
-    "step": {"errors", "array", "optim", "losses", "metrics"},
-    "plan": {"errors", "events", "grid", "data", "family", "array", "step"},
+    "step": {"errors", "array", "optim", "losses", "metrics", "phases"},
+    "plan": {"errors", "events", "grid", "data", "augment", "family", "phases", "array", "step"},
     "train": {*_TRAINING},
     "fleet": {"errors", "events", "plan", "train", "data"},
     "study": {*_HEADLESS},
@@ -59,6 +62,7 @@ AT_TOP: dict[str, set[str]] = {
     "optuna": set(),
     "ray": set(),
     "sklearn": set(),
+    "scipy": set(),
     "matplotlib": {"figures"},
 }
 """Packages that are slow to import or optional: where each may be imported at the top of a module."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,8 @@ def attempt(array: FusedArray, what: str, inputs: Inputs, run: Callable[[Inputs]
     if array._pending:
         materialise(array, inputs)
     before = array.settings.copy()
-    key = (what, array.training, torch.is_grad_enabled())
+    # A word among the inputs says which way a call takes (a phase of training).
+    key = (what, array.training, torch.is_grad_enabled(), *(v for v in inputs.leaves if isinstance(v, str)))
     while True:
         restore = snapshot(array)
         array.engine.recording = key not in array._proven
@@ -73,11 +74,11 @@ def result_probe(array: FusedArray, call: Call) -> Probe:
     return probe
 
 
-def gradient_probe(array: FusedArray, call: Call, scale: Tensor | None) -> Probe:
+def gradient_probe(array: FusedArray, call: Call, scale: Tensor | None, only: Collection[str] | None = None) -> Probe:
     """For a call that differentiates."""
 
     def probe(inputs: Inputs, blocks: Sequence[Block]) -> Found:
-        gradients = Gradients(array, inputs, keep=False, watch=True, scale=scale)
+        gradients = Gradients(array, inputs, keep=False, watch=True, scale=scale, only=only)
         return gradients.of(call, blocks), gradients.found
 
     return probe

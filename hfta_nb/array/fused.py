@@ -6,7 +6,7 @@ Source: horizontal fusion of HFTA (Wang et al., MLSys 2021), by `torch.func` ins
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +19,7 @@ from hfta_nb.array.across.runtime import Across
 from hfta_nb.array.arena import Arena, arenas_of
 from hfta_nb.array.attempt import attempt, gradient_probe, result_probe
 from hfta_nb.array.blocks import Blocks
-from hfta_nb.array.capture.steps import CapturedSteps
+from hfta_nb.array.capture.steps import Asked, CapturedSteps
 from hfta_nb.array.engine import Call, Engine, Inputs, concatenate
 from hfta_nb.array.fallback import Settings, attention_handlers, one_by_one, snapshot
 from hfta_nb.array.generators import MemberGenerators
@@ -67,7 +67,7 @@ class FusedArray(nn.Module):
         self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()
         self.missing_grads: dict[str, list[int]] = {}
         self.settings = Settings(len(generators))
-        self._proven: set[tuple[str, bool, bool]] = set()
+        self._proven: set[tuple[Any, ...]] = set()
         self._blocks = Blocks(self)
         self._steps = CapturedSteps(self)
         object.__setattr__(self, "_pending", list(pending))
@@ -177,6 +177,7 @@ class FusedArray(nn.Module):
         *,
         has_aux: bool = False,
         scale: Tensor | None = None,
+        only: Collection[str] | None = None,
     ) -> Tensor | tuple[Tensor, Any]:
         """Forward, loss and backward, in blocks of `block_size` members; accumulates into `.grad`.
 
@@ -189,6 +190,7 @@ class FusedArray(nn.Module):
             y: the target, or any tree of tensors. Tensors in `x` and `y` may be `per_member`.
             has_aux: `loss_fn` returns ``(loss, aux)``.
             scale: ``[M]``; the gradients are those of ``scale[i] * loss[i]``, the losses returned are unscaled.
+            only: names of the parameters that get gradients; all without.
 
         Returns:
             The losses ``[M]``, detached; with `has_aux`, ``(losses, aux)`` with a leading M on aux's tensors.
@@ -210,18 +212,20 @@ class FusedArray(nn.Module):
             )
         given = x, target_of(loss_fn, y)
         inputs = Inputs.of(given, len(self))
-        seen = self._steps.find(loss_fn, given, inputs, has_aux, scale)
+        asked = Asked(loss_fn, given, has_aux, scale, only)
+        seen = self._steps.find(asked, inputs)
         replayed = None if seen is None else self._steps.replay(seen, inputs, scale)
         if replayed is not None:
             return replayed if has_aux else replayed[0]
         call = self._loss_call(loss_fn, inputs, has_aux)
 
         def run(inputs: Inputs) -> Any:
-            gradients = Gradients(self, inputs, scale=scale)
+            gradients = Gradients(self, inputs, scale=scale, only=only)
             return gradients, gradients.of(call, self._blocks.leaves())
 
-        recorded = None if seen is None else self._steps.recorder(seen, loss_fn, call, scale)
-        gradients, (losses, aux) = attempt(self, "backward", inputs, recorded or run, gradient_probe(self, call, scale))
+        recorded = None if seen is None else self._steps.recorder(seen, asked, call)
+        probe = gradient_probe(self, call, scale, only)
+        gradients, (losses, aux) = attempt(self, "backward", inputs, recorded or run, probe)
         gradients.deliver()
         return (losses, aux) if has_aux else losses
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,25 @@ if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
 
 
+class Arguments(NamedTuple):
+    """Inputs, and keywords beside them that are none of the data's.
+
+    Attributes:
+        given: as `call_module` takes it.
+        keywords: by name.
+    """
+
+    given: Any
+    keywords: Mapping[str, Any]
+
+
 def call_module(module: nn.Module, given: Any) -> Any:
-    """Call with a tuple of positional inputs, a dict of keyword inputs, or one input."""
+    """Call with a tuple of positional inputs, a dict of keyword inputs, one input, or `Arguments`."""
+    if isinstance(given, Arguments):
+        inputs, named = given
+        if isinstance(inputs, tuple):
+            return module(*inputs, **named)
+        return module(**inputs, **named) if isinstance(inputs, dict) else module(inputs, **named)
     if isinstance(given, tuple):
         return module(*given)
     return module(**given) if isinstance(given, dict) else module(given)
@@ -41,6 +58,7 @@ class Gradients:
         keep: False to compute them only (to see whether, or how fast, that works).
         watch: put what was computed only into `found`, by parameter and member.
         scale: ``[M]``, times which a member's loss is differentiated.
+        only: names of the parameters by which it is differentiated; None for all.
     """
 
     def __init__(
@@ -51,8 +69,10 @@ class Gradients:
         keep: bool = True,
         watch: bool = False,
         scale: Tensor | None = None,
+        only: Collection[str] | None = None,
     ) -> None:
         self.array, self.inputs, self.keep, self.watch, self.scale = array, inputs, keep, watch, scale
+        self.only = only
         self.parameters = dict(array.named_parameters())
         self.fresh = {name for name, p in self.parameters.items() if p.grad is None}
         self.received: dict[str, list[Block]] = {}
@@ -74,7 +94,7 @@ class Gradients:
         self.array.engine.usage.clear()
         for block in blocks:
             losses, aux = self.array.engine.run(block, call, self.inputs)
-            names = [name for name, p in block.parameters.items() if p.requires_grad]
+            names = [name for name, p in block.parameters.items() if p.requires_grad and self._wants(name)]
             wanted = [block.parameters[name] for name in names] + self.inputs.grad_leaves()
             if not wanted or not losses.requires_grad:
                 raise FusionError("the loss depends on nothing that requires a gradient", where="backward")
@@ -88,6 +108,9 @@ class Gradients:
                 self._note(block, names, grads)
             results.append((losses.detach(), tensor_map(Tensor.detach, aux)))
         return concatenate(results)  # type: ignore[no-any-return]
+
+    def _wants(self, name: str) -> bool:
+        return self.only is None or name in self.only
 
     def _note(self, block: Block, names: list[str], grads: Sequence[Tensor | None]) -> None:
         for name, grad in zip(names, grads[: len(names)], strict=True):

@@ -45,7 +45,7 @@ Exit code: 0; 1 when the run failed or a check found a difference; 2 for wrong i
 
 STUDY_OPTIONS = (
     *("family", "data", "grid", "set", "epochs", "batch_size", "lr", "optimizer", "lr_scheduler"),
-    *("patience", "monitor", "seed", "dtype", "device", "serial", "output"),
+    *("patience", "monitor", "seed", "dtype", "device", "serial", "output", "validate_every", "steps_per_epoch"),
 )
 """Options that define a study, and so can't be given where a saved one is resumed."""
 
@@ -134,12 +134,16 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
         "--set", metavar="AXIS=VALUE", action="append", help="one value for all variants; may be repeated"
     )
     study.add_argument("--epochs", metavar="N", type=_whole(1), help="how often the data is gone through (default: 20)")
+    steps = "an epoch is N optimizer steps, not a pass through the data"
+    study.add_argument("--steps-per-epoch", metavar="N", type=_whole(1), help=steps)
     study.add_argument("--batch-size", metavar="N", help="samples in a mini-batch (default: 64)")
     study.add_argument("--lr", metavar="X", help="learning rate of all variants")
     study.add_argument("--optimizer", metavar="NAME", help="optimizer of all variants (hfta-nb families lists them)")
     study.add_argument("--lr-scheduler", metavar="NAME", help="how lr changes over the epochs (likewise)")
-    patience = "stop a variant that has not improved for N epochs"
+    patience = "stop a variant that has not improved for N validations"
     study.add_argument("--patience", metavar="N", type=_whole(1), help=patience)
+    validate = "validate after every N-th epoch, and the last one (default: 1)"
+    study.add_argument("--validate-every", metavar="N", type=_whole(1), help=validate)
     study.add_argument("--monitor", metavar="METRIC", help="the metric that decides which epoch is best")
     study.add_argument("--seed", metavar="N", type=_whole(0), help="seed of the study (default: 0)")
     study.add_argument("--dtype", choices=("float32", "float64"), help="precision (default: float32)")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from hfta_nb.cli import tables
+
+if TYPE_CHECKING:
+    from hfta_nb.grid import AxisSpec
 
 
 def main(given: argparse.Namespace) -> int:
@@ -12,6 +16,10 @@ def main(given: argparse.Namespace) -> int:
     import hfta_nb
 
     known = [hfta_nb.family(name) for name in hfta_nb.families()]
-    training = {name: spec for name, spec in known[0].specs.items() if name not in known[0].axes}
-    tables.families(known, training, tables.console())
+    augmentation: dict[str, dict[str, AxisSpec]] = {}
+    for family in known:
+        for kind, axes in family.augmentation.items():
+            augmentation[kind] = {**augmentation.get(kind, {}), **axes}
+    plain = next(f for f in known if not f.phases and not f.defaults)
+    tables.families(known, plain.training, augmentation, tables.console())
     return 0

@@ -12,13 +12,14 @@ from hfta_nb.events import Json
 from hfta_nb.grid import parse_axis
 
 if TYPE_CHECKING:
-    from hfta_nb import Study
-    from hfta_nb.grid import AxisSpec
+    from hfta_nb import Family, Study
 
 SHORTCUTS = ("batch_size", "lr", "optimizer", "lr_scheduler")
 """Axes with an option of their own: ``--lr 1e-3`` is ``--set lr=1e-3``."""
 
-PASSED_ON = ("epochs", "patience", "monitor", "seed", "dtype", "device", "serial")
+PASSED_ON = (
+    *("epochs", "steps_per_epoch", "validate_every", "patience", "monitor", "seed", "dtype", "device", "serial"),
+)
 """Options that are arguments of `Study` as they stand."""
 
 
@@ -34,8 +35,9 @@ def new(given: argparse.Namespace) -> Study:
         known = ", ".join(hfta_nb.families())
         raise StudyError("no family given", where="--family", accepted=known, remedy="for example --family cnn")
     family = hfta_nb.family(given.family)
-    grid = _axes("--grid", given.grid or (), family.specs)
-    fixed = _fixed(given, family.specs)
+    data = given.data or family.data[0]
+    grid = _axes("--grid", given.grid or (), family, data)
+    fixed = _fixed(given, family, data)
     for name in fixed:
         if name in grid:
             raise GridError("is swept by --grid and fixed as well", where=name, remedy="leave one of the two out")
@@ -85,30 +87,22 @@ def check_writable(path: str | None) -> None:
         raise StoreError(f"can't be written ({error.strerror})", where=path) from error
 
 
-def _fixed(given: argparse.Namespace, specs: dict[str, AxisSpec]) -> dict[str, Json]:
+def _fixed(given: argparse.Namespace, family: Family, data: str) -> dict[str, Json]:
     shortcuts = [f"{name}={getattr(given, name)}" for name in SHORTCUTS if getattr(given, name) is not None]
-    axes = _axes("--set", [*(given.set or ()), *shortcuts], specs)
+    axes = _axes("--set", [*(given.set or ()), *shortcuts], family, data)
     for name, values in axes.items():
         if len(values) > 1:
             raise GridError("--set takes one value", where=name, got=values, remedy="sweep it with --grid")
     return {name: values[0] for name, values in axes.items()}
 
 
-def _axes(option: str, texts: Sequence[str], specs: dict[str, AxisSpec]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _axes(option: str, texts: Sequence[str], family: Family, data: str) -> dict[str, Any]:
+    specs, found = family.specs_for(data), dict[str, Any]()
     for text in texts:
         name, values = parse_axis(text, specs)
         if name not in specs:
-            raise _unknown(name, specs)
+            raise family.no_axis(name, data)
         if name in found:
             raise GridError("is given twice", where=name, remedy=f"put all its values into one {option}")
         found[name] = values
     return found
-
-
-def _unknown(name: str, specs: dict[str, AxisSpec]) -> GridError:
-    import difflib
-
-    close = difflib.get_close_matches(name, specs, 1)
-    remedy = f"did you mean {close[0]}?" if close else "see hfta-nb families"
-    return GridError("unknown axis", where="grid", got=name, accepted=", ".join(specs), remedy=remedy)

@@ -90,18 +90,33 @@ def _leaderboard(history: History, members: Sequence[Member], metrics: Sequence[
     return table
 
 
-def families(known: Sequence[Family], training: Mapping[str, AxisSpec], out: Console) -> None:
-    """Each family with the axes of its own, then those that all have."""
+def families(
+    known: Sequence[Family],
+    training: Mapping[str, AxisSpec],
+    augmentation: Mapping[str, Mapping[str, AxisSpec]],
+    out: Console,
+) -> None:
+    """Each family with the axes of its own, then those that all have, and those that a kind of data has."""
     for family in known:
         out.print(Text(show.clean(family.name), "bold"), end="")
         out.print(f"  {show.clean(family.help)}")
         default = " (the first is the default)" if len(family.data) > 1 else ""
         out.print(f"data: {show.clean(', '.join(family.data))}{default}")
         out.print(_axes(family.axes))
+        own = {name: spec for name, spec in family.training.items() if spec != training.get(name)}
+        if own:
+            out.print("of the axes of training it has as its own, or with defaults of its own")
+            out.print(_axes(own))
         out.print()
     out.print(Text("all families", "bold"), end="")
     out.print("  have the axes of training as well")
     out.print(_axes(training))
+    for kind, axes in augmentation.items():
+        out.print()
+        out.print(Text(f"data of {kind}", "bold"), end="")
+        names = ", ".join(f.name for f in known if kind in f.augmentation)
+        out.print(f"  augmented as these axes say, off by default ({show.clean(names)})")
+        out.print(_axes(axes))
 
 
 def _axes(specs: Mapping[str, AxisSpec]) -> Table:

@@ -1,19 +1,28 @@
-"""Data sets as tensors, and the order in which a run goes through them."""
+"""Data sets, whole or read while a run goes on, and the order in which a run goes through them."""
 
 from hfta_nb.data.catalogue import kinds, known, load, names, resolve
 from hfta_nb.data.order import SPLIT_SEED, order, orders
 from hfta_nb.data.own import from_tensors
-from hfta_nb.data.samples import Data, Samples, leaves, take, tree_map
+from hfta_nb.data.samples import Data, Samples, count, leaves, moved, take, tree_map
+from hfta_nb.data.sets import from_dataset
+from hfta_nb.data.streams import AnyData, Stream, from_batches, from_loader
 
 __all__ = [
     "SPLIT_SEED",
+    "AnyData",
     "Data",
     "Samples",
+    "Stream",
+    "count",
+    "from_batches",
+    "from_dataset",
+    "from_loader",
     "from_tensors",
     "kinds",
     "known",
     "leaves",
     "load",
+    "moved",
     "names",
     "order",
     "orders",

@@ -11,6 +11,8 @@ from hfta_nb.data import clicks, english, photographs, shapes, tables
 from hfta_nb.data.own import from_tensors
 from hfta_nb.data.readers import READERS, read
 from hfta_nb.data.samples import Data
+from hfta_nb.data.sets import from_dataset
+from hfta_nb.data.streams import Stream, is_map_style, is_streamed, stream
 from hfta_nb.errors import DataError
 
 BUILT_IN: dict[str, Callable[[], Data]] = {
@@ -20,6 +22,8 @@ BUILT_IN: dict[str, Callable[[], Data]] = {
     "wine": tables.wine,
     "iris": tables.iris,
     "photographs": photographs.photographs,
+    "photograph_patches": photographs.photograph_patches,
+    "digit_images": tables.digit_images,
     "shapes": shapes.shapes,
     "shape_parts": shapes.shape_parts,
     "english": english.english,
@@ -70,16 +74,29 @@ def load(name: str) -> Data:
     )
 
 
-def resolve(data: str | Data | tuple[Any, ...]) -> Data:
-    """A name, own data, or a tuple of tensors ``(x, y)`` or ``(x, y, x_validation, y_validation)``, as `Data`.
+def resolve(data: Any) -> Data | Stream:
+    """Data from what a person has.
+
+    Args:
+        data: a name; `Data` or a `Stream`; tensors ``(x, y)`` or ``(x, y, x_validation, y_validation)``; a `Dataset`;
+            or ``(training, validation)``, each a `Dataset`, a `DataLoader` or a function that gives batches (the
+            second may also be tensors ``(x, y)``).
 
     Raises:
-        DataError: it is none of these.
+        DataError: it is none of these, or can't be used.
     """
     if isinstance(data, str):
         return load(data)
-    if isinstance(data, Data):
+    if isinstance(data, Data | Stream):
         return data
+    pair = isinstance(data, tuple) and len(data) == 2 and is_streamed(data[0])
+    if pair or is_streamed(data):
+        training, validation = data if pair else (data, None)
+        if is_map_style(training) and (validation is None or is_map_style(validation)):
+            return from_dataset(training, validation)
+        return stream(training, validation, "own data", None, {})
     if isinstance(data, tuple) and len(data) in (2, 4):
         return from_tensors(*data)
-    raise DataError("not data", where="data", got=data, accepted=f"{', '.join(BUILT_IN)}, Data, or (x, y) tensors")
+    accepted = f"{', '.join(BUILT_IN)}, Data, tensors (x, y), a Dataset, or (training, validation)"
+    remedy = "give the function that makes the iterator, with validation" if hasattr(data, "__next__") else ""
+    raise DataError("not data", where="data", got=data, accepted=accepted, remedy=remedy)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hfta_nb.data.items import in_column, tensor_of
 from hfta_nb.data.order import SPLIT_SEED
 from hfta_nb.data.samples import Data, Samples, count, leaves, take
 from hfta_nb.errors import DataError
@@ -26,7 +27,8 @@ def from_tensors(
 
     Args:
         x, y: inputs ``[N, ...]`` and targets: whole numbers ``[N]`` for classes, else ``[N]`` or ``[N, outputs]``. A
-            tuple of tensors or arrays for several positional inputs of the model, a dict for inputs by name.
+            tuple of tensors or arrays for several positional inputs of the model, a dict for inputs by name. Images of
+            bytes (uint8 ``[N, C, H, W]``) are kept as they are, and between 0 and 1 when a model gets them.
         x_validation, y_validation: likewise; without, a part of the training samples is set aside.
         name: shown to people.
         task: see `Data`; by default "classification" or "regression", as the targets' type says.
@@ -35,15 +37,15 @@ def from_tensors(
     Raises:
         DataError: lengths differ, there are too few samples, or values are not finite.
     """
+    check_name(name)
     x, y = _samples(x, "x"), _samples(y, "y")
     if x_validation is None:
         (x, y), (xv, yv) = _split(x, y, validation)
     else:
         xv, yv = _samples(x_validation, "x_validation"), _samples(y_validation, "y_validation")
-    single = isinstance(y, Tensor)
-    task = task or ("regression" if not single or y.is_floating_point() else "classification")
-    if task == "regression" and single and y.ndim == 1:
-        y, yv = y.unsqueeze(1), yv.unsqueeze(1)
+    task = task or usual_task(y)
+    if task == "regression":
+        y, yv = in_column(y), in_column(yv)
     for left, right, where in ((x, y, "training"), (xv, yv, "validation")):
         lengths = {len(t) for t in (*leaves(left), *leaves(right))}
         if len(lengths) != 1 or not count(left):
@@ -51,6 +53,23 @@ def from_tensors(
                 "not one target per input", where=where, got=f"{_lengths(left)} inputs, {_lengths(right)} targets"
             )
     return Data(name, task, x, y, xv, yv, facts_of(task, x, y))
+
+
+def check_name(name: str) -> None:
+    """A name by which a built-in data set would be found again can't be that of own data.
+
+    Raises:
+        DataError: it is one.
+    """
+    from hfta_nb.data.catalogue import known
+
+    if known(name):
+        raise DataError("is the name of another data set", where="name", got=name, remedy="choose another one")
+
+
+def usual_task(y: Samples) -> str:
+    """ "classification" or "regression", as the targets' type says."""
+    return "regression" if not isinstance(y, Tensor) or y.is_floating_point() else "classification"
 
 
 def facts_of(task: str, x: Samples, y: Samples) -> dict[str, int]:
@@ -63,7 +82,9 @@ def facts_of(task: str, x: Samples, y: Samples) -> dict[str, int]:
     if not isinstance(y, Tensor):
         return facts
     if task in ("classification", "segmentation"):
-        facts["num_classes"] = facts["out_features"] = int(y.max()) + 1
+        # Floating-point targets are a probability per class.
+        classes = y.shape[1] if y.is_floating_point() and y.ndim > 1 else int(y.max()) + 1
+        facts["num_classes"] = facts["out_features"] = classes
     elif task in ("language_model", "masked_language_model") and isinstance(x, Tensor):
         facts = {"vocab_size": max(int(x.max()), int(y.max())) + 1, "context": x.shape[1]}
     elif task == "regression":
@@ -84,28 +105,32 @@ def _samples(value: Any, where: str) -> Samples:
 
 
 def _tensor(value: Any, where: str) -> Tensor:
-    try:
-        t = torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError("not a tensor or array", where=where, got=type(value).__name__) from error
+    t = tensor_of(value, where, batched=True)
     if t.ndim == 0:
         raise DataError("a single number, not samples", where=where, got=t)
-    if t.is_floating_point():
-        if t.dtype == torch.float64:
-            t = t.float()
-        if not torch.isfinite(t).all():
-            raise DataError("holds NaN or infinity", where=where, remedy="clean the data first")
-        return t
-    return t.long()
+    if t.dtype == torch.float64:
+        t = t.float()
+    if t.is_floating_point() and not torch.isfinite(t).all():
+        raise DataError("holds NaN or infinity", where=where, remedy="clean the data first")
+    return t
+
+
+def split_rows(total: int, part: float) -> tuple[Tensor, Tensor]:
+    """Which samples are kept for training, and which are set aside: the same ones each time.
+
+    Raises:
+        DataError: there are too few, or the part is not one.
+    """
+    aside = round(total * part)
+    if not 0 < part < 1 or aside < 1 or aside >= total:
+        raise DataError("can't set this part aside", where="validation", got=part, accepted="between 0 and 1")
+    order = torch.randperm(total, generator=torch.Generator().manual_seed(SPLIT_SEED))
+    return order[aside:], order[:aside]
 
 
 def _split(x: Samples, y: Samples, part: float) -> tuple[tuple[Samples, Samples], tuple[Samples, Samples]]:
     total = count(x)
-    aside = round(total * part)
-    if not 0 < part < 1 or aside < 1 or aside >= total:
-        raise DataError("can't set this part aside", where="validation", got=part, accepted="between 0 and 1")
+    kept, held = split_rows(total, part)
     if any(len(t) != total for t in (*leaves(x), *leaves(y))):
         raise DataError("not one target per input", got=f"{_lengths(x)} inputs, {_lengths(y)} targets")
-    order = torch.randperm(total, generator=torch.Generator().manual_seed(SPLIT_SEED))
-    held, kept = order[:aside], order[aside:]
     return (take(x, kept), take(y, kept)), (take(x, held), take(y, held))

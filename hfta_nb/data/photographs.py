@@ -11,6 +11,9 @@ from hfta_nb.data.samples import Data
 
 PATCH, COLOURS = 32, 4
 
+TILE, STRIDE, HELD_TILES = 64, 6, 12
+"""For generation: the pictures are cut into tiles, some of each held out; patches lie within one tile, so far apart."""
+
 
 def photographs() -> Data:
     """520 grey patches of two photographs ``[1, 32, 32]``; for each pixel, which of 4 colours it had ``[32, 32]``.
@@ -36,6 +39,33 @@ def photographs() -> Data:
     held, kept = order[: len(order) // 5], order[len(order) // 5 :]
     facts = {"in_channels": 1, "image_size": PATCH, "num_classes": COLOURS}
     return Data("photographs", "segmentation", grey[kept], colour[kept], grey[held], colour[held], facts)
+
+
+def photograph_patches() -> Data:
+    """4,320 colour patches of two photographs ``[3, 32, 32]`` in [-1, 1], for generation.
+
+    Each picture is cut into 60 tiles of 64x64 pixels, of which training never sees 12; patches begin 6 pixels apart.
+    """
+    from sklearn.datasets import load_sample_image
+
+    generator = torch.Generator().manual_seed(SPLIT_SEED)
+    kept: list[Tensor] = []
+    held: list[Tensor] = []
+    for name in ("china.jpg", "flower.jpg"):
+        picture = torch.tensor(load_sample_image(name)).movedim(2, 0) / 127.5 - 1
+        tiles = picture.unfold(1, TILE, TILE).unfold(2, TILE, TILE).flatten(1, 2).movedim(1, 0)
+        order = torch.randperm(len(tiles), generator=generator)
+        for part, chosen in ((held, order[:HELD_TILES]), (kept, order[HELD_TILES:])):
+            cut = tiles[chosen].unfold(2, PATCH, STRIDE).unfold(3, PATCH, STRIDE)
+            part.append(cut.permute(0, 2, 3, 1, 4, 5).reshape(-1, 3, PATCH, PATCH))
+    return pictures_of("photograph_patches", torch.cat(kept), torch.cat(held))
+
+
+def pictures_of(name: str, x: Tensor, held: Tensor) -> Data:
+    """Images in [-1, 1] to learn to generate; there are no targets."""
+    facts = {"in_channels": x.shape[1], "image_size": x.shape[-1]}
+    none = torch.zeros(len(x), dtype=torch.long), torch.zeros(len(held), dtype=torch.long)
+    return Data(name, "generation", x, none[0], held, none[1], facts)
 
 
 def _patches(picture: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -40,8 +41,49 @@ def count(samples: Samples) -> int:
     return len(leaves(samples)[0])
 
 
+def is_image(tensor: Tensor) -> bool:
+    """Whether a tensor holds images as bytes: all other whole numbers are kept as int64."""
+    return tensor.dtype == torch.uint8
+
+
+def moved(samples: Samples, device: torch.device | None, dtype: torch.dtype | None) -> Samples:
+    """On a device, floating-point tensors in `dtype`; None leaves either as it is."""
+    return tree_map(lambda t: t.to(device, dtype) if t.is_floating_point() else t.to(device), samples)
+
+
+class Inputs(ABC):
+    """What whole data and streams have in common."""
+
+    standard: tuple[Tensor, Tensor] | None
+
+    @abstractmethod
+    def sample_batch(
+        self, n: int, device: torch.device | None = None, dtype: torch.dtype | None = None
+    ) -> tuple[Samples, Samples]:
+        """Up to `n` training inputs and targets, as a step gets them; always the same."""
+
+    def sample(self, n: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Samples:
+        """Up to `n` training inputs, as a model gets them; always the same."""
+        return self.sample_batch(n, device, dtype)[0]
+
+    def scaled(self, x: Samples, dtype: torch.dtype | None = None) -> Samples:
+        """Images that are kept as bytes, between 0 and 1; everything else as it is."""
+        return tree_map(lambda t: t.to(dtype or torch.get_default_dtype()) / 255 if is_image(t) else t, x)
+
+    def standardised(self, x: Samples) -> Samples:
+        """Images between 0 and 1 ``[..., C, H, W]``, less the mean and divided by the deviation of their channel."""
+        if self.standard is None:
+            return x
+        mean, deviation = (t.view(-1, 1, 1) for t in self.standard)
+        return tree_map(lambda t: (t - mean.to(t)) / deviation.to(t), x)
+
+    def floats(self, x: Samples, dtype: torch.dtype | None = None) -> Samples:
+        """Inputs as a model gets them: `scaled`, then `standardised`. What is floating-point already costs nothing."""
+        return self.standardised(self.scaled(x, dtype))
+
+
 @dataclass(frozen=True)
-class Data:
+class Data(Inputs):
     """Training and validation samples, whole, as tensors.
 
     Attributes:
@@ -52,11 +94,15 @@ class Data:
             "segmentation": a class number per pixel ``[N, H, W]`` or point ``[N, P]``;
             "language_model": the next tokens ``[N, T]``;
             "masked_language_model": the tokens at masked places ``[N, T]``, elsewhere `losses.IGNORED`;
-            "click": 0 or 1, ``[N]``.
+            "click": 0 or 1, ``[N]``;
+            "generation": images in [-1, 1] ``[N, channels, height, width]`` to learn to make, whose targets (zeros) are
+            not used.
         x, y: training inputs ``[N, ...]`` and targets ``[N, ...]``. A tuple of tensors are several positional inputs of
             the model, a dict inputs by name.
         x_validation, y_validation: likewise.
         facts: what a model must know of the data, passed to a family's build function by name; see `family.FACTS`.
+        standard: of images that are kept as bytes (uint8 ``[N, C, H, W]``), the mean and the deviation of each channel
+            ``[C]`` once they are between 0 and 1; None to leave them there. See `floats`.
     """
 
     name: str
@@ -66,9 +112,28 @@ class Data:
     x_validation: Samples
     y_validation: Samples
     facts: Mapping[str, int] = field(default_factory=dict)
+    standard: tuple[Tensor, Tensor] | None = None
+
+    batch_size = None
+    """Of its own; a `Stream` may have one."""
 
     def __len__(self) -> int:
         return count(self.x)
+
+    @property
+    def samples(self) -> int:
+        """Of training."""
+        return count(self.x)
+
+    def batches(self, batch_size: int) -> int | None:
+        """Mini-batches in a pass through the training samples; the last one may be smaller."""
+        return -(-len(self) // batch_size)
+
+    def sample_batch(
+        self, n: int, device: torch.device | None = None, dtype: torch.dtype | None = None
+    ) -> tuple[Samples, Samples]:
+        x, y = (moved(take(part, slice(n)), device, dtype) for part in (self.x, self.y))
+        return self.floats(x, dtype), y
 
     @property
     def held_out(self) -> int:
@@ -78,11 +143,9 @@ class Data:
     def to(self, device: torch.device, dtype: torch.dtype) -> Data:
         """On a device, floating-point tensors in `dtype`."""
 
-        def move(samples: Samples) -> Samples:
-            return tree_map(lambda t: t.to(device, dtype) if t.is_floating_point() else t.to(device), samples)
-
-        moved = [move(t) for t in (self.x, self.y, self.x_validation, self.y_validation)]
-        return Data(self.name, self.task, moved[0], moved[1], moved[2], moved[3], self.facts)
+        parts = [moved(t, device, dtype) for t in (self.x, self.y, self.x_validation, self.y_validation)]
+        standard = None if self.standard is None else (self.standard[0].to(device), self.standard[1].to(device))
+        return Data(self.name, self.task, parts[0], parts[1], parts[2], parts[3], self.facts, standard)
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name, to be kept: "x", or "x.0", "x.1", ... of a tuple, "x.name" of a dict."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hfta_nb.data.order import SPLIT_SEED
 from hfta_nb.data.own import facts_of
+from hfta_nb.data.photographs import pictures_of
 from hfta_nb.data.samples import Data
 
 
@@ -19,6 +21,16 @@ def digits() -> Data:
     bunch = load_digits()
     x = torch.as_tensor(bunch.images / 16.0, dtype=torch.float32).unsqueeze(1)
     return _split("digits", x, torch.as_tensor(bunch.target, dtype=torch.long))
+
+
+def digit_images() -> Data:
+    """1,797 handwritten digits, enlarged to 16x16 pixels in [-1, 1], for generation."""
+    known = digits()
+    x, held = (
+        F.interpolate(v, scale_factor=2.0, mode="bilinear", align_corners=False) * 2 - 1
+        for v in (known.x, known.x_validation)
+    )
+    return pictures_of("digit_images", x, held)
 
 
 def breast_cancer() -> Data:

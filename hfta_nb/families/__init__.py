@@ -2,6 +2,7 @@
 
 from hfta_nb.families.bert import bert
 from hfta_nb.families.cnn import cnn
+from hfta_nb.families.dcgan import dcgan
 from hfta_nb.families.dlrm import dlrm
 from hfta_nb.families.gpt import gpt
 from hfta_nb.families.mlp import mlp
@@ -19,5 +20,5 @@ BUILT_IN = (
     *(resnet18, resnet34, resnet50, mobilenet_v2, mobilenet_v3_large, mobilenet_v3_small, vit, unet),
     *(pointnet_cls, pointnet_seg),
     *(transformer_lm, gpt, bert, lstm_lm, gru_lm),
-    dlrm,
+    *(dlrm, dcgan),
 )

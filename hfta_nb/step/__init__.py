@@ -2,6 +2,6 @@
 
 from hfta_nb.step.fused import ArrayStep
 from hfta_nb.step.plain import PlainStep
-from hfta_nb.step.protocol import Scores, Step
+from hfta_nb.step.protocol import Objective, Scores, Step, call_all, in_phase
 
-__all__ = ["ArrayStep", "PlainStep", "Scores", "Step"]
+__all__ = ["ArrayStep", "Objective", "PlainStep", "Scores", "Step", "call_all", "in_phase"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +15,32 @@ from hfta_nb.errors import OptimError
 from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
 from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
-from hfta_nb.step.protocol import Row, Scores, scorer
+from hfta_nb.phases import Phase, split
+from hfta_nb.step.protocol import Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
+
+
+@dataclass
+class Update:
+    """One of the optimizers of an array, with what it minimises.
+
+    Attributes:
+        phase: of the step that it is; None where it is all of it.
+        score: from one member's output and target to its loss and scores.
+        only: names of the parameters that it trains; None for all.
+    """
+
+    phase: Phase | None
+    loss: Loss
+    score: Callable[[Any, Any], tuple[Tensor, Scores]]
+    only: frozenset[str] | None
+    optimizer: optim.ArrayOptimizer
+    lr_scheduler: ArrayLRScheduler | None
+
+    def select(self, indices: Sequence[int], array: FusedArray) -> Update:
+        """The same for these members alone."""
+        optimizer = self.optimizer.select(indices, array)
+        lr_scheduler = self.lr_scheduler.select(list(indices), optimizer) if self.lr_scheduler else None
+        return replace(self, optimizer=optimizer, lr_scheduler=lr_scheduler)
 
 
 class ArrayStep:
@@ -23,18 +49,35 @@ class ArrayStep:
     Args:
         array: the members.
         rows: per member, the values of all training axes.
-        loss, metrics: of one member.
+        objective: the loss of one member, or the phases of a step.
+        metrics: of one member.
         epochs: of the whole run, for lr schedulers that need it.
+
+    Raises:
+        FamilyError: the phases do not share out the parameters.
     """
 
     def __init__(
-        self, array: FusedArray, rows: Sequence[Row], loss: Loss, metrics: Mapping[str, Metric], epochs: int
+        self, array: FusedArray, rows: Sequence[Row], objective: Objective, metrics: Mapping[str, Metric], epochs: int
     ) -> None:
         self.array = array
-        self.loss = loss
-        self.optimizer = make_optimizer(array, rows)
-        self.lr_scheduler = make_lr_scheduler(self.optimizer, rows, epochs)
-        self._score = scorer(loss, metrics)
+        self.phases = phases_of(objective)
+        self.steps = 0
+        self.last: Scores = {}  # of each phase, its latest loss
+        self._metrics = metrics
+        if not self.phases and callable(objective):
+            optimizer = make_optimizer(array, rows)
+            schedule = make_lr_scheduler(optimizer, rows, epochs)
+            self.updates = [Update(None, objective, scorer(objective, metrics), None, optimizer, schedule)]
+            return
+        parameters = dict(array.named_parameters())
+        self.updates = []
+        for phase, names in zip(self.phases, split(self.phases, array, "phases"), strict=True):
+            own = [phase.row(row) for row in rows]
+            optimizer = make_optimizer([parameters[name] for name in names], own)
+            schedule = make_lr_scheduler(optimizer, own, epochs)
+            score = scorer(phase.loss, {})
+            self.updates.append(Update(phase, phase.loss, score, frozenset(names), optimizer, schedule))
 
     def __len__(self) -> int:
         return len(self.array)
@@ -42,32 +85,58 @@ class ArrayStep:
     def train(self, x: Any, y: Any) -> Scores:
         if not self.array.training:
             self.array.train()
-        self.optimizer.zero_grad()
-        losses, scores = self.array.backward(self._score, x, y, has_aux=True)
-        self.optimizer.step()
-        return {"loss": losses, **scores}
+        scores: Scores = {}
+        for update in self.updates:
+            phase = update.phase
+            if phase is not None and not phase.due(self.steps):
+                continue
+            update.optimizer.zero_grad()
+            given = in_phase(x, phase)
+            losses, found = self.array.backward(update.score, given, y, has_aux=True, only=update.only)
+            update.optimizer.step()
+            if phase is None:
+                scores = {"loss": losses, **found}
+            else:
+                self.last[phase.score] = losses
+        self.steps += 1
+        return summed(self.last) if self.phases else scores
 
     def end_epoch(self) -> None:
-        if self.lr_scheduler is not None:
-            self.lr_scheduler.step()
+        for update in self.updates:
+            if update.lr_scheduler is not None:
+                update.lr_scheduler.step()
 
     def evaluate(self, x: Any, y: Any) -> Scores:
         self.array.eval()
-        losses, scores = self.array.evaluate(self._score, x, y)
-        return {"loss": losses, **scores}
+        if not self.phases:
+            losses, scores = self.array.evaluate(self.updates[0].score, x, y)
+            return {"loss": losses, **scores}
+        found: Scores = {}
+        for update, phase in zip(self.updates, self.phases, strict=True):
+            found[phase.score] = self.array.evaluate(update.score, in_phase(x, phase), y)[0]
+        metrics = self.array.evaluate(metrics_alone(self._metrics), x, y) if self._metrics else {}
+        return {**summed(found), **metrics}
 
     def tune(self, x: Any, y: Any, budget_s: float) -> dict[int, float]:
-        """See `FusedArray.tune`."""
+        """See `FusedArray.tune`; of a step with phases, seconds of all of them."""
         self.array.train()
-        return self.array.tune(self.loss, x, y, budget_s=budget_s)
+        size = self.array.block_size
+        total: dict[int, float] = {}
+        for update in self.updates:
+            self.array.block_size = size
+            laps = self.array.tune(update.loss, in_phase(x, update.phase), y, budget_s=budget_s / len(self.updates))
+            if not laps:  # only one size is possible
+                return {}
+            total = {size: total.get(size, 0.0) + seconds for size, seconds in laps.items()}
+        self.array.block_size = min(total, key=lambda size: total[size])
+        return total
 
     def select(self, indices: Sequence[int]) -> ArrayStep:
         other = object.__new__(ArrayStep)
         other.__dict__.update(self.__dict__)
         other.array = self.array.select(indices)
-        other.optimizer = self.optimizer.select(indices, other.array)
-        if self.lr_scheduler is not None:
-            other.lr_scheduler = self.lr_scheduler.select(list(indices), other.optimizer)
+        other.updates = [update.select(indices, other.array) for update in self.updates]
+        other.last = {name: losses[list(indices)] for name, losses in self.last.items()}
         return other
 
     def weights(self) -> dict[str, Tensor]:
@@ -81,8 +150,10 @@ class ArrayStep:
         return {
             "array": {k: v.detach() for k, v in tensors.items()},
             "generators": self.array.generators.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "lr_scheduler": self.lr_scheduler.state_dict() if self.lr_scheduler else None,
+            "optimizers": [u.optimizer.state_dict() for u in self.updates],
+            "lr_schedulers": [u.lr_scheduler.state_dict() if u.lr_scheduler else None for u in self.updates],
+            "steps": self.steps,
+            "last": dict(self.last),
             "block_size": self.array.block_size,
         }
 
@@ -92,14 +163,17 @@ class ArrayStep:
         for name, value in state["array"].items():
             tensors[name].copy_(value)
         self.array.generators.load_state_dict(state["generators"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        if self.lr_scheduler is not None:
-            self.lr_scheduler.load_state_dict(state["lr_scheduler"])
+        for update, optimizer, schedule in zip(self.updates, state["optimizers"], state["lr_schedulers"], strict=True):
+            update.optimizer.load_state_dict(optimizer)
+            if update.lr_scheduler is not None:
+                update.lr_scheduler.load_state_dict(schedule)
+        device = self.array.generators.device
+        self.steps, self.last = int(state["steps"]), {k: v.to(device) for k, v in state["last"].items()}
         self.array.block_size = state["block_size"]
 
 
-def make_optimizer(array: FusedArray, rows: Sequence[Row]) -> optim.ArrayOptimizer:
-    """The optimizer that the rows name, with a value per member."""
+def make_optimizer(params: Any, rows: Sequence[Row]) -> optim.ArrayOptimizer:
+    """The optimizer that the rows name, with a value per member, of an array or some of its parameters."""
 
     def column(name: str) -> list[Any]:
         return [row[name] for row in rows]
@@ -107,10 +181,10 @@ def make_optimizer(array: FusedArray, rows: Sequence[Row]) -> optim.ArrayOptimiz
     kind = rows[0]["optimizer"]
     common: dict[str, Any] = {"lr": column("lr"), "weight_decay": column("weight_decay")}
     if kind == "sgd":
-        return optim.SGD(array, momentum=column("momentum"), nesterov=column("nesterov"), **common)
+        return optim.SGD(params, momentum=column("momentum"), nesterov=column("nesterov"), **common)
     betas = list(zip(column("beta1"), column("beta2"), strict=True))
     if kind in ("adam", "adamw"):
-        return (optim.Adam if kind == "adam" else optim.AdamW)(array, betas=betas, eps=column("eps"), **common)
+        return (optim.Adam if kind == "adam" else optim.AdamW)(params, betas=betas, eps=column("eps"), **common)
     raise OptimError("unknown optimizer", got=kind, accepted="sgd, adam, adamw")
 
 

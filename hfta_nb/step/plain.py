@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,9 +13,19 @@ from hfta_nb.array import MemberGenerators, PerMember
 from hfta_nb.array.gradients import call_module
 from hfta_nb.array.tree import flatten, unflatten
 from hfta_nb.errors import StudyError
-from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
-from hfta_nb.step.protocol import Row, Scores, scorer
+from hfta_nb.phases import Phase, split
+from hfta_nb.step.protocol import Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
+
+
+@dataclass
+class _Update:
+    """One of torch's optimizers, with what it minimises; see `fused.Update`."""
+
+    phase: Phase | None
+    score: Callable[[Any, Any], tuple[Tensor, Scores]]
+    optimizer: torch.optim.Optimizer
+    lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None
 
 
 class PlainStep:
@@ -23,48 +34,79 @@ class PlainStep:
     Args:
         module: the plain module.
         row: the values of all training axes.
-        loss, metrics: as anywhere.
+        objective: its loss, or the phases of a step.
+        metrics: as anywhere.
         epochs: of the whole run, for lr schedulers that need it.
         generators: its random streams (of one member), as `torch.manual_seed` and building the module left them.
+
+    Raises:
+        FamilyError: the phases do not share out the parameters.
     """
 
     def __init__(
         self,
         module: nn.Module,
         row: Row,
-        loss: Loss,
+        objective: Objective,
         metrics: Mapping[str, Metric],
         epochs: int,
         generators: MemberGenerators,
     ) -> None:
         self.module = module
         self.generators = generators
-        self.optimizer = _make_optimizer(module, row)
-        self.lr_scheduler = _make_lr_scheduler(self.optimizer, row, epochs)
-        self._score = scorer(loss, metrics)
+        self.phases = phases_of(objective)
+        self.steps = 0
+        self.last: Scores = {}  # of each phase, its latest loss
+        self._metrics = metrics
+        if not self.phases and callable(objective):
+            trained = [p for p in module.parameters() if p.requires_grad]
+            self.updates = [_update(None, scorer(objective, metrics), trained, row, epochs)]
+            return
+        named = dict(module.named_parameters())
+        self.updates = []
+        for phase, names in zip(self.phases, split(self.phases, module, "phases"), strict=True):
+            own = [named[name] for name in names]
+            self.updates.append(_update(phase, scorer(phase.loss, {}), own, phase.row(row), epochs))
 
     def __len__(self) -> int:
         return 1
 
     def train(self, x: Any, y: Any) -> Scores:
         self.module.train()
-        self.optimizer.zero_grad()
-        with self.generators.member(0):
-            loss, scores = self._score(call_module(self.module, _alone(x)), _alone(y))
-            loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        return _with_member_axis({"loss": loss.detach(), **scores})
+        scores: Scores = {}
+        for update in self.updates:
+            phase = update.phase
+            if phase is not None and not phase.due(self.steps):
+                continue
+            update.optimizer.zero_grad()
+            with self.generators.member(0):
+                loss, found = update.score(call_module(self.module, in_phase(_alone(x), phase)), _alone(y))
+                loss.backward()  # type: ignore[no-untyped-call]
+            update.optimizer.step()
+            if phase is None:
+                scores = {"loss": loss.detach(), **found}
+            else:
+                self.last[phase.score] = loss.detach()
+        self.steps += 1
+        return _with_member_axis(summed(self.last) if self.phases else scores)
 
     def end_epoch(self) -> None:
-        if self.lr_scheduler is not None:
-            self.lr_scheduler.step()
+        for update in self.updates:
+            if update.lr_scheduler is not None:
+                update.lr_scheduler.step()
 
     @torch.no_grad()
     def evaluate(self, x: Any, y: Any) -> Scores:
         self.module.eval()
         with self.generators.member(0):
-            loss, scores = self._score(call_module(self.module, x), y)
-        return _with_member_axis({"loss": loss, **scores})
+            if not self.phases:
+                loss, scores = self.updates[0].score(call_module(self.module, x), y)
+                return _with_member_axis({"loss": loss, **scores})
+            found: Scores = {}
+            for update, phase in zip(self.updates, self.phases, strict=True):
+                found[phase.score] = update.score(call_module(self.module, in_phase(x, phase)), y)[0]
+            metrics = metrics_alone(self._metrics)(call_module(self.module, x), y) if self._metrics else {}
+        return _with_member_axis({**summed(found), **metrics})
 
     def select(self, indices: Sequence[int]) -> PlainStep:
         if list(indices) != [0]:
@@ -79,16 +121,13 @@ class PlainStep:
 
     def state(self) -> dict[str, Any]:
         tensors = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
-        optimizer = self.optimizer.state_dict()
         return {
             "module": {k: v.detach() for k, v in tensors.items()},
             "generators": self.generators.state_dict(),
-            # JSON has no keys that are numbers.
-            "optimizer": {
-                "state": {str(k): v for k, v in optimizer["state"].items()},
-                "groups": optimizer["param_groups"],
-            },
-            "lr_scheduler": self.lr_scheduler.state_dict() if self.lr_scheduler else None,
+            "optimizers": [_told(update.optimizer.state_dict()) for update in self.updates],
+            "lr_schedulers": [u.lr_scheduler.state_dict() if u.lr_scheduler else None for u in self.updates],
+            "steps": self.steps,
+            "last": dict(self.last),
         }
 
     @torch.no_grad()
@@ -97,10 +136,18 @@ class PlainStep:
         for name, value in state["module"].items():
             tensors[name].copy_(value)
         self.generators.load_state_dict(state["generators"])
-        saved = {int(k): v for k, v in state["optimizer"]["state"].items()}
-        self.optimizer.load_state_dict({"state": saved, "param_groups": state["optimizer"]["groups"]})
-        if self.lr_scheduler is not None:
-            self.lr_scheduler.load_state_dict(state["lr_scheduler"])
+        for update, optimizer, schedule in zip(self.updates, state["optimizers"], state["lr_schedulers"], strict=True):
+            saved = {int(k): v for k, v in optimizer["state"].items()}
+            update.optimizer.load_state_dict({"state": saved, "param_groups": optimizer["groups"]})
+            if update.lr_scheduler is not None:
+                update.lr_scheduler.load_state_dict(schedule)
+        self.steps = int(state["steps"])
+        self.last = {k: v.to(self.generators.device) for k, v in state["last"].items()}
+
+
+def _told(optimizer: Mapping[str, Any]) -> dict[str, Any]:
+    """An optimizer's state with words for keys: JSON has no keys that are numbers."""
+    return {"state": {str(k): v for k, v in optimizer["state"].items()}, "groups": optimizer["param_groups"]}
 
 
 def _alone(tree: Any) -> Any:
@@ -112,8 +159,14 @@ def _with_member_axis(scores: Scores) -> Scores:
     return {k: v.unsqueeze(0) for k, v in scores.items()}
 
 
-def _make_optimizer(module: nn.Module, row: Row) -> torch.optim.Optimizer:
-    parameters = [p for p in module.parameters() if p.requires_grad]
+def _update(
+    phase: Phase | None, score: Callable[..., Any], parameters: list[nn.Parameter], row: Row, epochs: int
+) -> _Update:
+    optimizer = _make_optimizer(parameters, row)
+    return _Update(phase, score, optimizer, _make_lr_scheduler(optimizer, row, epochs))
+
+
+def _make_optimizer(parameters: list[nn.Parameter], row: Row) -> torch.optim.Optimizer:
     common: dict[str, Any] = {"lr": row["lr"], "weight_decay": row["weight_decay"]}
     if row["optimizer"] == "sgd":
         return torch.optim.SGD(parameters, momentum=row["momentum"], nesterov=row["nesterov"], **common)

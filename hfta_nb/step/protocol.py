@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from hfta_nb.array.gradients import Arguments, call_module
 from hfta_nb.array.tree import tensor_map
 from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
+from hfta_nb.phases import Phase
+
+Objective: TypeAlias = Loss | Sequence[Phase]
+"""What is minimised: one loss, or the phases of a step, each with its own."""
 
 Scores: TypeAlias = dict[str, Tensor]
 """Per metric ("loss" first), one value per member: tensors ``[M]`` on the device; of a metric with a `finish` its sums,
-``[M, ...]``."""
+``[M, ...]``. Of a step with phases "loss" is the sum of theirs, and each phase's own stands beside it; in training
+there is nothing else."""
 
 Row: TypeAlias = Mapping[str, Any]
 """The values of all training axes of one member."""
@@ -26,7 +32,7 @@ class Step(Protocol):
         """How many members."""
 
     def train(self, x: Any, y: Any) -> Scores:
-        """One optimizer step of each member on a mini-batch; `x` and `y` may be `per_member`."""
+        """One optimizer step of each member (one per phase) on a mini-batch; `x` and `y` may be `per_member`."""
 
     def end_epoch(self) -> None:
         """Let the lr schedulers go on."""
@@ -62,3 +68,37 @@ def scorer(loss: Loss, metrics: Mapping[str, Metric]) -> Callable[[Any, Any], tu
         return value, {name: metric.function(still, target) for name, metric in metrics.items()}
 
     return score
+
+
+def metrics_alone(metrics: Mapping[str, Metric]) -> Callable[[Any, Any], Scores]:
+    """A function of one member's output and target: all metrics."""
+
+    def score(output: Any, target: Any) -> Scores:
+        return {name: metric.function(output, target) for name, metric in metrics.items()}
+
+    return score
+
+
+def phases_of(objective: Objective) -> tuple[Phase, ...]:
+    """The phases of a step; none where it has one loss."""
+    return () if callable(objective) else tuple(objective)
+
+
+def in_phase(x: Any, phase: Phase | None) -> Any:
+    """The input, and the word that tells the module which phase this is."""
+    return x if phase is None else Arguments(x, {"phase": phase.name})
+
+
+def call_all(module: nn.Module, x: Any, phases: Sequence[Phase]) -> None:
+    """Call the module in every way in which a step does, so that lazy ones take their shapes."""
+    for phase in phases or (None,):
+        call_module(module, in_phase(x, phase))
+
+
+def summed(losses: Mapping[str, Tensor]) -> Scores:
+    """The losses of phases, and before them their sum."""
+    first, *others = losses.values()
+    total = first
+    for loss in others:
+        total = total + loss
+    return {"loss": total, **losses}

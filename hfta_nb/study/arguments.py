@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hfta_nb.data import Data
+from hfta_nb.data import AnyData
 from hfta_nb.errors import DeviceError, FamilyError, StudyError
 from hfta_nb.family import Family, family
 from hfta_nb.plan import MOST_PADDING
@@ -62,13 +62,16 @@ def device_of(name: str | None) -> torch.device:
     return device
 
 
-def monitor_of(family: Family, data: Data, name: str | None) -> tuple[str, bool]:
+def monitor_of(family: Family, data: AnyData, name: str | None) -> tuple[str, bool]:
     """The metric that decides which epoch is best, and whether more of it is better."""
     metrics = family.metrics_for(data)
     if name is None:
+        name = family.monitor
+    if name is None:
         first = next(iter(metrics), None)
         name = f"val_{first}" if first and metrics[first].maximize else "val_loss"
-    known = {"val_loss": False, **{f"val_{n}": m.maximize for n, m in metrics.items()}}
+    known = {"val_loss": False, **{f"val_{p.score}": False for p in family.phases}}
+    known |= {f"val_{n}": m.maximize for n, m in metrics.items()}
     if name not in known:
         raise StudyError("unknown metric", where="monitor", got=name, accepted=", ".join(known))
     return name, known[name]

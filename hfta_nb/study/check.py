@@ -14,7 +14,7 @@ from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
 from hfta_nb.events import Control, Event
 from hfta_nb.grid import Variant
-from hfta_nb.history import History
+from hfta_nb.history import History, Member
 from hfta_nb.plan import Group
 from hfta_nb.step import Scores, Step
 from hfta_nb.study.arguments import positive
@@ -45,7 +45,7 @@ def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator
         raise StudyError("has no epoch to compare yet", where=variant.label, remedy="run the study first")
     place = next((g, g.variants.index(v)) for g in study.plan_groups for v in g.variants if v.id == variant.id)
     alone = _alone(*place)
-    recorded = {m: member.curves[m].values[:count] for m in study.metrics}
+    recorded = _up_to(member, study.metrics, count)
     twin = yield from _train_alone(study, alone, count)
     differences = _largest(recorded, twin)
     tolerance = TOLERANCES[name]
@@ -72,8 +72,14 @@ def _train_alone(
         yield ev.Heartbeat(time.time())
         if isinstance(event, ev.EpochDone) and event.epoch == epochs:
             break
-    curves = twin.members[group.variants[0].id].curves
-    return {name: curves[name].values for name in study.metrics}
+    return _up_to(twin.members[group.variants[0].id], study.metrics, epochs)
+
+
+def _up_to(member: Member, metrics: Sequence[str], epochs: int) -> Curves:
+    """The member's curves in the first epochs; not every epoch need have been validated."""
+    known = {name: member.curves[name] for name in metrics if name in member.curves}
+    cut = {name: sum(epoch <= epochs for epoch in curve.epochs) for name, curve in known.items()}
+    return {name: curve.values[: cut[name]] for name, curve in known.items() if cut[name]}
 
 
 class _Nudged:

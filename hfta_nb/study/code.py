@@ -26,7 +26,8 @@ def of_study(study: Study) -> str:
     if own:
         lines += [f"# the family {study.family.name!r} must be defined in this notebook", ""]
     if not named:
-        lines += [f"# data: {study.data.name!r}, as hfta.data.from_tensors(x, y)", ""]
+        how = "from_tensors(x, y)" if isinstance(study.data, datasets.Data) else "from_loader(training, validation)"
+        lines += [f"# data: {study.data.name!r}, for example hfta.data.{how}", ""]
     lines.append("study = hfta.Study(")
     lines.append(f"    {study.family.name!r},")
     lines.append("    {" + ", ".join(f"{k!r}: {list(v)!r}" for k, v in study.grid.axes.items()) + "},")

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from hfta_nb.augment import Augmenting
+from hfta_nb.data import tree_map
 from hfta_nb.errors import StoreError
 from hfta_nb.grid import Variant, show
+from hfta_nb.plan import Group
 from hfta_nb.study import code
 
 if TYPE_CHECKING:
@@ -44,9 +47,7 @@ class Result:
             StoreError: no weights were saved (yet).
         """
         study = self.study
-        group, index = next(
-            (g, i) for g in study.plan_groups for i, v in enumerate(g.variants) if v.id == self.variant.id
-        )
+        group, index = self._place()
         weights = study.store.read_weights(self.variant.id)
         with torch.random.fork_rng(devices=[]):
             module = study.family.build(**group.arguments[index]).to(study.dtype)
@@ -59,9 +60,31 @@ class Result:
             ) from error
         return module.eval()
 
+    def inputs(self, x: Any) -> Any:
+        """Inputs as its module is to get them: images that are kept as bytes as floats, standardised as the data set
+        says, or normalised where the member was (``normalize=True``).
+
+        Args:
+            x: as in the study's data, ``[N, ...]``; a tuple or dict of tensors where the data have one.
+
+        Returns:
+            The same in the study's dtype, on the CPU.
+        """
+        study = self.study
+        group, index = self._place()
+        data = study.data.to(torch.device("cpu"), study.dtype)
+        x = tree_map(lambda t: t.to("cpu", study.dtype) if t.is_floating_point() else t.cpu(), x)
+        prepared = Augmenting(data, torch.device("cpu"), study.dtype).of([group.rows[index]], [0])
+        return data.floats(x, study.dtype) if prepared is None else prepared.validation(x, None)[0]
+
     def to_code(self) -> str:
         """Python source that loads it in another notebook."""
         return code.of_result(self)
+
+    def _place(self) -> tuple[Group, int]:
+        """Its group, and its place there."""
+        groups = self.study.plan_groups
+        return next((g, i) for g in groups for i, v in enumerate(g.variants) if v.id == self.variant.id)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{k} {show(v)}" for k, v in self.metrics.items() if k.startswith("val_"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hfta_nb import data as datasets
 from hfta_nb.data import Data
+from hfta_nb.errors import StoreError
 from hfta_nb.store import Store
 
 if TYPE_CHECKING:
@@ -16,19 +17,31 @@ if TYPE_CHECKING:
 def describe(study: Study) -> dict[str, Any]:
     """What was asked, for study.json."""
     grid = {k: list(v) for k, v in study.grid.axes.items()}
-    data = {"name": study.data.name, "task": study.data.task, "facts": dict(study.data.facts)}
+    data: dict[str, Any] = {"name": study.data.name, "task": study.data.task, "facts": dict(study.data.facts)}
+    if not isinstance(study.data, Data):
+        data["streamed"] = True
     return {"family": study.family.name, "grid": grid, "data": data, "options": study.options}
 
 
 def write(study: Study) -> None:
     """Keep what was asked, own data too."""
     study.store.write_study(describe(study))
-    if not datasets.known(study.data.name):
+    if isinstance(study.data, Data) and not datasets.known(study.data.name):
         study.store.write_tensors("data.safetensors", study.data.tensors())
 
 
 def read_data(store: Store, asked: Mapping[str, Any]) -> Data:
-    """The data of a study that was saved."""
+    """The data of a study that was saved.
+
+    Raises:
+        StoreError: it was read while the study ran, and so is not in the directory.
+    """
+    if asked.get("streamed"):
+        raise StoreError(
+            f"{asked['name']} was a stream, of which nothing is kept",
+            where=str(store.directory),
+            remedy="give it again: Study.load(path, data=...)",
+        )
     if datasets.known(asked["name"]):
         return datasets.load(asked["name"])
     return Data.of_tensors(asked["name"], asked["task"], asked["facts"], store.read_tensors("data.safetensors"))

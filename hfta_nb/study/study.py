@@ -14,7 +14,6 @@ import torch
 from hfta_nb import data as datasets
 from hfta_nb import events as ev
 from hfta_nb import telemetry
-from hfta_nb.data import Data
 from hfta_nb.errors import FamilyError, StudyError
 from hfta_nb.events import Control, Event, GroupRecord
 from hfta_nb.family import Family
@@ -22,7 +21,7 @@ from hfta_nb.grid import Grid, Variant
 from hfta_nb.history import History
 from hfta_nb.plan import make_plan
 from hfta_nb.store import Store
-from hfta_nb.study import code, saving
+from hfta_nb.study import beginning, code, saving
 from hfta_nb.study.arguments import across_of, device_of, dtype_of, family_of, monitor_of, positive
 from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.result import Result
@@ -44,12 +43,14 @@ class Study:
     Args:
         family: a name (see `hfta_nb.families`) or a `Family`.
         grid: axis names to values; see `Grid`.
-        data: a name (see `hfta_nb.data.names`), a `Data`, or tensors ``(x, y)``; the family's default without.
-        epochs: passes through the training data.
+        data: a name (see `hfta_nb.data.names`), tensors ``(x, y)``, a `Dataset`, ``(training, validation)`` where each
+            is a `Dataset`, a `DataLoader` or a function that gives batches, or what `hfta_nb.data` makes of them; the
+            family's default without.
+        epochs: passes through the training data, or times `steps_per_epoch` optimizer steps.
         batch_size: samples in a mini-batch, unless it is an axis.
-        patience: epochs without improvement of `monitor` after which a member stops; None for never.
+        patience: validations without improvement of `monitor` after which a member stops; None for never.
         monitor: the metric that decides which epoch is best: "val_" and a metric's name, or "val_loss". By default the
-            task's first metric where it is a score, else "val_loss".
+            family's, or the task's first metric where it is a score, else "val_loss".
         device: "cpu", "cuda", "cuda:1", ...; by default the GPU if there is one.
         dtype: "float32" or "float64".
         directory: where the run is kept; by default a new one under ``hfta_runs``.
@@ -58,6 +59,10 @@ class Study:
             depth or activation share it; "auto" for half on a GPU and a quarter on a CPU, "never" to keep them apart.
         seed: of the order of the data.
         name: shown to people.
+        validate_every: epochs from one validation to the next; the last epoch always has one. Only epochs with a
+            validation can be the best.
+        steps_per_epoch: optimizer steps of an epoch, by which curves, lr schedulers and validations count; the order of
+            the data goes on from one epoch to the next. None for one pass through the training data.
         fixed: one value for any other axis that is not in the grid, for example ``optimizer="sgd"``.
 
     Raises:
@@ -73,7 +78,7 @@ class Study:
         self,
         family: str | Family,
         grid: Mapping[str, Any] | Grid | None = None,
-        data: str | Data | tuple[Any, ...] | None = None,
+        data: Any = None,
         *,
         epochs: int = 20,
         batch_size: int | None = None,
@@ -86,6 +91,8 @@ class Study:
         across: float | str = "auto",
         seed: int = 0,
         name: str | None = None,
+        validate_every: int = 1,
+        steps_per_epoch: int | None = None,
         **fixed: Any,
     ) -> None:
         self.family = family_of(family)
@@ -93,6 +100,8 @@ class Study:
         self.data = datasets.resolve(self.family.data[0] if data is None else data)
         self.epochs = positive("epochs", epochs)
         self.patience = None if patience is None else positive("patience", patience)
+        self.validate_every = positive("validate_every", validate_every)
+        self.steps_per_epoch = None if steps_per_epoch is None else positive("steps_per_epoch", steps_per_epoch)
         if batch_size is not None and "batch_size" not in self.grid.axes:
             fixed["batch_size"] = batch_size
         self.fixed = fixed
@@ -125,9 +134,9 @@ class Study:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of all curves: "train_loss", "val_loss", and likewise for the family's metrics."""
-        names = ["loss", *self.family.metrics_for(self.data)]
-        return tuple(f"{split}_{n}" for n in names for split in ("train", "val"))
+        """Names of all curves: "train_loss", "val_loss", and likewise for phases and the family's metrics."""
+        training, validation = self.family.scores_for(self.data)
+        return tuple(f"{s}_{n}" for n in validation for s in ("train", "val") if s == "val" or n in training)
 
     def groups(self) -> tuple[GroupRecord, ...]:
         """How the variants are grouped, as records."""
@@ -271,15 +280,17 @@ class Study:
         return target
 
     @classmethod
-    def load(cls, path: str | Path, family: str | Family | None = None) -> Study:
+    def load(cls, path: str | Path, family: str | Family | None = None, data: Any = None) -> Study:
         """A study that was saved, or one that ran in this directory.
 
         Args:
             path: the directory.
             family: the family, where it was defined by the user and is not defined now.
+            data: the data, where it was a stream (a `DataLoader`, a function, a `Dataset` too large for memory), of
+                which nothing is kept; see `Study`.
 
         Raises:
-            StoreError: there is no study there, or it is damaged.
+            StoreError: there is no study there, it is damaged, or its data must be given.
             FamilyError: its family is not known.
         """
         store = Store(Path(path).absolute())
@@ -294,7 +305,8 @@ class Study:
         options = {"across": "never", **asked["options"]}
         if not torch.cuda.is_available() and str(options.get("device", "")).startswith("cuda"):
             options["device"] = "cpu"
-        study = cls(recipe, asked["grid"], saving.read_data(store, asked["data"]), directory=store.directory, **options)
+        found = saving.read_data(store, asked["data"]) if data is None else data
+        study = cls(recipe, asked["grid"], found, directory=store.directory, **options)
         return study.reload()
 
     def to_code(self) -> str:
@@ -308,7 +320,9 @@ class Study:
     def settings(self) -> Settings:
         """What the training loop needs to know."""
         how = self.epochs, self.patience, self.monitor, self.maximize
-        return Settings(self.family, self.data, *how, self.device, self.dtype, self.seed)
+        where = self.device, self.dtype
+        pace = self.validate_every, self.steps_per_epoch
+        return Settings(self.family, self.data, *how, *where, self.seed, True, *pace)
 
     def _open(self, resume: bool) -> Any:
         """Make the run's directory, or read the checkpoint in it."""
@@ -343,24 +357,7 @@ class Study:
 
     def started(self, resumed: bool) -> ev.RunStarted:
         """The first event of a run."""
-        return ev.RunStarted(
-            time.time(),
-            run_id=self.directory.name,
-            family=self.family.name,
-            data=self.data.name,
-            device=str(self.device),
-            device_name=telemetry.device_name(str(self.device)),
-            dtype=str(self.dtype).removeprefix("torch."),
-            epochs=self.epochs,
-            threads=torch.get_num_threads(),
-            directory=str(self.directory),
-            axes=dict(self.grid.axes),
-            variants=tuple(ev.VariantRecord(v.id, v.config, v.seed) for v in self.variants),
-            metrics=self.metrics,
-            monitor=self.monitor,
-            direction="maximize" if self.maximize else "minimize",
-            resumed=resumed,
-        )
+        return beginning.of(self, resumed)
 
     def _keep(self, event: Event) -> None:
         self.history.add(event)
@@ -392,5 +389,7 @@ class Study:
             "across": self.across,
             "seed": self.seed,
             "name": self.name,
+            "validate_every": self.validate_every,
+            "steps_per_epoch": self.steps_per_epoch,
             **self.fixed,
         }

@@ -10,11 +10,11 @@ import torch
 
 from hfta_nb import events as ev
 from hfta_nb.array import MemberGenerators
-from hfta_nb.data import take
+from hfta_nb.augment import Augmenting
 from hfta_nb.events import Event
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep, Scores, Step
-from hfta_nb.train.batches import Batch, Batches
+from hfta_nb.train.batches import Batch, batches_of
 from hfta_nb.train.members import Members
 from hfta_nb.train.scores import EpochScores, add, finished
 from hfta_nb.train.speed import SpeedProbe
@@ -28,8 +28,8 @@ EVENT_INTERVAL_S = 0.2
 TUNING_S = 0.3
 """How long a group may look for its fastest block size before it trains."""
 
-EVALUATION_BATCH = 1024
-"""Validation samples that go through at once."""
+UNKNOWN_STEPS = 64
+"""Room for the scores of an epoch of unknown length at first; it grows."""
 
 
 class GroupRun:
@@ -39,15 +39,30 @@ class GroupRun:
         self.trainer, self.group, self.settings = trainer, group, trainer.settings
         self.data = trainer.data
         self.batch_size = int(group.rows[0]["batch_size"])
-        self.source = Batches(trainer.data, self.batch_size, self.settings.device)
-        self.batches = len(self.source)
+        self.source = batches_of(trainer.data, self.batch_size, self.settings.device, self.settings.dtype)
+        self.augmenting = Augmenting(trainer.data, self.settings.device, self.settings.dtype)
         self.resume = resume
-        self.epoch, self.batch = 0, 0
+        self.epoch, self.batch = 0, 0  # epochs done, and steps of the next
+        self.steps = 0  # in all
+        self.pass_, self.place = 0, 0  # passes through the data done, and batches of the next
+        self._stream: Iterator[Batch] | None = None
+        self._stream_seeds: list[int] = []
         self.told = 0  # steps of this epoch whose losses have been told
         self.samples = 0
         self.last_told = time.perf_counter()
 
     def events(self) -> Iterator[Event]:
+        try:
+            yield from self._events()
+        finally:
+            self.source.close()
+
+    @property
+    def length(self) -> int | None:
+        """Steps of an epoch; None while that is not known."""
+        return self.settings.steps_per_epoch or self.source.length
+
+    def _events(self) -> Iterator[Event]:
         index = self.group.index
         yield ev.PhaseChanged(time.time(), index, "building", f"{len(self.group.variants)} members")
         self.step: Step = self.trainer.build(self.group)
@@ -55,9 +70,12 @@ class GroupRun:
             self.step = self.trainer.prepare(self.step)
         s = self.settings
         narrowers = [self.step.narrower(i) for i in range(len(self.step))]
-        self.members = Members(self.group, s.monitor, s.maximize, s.patience, narrowers)
+        self.members = Members(self.group, s.monitor, s.maximize, s.patience, narrowers, s.validate_every == 1)
         self.metrics = s.family.metrics_for(s.data)
-        self.scores = EpochScores(self.metrics, self.batches, len(self.members.ids), s.dtype, s.device)
+        training, self.validated = s.family.scores_for(s.data)
+        self.scores = EpochScores(
+            training, self.metrics, self.length or UNKNOWN_STEPS, len(self.members.ids), s.dtype, s.device
+        )
         if self.resume is not None:
             self._load(self.resume)
         yield from self.members.start()
@@ -78,18 +96,16 @@ class GroupRun:
     # An epoch.
 
     def _run_epoch(self) -> Iterator[Event]:
-        source: Iterator[Batch] = iter(())
-        seeds: list[int] | None = None
-        while self.batch < self.batches:
+        while True:
             yield from self._requests()
             if self.trainer.stopped or not self.members.ids:
                 return
-            if seeds is None or len(seeds) != len(self.members.ids):  # the epoch begins, or members left meanwhile
-                seeds = self._order_seeds()
-                source = self.source.epoch(self.epoch, self.batch, seeds)
-            yield from self._train_step(next(source))
-        self.epoch, self.batch = self.epoch + 1, 0
+            batch = self._next_batch()
+            if batch is None:
+                break
+            yield from self._train_step(batch)
         yield from self._tell(always=True)
+        self.epoch, self.batch, self.told = self.epoch + 1, 0, 0
         if not self.members.ids:
             return
         self.step.end_epoch()
@@ -97,10 +113,36 @@ class GroupRun:
         if time.perf_counter() - self.trainer.last_save > self.trainer.checkpoint_every_s:
             yield from self._save()
 
+    def _next_batch(self) -> Batch | None:
+        """The next batch of the epoch; None after its last.
+
+        An epoch is a pass through the data, or a number of steps: then passes follow one another, whatever the epoch.
+        """
+        most = self.settings.steps_per_epoch
+        if most is not None and self.batch >= most:
+            return None
+        seeds = self._order_seeds()
+        while True:
+            if self._stream is None or len(seeds) != len(self._stream_seeds):  # a pass begins, or members left
+                self._prepare()
+                self._stream, self._stream_seeds = self.source.epoch(self.pass_, self.place, seeds), seeds
+            batch = next(self._stream, None)
+            if batch is not None:
+                self.place += 1
+                return batch
+            self.pass_, self.place, self._stream = self.pass_ + 1, 0, None
+            self.trainer.learn(self.length)
+            if most is None:
+                return None
+
     def _order_seeds(self) -> list[int]:
         """Per active member, the seed of the order of its data."""
         rows = [m.row["data_seed"] for m in self.members.active]
         return [self.settings.seed if seed is None else int(seed) for seed in rows]
+
+    def _prepare(self) -> None:
+        """Make the next batches as the active members want them augmented and standardised."""
+        self.source.prepare = self.augmenting.of([m.row for m in self.members.active], self._order_seeds())
 
     def _train_step(self, batch: Batch) -> Iterator[Event]:
         probe = self.probe
@@ -108,8 +150,8 @@ class GroupRun:
         scores = self.step.train(*batch.inputs)
         if probe:
             probe.stop(begin)
-        self.scores.record(self.batch, scores)
-        self.batch += 1
+        self.scores.record(self.batch, scores, batch.size)
+        self.batch, self.steps = self.batch + 1, self.steps + 1
         self.samples += batch.size * len(self.members.ids)
         self.trainer.clock.work_done += len(self.members.ids)
         if probe and probe.alone(*batch.first):
@@ -118,39 +160,40 @@ class GroupRun:
         yield from self._tell()
 
     def _end_epoch(self) -> Iterator[Event]:
-        """Means over the epoch, validation, and what follows for each member."""
-        means = self.scores.means(self.batch_size, len(self.data))
-        validation = self._evaluate()
-        together = torch.stack([*means.values(), *(v.to(self.settings.dtype) for v in validation.values())])
-        columns = [*(f"train_{n}" for n in means), *(f"val_{n}" for n in validation)]
-        values = {name: tuple(row) for name, row in zip(columns, together.tolist(), strict=True)}
-        self.told = 0
-        ids = tuple(self.members.ids)
-        yield ev.EpochDone(time.time(), self.group.index, self.epoch, self._step_number(), ids, values)
+        """Means over the epoch, validation where it is due, and what follows for each member."""
+        found = {f"train_{name}": value for name, value in self.scores.means().items()}
+        validated = self.settings.validates(self.epoch)
+        if validated:
+            found |= {f"val_{n}": v.to(self.settings.dtype) for n, v in self._evaluate().items()}
+        together = torch.stack(list(found.values()))
+        values = {name: tuple(row) for name, row in zip(found, together.tolist(), strict=True)}
+        yield ev.EpochDone(time.time(), self.group.index, self.epoch, self.steps, tuple(self.members.ids), values)
+        if not validated:
+            return
         yield from self.members.take_epoch(self.epoch, values, self.step.weights())
-        for ids_, state, reason in self.members.verdicts(self.epoch, values):
-            yield from self._leave(ids_, state, reason)
+        for ids, state, reason in self.members.verdicts(self.epoch, values):
+            yield from self._leave(ids, state, reason)
 
     def _evaluate(self) -> Scores:
-        x, y, samples = self.data.x_validation, self.data.y_validation, self.data.held_out
         total: Scores = {}
         sums: Scores = {}
-        for start in range(0, samples, EVALUATION_BATCH):
-            part = slice(start, min(start + EVALUATION_BATCH, samples))
-            share = (part.stop - start) / samples
-            for name, value in self.step.evaluate(take(x, part), take(y, part)).items():
+        samples = 0
+        self._prepare()  # members may have left since the last batch
+        for batch in self.source.validation():
+            samples += batch.size
+            for name, value in self.step.evaluate(*batch.inputs).items():
                 if name in self.metrics and self.metrics[name].finish is not None:
                     add(sums, name, value.double())
                 else:
-                    add(total, name, value * share)
-        total |= finished(sums, self.metrics)
-        return {name: total[name] for name in ("loss", *self.metrics)}
+                    add(total, name, value * batch.size)
+        total = {name: value / samples for name, value in total.items()} | finished(sums, self.metrics)
+        return {name: total[name] for name in self.validated}
 
     # Telling.
 
     def _tell(self, always: bool = False) -> Iterator[Event]:
         now = time.perf_counter()
-        end = self.batches if self.batch == 0 else self.batch
+        end = self.batch
         if self.told >= end or not (always or now - self.last_told >= EVENT_INTERVAL_S):
             return
         block = self.scores.rows["loss"][self.told : end]  # reading it waits for the device, so it is read seldom
@@ -162,12 +205,13 @@ class GroupRun:
         clock.tick()
         fresh = self.told
         self.told, self.samples, self.last_told = end, 0, now
+        length = self.length
         yield ev.StepsDone(
             time.time(),
             self.group.index,
-            self._step_number(),
-            self.settings.epochs * self.batches,
-            self._step_number() / self.batches,
+            self.steps,
+            self.settings.epochs * length if length else 0,
+            self.epoch + (min(1.0, end / length) if length else 0.0),
             rate,
             clock.elapsed_s,
             clock.remaining_s,
@@ -177,13 +221,10 @@ class GroupRun:
         if lost:
             bad = (~torch.isfinite(block)).int().argmax(0).tolist()
             at = {v: fresh + b for v, b in zip(self.members.ids, bad, strict=True)}
+            of = f" of {length}" if length else ""
             for variant in lost:
-                epoch = self.epoch + (1 if self.batch else 0)
-                where = f"in epoch {epoch}, step {at[variant] + 1} of {self.batches}"
+                where = f"in epoch {self.epoch + 1}, step {at[variant] + 1}{of}"
                 yield from self._leave([variant], ev.DIVERGED, f"training loss is not finite {where}")
-
-    def _step_number(self) -> int:
-        return self.epoch * self.batches + self.batch
 
     # Requests and members.
 
@@ -245,8 +286,12 @@ class GroupRun:
         if not isinstance(self.step, ArrayStep) or len(self.step) == 1:
             return
         yield ev.PhaseChanged(time.time(), self.group.index, "tuning", "choosing how many members run at once")
-        x, y = (take(samples, slice(self.batch_size)) for samples in (self.data.x, self.data.y))
-        self.step.tune(x, y, TUNING_S)
+        x, y = self.data.sample_batch(self.batch_size, self.settings.device, self.settings.dtype)
+        self._prepare()
+        own = False
+        if self.source.prepare is not None:
+            x, y, own = self.source.prepare.training(x, y, own, 0, 0)
+        self.step.tune(*Batch(x, y, self.batch_size, own).inputs, TUNING_S)
 
     def _probe(self) -> SpeedProbe | None:
         if not self.settings.measure or self.resume is not None or not isinstance(self.step, ArrayStep):
@@ -254,8 +299,8 @@ class GroupRun:
         step = self.step
         generators = MemberGenerators([dict(step.array.generators.states[0])], self.settings.device)
         family, data = self.settings.family, self.settings.data
-        loss, metrics = family.loss_for(data), family.metrics_for(data)
-        twin = PlainStep(step.array[0], self.group.rows[0], loss, metrics, self.settings.epochs, generators)
+        objective, metrics = family.objective_for(data), family.metrics_for(data)
+        twin = PlainStep(step.array[0], self.group.rows[0], objective, metrics, self.settings.epochs, generators)
         return SpeedProbe(self.group.index, step, twin)
 
     # Checkpoints.
@@ -275,6 +320,9 @@ class GroupRun:
             else {
                 "epoch": self.epoch,
                 "batch": self.batch,
+                "steps": self.steps,
+                "pass": self.pass_,
+                "place": self.place,
                 "told": self.told,
                 "ids": list(self.members.ids),
                 "scores": self.scores.state(),
@@ -296,4 +344,5 @@ class GroupRun:
         self.step.load_state(run["step"])
         self.members.load(run["members"], run["ids"])
         self.epoch, self.batch, self.told = int(run["epoch"]), int(run["batch"]), int(run["told"])
+        self.steps, self.pass_, self.place = int(run["steps"]), int(run["pass"]), int(run["place"])
         self.scores.load_state(run["scores"])

@@ -22,7 +22,7 @@ class Member:
 
     Attributes:
         row: the values of its training axes.
-        waited: epochs since the best.
+        waited: validations since the best.
         slot: its row in the tensors of best weights.
         unsaved: whether its best weights changed since they were last saved.
     """
@@ -43,8 +43,9 @@ class Members:
         group: its variants.
         monitor: the metric that decides.
         maximize: whether more of it is better.
-        patience: epochs without improvement after which a member ends; None for never.
+        patience: validations without improvement after which a member ends; None for never.
         narrowers: by member of the group, from its row of the weights to its own `state_dict`.
+        every_epoch: whether every epoch is validated.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class Members:
         maximize: bool,
         patience: int | None,
         narrowers: Sequence[Callable[[Mapping[str, Tensor]], dict[str, Tensor]]],
+        every_epoch: bool = True,
     ) -> None:
         pairs = zip(group.variants, group.rows, strict=True)
         self.all = [Member(v.id, row, i) for i, (v, row) in enumerate(pairs)]
         self.active = list(self.all)
         self.monitor, self.maximize, self.patience = monitor, maximize, patience
         self.narrowers = narrowers
+        self.every_epoch = every_epoch
         self.best: dict[str, Tensor] = {}
 
     @property
@@ -94,7 +97,8 @@ class Members:
             if not math.isfinite(loss):
                 yield [member.id], ev.DIVERGED, f"validation loss is not finite after epoch {epoch}"
             elif self.patience is not None and member.waited >= self.patience:
-                why = f"no better {self.monitor} for {member.waited} epochs, best at epoch {member.best_epoch}"
+                what = "epochs" if self.every_epoch else "validations"
+                why = f"no better {self.monitor} for {member.waited} {what}, best at epoch {member.best_epoch}"
                 yield [member.id], ev.COMPLETE, why
 
     def leave(self, gone: Sequence[int], keep: Sequence[int], state: str, reason: str) -> Iterator[Event]:

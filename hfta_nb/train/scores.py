@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,40 +13,49 @@ from hfta_nb.step import Scores
 
 
 class EpochScores:
-    """Per metric, the value of every step ``[batches, M]``; of a metric with a `finish` the sums so far ``[M, ...]``.
+    """Per metric, the value of every step ``[steps, M]``; of a metric with a `finish` the sums so far ``[M, ...]``.
 
     Args:
-        metrics: the family's, without the loss.
-        batches: steps of an epoch.
+        names: of the scores, the loss first.
+        metrics: those of them that are the family's metrics.
+        steps: of an epoch; more may come.
         members: M.
     """
 
     def __init__(
-        self, metrics: Mapping[str, Metric], batches: int, members: int, dtype: torch.dtype, device: torch.device
+        self,
+        names: Sequence[str],
+        metrics: Mapping[str, Metric],
+        steps: int,
+        members: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
-        self.metrics, self.dtype, self.device = metrics, dtype, device
-        names = ["loss", *(n for n, m in metrics.items() if m.finish is None)]
-        self.rows = {n: torch.zeros((batches, members), dtype=dtype, device=device) for n in names}
+        self.names, self.metrics, self.dtype, self.device = tuple(names), metrics, dtype, device
+        plain = [n for n in names if n not in metrics or metrics[n].finish is None]
+        self.rows = {n: torch.zeros((steps, members), dtype=dtype, device=device) for n in plain}
         self.sums: Scores = {}
+        self.sizes: list[int] = []
 
-    def record(self, batch: int, scores: Scores) -> None:
-        """Take the scores of step `batch` of the epoch; step 0 begins a new one."""
-        if not batch:
-            self.sums = {}
+    def record(self, step: int, scores: Scores, size: int) -> None:
+        """Take the scores of a step of the epoch, over `size` samples; step 0 begins a new one."""
+        if not step:
+            self.sums, self.sizes = {}, []
+        self.sizes.append(size)
+        if step == len(self.rows["loss"]):
+            self.rows = {n: torch.cat([v, torch.zeros_like(v)]) for n, v in self.rows.items()}
         for name, value in scores.items():
             if name in self.rows:
-                self.rows[name][batch].copy_(value)
+                self.rows[name][step].copy_(value)
             else:
                 add(self.sums, name, value.double())
 
-    def means(self, batch_size: int, samples: int) -> Scores:
-        """Every metric over the epoch, ``[M]``; all batches but the last have `batch_size` samples."""
-        batches = len(self.rows["loss"])
-        sizes = torch.full((batches,), batch_size, dtype=self.dtype, device=self.device)
-        sizes[-1] = samples - (batches - 1) * batch_size
-        found = {n: (sizes @ rows) / samples for n, rows in self.rows.items()}
+    def means(self) -> Scores:
+        """Every metric over the epoch's samples, ``[M]``."""
+        sizes = torch.tensor(self.sizes, dtype=self.dtype, device=self.device)
+        found = {n: (sizes @ rows[: len(sizes)]) / sum(self.sizes) for n, rows in self.rows.items()}
         found |= finished(self.sums, self.metrics)
-        return {n: found[n].to(self.dtype) for n in ["loss", *self.metrics]}
+        return {n: found[n].to(self.dtype) for n in self.names}
 
     def select(self, keep: Sequence[int]) -> None:
         """Go on with these members."""
@@ -53,12 +63,14 @@ class EpochScores:
         self.rows = {n: v[:, rows] for n, v in self.rows.items()}
         self.sums = {n: v[rows] for n, v in self.sums.items()}
 
-    def state(self) -> dict[str, Tensor]:
-        return {**self.rows, **self.sums}
+    def state(self) -> dict[str, Any]:
+        return {"scores": {**self.rows, **self.sums}, "sizes": list(self.sizes)}
 
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        self.rows = {n: state[n].to(self.device, self.dtype) for n in self.rows}
-        self.sums = {n: state[n].to(self.device) for n in state if n not in self.rows}
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        scores = state["scores"]
+        self.rows = {n: scores[n].to(self.device, self.dtype) for n in self.rows}
+        self.sums = {n: scores[n].to(self.device) for n in scores if n not in self.rows}
+        self.sizes = [int(size) for size in state["sizes"]]
 
 
 def add(totals: Scores, name: str, value: Tensor) -> None:

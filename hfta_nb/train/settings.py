@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.data import Data
+from hfta_nb.data import AnyData
 from hfta_nb.family import Family
 
 
@@ -21,16 +21,18 @@ class Settings:
 
     Attributes:
         data: on the CPU, as loaded.
-        epochs: passes through the training data.
-        patience: epochs without improvement after which a member stops; None for never.
+        epochs: passes through the training data, or times `steps_per_epoch` steps.
+        patience: validations without improvement after which a member stops; None for never.
         monitor: the metric that decides which epoch is best, for example "val_loss".
         maximize: whether more of it is better.
         seed: of the order of the data, where a variant has none of its own.
         measure: whether to time the plain module beside the first steps.
+        validate_every: epochs from one validation to the next; the last epoch always has one.
+        steps_per_epoch: optimizer steps of an epoch; None for as many as go through the training data.
     """
 
     family: Family
-    data: Data
+    data: AnyData
     epochs: int
     patience: int | None
     monitor: str
@@ -39,6 +41,12 @@ class Settings:
     dtype: torch.dtype
     seed: int = 0
     measure: bool = True
+    validate_every: int = 1
+    steps_per_epoch: int | None = None
+
+    def validates(self, epoch: int) -> bool:
+        """Whether there is a validation after this epoch, from 1."""
+        return epoch % self.validate_every == 0 or epoch == self.epochs
 
 
 Save = Callable[[dict[str, Any], Mapping[int, Mapping[str, Tensor]]], str]
@@ -66,6 +74,6 @@ class Clock:
 
     @property
     def remaining_s(self) -> float:
-        if not self.work_done:
+        if not self.work_done or math.isnan(self.work_total):
             return math.nan
         return self.elapsed_s / self.work_done * max(0.0, self.work_total - self.work_done)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,11 +11,9 @@ import torch
 
 from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
 from hfta_nb.array.generators import seeded_state
-from hfta_nb.array.gradients import call_module
-from hfta_nb.data import take
 from hfta_nb.events import Control, Event
 from hfta_nb.plan import Group
-from hfta_nb.step import ArrayStep, PlainStep, Step
+from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
 from hfta_nb.train.group import GroupRun
 from hfta_nb.train.settings import Clock, Save, Settings
 
@@ -52,7 +51,8 @@ class Trainer:
         self.stopped = False
         self._resume = resume
         self.data = settings.data.to(settings.device, settings.dtype)
-        self.clock = Clock(work_total=sum(len(g.variants) * self._steps(g) for g in groups))
+        self._learned: int | None = None  # batches of a pass through a stream, once one is through
+        self.clock = Clock(work_total=self._work())
         self.early_stops: set[int] = set()
         self.last_save = time.perf_counter()
 
@@ -69,12 +69,21 @@ class Trainer:
             if self.stopped:
                 return
 
-    def _steps(self, group: Group) -> int:
-        return self.settings.epochs * self.batches(group)
+    def _work(self) -> float:
+        """Steps of all members of all groups; NaN while that is not known."""
+        lengths = [self.batches(g) for g in self.groups]
+        steps = [math.nan if length is None else self.settings.epochs * length for length in lengths]
+        return float(sum(len(g.variants) * n for g, n in zip(self.groups, steps, strict=True)))
 
-    def batches(self, group: Group) -> int:
-        """Mini-batches in an epoch of this group."""
-        return -(-len(self.settings.data) // int(group.rows[0]["batch_size"]))
+    def learn(self, length: int | None) -> None:
+        """Take in how long a pass through a stream turned out to be."""
+        if self._learned is None and length is not None:
+            self._learned = length
+            self.clock.work_total = self._work()
+
+    def batches(self, group: Group) -> int | None:
+        """Steps in an epoch of this group; None while that is not known."""
+        return self.settings.steps_per_epoch or self.data.batches(int(group.rows[0]["batch_size"])) or self._learned
 
     def build(self, group: Group) -> Step:
         """The step of a group, each member initialised and seeded as it would be alone."""
@@ -86,17 +95,17 @@ class Trainer:
                 torch.default_generator.manual_seed(variant.seed)
                 module = s.family.build(**arguments).to(s.device, s.dtype)
                 if has_lazy(module):
-                    sample = take(self.data.x, slice(int(group.rows[0]["batch_size"])))
-                    take_shapes(module, lambda m, x=sample: call_module(m, x))  # type: ignore[misc]
+                    sample = self.data.sample(int(group.rows[0]["batch_size"]), s.device, s.dtype)
+                    take_shapes(module, lambda m, x=sample: call_all(m, x, s.family.phases))  # type: ignore[misc]
                 modules.append(module)
                 # The CPU's stream goes on from where building left it; a GPU's has not been drawn from yet.
                 states.append(seeded_state(variant.seed, s.device) | {"cpu": torch.random.get_rng_state()})
         finally:
             torch.random.set_rng_state(outer)
         generators = MemberGenerators(states, s.device)
-        loss, metrics = s.family.loss_for(s.data), s.family.metrics_for(s.data)
+        objective, metrics = s.family.objective_for(s.data), s.family.metrics_for(s.data)
         if group.serial:
-            return PlainStep(modules[0], group.rows[0], loss, metrics, s.epochs, generators)
+            return PlainStep(modules[0], group.rows[0], objective, metrics, s.epochs, generators)
         array = fuse(modules, [v.seed for v in group.variants])
         array.generators.states = generators.states
-        return ArrayStep(array, group.rows, loss, metrics, s.epochs)
+        return ArrayStep(array, group.rows, objective, metrics, s.epochs)

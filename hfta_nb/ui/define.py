@@ -81,10 +81,10 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             data = next(iter(self._own))
         self.family_field = _dropdown("family", hfta.families(), "What is trained: built-in, or defined in a cell")
         self.family_field.value = recipe.name
-        self._specs: dict[str, AxisSpec] = recipe.specs
         self.data_field = _dropdown("data", self._data_names(), "What it is trained on: data sets that suit the family")
         if data is not None:
             self.data_field.value = _chosen("data", data, self.data_field.options)
+        self._specs: dict[str, AxisSpec] = self._axes_now()
         self.epochs_field = _integer("epochs", epochs, 1, "How often each member sees the training data")
         self.batch_field = _integer("batch size", batch_size or BATCH_SIZE, 1, "Samples in a mini-batch")
         self.patience_field = _integer(
@@ -214,17 +214,13 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
     def _fill(self, grid: Mapping[str, Sequence[Json]]) -> None:
         for name, values in grid.items():
             if name not in self._specs:
-                raise GridError(
-                    "unknown axis",
-                    where=f"grid of {self.family_field.value}",
-                    got=name,
-                    accepted=", ".join(self._specs),
-                )
+                raise hfta.family(self.family_field.value).no_axis(name, self._data_now())
             self.add_axis(name, [self._specs[name].check(v) for v in values])
 
     def _listen(self) -> None:
         self.family_field.observe(self._family_changed, "value")
-        plain = (self.data_field, self.epochs_field, self.batch_field, self.patience_field, self.seed_field)
+        self.data_field.observe(self._data_changed, "value")
+        plain = (self.epochs_field, self.batch_field, self.patience_field, self.seed_field)
         for widget in (*plain, self.dtype_field, self.device_field):
             widget.observe(lambda _: self._edited(), "value")
         self.add_button.on_click(lambda _: self.add_axis())
@@ -260,6 +256,15 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self.batch_field.disabled = swept
         self.batch_field.tooltip = "It is an axis of the grid" if swept else "Samples in a mini-batch"
 
+    def _data_now(self) -> Any:
+        """What is chosen: a name, or own data."""
+        own = self._own.get(self.data_field.value)
+        return str(self.data_field.value) if own is None else hfta.data.resolve(own)
+
+    def _axes_now(self) -> dict[str, AxisSpec]:
+        """The axes of the family on the data that is chosen."""
+        return hfta.family(self.family_field.value).specs_for(self._data_now())
+
     def _data_names(self) -> list[str]:
         known = hfta.data.names()
         suits = [n for n in hfta.family(self.family_field.value).data if n in known]
@@ -279,18 +284,32 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
     def _family_changed(self, _: Any) -> None:
         if self._quiet:
             return
-        try:
-            self._specs = hfta.family(self.family_field.value).specs
-        except HftaError as error:
-            self.complain(error)
-            return
         self._quiet = True
         keep, names = self.data_field.value, self._data_names()
         if list(self.data_field.options) != names:
             with self.data_field.hold_sync():
                 self.data_field.options = names
                 self.data_field.value = keep if keep in names else names[0] if names else None
-        # Axes that the new family lacks go; the values of the others are read again, as theirs may be others.
+        self._quiet = False
+        self._renew_axes()
+
+    def _data_changed(self, _: Any) -> None:
+        """Images and point clouds have axes of their own; those of the others go."""
+        if self._quiet:
+            return
+        if self._axes_now() == self._specs:
+            self._edited()
+        else:
+            self._renew_axes()
+
+    def _renew_axes(self) -> None:
+        try:
+            self._specs = self._axes_now()
+        except HftaError as error:
+            self.complain(error)
+            return
+        self._quiet = True
+        # Axes that are lacking now go; the values of the others are read again, as theirs may be others.
         rows = [(r.name, r.values) for r in self.rows if r.name in self._specs]
         for row in self.rows:
             row.close()

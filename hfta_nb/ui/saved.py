@@ -53,5 +53,7 @@ def arguments_of(study: Study) -> dict[str, Any]:
         "monitor": study.monitor,
         **({"serial": True} if study.serial else {}),
         "across": study.across,
+        **({"validate_every": study.validate_every} if study.validate_every > 1 else {}),
+        **({"steps_per_epoch": study.steps_per_epoch} if study.steps_per_epoch else {}),
         **fixed,
     }

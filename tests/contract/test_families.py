@@ -18,6 +18,7 @@ from hfta_nb.array.tree import tensor_map
 from hfta_nb.events import COMPLETE
 from hfta_nb.families import BUILT_IN
 from hfta_nb.losses import IGNORED
+from hfta_nb.step import ArrayStep
 from tests.contract.serial import largest
 
 SEEDS = [101, 102]
@@ -57,6 +58,10 @@ def _images() -> Tensor:
 
 def _larger() -> Tensor:
     return torch.randn(SAMPLES, 2, 16, 16, dtype=torch.float64)
+
+
+def _pictures() -> Tensor:
+    return torch.rand(SAMPLES, 2, 16, 16, dtype=torch.float64) * 2 - 1
 
 
 def _vectors() -> Tensor:
@@ -174,6 +179,16 @@ ROWS = [
         (),
         {"dense_features": 3, "categorical_features": 2, "categories": 4},
     ),
+    FamilyRow(
+        "dcgan",
+        {"latent": 3, "generator_width": 2, "discriminator_width": 2},
+        "generation",
+        _pictures,
+        lambda: torch.zeros(SAMPLES, dtype=torch.long),
+        {"discriminator_width": [2, 3]},
+        (),
+        {"in_channels": 2, "image_size": 16},
+    ),
 ]
 
 rows = pytest.mark.parametrize("row", ROWS, ids=str)
@@ -197,7 +212,7 @@ def _members(row: FamilyRow, data: hfta.Data, device: torch.device) -> list[torc
     return modules
 
 
-@rows
+@pytest.mark.parametrize("row", [r for r in ROWS if not hfta.family(r.name).phases], ids=str)
 def test_twenty_steps(row: FamilyRow, device: torch.device) -> None:
     data = _data(row).to(device, torch.float64)
     loss = hfta.family(row.name).loss_for(data)
@@ -225,6 +240,38 @@ def test_twenty_steps(row: FamilyRow, device: torch.device) -> None:
         for i, module in enumerate(modules):
             own = call_module(module.eval(), data.x)
             torch.testing.assert_close(tensor_map(lambda t, i=i: t[i], together), own, atol=1e-8, rtol=1e-8)
+
+
+@pytest.mark.parametrize("row", [r for r in ROWS if hfta.family(r.name).phases], ids=str)
+def test_twenty_steps_of_several_networks(row: FamilyRow, device: torch.device) -> None:
+    data, family = _data(row).to(device, torch.float64), hfta.family(row.name)
+    modules = _members(row, data, device)
+    array = hfta.fuse(copy.deepcopy(modules), SEEDS)
+    axes = [{k: spec.default for k, spec in family.training.items()} | {"lr": lr} for lr in RATES]
+    step = ArrayStep(array, axes, family.objective_for(data), {}, epochs=1)
+    told = [step.train(data.x, data.y) for _ in range(20)]
+    trained = {k: v.clone() for k, v in step.weights().items()}
+    found = step.evaluate(data.x, data.y)
+    assert all(torch.equal(v, trained[k]) for k, v in step.weights().items())
+    for i, module in enumerate(modules):
+        torch.manual_seed(SEEDS[i])
+        betas = (family.defaults["beta1"], 0.999)
+        alone = {
+            p.name: torch.optim.Adam(module.get_submodule(p.name).parameters(), RATES[i], betas) for p in family.phases
+        }
+        for scores in told:
+            for phase in family.phases:
+                alone[phase.name].zero_grad()
+                value = phase.loss(module(data.x, phase=phase.name), data.y)
+                value.backward()
+                alone[phase.name].step()
+                assert scores[phase.score][i].item() == pytest.approx(value.item(), abs=1e-9)
+        module.eval()
+        with torch.no_grad():
+            for phase in family.phases:
+                own = phase.loss(module(data.x, phase=phase.name), data.y)
+                assert found[phase.score][i].item() == pytest.approx(own.item(), abs=1e-9)
+    assert largest(array, modules, row.noise) <= 1e-9
 
 
 @rows

@@ -15,7 +15,7 @@ import hfta_nb as hfta
 from hfta_nb import losses, metrics
 from hfta_nb.losses import IGNORED
 from hfta_nb.metrics import Metric
-from hfta_nb.train import group
+from hfta_nb.train import batches
 from hfta_nb.train.scores import EpochScores
 
 
@@ -84,7 +84,7 @@ def test_top5_and_tuples() -> None:
 
 @pytest.mark.parametrize("serial", [False, True])
 def test_a_study_reports_the_whole_set(serial: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "EVALUATION_BATCH", 7)
+    monkeypatch.setattr(batches, "EVALUATION_BATCH", 7)
     torch.manual_seed(0)
     x, y = torch.randn(61, 4), torch.randint(0, 2, (61,))
     data = hfta.data.from_tensors(x, y, x[:30], y[:30], task="click")
@@ -121,21 +121,23 @@ def test_a_study_reports_the_whole_set(serial: bool, tmp_path: Path, monkeypatch
 
 
 def test_scores_of_an_epoch_go_on_with_fewer_members() -> None:
-    names = {"ratio": Metric(lambda o, t: o, finish=lambda sums: sums[0] / sums[1]), "mean": Metric(lambda o, t: o)}
-    scores = EpochScores(names, 2, 3, torch.float64, torch.device("cpu"))
+    metrics = {"ratio": Metric(lambda o, t: o, finish=lambda sums: sums[0] / sums[1]), "mean": Metric(lambda o, t: o)}
+    names = ["loss", *metrics]
+    scores = EpochScores(names, metrics, 1, 3, torch.float64, torch.device("cpu"))  # of more steps than were foreseen
 
-    def step(batch: int, loss: list[float]) -> None:
+    def step(batch: int, loss: list[float], size: int = 4) -> None:
         each = torch.tensor(loss, dtype=torch.float64)
-        scores.record(batch, {"loss": each, "mean": 2 * each, "ratio": torch.stack([each, torch.ones_like(each)], 1)})
+        ratio = torch.stack([each, torch.ones_like(each)], 1)
+        scores.record(batch, {"loss": each, "mean": 2 * each, "ratio": ratio}, size)
 
     step(0, [9.0, 9.0, 9.0])
     step(0, [1.0, 2.0, 3.0])  # another epoch
     scores.select([0, 2])
-    again = EpochScores(names, 2, 2, torch.float64, torch.device("cpu"))
+    again = EpochScores(names, metrics, 1, 2, torch.float64, torch.device("cpu"))
     again.load_state(scores.state())
     scores = again
-    step(1, [3.0, 5.0])
-    found = scores.means(4, 6)
+    step(1, [3.0, 5.0], 2)
+    found = scores.means()
     assert list(found) == ["loss", "ratio", "mean"]
     assert found["loss"].tolist() == pytest.approx([(4 * 1 + 2 * 3) / 6, (4 * 3 + 2 * 5) / 6])
     assert found["mean"].tolist() == pytest.approx([2 * v for v in found["loss"].tolist()])

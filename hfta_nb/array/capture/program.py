@@ -115,7 +115,7 @@ class _Builder:
         steps: list[Callable[[], Any]] = []
         member: int | None = None
         for i, call in enumerate(self.calls):
-            if call.member != member and call.draws:
+            if call.member is not None and call.member != member:
                 steps += [] if member is None else [partial(generators.leave, member)]
                 steps.append(partial(generators.enter, call.member))
                 member = call.member
@@ -144,11 +144,11 @@ class _Builder:
                 views.setdefault(place.storage, set()).add(place)
         written = set()
         for place, room in self.gradients:
-            call = makers.get(place.storage)
-            kernel = None if call is None else KERNELS.get(call.function)
-            if call is None or kernel is None or not kernel.anywhere or count[place.storage] > 1:
+            maker = makers.get(place.storage)
+            kernel = None if maker is None else KERNELS.get(maker.function)
+            if maker is None or kernel is None or not kernel.anywhere or count[place.storage] > 1:
                 continue
-            out = call.results[0]
+            out = maker.results[0]
             order = None if out is None else _order(place, out)
             if out is None or order is None or views.get(place.storage, set()) - {out, place}:
                 continue
@@ -303,7 +303,7 @@ def _needed(recording: Recording, wanted: set[int]) -> list[Call]:
     needed = set(wanted)
     kept = []
     for call in reversed(recording.calls):
-        effects = call.draws or not call.makes and not any(call.results)
+        effects = call.draws or (not call.makes and not any(call.results))
         changes = call.writes & (recording.outside | needed)
         unsaid = any(word in call.function._schema.name for word in _WRITES_UNSAID)
         if effects or changes or unsaid or needed & set(call.makes):

@@ -144,9 +144,7 @@ class Reads:
         elif isinstance(value, staticmethod | classmethod):
             self._value(value.__func__, where)
         elif isinstance(value, property | functools.cached_property):
-            parts = (value.fget,) if isinstance(value, property) else (value.func,)
-            for part in parts:
-                self._value(part, where)
+            self._value(value.fget if isinstance(value, property) else value.func, where)
         elif callable(value) and not hasattr(value, "__dict__"):
             self._native(value, where)
         else:
@@ -249,7 +247,7 @@ class Reads:
                         continue
                     self._scanned.add((kind, name))
                     new = True
-                    self._globals.append((found, name, found[name]))  # type: ignore[arg-type]
+                    self._globals.append((found, name, found[name]))
                     self._value(found[name], f"{getattr(kind, '__name__', where)}.{name}")
         return new
 
@@ -280,10 +278,10 @@ def _harmless(value: Any) -> bool:
 
 
 def _of_torch(value: Any) -> bool:
-    return "torch" in type(value).__module__ or type(value).__name__ in ("builtin_function_or_method",) and (
-        getattr(value, "__module__", None) is None and getattr(torch, getattr(value, "__name__", ""), None) is value
+    return "torch" in type(value).__module__ or (type(value).__name__ in ("builtin_function_or_method",) and (
+        (getattr(value, "__module__", None) is None and getattr(torch, getattr(value, "__name__", ""), None) is value)
         or getattr(torch._C._nn, getattr(value, "__name__", ""), None) is value
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -121,7 +121,7 @@ class Recording:
         )  # fmt: skip
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within, every kernel is noted in `recording`.
 
     Args:
@@ -129,7 +129,7 @@ class Recorder(TorchDispatchMode):
     """
 
     def __init__(self, device: torch.device) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.device = device
         self.recording = Recording()
         self._numbers: dict[int, int] = {}
@@ -268,4 +268,4 @@ def _address(tensor: Tensor) -> int:
 
 
 def _place(tensor: Tensor, number: int) -> Place:
-    return Place(number, tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype)
+    return Place(number, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)

@@ -8,9 +8,9 @@ Python, autograd and `vmap`, as long as nothing has changed that the model's cod
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,16 @@ _MOST = 8
 """Kinds of calls that are kept: a batch of another size is another kind."""
 
 Run = Callable[[Inputs], tuple[Gradients, Any]]
+
+
+class Asked(NamedTuple):
+    """The arguments of `FusedArray.backward`; `given` are input and target."""
+
+    loss_fn: Any
+    given: Any
+    has_aux: bool
+    scale: Tensor | None
+    only: Collection[str] | None
 
 
 @dataclass
@@ -63,8 +73,15 @@ class RecordedGradients(Gradients):
 
     recorder: Recorder
 
-    def __init__(self, array: FusedArray, inputs: Inputs, scale: Tensor | None, recorder: Recorder) -> None:
-        super().__init__(array, inputs, scale=scale)
+    def __init__(
+        self,
+        array: FusedArray,
+        inputs: Inputs,
+        scale: Tensor | None,
+        only: Collection[str] | None,
+        recorder: Recorder,
+    ) -> None:
+        super().__init__(array, inputs, scale=scale, only=only)
         self.recorder = recorder
         self.places: list[tuple[Place, Tensor]] = []
         self.trouble = ""
@@ -102,12 +119,8 @@ class CapturedSteps:
         ways += [f"not replayed: {s.reason}" for s in self._seen.values() if s.reason]
         return list(dict.fromkeys(ways))
 
-    def find(self, loss_fn: Any, given: Any, inputs: Inputs, has_aux: bool, scale: Tensor | None) -> Seen | None:
-        """What is known of this kind of call; None where it is to run as ever.
-
-        Args:
-            given: what `inputs` were made of.
-        """
+    def find(self, asked: Asked, inputs: Inputs) -> Seen | None:
+        """What is known of this kind of call; None where it is to run as ever."""
         array = self.array
         if not self.on or array._pending or array.settings.private or _watched():
             return None
@@ -115,8 +128,11 @@ class CapturedSteps:
             return None
         try:
             key = (
-                *(_identity(loss_fn), _form(given), inputs.per_member, has_aux, array.block_size, array.fast_rng),
-                *(None if scale is None else (scale.dtype, scale.device), _settings(), array._skeleton.training),
+                *(_identity(asked.loss_fn), _form(asked.given), inputs.per_member, asked.has_aux),
+                None if asked.scale is None else (asked.scale.dtype, asked.scale.device),
+                array.block_size,
+                *(array.fast_rng, array._skeleton.training, _settings()),
+                None if asked.only is None else tuple(asked.only),
                 tuple(p.requires_grad for p in array.parameters()),
             )
         except NotRecordableError:
@@ -125,7 +141,7 @@ class CapturedSteps:
         if seen is None:
             while len(self._seen) >= _MOST:
                 del self._seen[next(iter(self._seen))]
-            seen = self._seen[key] = Seen((loss_fn,))
+            seen = self._seen[key] = Seen((asked.loss_fn,))
         return None if seen.reason else seen
 
     # Replaying.
@@ -181,37 +197,34 @@ class CapturedSteps:
 
     # Recording.
 
-    def recorder(self, seen: Seen, loss_fn: Any, call: Call, scale: Tensor | None) -> Run | None:
+    def recorder(self, seen: Seen, asked: Asked, call: Call) -> Run | None:
         """What does as `backward` does and records it; None where this call is not to be recorded."""
         array = self.array
         seen.calls += 1
-        if seen.calls == 1 or seen.program is not None or any(p.grad is not None for p in array.parameters()):
+        named = dict(array.named_parameters())
+        held = any(named[n].grad is not None for n in (named if asked.only is None else asked.only))
+        if seen.calls == 1 or seen.program is not None or held:
             return None
 
         def run(inputs: Inputs) -> tuple[Gradients, Any]:
-            if inputs.copied:  # the array has just found another way to run
-                gradients = Gradients(array, inputs, scale=scale)
-                return gradients, gradients.of(call, array._blocks.leaves())
-            return self._record(seen, loss_fn, call, inputs, scale)
+            if not inputs.copied:  # else the array has just found another way to run
+                try:
+                    return self._record(seen, asked, call, inputs, Reads(array._skeleton, (asked.loss_fn,)))
+                except UnclearError as error:
+                    self._refuse(seen, str(error))
+            gradients = Gradients(array, inputs, scale=asked.scale, only=asked.only)
+            return gradients, gradients.of(call, array._blocks.leaves())
 
         return run
 
-    def _record(
-        self, seen: Seen, loss_fn: Any, call: Call, inputs: Inputs, scale: Tensor | None
-    ) -> tuple[Gradients, Any]:
+    def _record(self, seen: Seen, asked: Asked, call: Call, inputs: Inputs, reads: Reads) -> tuple[Gradients, Any]:
         array = self.array
-        try:
-            reads = Reads(array._skeleton, (loss_fn,))
-        except UnclearError as error:
-            self._refuse(seen, str(error))
-            gradients = Gradients(array, inputs, scale=scale)
-            return gradients, gradients.of(call, array._blocks.leaves())
         if seen.inputs is None:
             seen.inputs = replace(inputs, leaves=tuple(_room(v) for v in inputs.leaves))
-            seen.scale = None if scale is None else scale.detach().clone()
-        self._fill(seen, inputs, scale)
+            seen.scale = None if asked.scale is None else asked.scale.detach().clone()
+        self._fill(seen, inputs, asked.scale)
         recorder, restore = Recorder(array.generators.device), snapshot(array)
-        noted = RecordedGradients(array, seen.inputs, seen.scale, recorder)
+        noted = RecordedGradients(array, seen.inputs, seen.scale, asked.only, recorder)
         with array.generators.heard(recorder.member), recorder:
             result = noted.of(call, array._blocks.leaves())
         self._after(seen, reads, recorder, noted, result, restore)
@@ -318,7 +331,7 @@ def _form(tree: Any) -> Any:
         if type(tree) not in (Tensor, nn.Parameter) or tree.requires_grad or tree.layout is not torch.strided:
             raise NotRecordableError("an input of another sort")
         return tree.shape, tree.stride(), tree.dtype, tree.device
-    if type(tree) in (tuple, list):
+    if type(tree) in (tuple, list) or (isinstance(tree, tuple) and hasattr(tree, "_fields")):
         return type(tree), tuple(_form(v) for v in tree)
     if type(tree) is dict:
         return dict, tuple((k, _form(v)) for k, v in tree.items())

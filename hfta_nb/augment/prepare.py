@@ -1,0 +1,128 @@
+"""From the samples as they are kept to those that members train on: floats, augmented, standardised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from hfta_nb.augment import clouds, images
+from hfta_nb.augment.axes import CLOUDS, Setting
+from hfta_nb.augment.draws import Draws
+from hfta_nb.augment.kinds import kind_of
+from hfta_nb.augment.statistics import Statistics
+from hfta_nb.data import AnyData, Samples
+
+Pair = tuple[Any, Any]
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Augmenting:
+    """How the members of a group see the data.
+
+    Args:
+        data: what they train on; on the device already, where it is not a stream.
+        device, dtype: of the members.
+    """
+
+    def __init__(self, data: AnyData, device: torch.device, dtype: torch.dtype) -> None:
+        self.data, self.dtype = data, dtype
+        self.statistics = Statistics(data, device)
+
+    def of(self, rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Prepared | None:
+        """What makes these members' batches; None where none of them wants anything, and a batch is as it is kept.
+
+        Args:
+            rows: per member, the values of its axes.
+            seeds: per member, that of the order of its data.
+        """
+        settings = [Setting.of(row) for row in rows]
+        if all(setting == Setting() for setting in settings):
+            return None
+        return Prepared(self, settings, seeds)
+
+
+class Prepared:
+    """Makes the batches of some members. Where all agree, a batch is computed once and shared by all.
+
+    Args:
+        augmenting: the data and what is known of it.
+        settings: per member.
+        seeds: per member, that of the order of its data.
+    """
+
+    def __init__(self, augmenting: Augmenting, settings: Sequence[Setting], seeds: Sequence[int]) -> None:
+        self.data, self.dtype, self.statistics = augmenting.data, augmenting.dtype, augmenting.statistics
+        self.keys = list(zip(seeds, settings, strict=True))
+        self.mixes = any(s.mixes for s in settings)
+
+    def training(self, x: Samples, y: Samples, own: bool, epoch: int, number: int) -> tuple[Samples, Samples, bool]:
+        """A training batch.
+
+        Args:
+            x, y: as they are kept, ``[N, ...]``, or ``[M, N, ...]`` where `own`.
+            own: whether every member has samples of its own.
+            epoch, number: of the batch: with the seed of the data all that the draws depend on.
+
+        Returns:
+            `x`, `y` and `own` of what the members train on. Where one of them mixes classes, the targets of all are
+            shares of classes ``[..., N, classes]``.
+        """
+        size = x.shape[1] if own else x.shape[0]
+        draws: dict[int, Draws] = {}
+
+        def make(key: tuple[int, Setting], member: int) -> Pair:
+            seed, setting = key
+            if seed not in draws:
+                draws[seed] = Draws(seed, epoch, number, size, x.device)
+            return self._augmented(x[member] if own else x, y[member] if own else y, setting, draws[seed])
+
+        return _spread(self.keys, make)
+
+    def validation(self, x: Samples, y: Samples) -> tuple[Samples, Samples, bool]:
+        """A batch of validation: floats, standardised, otherwise as it is kept."""
+
+        def make(normalized: bool, member: int) -> Pair:
+            return self._standardised(self.data.scaled(x, self.dtype), normalized), y
+
+        return _spread([setting.normalize for _, setting in self.keys], make)
+
+    def _augmented(self, x: Tensor, y: Tensor, setting: Setting, draws: Draws) -> Pair:
+        x = self.data.scaled(x, self.dtype)
+        if kind_of(self.data) == CLOUDS:
+            if setting.point_rotation:
+                x = clouds.point_rotation(x, setting.point_rotation, setting.rotation_axis, draws)
+            return (clouds.point_jitter(x, setting.point_jitter, draws) if setting.point_jitter else x), y
+        masks = y if self.data.task == "segmentation" else None
+        if setting.random_crop:
+            x, masks = images.random_crop(x, masks, setting.random_crop, draws)
+        if setting.horizontal_flip:
+            x, masks = images.horizontal_flip(x, masks, setting.horizontal_flip, draws)
+        y = y if masks is None else masks
+        if setting.color_jitter:
+            x = images.color_jitter(x, setting.color_jitter, *self.statistics.range, draws)
+        if setting.random_erasing:
+            x = images.random_erasing(x, setting.random_erasing, self.statistics.moments[0], draws)
+        if self.mixes and not y.is_floating_point():
+            # Not one_hot, which looks at the values and so waits for the device.
+            y = (y.unsqueeze(1) == torch.arange(self.data.facts["num_classes"], device=y.device)).to(self.dtype)
+        if setting.mixes:
+            x, y = images.mix(x, y, setting.mixup, setting.cutmix, draws)
+        return self._standardised(x, setting.normalize), y
+
+    def _standardised(self, x: Samples, normalized: bool) -> Samples:
+        if not normalized:
+            return self.data.standardised(x)
+        mean, deviation = (v.to(x).view(-1, 1, 1) for v in self.statistics.moments)
+        return (x - mean) / deviation
+
+
+def _spread(keys: Sequence[Key], make: Callable[[Key, int], Pair]) -> tuple[Samples, Samples, bool]:
+    """What each member's key asks for, each computed once: shared where all keys are alike, else ``[M, ...]``."""
+    first = {key: member for member, key in reversed(list(enumerate(keys)))}
+    made = {key: make(key, member) for key, member in first.items()}
+    if len(made) == 1:
+        return (*made[keys[0]], False)
+    return torch.stack([made[k][0] for k in keys]), torch.stack([made[k][1] for k in keys]), True

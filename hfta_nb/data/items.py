@@ -1,0 +1,144 @@
+"""What a `Dataset`, a `DataLoader` or a function gives, taken apart into inputs and target, as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.data.samples import Samples, leaves, tree_map
+from hfta_nb.errors import DataError
+
+TARGETS = ("labels", "label", "target", "targets", "y")
+"""Keys of the target, where samples are dicts."""
+
+
+def parted(item: Any, where: str) -> tuple[Any, Any]:
+    """Inputs and target of one sample, or of a batch.
+
+    Args:
+        item: ``(x, y)``; ``(x1, x2, ..., y)`` for several positional inputs; a dict with the target under one of
+            `TARGETS`, whose other entries are inputs by name (a single one is simply the input).
+
+    Raises:
+        DataError: it is none of these.
+    """
+    if isinstance(item, Mapping):
+        key = next((k for k in TARGETS if k in item), None)
+        inputs = {k: v for k, v in item.items() if k != key}
+        if key is not None and inputs:
+            return (next(iter(inputs.values())) if len(inputs) == 1 else inputs), item[key]
+    elif isinstance(item, tuple | list) and len(item) >= 2:
+        *rest, target = item
+        return _plain(rest[0] if len(rest) == 1 else tuple(rest)), _plain(target)
+    got = sorted(item) if isinstance(item, Mapping) else item
+    raise DataError(
+        "not inputs and target", where=where, got=got, accepted=f"(x, y), or a dict with one of {', '.join(TARGETS)}"
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Of a container, the kind that `Samples` has."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    several = isinstance(value, list) and value and isinstance(value[0], Tensor)
+    return tuple(value) if several or isinstance(value, tuple) else value
+
+
+def tensor_of(value: Any, where: str, *, batched: bool) -> Tensor:
+    """A tensor: floating point, bytes of images, or int64.
+
+    Args:
+        value: a tensor, array, number, list of numbers, or a picture of Pillow's (gives uint8 ``[C, H, W]``).
+        batched: whether its first axis counts samples; bytes with three further axes (two more) are images.
+
+    Raises:
+        DataError: it can't be one.
+    """
+    if hasattr(value, "getbands"):  # Pillow's, which need not be installed
+        return _picture(value)
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            "not a tensor, array or number", where=where, got=value, remedy="make it one in the dataset, or collate it"
+        ) from error
+    if tensor.is_floating_point() or (tensor.dtype == torch.uint8 and tensor.ndim == 3 + batched):
+        return tensor
+    return tensor.long()
+
+
+def _picture(picture: Any) -> Tensor:
+    channels = len(picture.getbands())
+    if picture.mode not in ("L", "RGB", "RGBA", "LA", "CMYK", "YCbCr", "HSV", "LAB"):  # a byte per channel
+        picture, channels = picture.convert("RGB"), 3
+    width, height = picture.size
+    pixels = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)
+    return pixels.view(height, width, channels).movedim(2, 0).contiguous()
+
+
+def sample_of(item: Any, where: str) -> tuple[Samples, Samples]:
+    """One sample as tensors without a batch axis."""
+    x, y = parted(item, where)
+    return (
+        _tensors(x, f"{where}, input", batched=False),
+        _tensors(y, f"{where}, target", batched=False),
+    )
+
+
+def batch_of(item: Any, where: str, *, column: bool = False) -> tuple[Samples, Samples]:
+    """One batch as tensors ``[N, ...]``.
+
+    Args:
+        column: whether targets ``[N]`` are to be ``[N, 1]``.
+
+    Raises:
+        DataError: it is not inputs and target, or they are not as many.
+    """
+    x, y = parted(item, where)
+    x, y = _tensors(x, f"{where}, input", batched=True), _tensors(y, f"{where}, target", batched=True)
+    lengths = {len(t) if t.ndim else -1 for t in (*leaves(x), *leaves(y))}
+    if len(lengths) != 1 or -1 in lengths or 0 in lengths:
+        shapes = [tuple(t.shape) for t in (*leaves(x), *leaves(y))]
+        raise DataError(
+            "not as many inputs as targets", where=where, got=shapes, accepted="the same first axis, the samples'"
+        )
+    return x, in_column(y) if column else y
+
+
+def in_column(y: Samples) -> Samples:
+    """Targets ``[N]`` as ``[N, 1]``."""
+    return tree_map(lambda t: t.unsqueeze(1) if t.ndim == 1 else t, y)
+
+
+def stacked(items: Sequence[Any]) -> tuple[Samples, Samples]:
+    """Samples as one batch.
+
+    Raises:
+        DataError: their shapes differ, or one is not inputs and target.
+    """
+    pairs = [sample_of(item, f"sample {i} of a batch") for i, item in enumerate(items)]
+    return _stack([x for x, _ in pairs], "inputs"), _stack([y for _, y in pairs], "targets")
+
+
+def _stack(samples: Sequence[Samples], where: str) -> Samples:
+    first = samples[0]
+    try:
+        if isinstance(first, tuple):
+            return tuple(torch.stack(column) for column in zip(*samples, strict=True))
+        if isinstance(first, dict):
+            return {k: torch.stack([s[k] for s in samples]) for k in first}
+        return torch.stack(list(samples))
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        remedy = "bring them to one shape in the dataset, or give a DataLoader whose collate_fn does"
+        raise DataError(f"samples of unlike shape ({error})", where=where, remedy=remedy) from error
+
+
+def _tensors(value: Any, where: str, *, batched: bool) -> Samples:
+    if isinstance(value, tuple):
+        return tuple(tensor_of(v, f"{where} {i}", batched=batched) for i, v in enumerate(value))
+    if isinstance(value, dict):
+        return {k: tensor_of(v, f"{where} {k!r}", batched=batched) for k, v in value.items()}
+    return tensor_of(value, where, batched=batched)

@@ -1,0 +1,102 @@
+"""Own data from a `Dataset`: into memory where it fits, else read while a run goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psutil
+from torch.utils.data import IterableDataset, Subset
+
+from hfta_nb.data.items import sample_of, stacked
+from hfta_nb.data.own import from_tensors, split_rows
+from hfta_nb.data.randomness import Randomness
+from hfta_nb.data.samples import Data, Samples, leaves
+from hfta_nb.data.streams import Stream, classes_of, is_map_style, stream
+from hfta_nb.errors import DataError
+
+SHARE_OF_MEMORY = 0.25
+"""Of the memory that is free, the part that data may take to be kept there."""
+
+CHUNK = 64
+"""Samples that are read before it is looked whether random numbers were drawn."""
+
+
+def from_dataset(
+    training: Any,
+    validation: Any = None,
+    *,
+    name: str | None = None,
+    task: str | None = None,
+    held_out: float = 0.2,
+    in_memory: bool | None = None,
+    **facts: int,
+) -> Data | Stream:
+    """Data from a `Dataset`, read once into memory if it fits there, else while a run goes on.
+
+    Args:
+        training: a `torch.utils.data.Dataset`, or anything with ``[i]`` and ``len()``. A sample is ``(x, y)``,
+            ``(x1, x2, ..., y)`` for several positional inputs of the model, or a dict of inputs by name with the target
+            under "labels", "label" or "target". Pictures of Pillow's become bytes ``[C, H, W]``.
+        validation: likewise; without, a part of the training samples is set aside, the same ones each time.
+        name: shown to people; the dataset's class by default.
+        task: see `Data`; by default "classification" or "regression", as the targets' type says.
+        held_out: the part set aside, between 0 and 1.
+        in_memory: True to keep it in memory whatever its size, False to read it while a run goes on. By default it is
+            kept if it takes less than a quarter of the memory that is free and no random numbers are drawn in reading
+            it: a dataset that augments its samples must be read again in each pass.
+        facts: what a model must know of the data, for example ``num_classes=10``; by default found out.
+
+    Raises:
+        DataError: samples are not inputs and target, or can't be put together.
+    """
+    if not is_map_style(training) and not isinstance(training, IterableDataset):
+        raise DataError("not a Dataset", where="training", got=training, accepted="something with [i] and len()")
+    title = name or _title(training)
+    several = [training] if validation is None else [training, validation]
+    if all(is_map_style(part) for part in several) and in_memory is not False:
+        read = [_whole(part, title, always=in_memory is True) for part in several]
+        if all(part is not None for part in read):
+            (x, y), *rest = (part for part in read if part is not None)
+            xv, yv = rest[0] if rest else (None, None)
+            data = from_tensors(x, y, xv, yv, name=title, task=task, validation=held_out)
+            return _with_facts(data, training, facts)
+    if validation is None and is_map_style(training):
+        kept, aside = split_rows(len(training), held_out)
+        training, validation = Subset(training, kept.tolist()), Subset(training, aside.tolist())
+    return stream(training, validation, title, task, facts)
+
+
+def _title(dataset: Any) -> str:
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    return type(dataset).__name__
+
+
+def _with_facts(data: Data, dataset: Any, given: dict[str, int]) -> Data:
+    facts = dict(data.facts)
+    classes = classes_of(dataset) if data.task == "classification" else None
+    if classes is not None and classes >= facts["num_classes"]:
+        facts |= {"num_classes": classes, "out_features": classes}
+    parts = (data.x, data.y, data.x_validation, data.y_validation)
+    return Data(data.name, data.task, *parts, {**facts, **given}, data.standard)
+
+
+def _whole(dataset: Any, name: str, *, always: bool) -> tuple[Samples, Samples] | None:
+    """All samples; None where they are to be read while a run goes on."""
+    total = len(dataset)
+    if not total:
+        raise DataError("holds no samples", where=name)
+    drawn = Randomness(0)
+    before = drawn.mark()
+    items = []
+    with drawn.drawn():
+        first = sample_of(dataset[0], f"{name}, sample 0")
+    size = sum(t.numel() * t.element_size() for part in first for t in leaves(part))
+    if not always and (drawn.moved(before) or size * total > SHARE_OF_MEMORY * psutil.virtual_memory().available):
+        return None
+    for start in range(0, total, CHUNK):
+        with drawn.drawn():
+            items += [dataset[i] for i in range(start, min(start + CHUNK, total))]
+        if not always and drawn.moved(before):
+            return None
+    return stacked(items)

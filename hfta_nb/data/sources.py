@@ -1,0 +1,229 @@
+"""Where batches come from, to be gone through again and again: tensors, a `Dataset`, a `DataLoader`, a function.
+
+What such code draws is seeded for each pass and seen by nobody else, so that the second time, alone or after an
+interruption, gives the batches of the first.
+"""
+
+from __future__ import annotations
+
+import inspect
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from hfta_nb.data.items import batch_of, stacked
+from hfta_nb.data.order import order
+from hfta_nb.data.randomness import Randomness
+from hfta_nb.data.samples import Samples, count, take
+from hfta_nb.errors import DataError
+
+
+class Source(ABC):
+    """Batches of training or validation samples.
+
+    Attributes:
+        name: for errors.
+        batch_size: its own; None where it takes the run's.
+        column: whether targets ``[N]`` are given as ``[N, 1]``.
+    """
+
+    name = "data"
+    batch_size: int | None = None
+    column = False
+
+    @property
+    @abstractmethod
+    def samples(self) -> int | None:
+        """How many, where that is known."""
+
+    @abstractmethod
+    def length(self, batch_size: int) -> int | None:
+        """Batches in a pass, where that is known."""
+
+    @abstractmethod
+    def _begin(self, batch_size: int, seed: int, epoch: int) -> Iterator[Any]:
+        """A pass: what is given, not yet taken apart."""
+
+    def _generators(self) -> list[torch.Generator]:
+        """Those that it draws from, beside the default ones."""
+        return []
+
+    def batches(
+        self, batch_size: int, seed: int, epoch: int, skip: int = 0
+    ) -> Generator[tuple[Samples, Samples], None, None]:
+        """A pass.
+
+        Args:
+            batch_size: of a source that has none of its own.
+            seed, epoch: which say what it draws.
+            skip: batches at the beginning that are read and left out.
+
+        Raises:
+            DataError: what is given is not a batch.
+        """
+        drawn = Randomness(zlib.crc32(f"{seed}/{epoch}".encode()), self._generators())
+        with drawn.drawn():
+            reader = self._begin(batch_size, seed, epoch)
+        try:
+            number = 0
+            while True:
+                with drawn.drawn():
+                    item = next(reader, _END)
+                if item is _END:
+                    return
+                if number >= skip:
+                    yield batch_of(item, f"{self.name}, pass {epoch + 1}, batch {number}", column=self.column)
+                number += 1
+        finally:
+            _end(reader)
+
+
+_END = object()
+
+
+def _end(reader: Iterator[Any]) -> None:
+    """Ends what is behind an iterator: a generator, or a loader's worker processes."""
+    close = getattr(reader, "close", None) or getattr(reader, "_shutdown_workers", None)
+    if callable(close):
+        close()
+
+
+class TensorSource(Source):
+    """Whole tensors, in slices, in their order."""
+
+    def __init__(self, x: Samples, y: Samples) -> None:
+        self.x, self.y = x, y
+
+    @property
+    def samples(self) -> int:
+        return count(self.x)
+
+    def length(self, batch_size: int) -> int:
+        return -(-self.samples // batch_size)
+
+    def _begin(self, batch_size: int, seed: int, epoch: int) -> Iterator[Any]:
+        for start in range(0, self.samples, batch_size):
+            part = slice(start, start + batch_size)
+            yield take(self.x, part), take(self.y, part)
+
+
+class DatasetSource(Source):
+    """A map-style dataset, sample by sample; one that is iterated, as it comes.
+
+    Args:
+        dataset: with ``[i]`` and ``len()``, or an `IterableDataset`.
+        shuffle: in the order in which data in memory is gone through; False for that of the dataset.
+    """
+
+    def __init__(self, dataset: Any, shuffle: bool) -> None:
+        self.dataset, self.shuffle = dataset, shuffle
+        self.iterable = isinstance(dataset, IterableDataset)
+
+    @property
+    def samples(self) -> int | None:
+        return None if self.iterable else len(self.dataset)
+
+    def length(self, batch_size: int) -> int | None:
+        return None if self.samples is None else -(-self.samples // batch_size)
+
+    def _begin(self, batch_size: int, seed: int, epoch: int) -> Iterator[Any]:
+        _tell_epoch(epoch, self.dataset)
+        if self.iterable:
+            reader = iter(self.dataset)
+            while items := [item for _, item in zip(range(batch_size), reader, strict=False)]:
+                yield stacked(items)
+            return
+        total = len(self.dataset)
+        rows = order(total, seed, epoch).tolist() if self.shuffle else range(total)
+        for start in range(0, total, batch_size):
+            yield stacked([self.dataset[i] for i in rows[start : start + batch_size]])
+
+
+class LoaderSource(Source):
+    """A `DataLoader`, with its own batches, order, workers and collate function."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.loader = loader
+        self.batch_size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+
+    @property
+    def samples(self) -> int | None:
+        if isinstance(self.loader.dataset, IterableDataset):
+            return None
+        try:
+            return len(self.loader.sampler) if self.loader.batch_size else len(self.loader.dataset)  # type: ignore[arg-type]
+        except TypeError:
+            return None
+
+    def length(self, batch_size: int) -> int | None:
+        if isinstance(self.loader.dataset, IterableDataset):  # its own length is a promise that few keep
+            return None
+        try:
+            return len(self.loader)
+        except TypeError:
+            return None
+
+    def _begin(self, batch_size: int, seed: int, epoch: int) -> Iterator[Any]:
+        _tell_epoch(epoch, self.loader.sampler, self.loader.batch_sampler, self.loader.dataset)
+        # Workers that live on would draw on from where the last pass left them, so each pass has its own.
+        fresh = getattr(self.loader, "_get_iterator", None) if self.loader.persistent_workers else None
+        return fresh() if fresh else iter(self.loader)
+
+    def _generators(self) -> list[torch.Generator]:
+        holders = (self.loader, self.loader.sampler, self.loader.batch_sampler)
+        found = [getattr(holder, "generator", None) for holder in holders]
+        return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
+
+
+class FunctionSource(Source):
+    """A function that gives the batches of a pass; with the number of the pass (from 0) if it takes an argument."""
+
+    def __init__(self, function: Callable[..., Iterable[Any]]) -> None:
+        self.function = function
+        self.takes_epoch = _takes_one(function)
+
+    @property
+    def samples(self) -> None:
+        return None
+
+    def length(self, batch_size: int) -> None:
+        return None
+
+    def _begin(self, batch_size: int, seed: int, epoch: int) -> Iterator[Any]:
+        given = self.function(epoch) if self.takes_epoch else self.function()
+        try:
+            return iter(given)
+        except TypeError:
+            raise DataError(
+                "did not give batches", where=self.name, got=given, accepted="an iterator of batches (x, y)"
+            ) from None
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # some built-in callables have none
+        return False
+    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    asked = [p for p in places if p.default is p.empty]
+    if len(asked) > 1:
+        names = ", ".join(p.name for p in asked)
+        raise DataError(
+            "takes more than the number of the pass",
+            where=getattr(function, "__name__", "data"),
+            got=names,
+            accepted="a function of nothing, or of one number",
+        )
+    return bool(asked) or any(p.name == "epoch" for p in places[:1])
+
+
+def _tell_epoch(epoch: int, *holders: Any) -> None:
+    """To samplers and data sets that ask for it, as under distributed training."""
+    for holder in holders:
+        tell = getattr(holder, "set_epoch", None)
+        if callable(tell):
+            tell(epoch)

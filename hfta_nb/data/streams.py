@@ -1,0 +1,273 @@
+"""Data that is read while a run goes on: from a `DataLoader`, a `Dataset` or a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, Subset
+
+from hfta_nb.data.own import check_name, facts_of, usual_task
+from hfta_nb.data.samples import Data, Inputs, Samples, count, leaves, moved, take
+from hfta_nb.data.sources import DatasetSource, FunctionSource, LoaderSource, Source, TensorSource
+from hfta_nb.errors import DataError
+
+LONGEST_LOOK = 10_000
+"""Batches that are gone through at most to find out how many classes or words there are."""
+
+LOOK_BATCH = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Stream(Inputs):
+    """Training and validation samples that are read batch by batch; every member gets the same ones.
+
+    Made by `from_loader`, `from_batches` and `from_dataset`. Each pass is seeded from the study's seed and its number:
+    torch's, NumPy's and Python's random numbers, and a loader's own generator.
+
+    Attributes:
+        name: shown to people.
+        task: see `Data`.
+        training, validation: where batches come from.
+        first: the first batch, for shapes.
+        facts: see `Data`.
+    """
+
+    name: str
+    task: str
+    training: Source
+    validation: Source
+    first: tuple[Samples, Samples]
+    facts: Mapping[str, int] = field(default_factory=dict)
+
+    standard = None
+
+    @property
+    def batch_size(self) -> int | None:
+        """Its own (of a function, that of the first batch); None where it takes the run's."""
+        return None if self.takes_batch_size else self.training.batch_size or count(self.first[1])
+
+    @property
+    def takes_batch_size(self) -> bool:
+        """Whether the run says how large batches are."""
+        return isinstance(self.training, DatasetSource | TensorSource)
+
+    @property
+    def samples(self) -> int | None:
+        """Of training, where that is known."""
+        return self.training.samples
+
+    def batches(self, batch_size: int) -> int | None:
+        """Mini-batches in a pass through the training samples, where that is known."""
+        return self.training.length(batch_size)
+
+    def sample_batch(
+        self, n: int, device: torch.device | None = None, dtype: torch.dtype | None = None
+    ) -> tuple[Samples, Samples]:
+        x, y = (moved(take(part, slice(n)), device, dtype) for part in self.first)
+        return self.floats(x, dtype), y
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Stream:
+        """Itself: its batches are moved one by one."""
+        return self
+
+    def __repr__(self) -> str:
+        shape = " and ".join(str(list(t.shape[1:])) for t in leaves(self.first[0]))
+        many = "" if self.samples is None else f"{self.samples} "
+        return f"Stream({self.name!r}, {self.task}, {many}samples of {shape})"
+
+
+AnyData: TypeAlias = Data | Stream
+"""What a study is trained on."""
+
+
+def from_loader(
+    training: DataLoader[Any], validation: Any, *, name: str = "own data", task: str | None = None, **facts: int
+) -> Stream:
+    """Data from a `DataLoader`, which keeps its batch size, order, workers and collate function.
+
+    Args:
+        training: gives ``(x, y)``, ``(x1, x2, ..., y)`` for several positional inputs of the model, or a dict of inputs
+            by name with the target under "labels", "label" or "target".
+        validation: likewise; or a `Dataset`, tensors ``(x, y)`` or a function.
+        name: shown to people.
+        task: see `Data`; by default "classification" or "regression", as the targets' type says.
+        facts: what a model must know of the data, for example ``num_classes=10``. By default found out: from the
+            dataset's ``classes`` or ``targets``, else by a pass through all batches.
+
+    Raises:
+        DataError: it gives no batch, or something else than inputs and targets.
+    """
+    if not isinstance(training, DataLoader):
+        raise DataError("not a DataLoader", where="training", got=training, accepted="torch.utils.data.DataLoader")
+    return stream(training, validation, name, task, facts)
+
+
+def from_batches(
+    training: Callable[..., Iterable[Any]],
+    validation: Any,
+    *,
+    name: str = "own data",
+    task: str | None = None,
+    **facts: int,
+) -> Stream:
+    """Data from a function that gives the batches of a pass, as an iterator; called again for each pass.
+
+    Args:
+        training: called with the number of the pass (from 0) if it takes an argument. See `from_loader` for what a
+            batch is. Batches may differ in size.
+        validation, name, task, facts: as in `from_loader`.
+
+    Raises:
+        DataError: it gives no batch, or something else than inputs and targets.
+
+    Example:
+        >>> import torch
+        >>> def batches(epoch):
+        ...     for _ in range(3):
+        ...         x = torch.randn(8, 4)
+        ...         yield x, x.sum(1, keepdim=True)
+        >>> from_batches(batches, batches)
+        Stream('own data', regression, samples of [4])
+    """
+    if not callable(training):
+        raise DataError("not a function", where="training", got=training, accepted="a function that gives batches")
+    return stream(training, validation, name, task, facts)
+
+
+def stream(training: Any, validation: Any, name: str, task: str | None, facts: Mapping[str, int]) -> Stream:
+    """Of anything that `source_of` knows."""
+    check_name(name)
+    for key, value in facts.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise DataError("not a fact", where=key, got=value, accepted="a whole number, such as num_classes=10")
+    if validation is None:
+        raise DataError(
+            "a loader or a function can't be split, so samples for validation must be given",
+            where=name,
+            remedy="data=(training, validation); the latter may be a loader, a Dataset, tensors (x, y) or a function",
+        )
+    sources = source_of(training, shuffle=True), source_of(validation, shuffle=False)
+    for source, part in zip(sources, ("training", "validation"), strict=True):
+        source.name = f"{name}, {part}"
+    firsts = [_first(source) for source in sources]
+    task = task or usual_task(firsts[0][1])
+    if task == "regression":
+        for source in sources:
+            source.column = True
+        firsts = [_first(source) for source in sources]
+    _alike(firsts[0], firsts[1], name)
+    found = facts_of(task, *firsts[0])
+    counted = [k for k in ("num_classes", "out_features", "vocab_size") if k in found and k not in facts]
+    if counted and task != "regression":
+        found |= dict.fromkeys(counted, _count(task, counted, training, sources[0]))
+    return Stream(name, task, sources[0], sources[1], firsts[0], {**found, **facts})
+
+
+def is_streamed(data: Any) -> bool:
+    """Whether it is a loader, a dataset or a function rather than tensors."""
+    return isinstance(data, DataLoader | IterableDataset) or is_map_style(data) or _is_function(data)
+
+
+def is_map_style(data: Any) -> bool:
+    """Whether samples can be had by number: torch's `Dataset`, or anything that behaves like one."""
+    if isinstance(data, IterableDataset | Tensor | list | tuple | Mapping | str | bytes) or hasattr(data, "__array__"):
+        return False
+    return callable(getattr(data, "__getitem__", None)) and callable(getattr(data, "__len__", None))
+
+
+def _is_function(data: Any) -> bool:
+    return callable(data) and not isinstance(data, type | str | Data | Stream)
+
+
+def source_of(part: Any, *, shuffle: bool) -> Source:
+    """Where the batches of a part of the data come from.
+
+    Raises:
+        DataError: nowhere.
+    """
+    if isinstance(part, DataLoader):
+        return LoaderSource(part)
+    if isinstance(part, IterableDataset) or is_map_style(part):
+        return DatasetSource(part, shuffle)
+    if _is_function(part):
+        return FunctionSource(part)
+    if isinstance(part, tuple) and len(part) == 2:
+        from hfta_nb.data.own import from_tensors
+
+        whole = from_tensors(*part, *part)  # checks them
+        return TensorSource(whole.x, whole.y)
+    accepted = "a DataLoader, a Dataset, a function that gives batches, or tensors (x, y)"
+    remedy = ""
+    if hasattr(part, "__next__"):
+        remedy = "an iterator can be gone through once only; give the function that makes it"
+    raise DataError("not data", where="data", got=part, accepted=accepted, remedy=remedy)
+
+
+def _first(source: Source) -> tuple[Samples, Samples]:
+    reader = source.batches(LOOK_BATCH, 0, 0)
+    try:
+        found = next(reader, None)
+    except DataError:
+        raise
+    except Exception as error:
+        what = f"the first batch can't be read ({type(error).__name__}: {error})"
+        raise DataError(what, where=source.name) from error
+    finally:
+        reader.close()
+    if found is None:
+        raise DataError("gave no batch", where=source.name)
+    return found
+
+
+def _alike(training: tuple[Samples, Samples], validation: tuple[Samples, Samples], name: str) -> None:
+    """A model that takes the one must be able to take the other: the same form, and as many axes."""
+    for mine, theirs, part in zip(training, validation, ("inputs", "targets"), strict=True):
+        shapes = [[(t.ndim, t.dtype.is_floating_point) for t in leaves(s)] for s in (mine, theirs)]
+        if type(mine) is not type(theirs) or shapes[0] != shapes[1]:
+            raise DataError(
+                f"training and validation give unlike {part}",
+                where=name,
+                got=[[tuple(t.shape) for t in leaves(s)] for s in (mine, theirs)],
+            )
+
+
+def _count(task: str, names: Sequence[str], training: Any, source: Source) -> int:
+    """How many classes or words there are."""
+    held = training.dataset if isinstance(training, DataLoader) else training
+    known = None if "vocab_size" in names else classes_of(held)
+    if known is not None:
+        return known
+    highest = 0
+    reader = source.batches(LOOK_BATCH, 0, 0)
+    for number, (x, y) in enumerate(reader):
+        if number == LONGEST_LOOK:
+            reader.close()
+            raise DataError(
+                f"{names[0]} can't be found out: after {number} batches there are still more",
+                where=source.name,
+                remedy=f"say {names[0]}=...",
+            )
+        highest = max(highest, facts_of(task, x, y)[names[0]])
+    return highest
+
+
+def classes_of(dataset: Any) -> int | None:
+    """How many classes a dataset says it has."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    classes = getattr(dataset, "classes", None)
+    if isinstance(classes, Sized) and len(classes):
+        return len(classes)
+    targets = getattr(dataset, "targets", None)
+    if targets is None:
+        return None
+    try:
+        numbers = torch.as_tensor(targets)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    whole = numbers.ndim == 1 and len(numbers) and not numbers.is_floating_point()
+    return int(numbers.max()) + 1 if whole else None
