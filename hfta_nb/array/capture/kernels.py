@@ -60,6 +60,10 @@ def _relu(x: Tensor, *, out: Tensor) -> Tensor:
     return torch.clamp_min(x, 0, out=out)  # what torch's relu is
 
 
+def _sum(x: Tensor, *, dtype: torch.dtype | None = None, out: Tensor) -> Any:
+    return _aten.sum.IntList_out(x, None, False, dtype=dtype, out=out)
+
+
 def _overload(name: str) -> Any:
     packet, _, overload = name.partition(".")
     found = getattr(_aten, packet, None)
@@ -114,6 +118,7 @@ def _table() -> dict[Any, Kernel]:
     add("max_pool2d_with_indices", "max_pool2d_with_indices.out", ("out", "indices"), False)
     add("nll_loss_forward", "nll_loss_forward.output", ("output", "total_weight"), False)
     found[_aten.relu.default] = Kernel(_relu, pointwise=True)
+    found[_aten.sum.default] = Kernel(_sum)
     for name in ("clone", "_to_copy"):
         found[_overload(name)] = Kernel(_clone)
     for name, value in (("zeros", 0), ("ones", 1)):

@@ -227,13 +227,13 @@ class _Builder:
         named = {k: v for k, v in kwargs.items() if k in known or not hasattr(kernel.function, "_schema")}
         if _dynamic((args, kwargs)):
             return _Late(kernel.function, args, {**named, **rooms}, made, (), self._gone(i, call))
-        return None if kernel.function is nothing else partial(kernel.function, *args, **named, **rooms)
+        return None if kernel.function is nothing else partial(_bare(kernel.function), *args, **named, **rooms)
 
     def _open(self, i: int, call: Call, args: Any, kwargs: Any, made: list[Any]) -> Callable[[], Any]:
         keep = tuple((k, r.storage) for k, r in enumerate(call.results) if r is not None and r.storage in call.makes)
         gone = self._gone(i, call)
         if not keep and not _dynamic((args, kwargs)):
-            return partial(call.function, *args, **kwargs)
+            return partial(_bare(call.function), *args, **kwargs)
         return _Late(call.function, args, kwargs, made, keep, gone)
 
     def _gone(self, i: int, call: Call) -> tuple[int, ...]:
@@ -280,6 +280,11 @@ class _Late:
                 made[storage] = parts[k]
         for storage in self.gone:
             made[storage] = None
+
+
+def _bare(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What an overload calls, without the call in between."""
+    return getattr(function, "_op", function)
 
 
 def _fetched(value: Any, made: list[Any]) -> Any:

@@ -108,10 +108,12 @@ class CapturedSteps:
         self.array = array
         self.on = True
         self._seen: dict[Any, Seen] = {}
+        self._parameters: list[nn.Parameter] = []
 
     def clear(self) -> None:
         """Forget all; wanted after the array's tensors have moved, or it runs in another way."""
         self._seen.clear()
+        self._parameters = []
 
     def notes(self) -> list[str]:
         """How calls run, each way once."""
@@ -122,6 +124,8 @@ class CapturedSteps:
     def find(self, asked: Asked, inputs: Inputs) -> Seen | None:
         """What is known of this kind of call; None where it is to run as ever."""
         array = self.array
+        if not self._parameters:
+            self._parameters = list(array.parameters())
         if not self.on or array._pending or array.settings.private or _watched():
             return None
         if array.engine.across is not None or array.engine.attributes.values:
@@ -133,7 +137,7 @@ class CapturedSteps:
                 array.block_size,
                 *(array.fast_rng, array._skeleton.training, _settings()),
                 None if asked.only is None else tuple(asked.only),
-                tuple(p.requires_grad for p in array.parameters()),
+                tuple(p.requires_grad for p in self._parameters),
             )
         except NotRecordableError:
             return None
