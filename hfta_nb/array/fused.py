@@ -21,11 +21,13 @@ from hfta_nb.array.attempt import attempt, gradient_probe, result_probe
 from hfta_nb.array.blocks import Blocks
 from hfta_nb.array.capture.steps import Asked, CapturedSteps
 from hfta_nb.array.engine import Call, Engine, Inputs, concatenate
-from hfta_nb.array.fallback import Settings, attention_handlers, one_by_one, snapshot
+from hfta_nb.array.explaining import table
+from hfta_nb.array.fallback import Settings, attention_handlers, one_by_one
 from hfta_nb.array.generators import MemberGenerators
-from hfta_nb.array.gradients import Gradients, call_module, target_of, tune_block_size
+from hfta_nb.array.gradients import Gradients, call_module, target_of
 from hfta_nb.array.owners import Follower, own
 from hfta_nb.array.slots import Slots
+from hfta_nb.array.tuning import tune
 from hfta_nb.errors import FusionError
 
 if TYPE_CHECKING:
@@ -271,20 +273,11 @@ class FusedArray(nn.Module):
             budget_s: about how long to take, in seconds.
 
         Returns:
-            Seconds of one `backward` per block size tried (the median); nothing where only one is possible.
+            Seconds of one `backward` per block size tried (the least); nothing where only one is possible.
         """
         inputs = Inputs.of((x, target_of(loss_fn, y)), len(self))
         call = self._loss_call(loss_fn, inputs, has_aux=False)
-
-        def run(inputs: Inputs) -> Any:
-            return Gradients(self, inputs, keep=False).of(call, self._blocks.leaves())
-
-        restore = snapshot(self)
-        try:
-            attempt(self, "backward", inputs, run, gradient_probe(self, call, None))
-            return {} if self.block_size == 1 else tune_block_size(self, lambda: run(inputs), budget_s)
-        finally:
-            restore()
+        return tune(self, inputs, call, lambda: self.backward(loss_fn, x, y), budget_s)
 
     def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """From a member's row of the array's `state_dict` to the `state_dict` of its plain module."""
@@ -311,20 +304,7 @@ class FusedArray(nn.Module):
             Columns ``function`` and ``how``: "vmap", or the rule that took over. A first row tells of the array as a
             whole where it does not run as one call.
         """
-        import pandas
-
-        rows = [("the whole array", note) for note in self.notes]
-        if self.engine.across is not None:
-            count = len(self.engine.across.blueprint.templates)
-            rows.append(("the whole array", f"{count} architectures, {self.waste():.0%} of the parameters are padding"))
-        if self.block_size < len(self):
-            rows.append(("the whole array", f"in blocks of {self.block_size} of {len(self)} members"))
-        rows += [("backward", note) for note in self._steps.notes()]
-        how = "each architecture by itself" if self.settings.unlike else "one member at a time, as vmap can't run it"
-        for path, reason in self.settings.paths.items():
-            rows.append((f"submodule {path}", f"{how}: {reason}"))
-        rows += sorted(self.engine.used.items())
-        return pandas.DataFrame(rows, columns=["function", "how"])
+        return table(self)
 
     # Members.
 

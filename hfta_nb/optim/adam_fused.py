@@ -61,7 +61,7 @@ class FusedRows:
         groups: dict[Any, list[int]] = {}
         for row, settings in enumerate(zip(*columns, strict=True)):
             groups.setdefault(settings, []).append(row)
-        found = []
+        found: list[tuple[Callable[..., Any], list[list[Tensor]], int]] = []
         for (lr, eps, decay, amsgrad, maximize, apart, beta1, beta2, _), members in groups.items():
             every = self._whole if len(members) == len(steps) else None
             tensors = every or [[column[i] for i in members] for column in self._rows]

@@ -174,7 +174,7 @@ def uniform(values: HostColumn) -> bool:
     """Whether all members have the same."""
     if values.ndim > 1:
         return bool((values == values[0]).all())
-    listed = values.tolist()  # some numbers: faster than numpy's comparison
+    listed: list[Any] = values.tolist()  # some numbers: faster than numpy's comparison
     return listed.count(listed[0]) == len(listed)
 
 
