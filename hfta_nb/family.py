@@ -6,14 +6,14 @@ import difflib
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, overload
 
 from torch import nn
 
 from hfta_nb import augment, losses, metrics, phases
-from hfta_nb.data import AnyData
+from hfta_nb.data import AnyData, names_for, task_of
 from hfta_nb.errors import FamilyError, GridError
 from hfta_nb.grid import AxisSpec
 from hfta_nb.metrics import Metric
@@ -49,6 +49,9 @@ _AXES = [
 TRAINING_AXES: dict[str, AxisSpec] = {a.name: a for a in _AXES}
 """Axes that every family has: those of the optimizer, the lr scheduler, the batches and the seeds."""
 
+DEFAULT_DATA = ("digits", "breast_cancer", "wine", "iris", "diabetes")
+"""Data sets of a family that names none."""
+
 USED_BY: dict[str, tuple[str, frozenset[str]]] = {
     **dict.fromkeys(("momentum", "nesterov"), ("optimizer", frozenset({"sgd"}))),
     **dict.fromkeys(("beta1", "beta2", "eps"), ("optimizer", frozenset({"adam", "adamw"}))),
@@ -74,19 +77,23 @@ class Family:
         phases: of a training step, where the module holds several networks; see `Phase`.
         defaults: of training axes, where the family has its own.
         monitor: the metric that decides which epoch is best, unless a study names another; None for the usual one.
+        tasks: those that it is for (see `Data`); none for any.
+        open: whether `function` takes further named arguments, which are axes that nobody checks.
     """
 
     name: str
     function: Callable[..., nn.Module]
     axes: dict[str, AxisSpec] = field(hash=False)
     facts: tuple[str, ...] = ()
-    data: tuple[str, ...] = ("digits", "breast_cancer", "wine", "iris", "diabetes")
+    data: tuple[str, ...] = DEFAULT_DATA
     loss: losses.Loss | None = None
     metrics: dict[str, Metric] | None = field(default=None, hash=False)
     help: str = ""
     phases: tuple[Phase, ...] = ()
     defaults: dict[str, Any] = field(default_factory=dict, hash=False)
     monitor: str | None = None
+    tasks: tuple[str, ...] = ()
+    open: bool = False
 
     @property
     def training(self) -> dict[str, AxisSpec]:
@@ -112,9 +119,16 @@ class Family:
         }
         return {kind: axes for kind, axes in found.items() if axes}
 
-    def specs_for(self, data: AnyData | str) -> dict[str, AxisSpec]:
-        """All axes that a grid may have on this data set, of which the name is enough where it is a known one."""
-        return self._specs(augment.axes_for(data))
+    def specs_for(self, data: AnyData | str, more: Iterable[str] = ()) -> dict[str, AxisSpec]:
+        """All axes that a grid may have on this data set, of which the name is enough where it is a known one.
+
+        Args:
+            data: the data set.
+            more: names that are asked for; a family that is `open` has them, whatever they are.
+        """
+        specs = self._specs(augment.axes_for(data))
+        own = [n for n in more if n not in specs and self._takes(n)] if self.open else []
+        return specs | {name: AxisSpec(name) for name in own}
 
     def no_axis(self, name: str, data: AnyData | str) -> GridError:
         """The error for an axis that `specs_for` lacks."""
@@ -132,6 +146,22 @@ class Family:
         training = self.training
         return {"lr": training["lr"], **self.axes, **training, **more}
 
+    def check_data(self, data: AnyData) -> None:
+        """Whether it is for the data's task.
+
+        Raises:
+            FamilyError: it is not, or no loss is known for it.
+        """
+        if self.tasks and data.task not in self.tasks:
+            raise FamilyError(
+                f"is for {' and '.join(self.tasks)}, and {data.name} is for {data.task}",
+                where=self.name,
+                accepted=", ".join(suited) if (suited := names_for(self.tasks)) else "own data of that task",
+                remedy="say another task where own data is made (task=...), or choose data that suits",
+            )
+        if not self.phases:
+            self.loss_for(data)
+
     @property
     def used_by(self) -> dict[str, tuple[str, frozenset[str]]]:
         """Axes that do nothing unless another axis has one of these values."""
@@ -146,7 +176,7 @@ class Family:
             GridError: a value is not one that the axis accepts.
         """
         for name in axes:
-            if name not in self.axes and name not in self.facts:
+            if not self.open and name not in self.axes and name not in self.facts:
                 raise FamilyError(
                     "unknown axis", where=self.name, got=name, accepted=", ".join([*self.axes, *self.facts])
                 )
@@ -164,7 +194,7 @@ class Family:
     def arguments(self, config: Mapping[str, Any], data: AnyData) -> dict[str, Any]:
         """What `build` is to be called with for a variant's values on this data."""
         known = {k: data.facts[k] for k in self.facts if k in data.facts}
-        return known | {k: v for k, v in config.items() if k in self.axes}
+        return known | {k: v for k, v in config.items() if self._takes(k)}
 
     def loss_for(self, data: AnyData) -> losses.Loss:
         return self.loss or losses.for_task(data.task)
@@ -185,16 +215,22 @@ class Family:
     def metrics_for(self, data: AnyData) -> dict[str, Metric]:
         return metrics.BY_TASK.get(data.task, {}) if self.metrics is None else self.metrics
 
+    def _takes(self, name: str) -> bool:
+        """Whether an axis is an argument of `function`."""
+        others = name in augment.AXES or name in self.training or name in self.facts
+        return name in self.axes or (self.open and name.isidentifier() and not others)
+
     def _required(self) -> list[str]:
         signature = inspect.signature(self.function).parameters.values()
-        return [p.name for p in signature if p.default is p.empty]
+        return [p.name for p in signature if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
 
 
 def from_function(
     function: Callable[..., nn.Module],
     *,
     name: str | None = None,
-    data: str | Sequence[str] = ("digits", "breast_cancer", "wine", "iris", "diabetes"),
+    data: str | Sequence[str] | None = None,
+    tasks: str | Sequence[str] | None = None,
     loss: losses.Loss | None = None,
     metrics: Mapping[str, Any] | None = None,
     help: str | None = None,
@@ -206,8 +242,9 @@ def from_function(
 
     Args:
         function: gives a plain module.
-        name, data, loss, metrics, help, phases, defaults, monitor: of the family; see `Family`. The function's name and
-            the first line of its docstring serve where there is none.
+        name, data, tasks, loss, metrics, help, phases, defaults, monitor: of the family; see `Family`. The function's
+            name and the first line of its docstring serve where there is none; the tasks are those of `data` where that
+            is given, else any that has a loss.
 
     Raises:
         FamilyError: a parameter can't be an axis, or what is given beside it can't be used.
@@ -222,16 +259,27 @@ def from_function(
         else:
             axes[parameter.name] = _axis(title, parameter)
     text = help if help is not None else inspect.getdoc(function) or ""
-    suits = (data,) if isinstance(data, str) else tuple(data)
+    suits = (data,) if isinstance(data, str) else DEFAULT_DATA if data is None else tuple(data)
     measured = None if metrics is None else _checked_metrics(metrics)
     made = Family(title, function, axes, tuple(facts), suits, loss, measured, text.split("\n")[0])
     steps = _checked_phases(made, phases)
-    made = replace(made, phases=steps, defaults=_checked_defaults(title, defaults or {}), monitor=monitor)
-    return made
+    own = _checked_tasks(title, tasks, () if data is None else suits)
+    return replace(made, phases=steps, defaults=_checked_defaults(title, defaults or {}), monitor=monitor, tasks=own)
 
 
 def _checked_metrics(given: Mapping[str, Any]) -> dict[str, Metric]:
     return metrics.checked(given)
+
+
+def _checked_tasks(name: str, given: str | Sequence[str] | None, data: Sequence[str]) -> tuple[str, ...]:
+    """The tasks of a family: as given, else those of its data."""
+    if given is None:
+        return tuple(dict.fromkeys(task for n in data if (task := task_of(n)) is not None))
+    tasks = (given,) if isinstance(given, str) else tuple(given)
+    for task in tasks:
+        if not isinstance(task, str) or not task.isidentifier():
+            raise FamilyError("not a task", where=name, got=task, accepted=", ".join(losses.BY_TASK))
+    return tasks
 
 
 def _checked_phases(recipe: Family, given: Sequence[Any]) -> tuple[Phase, ...]:
@@ -332,9 +380,12 @@ def family(given: Any = None, /, **options: Any) -> Any:
     """The family of a name; or, as a decorator, a new one from a build function.
 
     Args:
-        given: a name, or the function to make a family of.
-        options: `name`, `data`, `loss`, `metrics`, `help`, `phases`, `defaults`, `monitor` of the new family (see
-            `from_function`).
+        given: a name, or the function to make a family of. A name with dots is that of a constructor:
+            ``torchvision.models.resnet18``, ``timm.resnet18``, ``transformers.BertForMaskedLM`` or any
+            ``package.module.Class`` that is an `nn.Module`; its signature (of transformers, the configuration's) gives
+            the axes, and weights that were trained before are never loaded.
+        options: `name`, `data`, `tasks`, `loss`, `metrics`, `help`, `phases`, `defaults`, `monitor` of the new family
+            (see `from_function`).
 
     Returns:
         The `Family`; with options only, a decorator.
@@ -357,6 +408,10 @@ def family(given: Any = None, /, **options: Any) -> Any:
 
 def _lookup(name: str) -> Family:
     _load_built_in()
+    if name not in _registered and "." in name:
+        from hfta_nb.families.constructors import family_of
+
+        return register(family_of(name))
     if name not in _registered:
         close = difflib.get_close_matches(name, _registered, 1)
         raise FamilyError(
@@ -364,7 +419,9 @@ def _lookup(name: str) -> Family:
             where="family",
             got=name,
             accepted=", ".join(_registered),
-            remedy=f"did you mean {close[0]}?" if close else "define it with @hfta_nb.family",
+            remedy=f"did you mean {close[0]}?"
+            if close
+            else "define it with @hfta_nb.family, or name a constructor, such as torchvision.models.resnet18",
         )
     return _registered[name]
 

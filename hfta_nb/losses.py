@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +20,21 @@ IGNORED = -100
 
 
 def prediction(output: Any) -> Tensor:
-    """What a model predicts: its output, or the first entry of a tuple whose rest is for a loss of its own."""
+    """What a model predicts: its output, or the first entry of a tuple whose rest is for a loss of its own.
+
+    Of an output with names, as Hugging Face's, ``logits``; of torchvision's segmentation models, ``out``.
+    """
+    if isinstance(output, Mapping):
+        named = next((n for n in ("logits", "out") if n in output), None)
+        if named is None:
+            raise FamilyError(
+                "no prediction in what the model returns",
+                got=list(output),
+                accepted="a tensor, a tuple with it first, or logits by name",
+                remedy="give the family a loss of its own",
+            )
+        value: Tensor = output[named]
+        return value
     first: Tensor = output[0] if isinstance(output, tuple) else output
     return first
 

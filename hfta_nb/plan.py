@@ -108,7 +108,7 @@ def make_plan(
         GridError: an axis is unknown, a value is not accepted, or an axis would change nothing.
         FamilyError: the family can't build a variant.
     """
-    specs = family.specs_for(data)
+    specs = family.specs_for(data, [*grid.axes, *fixed])
     checked_fixed = {k: _check(specs, family, data, k, v) for k, v in fixed.items()}
     variants = [
         Variant(v.id, {k: _check(specs, family, data, k, x) for k, x in v.config.items()}, v.seed)

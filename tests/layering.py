@@ -30,7 +30,7 @@ TABLE: dict[str, set[str]] = {
     "telemetry": {"errors", "events"},
     "colors": {"errors", "events", "grid", "history"},
     "data": {"errors"},
-    "augment": {"errors", "grid", "data"},
+    "augment": {"errors", "events", "grid", "data"},
     "array": {"errors"},
     "optim": {"errors", "array"},
     "losses": {"errors", "array"},

@@ -6,30 +6,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hfta_nb.events import Json
 from hfta_nb.grid import AxisSpec
 
 IMAGES, CLOUDS = "images", "point clouds"
 """Kinds of data that can be augmented: ``[N, channels, H, W]``, and ``[N, P, 3]`` or, with normals, ``[N, P, 6]``."""
 
 
-def _number(name: str, high: float | None, help: str, type: str = "float") -> AxisSpec:
-    off = 0 if type == "int" else 0.0
-    return AxisSpec(name, type, off, low=0.0, high=high, help=help, fusible=True)
+GROUP = "augmentation"
+"""How these axes are marked in a list."""
+
+
+def _axis(name: str, off: Json, help: str, high: float | None = None, choices: tuple[Json, ...] = ()) -> AxisSpec:
+    kind = type(off).__name__
+    low = 0.0 if kind in ("int", "float") else None
+    return AxisSpec(name, kind, off, choices, low, high, help, fusible=True, group=GROUP)
 
 
 _IMAGES = (
-    _number("random_crop", None, "Pixels by which an image is moved at most, each way.", "int"),
-    _number("horizontal_flip", 1.0, "Probability that an image is mirrored."),
-    _number("color_jitter", 1.0, "By how much brightness, contrast and saturation change at most."),
-    _number("random_erasing", 1.0, "Probability that a box of an image is erased."),
-    _number("mixup", None, "Alpha of mixup: two images laid over each other."),
-    _number("cutmix", None, "Alpha of cutmix: a box of one image in another."),
-    AxisSpec("normalize", "bool", False, help="Mean 0, deviation 1 per channel, over training data.", fusible=True),
+    _axis("random_crop", 0, "Pixels by which an image is moved at most, each way."),
+    _axis("horizontal_flip", 0.0, "Probability that an image is mirrored.", 1.0),
+    _axis("color_jitter", 0.0, "By how much brightness, contrast and saturation change at most.", 1.0),
+    _axis("random_erasing", 0.0, "Probability that a box of an image is erased.", 1.0),
+    _axis("mixup", 0.0, "Alpha of mixup: two images laid over each other."),
+    _axis("cutmix", 0.0, "Alpha of cutmix: a box of one image in another."),
+    _axis("normalize", False, "Mean 0, deviation 1 per channel, over the training data."),
 )
 _CLOUDS = (
-    _number("point_jitter", None, "Deviation of the noise on every point."),
-    _number("point_rotation", 180.0, "Degrees by which a cloud is turned at most."),
-    AxisSpec("rotation_axis", "str", "z", ("z", "y", "all"), help="What a cloud is turned about.", fusible=True),
+    _axis("point_jitter", 0.0, "Deviation of the noise on every point."),
+    _axis("point_rotation", 0.0, "Degrees by which a cloud is turned at most.", 180.0),
+    _axis("rotation_axis", "z", "What a cloud is turned about.", choices=("z", "y", "all")),
 )
 
 BY_KIND: dict[str, dict[str, AxisSpec]] = {IMAGES: {a.name: a for a in _IMAGES}, CLOUDS: {a.name: a for a in _CLOUDS}}

@@ -15,6 +15,7 @@ NAMED: dict[str, tuple[str | None, str]] = {
     **dict.fromkeys(("digits", "mnist", "fashion_mnist", "cifar10", "cifar100"), (IMAGES, "classification")),
     **dict.fromkeys(("tiny_imagenet", "image_folder"), (IMAGES, "classification")),
     "photographs": (IMAGES, "segmentation"),
+    **dict.fromkeys(("photograph_patches", "digit_images"), (IMAGES, "generation")),
     **dict.fromkeys(("shapes", "modelnet40"), (CLOUDS, "classification")),
     **dict.fromkeys(("shape_parts", "shapenet_part"), (CLOUDS, "segmentation")),
 }
@@ -35,7 +36,14 @@ def axes_for(data: AnyData | str) -> dict[str, AxisSpec]:
     """The axes that suit a data set, of which the name is enough; none where the name says nothing."""
     kind, task = _kind_and_task(data)
     suits = BY_KIND[kind] if kind else {}
-    return {name: axis for name, axis in suits.items() if name not in MIXING or task == "classification"}
+    return {name: axis for name, axis in suits.items() if _suits(name, task)}
+
+
+def _suits(name: str, task: str) -> bool:
+    if name in MIXING:
+        return task == "classification"
+    # What is generated lies in [-1, 1], and so must what it is compared with.
+    return name != "normalize" or task != "generation"
 
 
 def _kind_and_task(data: AnyData | str) -> tuple[str | None, str]:
@@ -57,7 +65,8 @@ def why_not(name: str, data: AnyData | str) -> str:
     wanted = next(kind for kind, axes in BY_KIND.items() if name in axes)
     if kind != wanted:
         return f"{name} is for {wanted}, and {shown} has none"
-    return f"{name} mixes classes, one for each image, and {shown} is for {task}"
+    does = "mixes classes, one for each image" if name in MIXING else "moves values out of [-1, 1]"
+    return f"{name} {does}, and {shown} is for {task}"
 
 
 def check(settings: Sequence[Setting], data: AnyData, swept: Iterable[str] = ()) -> None:

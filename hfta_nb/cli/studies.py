@@ -97,7 +97,8 @@ def _fixed(given: argparse.Namespace, family: Family, data: str) -> dict[str, Js
 
 
 def _axes(option: str, texts: Sequence[str], family: Family, data: str) -> dict[str, Any]:
-    specs, found = family.specs_for(data), dict[str, Any]()
+    names = [text.partition("=")[0].strip() for text in texts]
+    specs, found = family.specs_for(data, names), dict[str, Any]()
     for text in texts:
         name, values = parse_axis(text, specs)
         if name not in specs:

@@ -113,9 +113,9 @@ def families(
     out.print(_axes(training))
     for kind, axes in augmentation.items():
         out.print()
-        out.print(Text(f"data of {kind}", "bold"), end="")
-        names = ", ".join(f.name for f in known if kind in f.augmentation)
-        out.print(f"  augmented as these axes say, off by default ({show.clean(names)})")
+        out.print(Text(f"families on {kind}", "bold"), end="")
+        out.print("  have augmentation as well, off by default")
+        out.print("families: " + show.clean(", ".join(f.name for f in known if kind in f.augmentation)))
         out.print(_axes(axes))
 
 

@@ -1,6 +1,6 @@
 """Data sets, whole or read while a run goes on, and the order in which a run goes through them."""
 
-from hfta_nb.data.catalogue import kinds, known, load, names, resolve
+from hfta_nb.data.catalogue import found, kinds, known, load, names, names_for, resolve, task_of
 from hfta_nb.data.order import SPLIT_SEED, order, orders
 from hfta_nb.data.own import from_tensors
 from hfta_nb.data.samples import Data, Samples, count, leaves, moved, take, tree_map
@@ -14,6 +14,7 @@ __all__ = [
     "Samples",
     "Stream",
     "count",
+    "found",
     "from_batches",
     "from_dataset",
     "from_loader",
@@ -24,9 +25,11 @@ __all__ = [
     "load",
     "moved",
     "names",
+    "names_for",
     "order",
     "orders",
     "resolve",
     "take",
+    "task_of",
     "tree_map",
 ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hfta_nb.data import clicks, english, photographs, shapes, tables
 from hfta_nb.data.own import from_tensors
 from hfta_nb.data.readers import READERS, read
+from hfta_nb.data.readers.files import directory_of
 from hfta_nb.data.samples import Data
 from hfta_nb.data.sets import from_dataset
 from hfta_nb.data.streams import Stream, is_map_style, is_streamed, stream
@@ -35,6 +36,37 @@ BUILT_IN: dict[str, Callable[[], Data]] = {
 """Data sets that need no download."""
 
 
+TASKS: dict[str, str] = {
+    **dict.fromkeys(("digits", "breast_cancer", "wine", "iris", "shapes"), "classification"),
+    "diabetes": "regression",
+    **dict.fromkeys(("photographs", "shape_parts"), "segmentation"),
+    **dict.fromkeys(("english", "english_words"), "language_model"),
+    **dict.fromkeys(("english_masked", "english_words_masked"), "masked_language_model"),
+    "clicks": "click",
+    **dict.fromkeys(("photograph_patches", "digit_images"), "generation"),
+    **dict.fromkeys(
+        ("mnist", "fashion_mnist", "cifar10", "cifar100", "tiny_imagenet", "image_folder"), "classification"
+    ),
+    **{
+        "modelnet40": "classification",
+        "shapenet_part": "segmentation",
+        "wikitext": "language_model",
+        "criteo": "click",
+    },
+}
+"""Of built-in data sets and kinds of directories, so that they need not be read to be offered."""
+
+
+def task_of(name: str) -> str | None:
+    """The task of a data set by name; None where it is not known."""
+    return TASKS.get(name.partition(":")[0])
+
+
+def names_for(tasks: Sequence[str]) -> list[str]:
+    """Built-in data sets and kinds of directories for any of these tasks."""
+    return [n for n, task in TASKS.items() if task in tasks and (n in BUILT_IN or n in READERS)]
+
+
 def names() -> list[str]:
     """The built-in data sets."""
     return list(BUILT_IN)
@@ -43,6 +75,12 @@ def names() -> list[str]:
 def kinds() -> list[str]:
     """What can be read from a directory: ``load("cifar10:<directory>")``; see `readers.files.HOME` for the default."""
     return list(READERS)
+
+
+def found(tasks: Sequence[str] = ()) -> list[str]:
+    """Kinds of directories that lie under ``$HFTA_NB_DATA``, for any of these tasks (for all without)."""
+    there = [kind for kind in READERS if directory_of(kind, None).is_dir()]
+    return [kind for kind in there if not tasks or TASKS.get(kind) in tasks]
 
 
 def known(name: str) -> bool:

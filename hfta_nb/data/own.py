@@ -52,7 +52,9 @@ def from_tensors(
             raise DataError(
                 "not one target per input", where=where, got=f"{_lengths(left)} inputs, {_lengths(right)} targets"
             )
-    return Data(name, task, x, y, xv, yv, facts_of(task, x, y))
+    # A class (or word) that only validation has must have a place in the model, too.
+    facts, held = facts_of(task, x, y), facts_of(task, xv, yv)
+    return Data(name, task, x, y, xv, yv, facts | {k: max(facts[k], held[k]) for k in COUNTED if k in facts})
 
 
 def check_name(name: str) -> None:
@@ -70,6 +72,10 @@ def check_name(name: str) -> None:
 def usual_task(y: Samples) -> str:
     """ "classification" or "regression", as the targets' type says."""
     return "regression" if not isinstance(y, Tensor) or y.is_floating_point() else "classification"
+
+
+COUNTED = ("num_classes", "out_features", "vocab_size")
+"""Facts that are the largest of all targets' (and tokens') numbers and one."""
 
 
 def facts_of(task: str, x: Samples, y: Samples) -> dict[str, int]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
-from hfta_nb.data.own import check_name, facts_of, usual_task
+from hfta_nb.data.own import COUNTED, check_name, facts_of, usual_task
 from hfta_nb.data.samples import Data, Inputs, Samples, count, leaves, moved, take
 from hfta_nb.data.sources import DatasetSource, FunctionSource, LoaderSource, Source, TensorSource
 from hfta_nb.errors import DataError
@@ -161,9 +161,9 @@ def stream(training: Any, validation: Any, name: str, task: str | None, facts: M
         firsts = [_first(source) for source in sources]
     _alike(firsts[0], firsts[1], name)
     found = facts_of(task, *firsts[0])
-    counted = [k for k in ("num_classes", "out_features", "vocab_size") if k in found and k not in facts]
+    counted = [k for k in COUNTED if k in found and k not in facts]
     if counted and task != "regression":
-        found |= dict.fromkeys(counted, _count(task, counted, training, sources[0]))
+        found |= dict.fromkeys(counted, _count(task, counted, training, sources))
     return Stream(name, task, sources[0], sources[1], firsts[0], {**found, **facts})
 
 
@@ -235,23 +235,24 @@ def _alike(training: tuple[Samples, Samples], validation: tuple[Samples, Samples
             )
 
 
-def _count(task: str, names: Sequence[str], training: Any, source: Source) -> int:
+def _count(task: str, names: Sequence[str], training: Any, sources: Sequence[Source]) -> int:
     """How many classes or words there are."""
     held = training.dataset if isinstance(training, DataLoader) else training
     known = None if "vocab_size" in names else classes_of(held)
     if known is not None:
         return known
     highest = 0
-    reader = source.batches(LOOK_BATCH, 0, 0)
-    for number, (x, y) in enumerate(reader):
-        if number == LONGEST_LOOK:
-            reader.close()
-            raise DataError(
-                f"{names[0]} can't be found out: after {number} batches there are still more",
-                where=source.name,
-                remedy=f"say {names[0]}=...",
-            )
-        highest = max(highest, facts_of(task, x, y)[names[0]])
+    for source in sources:
+        reader = source.batches(LOOK_BATCH, 0, 0)
+        for number, (x, y) in enumerate(reader):
+            if number == LONGEST_LOOK:
+                reader.close()
+                raise DataError(
+                    f"{names[0]} can't be found out: after {number} batches there are still more",
+                    where=source.name,
+                    remedy=f"say {' and '.join(f'{n}=...' for n in names)}",
+                )
+            highest = max(highest, facts_of(task, x, y)[names[0]])
     return highest
 
 

@@ -30,4 +30,4 @@ def build(
     return nn.Sequential(*layers, nn.Linear(size, out_features))
 
 
-mlp = from_function(build, name="mlp")
+mlp = from_function(build, name="mlp", data=("digits", "breast_cancer", "wine", "iris", "diabetes"))

@@ -28,6 +28,7 @@ class AxisSpec:
         help: one sentence for a tooltip.
         fusible: whether values that differ always train in one array (a hyperparameter of the
             optimizer, say); otherwise it depends on what the value does to the module.
+        group: said beside the name in a long list.
     """
 
     name: str
@@ -38,6 +39,7 @@ class AxisSpec:
     high: float | None = None
     help: str = ""
     fusible: bool = False
+    group: str = ""
 
     def check(self, value: Json) -> Json:
         """The value in this axis's type.

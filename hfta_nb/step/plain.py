@@ -98,6 +98,7 @@ class PlainStep:
     @torch.no_grad()
     def evaluate(self, x: Any, y: Any) -> Scores:
         self.module.eval()
+        x, y = _alone(x), _alone(y)
         with self.generators.member(0):
             if not self.phases:
                 loss, scores = self.updates[0].score(call_module(self.module, x), y)

@@ -18,9 +18,14 @@ def built_in_names() -> list[str]:
     return [f.name for f in BUILT_IN]
 
 
+def by_name(study: Study) -> bool:
+    """Whether another notebook has the family by its name: a built-in one, or a constructor's."""
+    return "." in study.family.name or study.family.name in built_in_names()
+
+
 def of_study(study: Study) -> str:
     """Python source of a cell that reproduces the study."""
-    own = study.family.name not in built_in_names()
+    own = not by_name(study)
     named = datasets.known(study.data.name)
     lines = ["import hfta_nb as hfta", ""]
     if own:
@@ -43,7 +48,7 @@ def of_study(study: Study) -> str:
 def of_result(result: Result) -> str:
     """Python source that loads a member in another notebook."""
     study = result.study
-    own = "" if study.family.name in built_in_names() else f", family={study.family.name}"
+    own = "" if by_name(study) else f", family={study.family.name}"
     return (
         "import hfta_nb as hfta\n\n"
         f"model = hfta.Study.load({str(study.directory)!r}{own}).member({result.variant.id}).module()\n"

@@ -98,6 +98,7 @@ class Study:
         self.family = family_of(family)
         self.grid = Grid(grid)
         self.data = datasets.resolve(self.family.data[0] if data is None else data)
+        self.family.check_data(self.data)
         self.epochs = positive("epochs", epochs)
         self.patience = None if patience is None else positive("patience", patience)
         self.validate_every = positive("validate_every", validate_every)

@@ -52,6 +52,7 @@ class GroupRun:
         self.last_told = time.perf_counter()
 
     def events(self) -> Iterator[Event]:
+        """The work; what is held open (a loader's processes) is let go of at the end, however it comes."""
         try:
             yield from self._events()
         finally:
@@ -60,7 +61,7 @@ class GroupRun:
     @property
     def length(self) -> int | None:
         """Steps of an epoch; None while that is not known."""
-        return self.settings.steps_per_epoch or self.source.length
+        return self.trainer.batches(self.group)
 
     def _events(self) -> Iterator[Event]:
         index = self.group.index
@@ -131,7 +132,8 @@ class GroupRun:
                 self.place += 1
                 return batch
             self.pass_, self.place, self._stream = self.pass_ + 1, 0, None
-            self.trainer.learn(self.length)
+            if self.length is None and self.source.length is not None:
+                self.trainer.learn(self.batch_size, self.source.length)
             if most is None:
                 return None
 

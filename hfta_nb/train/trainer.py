@@ -51,7 +51,7 @@ class Trainer:
         self.stopped = False
         self._resume = resume
         self.data = settings.data.to(settings.device, settings.dtype)
-        self._learned: int | None = None  # batches of a pass through a stream, once one is through
+        self.lengths: dict[int, int] = {}  # by batch size, of the passes of a stream, once known
         self.clock = Clock(work_total=self._work())
         self.early_stops: set[int] = set()
         self.last_save = time.perf_counter()
@@ -75,15 +75,15 @@ class Trainer:
         steps = [math.nan if length is None else self.settings.epochs * length for length in lengths]
         return float(sum(len(g.variants) * n for g, n in zip(self.groups, steps, strict=True)))
 
-    def learn(self, length: int | None) -> None:
-        """Take in how long a pass through a stream turned out to be."""
-        if self._learned is None and length is not None:
-            self._learned = length
-            self.clock.work_total = self._work()
-
     def batches(self, group: Group) -> int | None:
         """Steps in an epoch of this group; None while that is not known."""
-        return self.settings.steps_per_epoch or self.data.batches(int(group.rows[0]["batch_size"])) or self._learned
+        size = int(group.rows[0]["batch_size"])
+        return self.settings.steps_per_epoch or self.data.batches(size) or self.lengths.get(size)
+
+    def learn(self, batch_size: int, length: int) -> None:
+        """So many batches a pass through a stream has."""
+        self.lengths[batch_size] = length
+        self.clock.work_total = self._work()
 
     def build(self, group: Group) -> Step:
         """The step of a group, each member initialised and seeded as it would be alone."""

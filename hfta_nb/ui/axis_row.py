@@ -108,7 +108,8 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
         self._values: tuple[Json, ...] | None = None
         self.error = ""
         wide = {"width": "auto"}
-        self.name_field = ipywidgets.Dropdown(options=[name], value=name, description="axis", layout=wide)
+        options = [(self._label(name), name)]
+        self.name_field = ipywidgets.Dropdown(options=options, value=name, description="axis", layout=wide)
         self.kind_field = ipywidgets.Dropdown(layout=wide)
         self.text_field = ipywidgets.Text(layout=wide)
         self.choices_box = ipywidgets.HBox([]).add_class("hfta-choices")
@@ -154,13 +155,18 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
     def offer(self, names: Sequence[str], specs: Mapping[str, AxisSpec]) -> None:
         """Let the name be one of these, its own included."""
         self._specs = dict(specs)
-        options = [n for n in specs if n in names or n == self.name]
-        if list(self.name_field.options) != options:
+        options = tuple((self._label(n), n) for n in specs if n in names or n == self.name)
+        if self.name_field.options != options:
             self._quiet, keep = True, self.name
             with self.name_field.hold_sync():
                 self.name_field.options = options
                 self.name_field.value = keep
             self._quiet = False
+
+    def _label(self, name: str) -> str:
+        """How an axis is called in the list."""
+        group = self._specs[name].group
+        return f"{name} ({group})" if group else name
 
     def complain(self, error: BaseException | None) -> None:
         """Show an error beside the field, or none."""

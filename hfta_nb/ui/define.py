@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,14 +77,15 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         recipe = hfta.family(family)
         self._own: dict[str, Any] = {}
         if data is not None and not isinstance(data, str):
-            self._own[getattr(data, "name", "own data")] = data
-            data = next(iter(self._own))
+            own = hfta.data.resolve(data)  # once: a Dataset may take its time
+            self._own[own.name] = own
+            data = own.name
         self.family_field = _dropdown("family", hfta.families(), "What is trained: built-in, or defined in a cell")
         self.family_field.value = recipe.name
         self.data_field = _dropdown("data", self._data_names(), "What it is trained on: data sets that suit the family")
         if data is not None:
             self.data_field.value = _chosen("data", data, self.data_field.options)
-        self._specs: dict[str, AxisSpec] = self._axes_now()
+        self._specs: dict[str, AxisSpec] = self._axes_now(grid or ())
         self.epochs_field = _integer("epochs", epochs, 1, "How often each member sees the training data")
         self.batch_field = _integer("batch size", batch_size or BATCH_SIZE, 1, "Samples in a mini-batch")
         self.patience_field = _integer(
@@ -259,16 +260,16 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
     def _data_now(self) -> Any:
         """What is chosen: a name, or own data."""
         own = self._own.get(self.data_field.value)
-        return str(self.data_field.value) if own is None else hfta.data.resolve(own)
+        return str(self.data_field.value) if own is None else own
 
-    def _axes_now(self) -> dict[str, AxisSpec]:
-        """The axes of the family on the data that is chosen."""
-        return hfta.family(self.family_field.value).specs_for(self._data_now())
+    def _axes_now(self, asked: Iterable[str] = ()) -> dict[str, AxisSpec]:
+        """The axes of the family on the data that is chosen; and those asked for, of a family that takes any."""
+        return hfta.family(self.family_field.value).specs_for(self._data_now(), asked)
 
     def _data_names(self) -> list[str]:
-        known = hfta.data.names()
-        suits = [n for n in hfta.family(self.family_field.value).data if n in known]
-        return [*suits, *self._own]
+        family, known = hfta.family(self.family_field.value), hfta.data.names()
+        suits = [n for n in family.data if n in known]
+        return [*suits, *hfta.data.found(family.tasks), *self._own]
 
     def _families_changed(self) -> None:
         """A family was defined in a cell: it joins the list, or takes the place of the one of its name."""
@@ -297,14 +298,14 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         """Images and point clouds have axes of their own; those of the others go."""
         if self._quiet:
             return
-        if self._axes_now() == self._specs:
+        if self._axes_now(self._specs) == self._specs:
             self._edited()
         else:
             self._renew_axes()
 
     def _renew_axes(self) -> None:
         try:
-            self._specs = self._axes_now()
+            self._specs = self._axes_now(row.name for row in self.rows)
         except HftaError as error:
             self.complain(error)
             return

@@ -316,6 +316,7 @@ UNSUITABLE: list[tuple[str, Any, dict[str, Any], str]] = [
     ("points", images, {"point_jitter": [0, 1]}, "point_jitter is for point clouds, and toy has none"),
     ("mlp", "breast_cancer", {"normalize": [False, True]}, "normalize is for images, and breast_cancer has none"),
     ("pixels", lambda: images(task="segmentation"), {"mixup": [0.0, 0.2]}, "mixes classes, one for each image"),
+    ("dcgan", "digit_images", {"normalize": [False, True]}, "and digit_images is for generation"),
     ("tiny", images, {"random_crop": [0, 6]}, "moves images of toy out of sight"),
     ("tiny", images, {"horizontal_flip": [0, 1.5]}, "out of bounds"),
     ("points", cloud, {"rotation_axis": ["z", "all"]}, "changes nothing with point_rotation=0"),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,6 +20,8 @@ SETS: list[tuple[str, str, list[tuple[int, ...]], tuple[int, ...], dict[str, int
     ("wine", "classification", [(13,)], (), {"num_classes": 3}),
     ("iris", "classification", [(4,)], (), {"num_classes": 3}),
     ("photographs", "segmentation", [(1, 32, 32)], (32, 32), {"in_channels": 1, "num_classes": 4}),
+    ("photograph_patches", "generation", [(3, 32, 32)], (), {"in_channels": 3, "image_size": 32}),
+    ("digit_images", "generation", [(1, 16, 16)], (), {"in_channels": 1, "image_size": 16}),
     ("shapes", "classification", [(256, 6)], (), {"in_channels": 6, "num_classes": 8}),
     ("shape_parts", "segmentation", [(256, 6)], (256,), {"in_channels": 6, "num_classes": 10}),
     ("english", "language_model", [(64,)], (64,), {"vocab_size": 256, "context": 64}),
@@ -57,6 +60,36 @@ def test_every_family_can_be_built_for_its_data(name: str) -> None:
         with torch.device("meta"):
             module = family.build(**arguments)
         assert sum(p.numel() for p in module.parameters()) > 0
+
+
+@pytest.mark.parametrize("name", ["photograph_patches", "digit_images"])
+def test_images_to_generate_fill_their_range(name: str) -> None:
+    d = data.load(name)
+    for part in (d.x, d.x_validation):
+        assert -1 <= part.min() < -0.9
+        assert 0.9 < part.max() <= 1
+    assert not d.y.any()
+    assert not d.y_validation.any()
+
+
+def test_no_validation_patch_shows_what_a_training_patch_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sklearn.datasets
+
+    def where(name: str) -> np.ndarray[Any, Any]:
+        """A picture whose colours say where a pixel is."""
+        y, x = np.mgrid[:427, :640]
+        more = (name == "flower.jpg") * 64 + y // 256 * 8 + x // 256
+        return np.stack([y % 256, x % 256, more], -1).astype(np.uint8)
+
+    monkeypatch.setattr(sklearn.datasets, "load_sample_image", where)
+    d = data.load.__wrapped__("photograph_patches")
+
+    def places(part: torch.Tensor) -> set[tuple[int, ...]]:
+        return set(map(tuple, ((part + 1) * 127.5).round().long().movedim(1, -1).reshape(-1, 3).tolist()))
+
+    training, held = places(d.x), places(d.x_validation)
+    assert len(training) + len(held) == 2 * 60 * (32 + 5 * 6) ** 2  # of each tile all but the last two rows and columns
+    assert not training & held
 
 
 def test_text_is_split_by_topic() -> None:

@@ -58,6 +58,35 @@ def test_parameters_are_those_of_the_paper(name: str, axes: dict[str, Any], coun
     assert sum(p.numel() for p in module.parameters()) == count
 
 
+@pytest.mark.parametrize(("size", "generator", "discriminator"), [(64, 3_576_704, 2_765_568), (16, None, None)])
+def test_networks_of_dcgan(size: int, generator: int | None, discriminator: int | None) -> None:
+    torch.manual_seed(0)
+    module = hfta.family("dcgan").build(image_size=size)
+    if generator is not None:  # as published for 64x64
+        assert sum(p.numel() for p in module.generator.parameters()) == generator
+        assert sum(p.numel() for p in module.discriminator.parameters()) == discriminator
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.Conv2d | torch.nn.ConvTranspose2d):
+            assert layer.weight.std().item() == pytest.approx(0.02, rel=0.1)
+            assert layer.bias is None
+        elif isinstance(layer, torch.nn.BatchNorm2d):
+            assert layer.weight.mean().item() == pytest.approx(1.0, abs=0.02)
+            assert not layer.bias.any()
+    x = torch.rand(3, 3, size, size) * 2 - 1
+    images, real = module(x)
+    assert real is x
+    assert images.shape == module.generate(3).shape == x.shape
+    assert images.abs().max() <= 1
+    assert [v.shape for v in module(x, phase="discriminator")] == [(3,), (3,)]
+    assert module(x, phase="generator").shape == (3,)
+
+
+@pytest.mark.parametrize("size", [8, 24, 48, 63])
+def test_sides_that_dcgan_refuses(size: int) -> None:
+    with pytest.raises(FamilyError, match=f"dcgan, image_size: not a side that halves down to 4; got {size}"):
+        hfta.family("dcgan").build(image_size=size)
+
+
 IMAGES = [f.name for f in BUILT_IN if {"in_channels", "num_classes"} <= set(f.facts) and not f.name.startswith("point")]
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb import losses, metrics
+from hfta_nb import frechet, losses, metrics
 from hfta_nb.losses import IGNORED
 from hfta_nb.metrics import Metric
 from hfta_nb.train import batches
@@ -142,3 +142,73 @@ def test_scores_of_an_epoch_go_on_with_fewer_members() -> None:
     assert found["loss"].tolist() == pytest.approx([(4 * 1 + 2 * 3) / 6, (4 * 3 + 2 * 5) / 6])
     assert found["mean"].tolist() == pytest.approx([2 * v for v in found["loss"].tolist()])
     assert found["ratio"].tolist() == [2.0, 4.0]
+
+
+def _gaussians(count: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    mix = torch.randn(5, 5, generator=generator, dtype=torch.float64)
+    a = torch.randn(count, 5, generator=generator, dtype=torch.float64) @ mix
+    return a, torch.randn(count, 5, generator=generator, dtype=torch.float64) + 0.3
+
+
+def test_frechet_distance_is_that_of_a_direct_computation() -> None:
+    import numpy as np
+    from scipy.linalg import sqrtm
+
+    a, b = _gaussians(200)
+    # In three parts of unequal size.
+    total = torch.stack([sum(frechet.sums(v[p]) for p in (slice(50), slice(50, 53), slice(53, 200))) for v in (a, b)])
+    (mean_a, spread_a), (mean_b, spread_b) = (frechet.moments(row, 5) for row in total)
+    np.testing.assert_allclose(spread_a.numpy(), np.cov(a.numpy().T), atol=1e-10)
+    root = sqrtm(np.cov(a.numpy().T) @ np.cov(b.numpy().T)).real
+    apart = np.square(a.numpy().mean(0) - b.numpy().mean(0)).sum()
+    expected = apart + np.trace(np.cov(a.numpy().T) + np.cov(b.numpy().T) - 2 * root)
+    found = frechet.distance(mean_a, spread_a, mean_b, spread_b)
+    assert found.dtype == torch.float64
+    assert found.item() == pytest.approx(expected, rel=1e-9)
+    assert frechet.distance(mean_b, spread_b, mean_a, spread_a).item() == pytest.approx(expected, rel=1e-9)
+    # Of diagonal covariances it is a sum over features.
+    wide, narrow = torch.tensor([1.0, 4.0]).double(), torch.tensor([9.0, 0.0]).double()
+    shift = torch.tensor([0.5, 0.0]).double()
+    diagonal = frechet.distance(shift, wide.diag(), 0 * shift, narrow.diag())
+    assert diagonal.item() == pytest.approx(0.25 + (1 - 3) ** 2 + (2 - 0) ** 2)
+
+
+def test_frechet_distance_of_images() -> None:
+    images = hfta.data.load("photograph_patches").x_validation[:400]
+    noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
+    distance = metrics.frechet_distance
+    nothing = torch.zeros(len(images))
+    found = [distance((images + scale * noise, images), nothing).item() for scale in (0.0, 0.1, 0.3, 1.0)]
+    assert found[0] == pytest.approx(0.0, abs=1e-6)
+    assert found == sorted(found)
+    assert found[1] > 1e-3
+    turned = images[torch.randperm(len(images), generator=torch.Generator().manual_seed(1))]
+    assert distance((turned, images), nothing).item() == pytest.approx(0.0, abs=1e-6)
+    assert distance((images.flip(-2), images), nothing).item() > 0.01  # features know where something is
+    assert not distance.maximize
+    assert math.isnan(distance((images * math.nan, images), nothing).item())
+    assert torch.equal(frechet.features(images[:2]), frechet.features(images[:2]))
+    assert frechet.features(images[:2]).shape == (2, frechet.FEATURES)
+    known = frechet.features(torch.linspace(-1, 1, 3 * 8 * 8).view(1, 3, 8, 8)).sum().item()
+    assert known == pytest.approx(12.02416144879375, rel=1e-6)  # the same network everywhere
+
+
+def test_frechet_distance_per_member() -> None:
+    class Blur(nn.Module):
+        def __init__(self, gain: float) -> None:
+            super().__init__()
+            self.gain = nn.Parameter(torch.tensor(gain, dtype=torch.float64))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.gain * x, x
+
+    x = torch.rand(40, 3, 16, 16, dtype=torch.float64) * 2 - 1
+    gains = [1.0, 0.5, 0.2]
+    array = hfta.fuse([Blur(g) for g in gains])
+    sums = array.evaluate(metrics.frechet_distance.function, x)
+    assert sums.shape[:2] == (3, 2)
+    finish = metrics.frechet_distance.finish
+    assert finish is not None
+    for row, gain in zip(sums, gains, strict=True):
+        assert finish(row).item() == pytest.approx(metrics.frechet_distance((gain * x, x), None).item(), abs=1e-10)

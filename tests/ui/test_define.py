@@ -13,8 +13,9 @@ from torch import nn
 from ui.bench import Make
 
 import hfta_nb as hfta
+from hfta_nb.augment import AXES
 from hfta_nb.errors import FamilyError, GridError, HftaError
-from hfta_nb.ui.axis_row import describe, kinds_for, reword, typed
+from hfta_nb.ui.axis_row import AxisRow, describe, kinds_for, reword, typed
 
 
 @pytest.fixture
@@ -25,6 +26,11 @@ def own_families() -> Iterator[None]:
     yield
     registered.clear()
     registered.update(before)
+
+
+def offered(row: AxisRow) -> list[str]:
+    """The axes that a row may be for."""
+    return [name for _, name in row.name_field.options]
 
 
 def test_what_is_given_stands_in_the_fields(make: Make) -> None:
@@ -102,14 +108,42 @@ def test_an_error_of_the_plan_stands_beside_its_axis(make: Make) -> None:
     assert bench.bar.status == "ready to train 2 variants"
 
 
+def test_augmentation_is_offered_where_the_data_suit_and_marked_in_the_list(make: Make) -> None:
+    bench = make()  # mlp on digits
+    row = bench.define.row("lr")
+    assert "mixup" in offered(row)
+    assert ("mixup (augmentation)", "mixup") in row.name_field.options
+    assert ("lr", "lr") in row.name_field.options
+    assert [n for n in offered(row) if n in AXES] == offered(row)[-7:]  # after all others
+    bench.define.add_axis("mixup").text_field.value = "0, 0.2"
+    assert bench.plan_view.sentence.value == "4 variants in 1 array of 4: fused over lr and mixup"
+    bench.define.data_field.value = "wine"  # a table: its axes go, the others stay as they are
+    assert [r.name for r in bench.define.rows] == ["lr", "width"]
+    assert "mixup" not in offered(bench.define.row("lr"))
+    bench.define.data_field.value = "digits"
+    assert "mixup" in offered(bench.define.row("lr"))
+    bench.define.family_field.value = "pointnet_cls"
+    assert "mixup" not in offered(bench.define.row("lr"))
+    assert "point_rotation" in offered(bench.define.row("lr"))
+
+
+def test_a_change_of_data_that_changes_no_axis_leaves_what_is_typed(make: Make) -> None:
+    bench = make(data="wine")
+    bench.define.row("lr").text_field.value = "1e-3, 2e"
+    row = bench.define.row("lr")
+    bench.define.data_field.value = "iris"
+    assert bench.define.row("lr") is row
+    assert row.text_field.value == "1e-3, 2e"
+
+
 def test_rows_are_added_and_removed(make: Make) -> None:
     bench = make()
     bench.define.add_button.click()
     added = bench.define.rows[-1]
     assert added.name == "depth"  # the first that is not there yet
     assert added.values == (2,)
-    assert "lr" not in added.name_field.options
-    assert "depth" not in bench.define.row("lr").name_field.options
+    assert "lr" not in offered(added)
+    assert "depth" not in offered(bench.define.row("lr"))
     added.name_field.value = "activation"
     assert added.kind_field.options == ("choice",)
     added.choices_box.children[1].value = True
@@ -118,7 +152,7 @@ def test_rows_are_added_and_removed(make: Make) -> None:
         box.value = False
     assert "nothing is chosen" in added.error
     added.remove_button.click()
-    assert "activation" in bench.define.row("lr").name_field.options
+    assert "activation" in offered(bench.define.row("lr"))
     with pytest.raises(GridError, match="can't be added"):
         bench.define.add_axis("lr")
 

@@ -1,0 +1,177 @@
+"""Validation at intervals, and epochs of a number of steps."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+import hfta_nb as hfta
+from hfta_nb import events as ev
+from hfta_nb import figures
+from hfta_nb.errors import StudyError
+from hfta_nb.ui.live_state import LiveState
+
+
+def _study(directory: Path, **options: Any) -> hfta.Study:
+    given: dict[str, Any] = {"epochs": 7, "dtype": "float64", "device": "cpu", "directory": directory, "width": 8}
+    return hfta.Study("mlp", options.pop("grid", {"lr": [1e-3, 1e-2]}), **given | options)
+
+
+def _run(study: hfta.Study, **options: Any) -> list[ev.Event]:
+    return list(study.run(**options))
+
+
+def test_epochs_without_validation(tmp_path: Path) -> None:
+    every = _study(tmp_path / "every")
+    _run(every)
+    study = _study(tmp_path / "third", validate_every=3)
+    events = _run(study)
+    done = [e for e in events if isinstance(e, ev.EpochDone)]
+    assert [e.epoch for e in done] == [1, 2, 3, 4, 5, 6, 7]
+    training = {"train_loss", "train_accuracy"}
+    for event in done:
+        validated = event.epoch in (3, 6, 7)  # the last one always
+        assert event.metrics.keys() == (set(study.metrics) if validated else training)
+    for mine, theirs in zip(study.history.members.values(), every.history.members.values(), strict=True):
+        assert mine.curves["val_loss"].epochs == [3, 6, 7]
+        assert mine.best_epoch in (3, 6, 7)
+        assert mine.curves["train_loss"].values == pytest.approx(theirs.curves["train_loss"].values, abs=1e-10)
+        at = [theirs.curves["val_loss"].values[e - 1] for e in (3, 6, 7)]
+        assert mine.curves["val_loss"].values == pytest.approx(at, abs=1e-10)
+    assert study.results()[list(study.metrics)].notna().all(axis=None)
+    check = study.check([0, 1])
+    assert check["equal"].all()
+    assert (check["epochs"] == 7).all()
+    assert check[["train_loss", "val_loss"]].max(axis=None) <= 1e-10
+    assert study.check([0], epochs=2)["equal"].all()  # before the first validation: what there is
+    assert "val_loss" not in study.check([0], epochs=2).columns
+
+
+def test_patience_counts_validations(tmp_path: Path) -> None:
+    study = _study(tmp_path, epochs=40, validate_every=2, patience=3, grid={"lr": [1e-3, 0.0]})
+    _run(study)
+    still = study.history.members[1]
+    assert still.state == ev.COMPLETE
+    assert still.best_epoch == 2
+    assert still.epoch == 8
+    assert still.reason == "no better val_accuracy for 3 validations, best at epoch 2"
+
+
+def test_an_epoch_of_steps_goes_on_through_the_data(tmp_path: Path) -> None:
+    """Two epochs of 23 batches, and the same 46 steps in epochs of 10: the same weights."""
+    options: dict[str, Any] = {"grid": {"lr": [1e-3, 1e-2], "data_seed": [0, 1]}, "monitor": "val_loss"}
+    whole = _study(tmp_path / "whole", epochs=2, **options)
+    _run(whole)
+    steps = -(-len(whole.data) // 64)
+    assert steps == 23
+    parts = _study(tmp_path / "parts", epochs=2 * steps, steps_per_epoch=1, validate_every=steps, **options)
+    events = _run(parts)
+    ends = [e for e in events if isinstance(e, ev.EpochDone) and "val_loss" in e.metrics]
+    assert [e.step for e in ends] == [23, 46]
+    for mine, theirs in zip(parts.history.members.values(), whole.history.members.values(), strict=True):
+        assert mine.curves["val_loss"].values == pytest.approx(theirs.curves["val_loss"].values, abs=1e-10)
+    odd = _study(tmp_path / "odd", epochs=5, steps_per_epoch=10, **options)
+    told = [e for e in _run(odd) if isinstance(e, ev.StepsDone)]
+    assert told[-1].steps_total == 50
+    assert told[-1].epochs_done == 5
+    first = whole.history.members[0].curves["train_loss"].values[0]
+    assert odd.history.members[0].curves["train_loss"].values[0] != pytest.approx(first)
+    assert odd.check(range(4))["equal"].all()
+
+
+def test_lr_schedules_count_such_epochs(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"epochs": 6, "lr_scheduler": "step", "step_size": 2, "gamma": 0.0}
+    study = _study(tmp_path, steps_per_epoch=3, **options)
+    _run(study)
+    for member in study.history.members.values():
+        values = member.curves["val_loss"].values
+        assert values[1] == values[2] == values[5]  # two epochs are trained, then lr is 0
+        assert values[0] != values[1]
+
+
+@pytest.mark.parametrize("serial", [False, True])
+def test_stopped_within_an_epoch_of_steps_and_resumed(serial: bool, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"steps_per_epoch": 31, "epochs": 3, "serial": serial, "dropout": 0.2}
+    whole, parts = _study(tmp_path / "whole", **options), _study(tmp_path / "parts", **options)
+    _run(whole)
+    control, asked = hfta.Control(), 0
+    poll = control.poll
+
+    def counted() -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == (35 if not serial else 120):
+            control.stop()
+        return poll()
+
+    control.poll = counted  # type: ignore[method-assign]
+    _run(parts, control=control)
+    run = parts.store.read_checkpoint()["run"]
+    assert run["batch"] % 31
+    rest = hfta.Study.load(parts.directory)
+    assert rest.options == parts.options
+    _run(rest, resume=True)
+    pd.testing.assert_frame_equal(rest.results(), whole.results(), atol=1e-10, rtol=0)
+
+
+def test_views_draw_what_there_is(tmp_path: Path) -> None:
+    study = _study(tmp_path, validate_every=4)
+    live = LiveState()
+    for event in study.run():
+        live.add(event)
+        if isinstance(event, ev.EpochDone) and event.epoch == 2:
+            assert all(math.isnan(row["val_loss"]) for row in study.history.rows())
+            assert "no points of val_accuracy yet" in _texts(figures.curves(study.history, "val_accuracy"))
+    message = live.take(full=True)
+    assert message is not None
+    points = {(owner, name): count for owner, name, count in message[0]["curves"]}
+    assert points[0, "train_loss"] == 7
+    assert points[0, "val_loss"] == 2
+    drawn = figures.curves(study.history, "val_loss").axes[0].get_lines()
+    assert sorted(len(line.get_xdata()) for line in drawn) == [2, 2, 7, 7]
+
+
+def _texts(figure: Any) -> str:
+    return " ".join(text.get_text() for text in figure.axes[0].texts)
+
+
+def test_the_pace_is_kept_and_told(tmp_path: Path) -> None:
+    study = _study(tmp_path / "a", validate_every=2, steps_per_epoch=5)
+    assert "validate_every=2," in study.to_code()
+    assert "steps_per_epoch=5," in study.to_code()
+    again = hfta.Study.load(study.save(tmp_path / "b"))
+    assert (again.validate_every, again.steps_per_epoch) == (2, 5)
+    plain = _study(tmp_path / "c").to_code()
+    assert "validate_every" not in plain
+    assert "steps_per_epoch" not in plain
+
+
+@pytest.mark.parametrize("name", ["validate_every", "steps_per_epoch"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "2"])
+def test_a_pace_that_is_none(name: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match=f"{name}: not a positive whole number"):
+        _study(tmp_path, **{name: value})
+
+
+def test_an_endless_function_has_epochs_of_steps(tmp_path: Path) -> None:
+    def batches(epoch: int) -> Any:
+        generator = torch.Generator().manual_seed(epoch)
+        while True:
+            x = torch.randn(16, 3, generator=generator)
+            yield x, (x.sum(1) > 0).long()
+
+    def held_out() -> Any:
+        yield from [next(batches(99)) for _ in range(2)]
+
+    data = hfta.data.from_batches(batches, held_out, num_classes=2, out_features=2, in_features=3)
+    study = hfta.Study(
+        "mlp", {"lr": [1e-3, 1e-2]}, data, epochs=4, steps_per_epoch=6, dtype="float64", directory=tmp_path
+    )
+    events = _run(study)
+    assert [e.step for e in events if isinstance(e, ev.EpochDone)] == [6, 12, 18, 24]
+    assert study.check([0, 1])["equal"].all()
