@@ -91,7 +91,7 @@ class Adam(FlatOptimizer):
             largest.copy_(choose(c["amsgrad"], new, largest))
             square = choose(c["amsgrad"], new, square)
         # The operations and their order are torch's, down to the last bit: chaos makes much of a bit.
-        below = torch.sqrt(square).div_(c["root"]).add_(c["eps"])
+        below = torch.sqrt(square, out=self.room(square)).div_(c["root"]).add_(c["eps"])
         addcdiv_(p, mean, below, c["rate"])
 
     def state_for(self, name: str, values: Mapping[str, Any]) -> bool:

@@ -81,6 +81,13 @@ class FlatOptimizer(ArrayOptimizer):
             c: the `numbers`, each one number, or ``[M, 1]`` where members differ.
         """
 
+    def room(self, like: Tensor) -> Tensor:
+        """Memory for a passing result, the same at every step: fresh memory costs as much as the arithmetic."""
+        key = like.shape, like.dtype, like.device
+        if key not in self._rooms:
+            self._rooms[key] = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+        return self._rooms[key]
+
     def whole(self, p: Tensor, g: Tensor, state: dict[str, Tensor], values: Numbers, steps: HostColumn) -> bool:
         """Update all members by a kernel of torch's own, instead of `apply`; False where there is none.
 
@@ -109,6 +116,7 @@ class FlatOptimizer(ArrayOptimizer):
     def _lay_out(self, known: Mapping[str, Entry]) -> None:
         self._segments = laid_out(self.array, self._names, known, self.shaped)
         self._arenas = list(self.array.arenas)
+        self._rooms: dict[tuple[Any, ...], Tensor] = {}
         self._padding: dict[tuple[int, int, int], Tensor] = {}
 
     def _entries(self) -> dict[str, Entry]:

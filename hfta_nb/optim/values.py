@@ -164,10 +164,9 @@ class Reader:
 
 def power(base: HostColumn, exponent: HostColumn | float) -> HostColumn:
     """``base ** exponent`` as Python computes it: numpy's vectorised power may differ in the last bit."""
-    exponents = np.broadcast_to(exponent, base.shape)
-    if uniform(base) and uniform(exponents):
-        return np.full(len(base), float(base[0]) ** float(exponents[0]))
-    return np.array([b**e for b, e in zip(base.tolist(), exponents.tolist(), strict=True)])
+    bases = base.tolist()
+    exponents = exponent.tolist() if isinstance(exponent, np.ndarray) else [exponent] * len(bases)
+    return np.array([b**e for b, e in zip(bases, exponents, strict=True)])
 
 
 def uniform(values: HostColumn) -> bool:

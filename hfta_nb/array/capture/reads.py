@@ -7,7 +7,6 @@ can't be seen through counts as such code.
 
 from __future__ import annotations
 
-import builtins
 import dis
 import enum
 import functools
@@ -27,11 +26,14 @@ _HARMLESS = {
 }
 """Packages whose code reads nothing that changes but its arguments and torch's settings."""
 
-_BUILTINS_REFUSED = {"print", "open", "input", "exec", "eval", "globals", "locals", "vars", "id", "setattr", "delattr"}
+_BUILTINS_REFUSED = {
+    *("print", "open", "input", "exec", "eval", "globals", "locals", "vars", "id", "setattr", "delattr", "__import__"),
+}
+_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_NAME", "DELETE_GLOBAL"}
 _NAMES_REFUSED = {
     *("numpy", "tolist", "data_ptr", "storage", "untyped_storage", "register_hook", "retain_grad", "set_"),
     *("manual_seed", "seed", "initial_seed", "Generator", "default_generator", "get_rng_state", "set_rng_state"),
-    *("fork_rng", "register_post_accumulate_grad_hook", "_version", "is_leaf", "grad_fn", "numpy_T", "resize_"),
+    *("fork_rng", "register_post_accumulate_grad_hook", "_version", "is_leaf", "grad_fn", "resize_"),
     *("synchronize", "_cdata", "stdout", "stderr"),
 }
 """Attributes in a model's code by which it reads or does what kernels don't show."""
@@ -217,16 +219,17 @@ class Reads:
         if refused:
             raise UnclearError(f"{where} uses {sorted(refused)[0]}")
         self._names.update(code.co_names)
-        for name in code.co_names:
+        if "getattr" in code.co_names:
+            self._names.update(c for c in code.co_consts if isinstance(c, str))
+        steps = list(dis.get_instructions(code))
+        for name in dict.fromkeys(s.argval for s in steps if s.opname in _GLOBALS):
             if name in scope:
                 value = scope[name]
                 self._globals.append((scope, name, value))
                 self._value(value, f"{name} of {where}")
-            elif hasattr(builtins, name) and name in _BUILTINS_REFUSED:
+            elif name in _BUILTINS_REFUSED:
                 raise UnclearError(f"{where} calls {name}")
-        if "getattr" in code.co_names:
-            self._names.update(c for c in code.co_consts if isinstance(c, str))
-        for step in dis.get_instructions(code):
+        for step in steps:
             if step.opname == "IMPORT_NAME" and str(step.argval).partition(".")[0] not in _HARMLESS:
                 raise UnclearError(f"{where} imports {step.argval}")
 

@@ -189,7 +189,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _number(self, tensor: Tensor) -> int:
         if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
             raise NotRecordableError(f"a tensor of type {type(tensor).__name__}, {tensor.layout}")
-        if tensor.device != self.device and tensor.numel() > 1:
+        if tensor.device.type != self.device.type and tensor.numel() > 1:
             raise NotRecordableError(f"tensors on {tensor.device} and {self.device}")
         number = self._numbers[_address(tensor)] = len(self.recording.held)
         self.recording.held.append(tensor)  # alive, so that no other storage gets its address
