@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 NOTEBOOK := notebooks/01_quickstart.ipynb
 CODE := $(wildcard hfta_nb tests benchmarks notebooks .ci)
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
-NBVAL := --nbval --nbval-cell-timeout=120 $(addprefix --nbval-sanitize-with=,$(wildcard notebooks/sanitize.cfg))
+NBVAL := --nbval --nbval-cell-timeout=300 $(addprefix --nbval-sanitize-with=,$(wildcard notebooks/sanitize.cfg))
 PYTEST_ARGS ?=
 
 .PHONY: help lab test lint types format nbval pytest chromium lock clean venv notebooks coverage-page

@@ -32,11 +32,7 @@ WAITING = ("_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "equ
 
 
 class Waits(TorchDispatchMode):
-    """Counts operations that would make the host wait for a GPU.
-
-    Args:
-        of: only those on data that came from tensors of this shape count; all without.
-    """
+    """Notes operations that would make the host wait for a GPU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +43,9 @@ class Waits(TorchDispatchMode):
         by_mask = name in ("index", "index_put", "index_put_") and any(
             isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1] or ()
         )
-        if name in WAITING or by_mask:
+        blocks = name == "_to_copy" and args[0].device.type == "cpu" and not (kwargs or {}).get("non_blocking")
+        sent = blocks and torch.device((kwargs or {}).get("device") or "cpu").type != "cpu"
+        if name in WAITING or by_mask or sent:
             self.found.append(name)
         return func(*args, **(kwargs or {}))
 

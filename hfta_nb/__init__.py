@@ -82,6 +82,10 @@ class _Face(types.ModuleType):
         if not (name in ("family", "families") and isinstance(value, types.ModuleType)):
             super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As cloudpickle does for plain modules: a function of a notebook that uses `hfta` goes to the worker by name.
+        return importlib.import_module, (self.__name__,)
+
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *__all__]
 

@@ -213,7 +213,7 @@ class Family:
         return (names if self.phases else names + measured), names + measured
 
     def metrics_for(self, data: AnyData) -> dict[str, Metric]:
-        return metrics.BY_TASK.get(data.task, {}) if self.metrics is None else self.metrics
+        return metrics.usual(data.task, data.facts) if self.metrics is None else self.metrics
 
     def _takes(self, name: str) -> bool:
         """Whether an axis is an argument of `function`."""

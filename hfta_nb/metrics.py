@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from hfta_nb import frechet
+from hfta_nb.accumulators import Factory, of_torchmetrics
 from hfta_nb.errors import FamilyError
 from hfta_nb.losses import IGNORED, classes_last, prediction
 
@@ -25,15 +26,22 @@ class Metric:
             `finish`, to a tensor of sums that add up over batches.
         maximize: whether more is better (a score); an error is minimised.
         finish: from the sums over all samples to a scalar, where the metric of many batches is not the mean of theirs.
+        accumulator: makes what is kept for each member from batch to batch, outside `vmap`, where sums do not do; then
+            `function` gives what it takes, the prediction.
     """
 
     function: Callable[[Any, Any], Tensor]
     maximize: bool = True
     finish: Callable[[Tensor], Tensor] | None = None
+    accumulator: Factory | None = None
 
     def __call__(self, output: Any, target: Any) -> Tensor:
         """The metric of this batch alone."""
         value = self.function(output, target)
+        if self.accumulator is not None:
+            kept = self.accumulator(value.device)
+            kept.update(value, target)
+            return torch.as_tensor(kept.compute())
         return value if self.finish is None else self.finish(value)
 
 
@@ -158,8 +166,26 @@ BY_TASK: dict[str, dict[str, Metric]] = {
 }
 
 
+MANY_CLASSES = 10
+"""Beyond so many classes `top5` is told as well."""
+
+
+def usual(task: str, facts: Mapping[str, int]) -> dict[str, Metric]:
+    """The metrics of a task, on data of which this is known."""
+    many = task == "classification" and facts.get("num_classes", 0) > MANY_CLASSES
+    return BY_TASK.get(task, {}) | ({"top5": top5} if many else {})
+
+
+def _predicted(output: Any, target: Any) -> Tensor:
+    return prediction(output)
+
+
 def checked(metrics: Mapping[str, Any]) -> dict[str, Metric]:
     """Named metrics; a plain callable counts as a score (more is better).
+
+    Metrics of torchmetrics say themselves which way is better. An object is updated with a member's prediction (logits,
+    as the model gives them) and the target, batch by batch, and computed over the whole epoch; a function is taken
+    batch by batch, and its mean over samples counts.
 
     Raises:
         FamilyError: one of them can't be called, or has the name of the loss.
@@ -170,7 +196,14 @@ def checked(metrics: Mapping[str, Any]) -> dict[str, Metric]:
             raise FamilyError("not a name for a metric", got=name, accepted="an identifier other than loss")
         if not callable(metric):
             raise FamilyError(
-                "not a metric", where=name, got=metric, accepted="a callable of (output, target), or Metric"
+                "not a metric",
+                where=name,
+                got=metric,
+                accepted="a callable of (output, target), Metric, or one of torchmetrics",
             )
-        found[name] = metric if isinstance(metric, Metric) else Metric(metric)
+        kept = None if isinstance(metric, Metric) else of_torchmetrics(name, metric)
+        if kept is not None:
+            found[name] = Metric(_predicted, kept[1], accumulator=kept[0])
+        else:
+            found[name] = metric if isinstance(metric, Metric) else Metric(metric)
     return found

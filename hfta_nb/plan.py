@@ -284,7 +284,7 @@ def _check(specs: Mapping[str, Any], family: Family, data: AnyData, name: str, v
     if name not in specs:
         raise family.no_axis(name, data)
     spec = specs[name]
-    return value if value is None and spec.default is None else spec.check(value)
+    return spec.check_or_none(value)
 
 
 def _check_used(family: Family, grid: Grid, fixed: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ PACKAGE = "hfta_nb"
 FACE = "hfta_nb"
 """The public face: what `hfta_nb/__init__.py` exports."""
 
-_RECIPE = {"errors", "events", "grid", "data", "augment", "losses", "metrics", "frechet", "phases"}
+_RECIPE = {"errors", "accumulators", "events", "grid", "data", "augment", "losses", "metrics", "frechet", "phases"}
 _TRAINING = {*_RECIPE, "family", "array", "optim", "step", "plan"}
 _HEADLESS = {*_TRAINING, "families", "search", "store", "telemetry", "train", "fleet", "history", "colors"}
 
@@ -35,7 +35,8 @@ TABLE: dict[str, set[str]] = {
     "optim": {"errors", "array"},
     "losses": {"errors", "array"},
     "frechet": set(),
-    "metrics": {"errors", "array", "losses", "frechet"},
+    "accumulators": {"errors"},
+    "metrics": {"errors", "accumulators", "array", "losses", "frechet"},
     "phases": {"errors", "grid", "losses"},
     "family": {*_RECIPE, "families"},
     "families": {*_RECIPE, "family"},

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
+import torch
+from PIL import Image
 
-from benchmarks import common
+from benchmarks import accuracy, common, convergence
+from hfta_nb.data import Data
+from hfta_nb.losses import IGNORED
 
 
 def test_tasks_take_turns_and_every_other_round_goes_backwards() -> None:
@@ -41,3 +46,52 @@ def test_figures_are_kept_with_what_they_were_measured_on(tmp_path: Path, monkey
     assert found["environment"]["versions"]["torch"]
     assert found["environment"]["cores"] >= 1
     assert str(tmp_path) not in path.read_text(encoding="utf-8")
+
+
+def test_a_unigram_knows_each_tokens_share_of_the_training_text_alone() -> None:
+    y, held = torch.tensor([[0, 0, 1, IGNORED]]), torch.tensor([[0, 2, IGNORED, IGNORED]])
+    data = Data("toy", "masked_language_model", y, y, held, held, {"vocab_size": 3})
+    shares = [(2 + 1) / 6, (0 + 1) / 6]  # of 0 and of 2, one added to every count
+    assert accuracy.unigram_nats(data) == pytest.approx(-(math.log(shares[0]) + math.log(shares[1])) / 2)
+
+
+def test_a_bar_is_a_least_score_or_least_nats_below_the_unigram() -> None:
+    digits, gpt, bert = (accuracy.ROWS[name] for name in ("digits", "gpt", "bert"))
+    assert accuracy.reached(digits, {"best": 0.98})
+    assert not accuracy.reached(digits, {"best": 0.979})
+    assert accuracy.reached(gpt, {"best": 2.0, "below_unigram_nats": 1.0})
+    assert not accuracy.reached(gpt, {"best": 2.0, "below_unigram_nats": 0.99})
+    assert accuracy.reached(bert, {"best": 9.0, "below_unigram_nats": -1.0})  # reported only
+
+
+def test_losses_of_every_step_are_kept_fused_and_alone_and_with_last_bits_changed() -> None:
+    task = convergence.Task("mlp", "mlp", "digits", (1e-3, 1e-2), {"width": 8, "batch_size": 64})
+    fused = convergence.losses_of(task, "float64", 30, serial=False)  # into the second epoch
+    alone = convergence.losses_of(task, "float64", 30, serial=True)
+    changed = convergence.losses_of(task, "float64", 30, serial=True, nudged=True)
+    assert fused.shape == (1, 2, 30)
+    assert (fused - alone).abs().max() < 1e-10
+    assert (changed - alone).abs().max() > 0
+    assert (fused[0, 0, 1:] != fused[0, 1, 1:]).all()  # from the second step on: the learning rates differ
+    assert (fused[0, :, 0] > fused[0, :, -1]).all()
+
+
+def test_a_gap_is_found_where_there_is_one() -> None:
+    steps = torch.arange(1.0, 41.0, dtype=torch.float64)
+    runs = {f"{kind}_{dtype}": steps.clone() for kind in convergence.KINDS for dtype in convergence.DTYPES}
+    runs["fused_float32"][24] += 0.5
+    found = convergence.curve("loss", 0.1, runs)
+    gap = found["fused_and_serial_float32"]
+    assert (gap["largest_gap"], gap["largest_relative_gap"]) == (0.5, 0.5 / 25)
+    assert gap["gap_by_block"] == [0.0, 0.0, 0.5, 0.0]
+    assert found["fused_and_serial_float64"]["largest_gap"] == 0.0
+    assert found["serial_float64"] == [5.5, 15.5, 25.5, 35.5]
+
+
+def test_the_figure_is_drawn_from_what_is_kept(tmp_path: Path) -> None:
+    runs = {f"{k}_{d}": torch.linspace(2, 1, 40) for k in convergence.KINDS for d in convergence.DTYPES}
+    curves = [convergence.curve(name, 0.1, runs) for name in ("generator_loss", "discriminator_loss")]
+    path = convergence.draw({"models": [{"title": "two networks", "curves": curves}]}, tmp_path / "figure.png")
+    with Image.open(path) as image:
+        assert image.width > 700
+        assert len(image.convert("RGB").getcolors(1 << 24) or []) > 10

@@ -70,4 +70,4 @@ def test_what_the_lock_pins_needs_nothing_that_it_lacks() -> None:
 
 
 def test_the_extras_are_those_that_people_are_told_of() -> None:
-    assert set(project()["optional-dependencies"]) == {"lab", "search", "ray", "data", "dev"}
+    assert set(project()["optional-dependencies"]) == {"lab", "search", "ray", "data", "bench", "dev"}

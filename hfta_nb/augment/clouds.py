@@ -33,7 +33,7 @@ def point_rotation(clouds: Tensor, degrees: float, axis: str, draws: Draws) -> T
     """
     angle = math.radians(degrees) * (2 * draws.uniform("angle", 1)[0] - 1)
     about = torch.tensor(UP[axis], dtype=angle.dtype).expand(len(angle), 3) if axis in UP else draws.directions("axis")
-    turn = _matrices(about, angle).to(clouds.device, clouds.dtype)
+    turn = draws.send(_matrices(about, angle), clouds.dtype)
     vectors = clouds.reshape(len(clouds), -1, 3)
     return torch.bmm(vectors, turn.transpose(1, 2)).view_as(clouds)
 

@@ -43,7 +43,7 @@ class Draws:
         """For each sample another of the batch (or itself), on the device ``[N]``: a permutation."""
         if "partners" not in self._made:
             order = torch.randperm(self.size, generator=self._generator("partners"))
-            self._made["partners"] = order.to(self.device)
+            self._made["partners"] = self.send(order)
         return self._made["partners"]
 
     def noise(self, name: str, like: Tensor) -> Tensor:
@@ -52,6 +52,13 @@ class Draws:
             generator = torch.Generator(like.device).manual_seed(self._seed(name))
             self._made[name] = torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
         return self._made[name]
+
+    def send(self, tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """What was made of draws on the CPU, on the device; the host does not wait until it is there."""
+        made = tensor if dtype is None else tensor.to(dtype)
+        if self.device.type == "cuda":
+            made = made.pin_memory()  # from memory of another kind the host would wait for all that was launched
+        return made.to(self.device, non_blocking=True)
 
     def _seed(self, name: str) -> int:
         return zlib.crc32(f"augment/{self.source}/{name}".encode())

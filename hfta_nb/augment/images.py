@@ -28,7 +28,7 @@ def random_crop(images: Tensor, masks: Tensor | None, pixels: int, draws: Draws)
     """
     height, width = images.shape[2:]
     move = (draws.uniform("crop", 2) * (2 * pixels + 1)).long() - pixels
-    down, right = move.to(images.device).unsqueeze(2)
+    down, right = draws.send(move).unsqueeze(2)
     rows = torch.arange(height, device=images.device) + down
     columns = torch.arange(width, device=images.device) + right
     outside = _outside(rows, height).unsqueeze(2) | _outside(columns, width).unsqueeze(1)
@@ -43,7 +43,7 @@ def horizontal_flip(
     images: Tensor, masks: Tensor | None, probability: float, draws: Draws
 ) -> tuple[Tensor, Tensor | None]:
     """Images, and their masks ``[N, H, W]``, mirrored left to right with this probability."""
-    flipped = (draws.uniform("flip", 1)[0] < probability).to(images.device).view(-1, 1, 1)
+    flipped = draws.send(draws.uniform("flip", 1)[0] < probability).view(-1, 1, 1)
     seen = torch.where(flipped.unsqueeze(1), images.flip(3), images)
     return seen, masks if masks is None else torch.where(flipped, masks.flip(2), masks)
 
@@ -58,7 +58,7 @@ def color_jitter(images: Tensor, strength: float, low: Tensor, high: Tensor, dra
         low, high: tensors ``[]``.
         draws: of the batch.
     """
-    factors = (1 + strength * (2 * draws.uniform("color", 3) - 1)).to(images.device, images.dtype)
+    factors = draws.send(1 + strength * (2 * draws.uniform("color", 3) - 1), images.dtype)
     brightness, contrast, saturation = factors.view(3, -1, 1, 1, 1)
     seen = (low + (images - low) * brightness).clamp(low, high)
     seen = torch.lerp(_grey(seen).mean((2, 3), keepdim=True).expand_as(seen), seen, contrast).clamp(low, high)
@@ -82,7 +82,7 @@ def random_erasing(images: Tensor, probability: float, fill: Tensor, draws: Draw
     wide = (area / ratio).sqrt().round().clamp(1, width)
     top, left = (down * (height - tall + 1)).floor(), (right * (width - wide + 1)).floor()
     tall = tall * (chosen < probability)  # a box without height is none
-    box = _box(images, top, left, top + tall, left + wide)
+    box = _box(images, torch.stack([top, left, top + tall, left + wide]), draws)
     return torch.where(box, fill.to(images).view(-1, 1, 1), images)
 
 
@@ -105,13 +105,14 @@ def mix(images: Tensor, targets: Tensor, mixup: float, cutmix: float, draws: Dra
     cut = beta(cutmix, quantile) if cutmix else torch.ones_like(quantile)
     if mixup and cutmix:
         share, cut = torch.where(which < 0.5, share, 1.0), torch.where(which < 0.5, 1.0, cut)
-    keep = share.to(images.device, images.dtype).view(-1, 1, 1, 1)
+    keep = draws.send(share, images.dtype).view(-1, 1, 1, 1)
     mixed = images[partners].lerp(images, keep) if mixup else images
     if cutmix:
-        box, kept = _cut(images, cut, down, right)
+        ends, kept = _cut(images, cut, down, right)
+        box = _box(images, ends, draws)
         mixed = torch.where(box, images[partners], mixed)
         share = share * kept
-    part = share.to(targets.device, targets.dtype).unsqueeze(1)
+    part = draws.send(share, targets.dtype).unsqueeze(1)
     return mixed, part * targets + (1 - part) * targets[partners]
 
 
@@ -123,20 +124,20 @@ def beta(alpha: float, quantile: Tensor) -> Tensor:
 
 
 def _cut(images: Tensor, stays: Tensor, down: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """The box ``[N, 1, H, W]`` that another image takes, and the share of each image that stays ``[N]``."""
+    """The ends of the box that another image takes ``[4, N]``, and the share of each image that stays ``[N]``."""
     height, width = images.shape[2:]
     side = (1 - stays).sqrt()
     tall, wide = (side * height).floor(), (side * width).floor()
     middle, centre = (down * height).floor(), (right * width).floor()
     top, bottom = ((middle + s * tall / 2).floor().clamp(0, height) for s in (-1, 1))
     left, end = ((centre + s * wide / 2).floor().clamp(0, width) for s in (-1, 1))
-    return _box(images, top, left, bottom, end), 1 - (bottom - top) * (end - left) / (height * width)
+    return torch.stack([top, left, bottom, end]), 1 - (bottom - top) * (end - left) / (height * width)
 
 
-def _box(images: Tensor, top: Tensor, left: Tensor, bottom: Tensor, right: Tensor) -> Tensor:
-    """Which pixels are in each image's box ``[N, 1, H, W]``."""
+def _box(images: Tensor, ends: Tensor, draws: Draws) -> Tensor:
+    """Which pixels are in each image's box ``[N, 1, H, W]``, of its top, left, bottom and right end ``[4, N]``."""
     height, width = images.shape[2:]
-    ends = torch.stack([top, left, bottom, right]).long().to(images.device).unsqueeze(2)
+    ends = draws.send(ends.long()).unsqueeze(2)
     rows, columns = (torch.arange(n, device=images.device) for n in (height, width))
     tall = (rows >= ends[0]) & (rows < ends[2])
     wide = (columns >= ends[1]) & (columns < ends[3])
@@ -147,8 +148,8 @@ def _grey(images: Tensor) -> Tensor:
     """Brightness ``[N, 1, H, W]``."""
     if images.shape[1] != 3:
         return images.mean(1, keepdim=True)
-    weights = images.new_tensor(GREY).view(-1, 1, 1)
-    return (images * weights).sum(1, keepdim=True)
+    parts = [weight * channel for weight, channel in zip(GREY, torch.split(images, 1, 1), strict=True)]
+    return parts[0] + parts[1] + parts[2]
 
 
 def _outside(places: Tensor, size: int) -> Tensor:

@@ -15,8 +15,8 @@ NAMED: dict[str, tuple[str | None, str]] = {
     **dict.fromkeys(("digits", "mnist", "fashion_mnist", "cifar10", "cifar100"), (IMAGES, "classification")),
     **dict.fromkeys(("tiny_imagenet", "image_folder"), (IMAGES, "classification")),
     "photographs": (IMAGES, "segmentation"),
-    **dict.fromkeys(("photograph_patches", "digit_images"), (IMAGES, "generation")),
-    **dict.fromkeys(("shapes", "modelnet40"), (CLOUDS, "classification")),
+    **dict.fromkeys(("photograph_patches", "digit_images", "image_files", "lsun"), (IMAGES, "generation")),
+    **dict.fromkeys(("shapes", "modelnet40", "modelnet40_off", "modelnet40_hdf5"), (CLOUDS, "classification")),
     **dict.fromkeys(("shape_parts", "shapenet_part"), (CLOUDS, "segmentation")),
 }
 """Kind and task of data sets by name, so that their axes are known before they are read."""

@@ -57,6 +57,7 @@ class Prepared:
         self.data, self.dtype, self.statistics = augmenting.data, augmenting.dtype, augmenting.statistics
         self.keys = list(zip(seeds, settings, strict=True))
         self.mixes = any(s.mixes for s in settings)
+        self.of_clouds = kind_of(self.data) == CLOUDS
 
     def training(self, x: Samples, y: Samples, own: bool, epoch: int, number: int) -> tuple[Samples, Samples, bool]:
         """A training batch.
@@ -91,7 +92,7 @@ class Prepared:
 
     def _augmented(self, x: Tensor, y: Tensor, setting: Setting, draws: Draws) -> Pair:
         x = self.data.scaled(x, self.dtype)
-        if kind_of(self.data) == CLOUDS:
+        if self.of_clouds:
             if setting.point_rotation:
                 x = clouds.point_rotation(x, setting.point_rotation, setting.rotation_axis, draws)
             return (clouds.point_jitter(x, setting.point_jitter, draws) if setting.point_jitter else x), y

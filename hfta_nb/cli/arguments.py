@@ -136,7 +136,9 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     study.add_argument("--epochs", metavar="N", type=_whole(1), help="how often the data is gone through (default: 20)")
     steps = "an epoch is N optimizer steps, not a pass through the data"
     study.add_argument("--steps-per-epoch", metavar="N", type=_whole(1), help=steps)
-    study.add_argument("--batch-size", metavar="N", help="samples in a mini-batch (default: 64)")
+    study.add_argument(
+        "--batch-size", metavar="N", help="samples in a mini-batch (default: the family's, 64 as a rule)"
+    )
     study.add_argument("--lr", metavar="X", help="learning rate of all variants")
     study.add_argument("--optimizer", metavar="NAME", help="optimizer of all variants (hfta-nb families lists them)")
     study.add_argument("--lr-scheduler", metavar="NAME", help="how lr changes over the epochs (likewise)")

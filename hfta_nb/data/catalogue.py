@@ -43,7 +43,8 @@ TASKS: dict[str, str] = {
     **dict.fromkeys(("english", "english_words"), "language_model"),
     **dict.fromkeys(("english_masked", "english_words_masked"), "masked_language_model"),
     "clicks": "click",
-    **dict.fromkeys(("photograph_patches", "digit_images"), "generation"),
+    **dict.fromkeys(("photograph_patches", "digit_images", "image_files", "lsun"), "generation"),
+    **dict.fromkeys(("modelnet40_off", "modelnet40_hdf5"), "classification"),
     **dict.fromkeys(
         ("mnist", "fashion_mnist", "cifar10", "cifar100", "tiny_imagenet", "image_folder"), "classification"
     ),

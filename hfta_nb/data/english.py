@@ -24,18 +24,23 @@ HELD_OUT = 0.15
 MASKED, MASKINGS = 0.15, 4
 """The part of the tokens that is masked, and how often each training sample appears, masked differently."""
 
+UNKNOWN, MASK = "<unk>", "<mask>"
+"""The words of the tokens that are none: any word that is not in the vocabulary, and one to be found."""
+
 IGNORED = -100
 """The target where nothing is masked, which losses leave out."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """Tokens of a text: training and validation ``[tokens]``, how many different ones there are, tokens in a sample."""
+    """Tokens of a text: training and validation ``[tokens]``, how many different ones there are, tokens in a sample,
+    and the word that each token is (of bytes none)."""
 
     training: Tensor
     validation: Tensor
     vocabulary: int
     context: int
+    words: tuple[str, ...] = ()
 
 
 def topics() -> tuple[str, str]:
@@ -64,7 +69,7 @@ def text(level: str) -> Text:
     ranked = sorted(Counter(split[0]).items(), key=lambda item: (-item[1], item[0]))
     numbers = {word: i + 1 for i, (word, _) in enumerate(ranked[: WORDS - 1])}
     parts = [torch.tensor([numbers.get(word, 0) for word in words]) for words in split]
-    return Text(parts[0], parts[1], WORDS, CONTEXT[level])
+    return Text(parts[0], parts[1], WORDS, CONTEXT[level], (UNKNOWN, *numbers))
 
 
 def next_tokens(name: str, source: Text) -> Data:
@@ -77,7 +82,7 @@ def next_tokens(name: str, source: Text) -> Data:
 
     (x, y), (xv, yv) = samples(source.training), samples(source.validation)
     facts = {"vocab_size": source.vocabulary, "context": source.context}
-    return Data(name, "language_model", x, y, xv, yv, facts)
+    return Data(name, "language_model", x, y, xv, yv, facts, words=source.words)
 
 
 def masked_tokens(name: str, source: Text) -> Data:
@@ -97,7 +102,8 @@ def masked_tokens(name: str, source: Text) -> Data:
 
     (x, y), (xv, yv) = masked(source.training, MASKINGS), masked(source.validation, 1)
     facts = {"vocab_size": source.vocabulary + 1, "context": source.context}
-    return Data(name, "masked_language_model", x, y, xv, yv, facts)
+    words = (*source.words, MASK) if source.words else ()
+    return Data(name, "masked_language_model", x, y, xv, yv, facts, words=words)
 
 
 def english() -> Data:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -44,6 +44,17 @@ def count(samples: Samples) -> int:
 def is_image(tensor: Tensor) -> bool:
     """Whether a tensor holds images as bytes: all other whole numbers are kept as int64."""
     return tensor.dtype == torch.uint8
+
+
+def standard_of(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each channel ``[C]`` of images of bytes ``[N, C, H, W]``, as they are between 0 and 1."""
+    channels, pixels = images.shape[1], images.numel() / images.shape[1]
+    # Each of the 256 values is counted: no copy of the images in floating point.
+    counts = torch.stack([torch.bincount(images[:, c].flatten(), minlength=256) for c in range(channels)]).double()
+    values = torch.arange(256, dtype=torch.float64) / 255
+    mean = counts @ values / pixels
+    variance = (counts * (values - mean.unsqueeze(1)) ** 2).sum(1) / (pixels - 1)
+    return mean.float(), variance.sqrt().float()
 
 
 def moved(samples: Samples, device: torch.device | None, dtype: torch.dtype | None) -> Samples:
@@ -103,6 +114,7 @@ class Data(Inputs):
         facts: what a model must know of the data, passed to a family's build function by name; see `family.FACTS`.
         standard: of images that are kept as bytes (uint8 ``[N, C, H, W]``), the mean and the deviation of each channel
             ``[C]`` once they are between 0 and 1; None to leave them there. See `floats`.
+        words: of texts in words, what each token stands for.
     """
 
     name: str
@@ -113,6 +125,7 @@ class Data(Inputs):
     y_validation: Samples
     facts: Mapping[str, int] = field(default_factory=dict)
     standard: tuple[Tensor, Tensor] | None = None
+    words: tuple[str, ...] = ()
 
     batch_size = None
     """Of its own; a `Stream` may have one."""
@@ -145,7 +158,7 @@ class Data(Inputs):
 
         parts = [moved(t, device, dtype) for t in (self.x, self.y, self.x_validation, self.y_validation)]
         standard = None if self.standard is None else (self.standard[0].to(device), self.standard[1].to(device))
-        return Data(self.name, self.task, parts[0], parts[1], parts[2], parts[3], self.facts, standard)
+        return replace(self, x=parts[0], y=parts[1], x_validation=parts[2], y_validation=parts[3], standard=standard)
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name, to be kept: "x", or "x.0", "x.1", ... of a tuple, "x.name" of a dict."""
@@ -157,10 +170,19 @@ class Data(Inputs):
             else:
                 keyed = samples.items() if isinstance(samples, dict) else enumerate(samples)
                 named |= {f"{part}.{key}": value for key, value in keyed}
+        if self.standard is not None:
+            named |= {"standard.mean": self.standard[0], "standard.deviation": self.standard[1]}
         return named
 
     @classmethod
-    def of_tensors(cls, name: str, task: str, facts: Mapping[str, int], tensors: Mapping[str, Tensor]) -> Data:
+    def of_tensors(
+        cls,
+        name: str,
+        task: str,
+        facts: Mapping[str, int],
+        tensors: Mapping[str, Tensor],
+        words: Sequence[str] = (),
+    ) -> Data:
         """What `tensors` took apart."""
 
         def part(wanted: str) -> Samples:
@@ -171,7 +193,9 @@ class Data(Inputs):
                 return tuple(tensors[f"{wanted}.{k}"] for k in sorted(keys, key=int))
             return {k: tensors[f"{wanted}.{k}"] for k in keys}
 
-        return cls(name, task, part("x"), part("y"), part("x_validation"), part("y_validation"), facts)
+        standard = (tensors["standard.mean"], tensors["standard.deviation"]) if "standard.mean" in tensors else None
+        parts = (part("x"), part("y"), part("x_validation"), part("y_validation"))
+        return cls(name, task, *parts, facts, standard, tuple(words))
 
     def __repr__(self) -> str:
         shape = " and ".join(str(list(t.shape[1:])) for t in leaves(self.x))

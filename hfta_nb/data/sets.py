@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -77,8 +78,7 @@ def _with_facts(data: Data, dataset: Any, given: dict[str, int]) -> Data:
     classes = classes_of(dataset) if data.task == "classification" else None
     if classes is not None and classes >= facts["num_classes"]:
         facts |= {"num_classes": classes, "out_features": classes}
-    parts = (data.x, data.y, data.x_validation, data.y_validation)
-    return Data(data.name, data.task, *parts, {**facts, **given}, data.standard)
+    return replace(data, facts={**facts, **given})
 
 
 def _whole(dataset: Any, name: str, *, always: bool) -> tuple[Samples, Samples] | None:

@@ -60,6 +60,10 @@ class AxisSpec:
             value = show(value)
         return value
 
+    def check_or_none(self, value: Json) -> Json:
+        """As `check`; None as well where that is the default, and stands for something else."""
+        return None if value is None and self.default is None else self.check(value)
+
     def _number(self, value: Json) -> float | int:
         whole = self.type == "int"
         if isinstance(value, bool) or not isinstance(value, int | float):

@@ -56,7 +56,7 @@ def parse_values(name: str, kind: str, text: str, spec: AxisSpec | None = None) 
         values = _READERS[kind](text.strip())
     except GridError as error:
         raise GridError(error.what, where=name, accepted=error.accepted or f"for example {HINTS[kind]}") from None
-    return check_values(name, [spec.check(v) if spec else v for v in values])
+    return check_values(name, [spec.check_or_none(v) if spec else v for v in values])
 
 
 def parse_axis(text: str, specs: Mapping[str, AxisSpec] | None = None) -> tuple[str, tuple[Json, ...]]:

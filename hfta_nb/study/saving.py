@@ -20,6 +20,8 @@ def describe(study: Study) -> dict[str, Any]:
     data: dict[str, Any] = {"name": study.data.name, "task": study.data.task, "facts": dict(study.data.facts)}
     if not isinstance(study.data, Data):
         data["streamed"] = True
+    elif study.data.words and not datasets.known(study.data.name):
+        data["words"] = list(study.data.words)
     return {"family": study.family.name, "grid": grid, "data": data, "options": study.options}
 
 
@@ -44,4 +46,5 @@ def read_data(store: Store, asked: Mapping[str, Any]) -> Data:
         )
     if datasets.known(asked["name"]):
         return datasets.load(asked["name"])
-    return Data.of_tensors(asked["name"], asked["task"], asked["facts"], store.read_tensors("data.safetensors"))
+    tensors = store.read_tensors("data.safetensors")
+    return Data.of_tensors(asked["name"], asked["task"], asked["facts"], tensors, asked.get("words", ()))

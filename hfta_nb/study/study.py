@@ -114,8 +114,14 @@ class Study:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         place = directory or Path("hfta_runs") / f"{self.family.name}-{stamp}-{uuid.uuid4().hex[:6]}"
         self.store = Store(Path(place).absolute())
-        self.history = History()
-        self._read = 0  # bytes of events.jsonl already in `history`
+        self._history = History()
+        self._read = 0  # bytes of events.jsonl already in it
+        self._running = 0  # runs of this very object, which fold their events in themselves
+
+    @property
+    def history(self) -> History:
+        """The state of the run, up to what a worker has written by now."""
+        return self._history if self._running else self.reload()._history
 
     # What is asked.
 
@@ -176,6 +182,7 @@ class Study:
         sampler = telemetry.sampler(str(self.device))
         trainer = Trainer(self.settings(), self.plan_groups, control or Control(), self._save, state)
         sampled = 0.0
+        self._running += 1
         try:
             for event in self._all_events(trainer, resume):
                 self._keep(event)
@@ -192,6 +199,8 @@ class Study:
             reason = f"{type(error).__name__}: {error}"
             self._keep(ev.RunChanged(time.time(), ev.FAILED, reason, traceback.format_exc()))
             raise
+        finally:
+            self._running -= 1
 
     def check_events(self, members: Sequence[int] | None = None, epochs: int | None = None) -> Iterator[Event]:
         """Retrain members alone, as plain modules with torch's own optimizers, and compare with what the run recorded.
@@ -207,7 +216,6 @@ class Study:
         Raises:
             StudyError: a member is unknown, or has no epoch to compare yet.
         """
-        self.reload()
         chosen = [self.best().variant.id] if members is None else list(members)
         for variant in chosen:
             for event in check_member(self, self._member(variant), epochs):
@@ -231,7 +239,6 @@ class Study:
         """The leaderboard, one row per variant, best first: state, best epoch, metrics at it, the axes' values."""
         import pandas
 
-        self.reload()
         rows = self.history.rows()
         if not rows:
             raise StudyError("not run yet", where=self.name, remedy="iterate study.run() first")
@@ -243,7 +250,6 @@ class Study:
         Raises:
             StudyError: no member has completed an epoch with a finite value.
         """
-        self.reload()
         for member in self.history.leaderboard():
             if member.best_epoch:
                 return self.member(member.id)
@@ -255,13 +261,12 @@ class Study:
         Raises:
             StudyError: there is no such variant.
         """
-        self.reload()
         return Result(self, self._member(id))
 
     def reload(self) -> Study:
         """Take in what another process (a worker) has added to the run's directory since; returns the study."""
         for event, offset in self.store.events(self._read):
-            self.history.add(event)
+            self._history.add(event)
             self._read = offset
         return self
 
@@ -336,7 +341,6 @@ class Study:
                 )
             saving.write(self)
             return None
-        self.reload()
         if self.history.state == ev.COMPLETE:
             raise StudyError("the run is complete", where=str(self.directory), remedy="start a new study")
         if not self.store.has_checkpoint:
@@ -361,7 +365,7 @@ class Study:
         return beginning.of(self, resumed)
 
     def _keep(self, event: Event) -> None:
-        self.history.add(event)
+        self._history.add(event)
         if not isinstance(event, TRANSIENT):
             self.store.append(event)
             self._read = self.store.events_path.stat().st_size

@@ -16,7 +16,7 @@ from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep, Scores, Step
 from hfta_nb.train.batches import Batch, batches_of
 from hfta_nb.train.members import Members
-from hfta_nb.train.scores import EpochScores, add, finished
+from hfta_nb.train.scores import EpochScores, accumulators, add, finished
 from hfta_nb.train.speed import SpeedProbe
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class GroupRun:
         scores = self.step.train(*batch.inputs)
         if probe:
             probe.stop(begin)
-        self.scores.record(self.batch, scores, batch.size)
+        self.scores.record(self.batch, scores, batch.size, batch.y, batch.own)
         self.batch, self.steps = self.batch + 1, self.steps + 1
         self.samples += batch.size * len(self.members.ids)
         self.trainer.clock.work_done += len(self.members.ids)
@@ -179,16 +179,22 @@ class GroupRun:
     def _evaluate(self) -> Scores:
         total: Scores = {}
         sums: Scores = {}
+        kept = accumulators(self.metrics, self.metrics, len(self.members.ids), self.settings.device)
         samples = 0
         self._prepare()  # members may have left since the last batch
         for batch in self.source.validation():
             samples += batch.size
-            for name, value in self.step.evaluate(*batch.inputs).items():
+            scores = self.step.evaluate(*batch.inputs)
+            kept.record(scores, batch.y, batch.own)
+            for name, value in scores.items():
+                if name in kept.factories:
+                    continue
                 if name in self.metrics and self.metrics[name].finish is not None:
                     add(sums, name, value.double())
                 else:
                     add(total, name, value * batch.size)
-        total = {name: value / samples for name, value in total.items()} | finished(sums, self.metrics)
+        total = {name: value / samples for name, value in total.items()}
+        total |= finished(sums, self.metrics) | kept.computed()
         return {name: total[name] for name in self.validated}
 
     # Telling.

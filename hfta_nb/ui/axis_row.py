@@ -108,8 +108,7 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
         self._values: tuple[Json, ...] | None = None
         self.error = ""
         wide = {"width": "auto"}
-        options = [(self._label(name), name)]
-        self.name_field = ipywidgets.Dropdown(options=options, value=name, description="axis", layout=wide)
+        self.name_field = ipywidgets.Dropdown(options=[(name, name)], value=name, description="axis", layout=wide)
         self.kind_field = ipywidgets.Dropdown(layout=wide)
         self.text_field = ipywidgets.Text(layout=wide)
         self.choices_box = ipywidgets.HBox([]).add_class("hfta-choices")
@@ -164,9 +163,9 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
             self._quiet = False
 
     def _label(self, name: str) -> str:
-        """How an axis is called in the list."""
+        """How an axis is called in the list; the one that is chosen by its name alone, for which there is room."""
         group = self._specs[name].group
-        return f"{name} ({group})" if group else name
+        return f"{name} ({group})" if group and name != self.name else name
 
     def complain(self, error: BaseException | None) -> None:
         """Show an error beside the field, or none."""
@@ -257,7 +256,9 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
             chosen = [v for v, box in zip(self._options, self.choices_box.children, strict=True) if box.value]
             if not chosen:
                 raise GridError("nothing is chosen", where=self.name, remedy="choose at least one, or remove the axis")
-            return tuple(chosen)
+            given = self._given[1] if self._given is not None else ()
+            # In the order of the code, so that members have the numbers that they have in a study of the same grid.
+            return tuple(sorted(chosen, key=lambda v: given.index(v) if v in given else len(given)))
         text = self.text_field.value
         if self._given is not None and text == self._given[0]:
             return self._given[1]  # as it was given in code: a tuple, say, which can't be typed

@@ -12,7 +12,7 @@ import ipywidgets
 import hfta_nb as hfta
 from hfta_nb.errors import GridError, HftaError
 from hfta_nb.events import Json
-from hfta_nb.family import TRAINING_AXES, watch
+from hfta_nb.family import watch
 from hfta_nb.grid import AxisSpec, show
 from hfta_nb.ui.axis_row import AxisRow
 from hfta_nb.ui.parts import button, words
@@ -20,7 +20,6 @@ from hfta_nb.ui.text import count, escape
 from hfta_nb.ui.text import words as error_words
 
 DTYPES = ("float32", "float64")
-BATCH_SIZE = int(str(TRAINING_AXES["batch_size"].default))
 FIRST_GRID: dict[str, tuple[Json, ...]] = {"lr": (1e-3, 3e-3, 1e-2)}
 """What the grid is when nothing was said: enough to press Train."""
 
@@ -76,7 +75,8 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self._quiet = True
         recipe = hfta.family(family)
         self._own: dict[str, Any] = {}
-        if data is not None and not isinstance(data, str):
+        # A data set in a directory ("cifar10:<directory>") joins the list as own data does.
+        if data is not None and (not isinstance(data, str) or data.partition(":")[0] in hfta.data.kinds()):
             own = hfta.data.resolve(data)  # once: a Dataset may take its time
             self._own[own.name] = own
             data = own.name
@@ -87,9 +87,9 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             self.data_field.value = _chosen("data", data, self.data_field.options)
         self._specs: dict[str, AxisSpec] = self._axes_now(grid or ())
         self.epochs_field = _integer("epochs", epochs, 1, "How often each member sees the training data")
-        self.batch_field = _integer("batch size", batch_size or BATCH_SIZE, 1, "Samples in a mini-batch")
+        self.batch_field = _integer("batch size", batch_size or self._usual_batch, 1, "Samples in a mini-batch")
         self.patience_field = _integer(
-            "patience", patience or 0, 0, "Epochs without improvement after which a member stops; 0 for never"
+            "patience", patience or 0, 0, "Validations without improvement after which a member stops; 0 for never"
         )
         self.seed_field = _integer("data seed", seed, 0, "Seed of the order of the data")
         self.dtype_field = _dropdown("dtype", DTYPES, "Precision of the numbers; float64 for sharp comparisons")
@@ -131,7 +131,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             "epochs": self.epochs_field.value,
             # Its default is left unsaid, so that the code cell does not say it either.
             "batch_size": None
-            if "batch_size" in rows or self.batch_field.value == BATCH_SIZE
+            if "batch_size" in rows or self.batch_field.value == self._usual_batch
             else self.batch_field.value,
             "patience": self.patience_field.value or None,
             "seed": self.seed_field.value,
@@ -216,7 +216,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         for name, values in grid.items():
             if name not in self._specs:
                 raise hfta.family(self.family_field.value).no_axis(name, self._data_now())
-            self.add_axis(name, [self._specs[name].check(v) for v in values])
+            self.add_axis(name, [self._specs[name].check_or_none(v) for v in values])
 
     def _listen(self) -> None:
         self.family_field.observe(self._family_changed, "value")
@@ -244,6 +244,11 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         row.close()
         self._edited()
 
+    @property
+    def _usual_batch(self) -> int:
+        """The family's default."""
+        return int(str(self._specs["batch_size"].default))
+
     def _free(self) -> list[str]:
         taken = {row.name for row in self.rows} | set(self._options)
         return [name for name in self._specs if name not in taken]
@@ -269,7 +274,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
     def _data_names(self) -> list[str]:
         family, known = hfta.family(self.family_field.value), hfta.data.names()
         suits = [n for n in family.data if n in known]
-        return [*suits, *hfta.data.found(family.tasks), *self._own]
+        return list(dict.fromkeys([*suits, *hfta.data.found(family.tasks), *self._own]))
 
     def _families_changed(self) -> None:
         """A family was defined in a cell: it joins the list, or takes the place of the one of its name."""
@@ -304,12 +309,15 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             self._renew_axes()
 
     def _renew_axes(self) -> None:
+        usual = self._usual_batch
         try:
             self._specs = self._axes_now(row.name for row in self.rows)
         except HftaError as error:
             self.complain(error)
             return
         self._quiet = True
+        if self.batch_field.value == usual:
+            self.batch_field.value = self._usual_batch
         # Axes that are lacking now go; the values of the others are read again, as theirs may be others.
         rows = [(r.name, r.values) for r in self.rows if r.name in self._specs]
         for row in self.rows:
@@ -322,7 +330,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
 
     def _accepted(self, name: str, values: Sequence[Json] | None) -> list[Json] | None:
         try:
-            return None if values is None else [self._specs[name].check(v) for v in values]
+            return None if values is None else [self._specs[name].check_or_none(v) for v in values]
         except GridError:
             return None
 

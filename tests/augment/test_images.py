@@ -219,21 +219,33 @@ def test_draws_depend_on_seed_epoch_and_batch_alone() -> None:
     assert not torch.equal(numbers, first.uniform("crop", 2))
 
 
-def test_torchs_own_generator_is_left_alone_and_nothing_waits_for_the_device(device: torch.device) -> None:
-    x, y = pictures(8).float().to(device), targets(8).float().to(device)
+def everything(device: torch.device) -> None:
+    """Each augmentation of images, once."""
+    x, y = pictures(8).float().to(device, non_blocking=True), targets(8).float().to(device, non_blocking=True)
     low, high, fill = torch.zeros((), device=device), torch.ones((), device=device), x.mean((0, 2, 3))
-    cloud = torch.randn(8, 5, 6, device=device)
+    images.random_crop(x, x[:, 0].long(), 2, draws(8, device=device))
+    images.horizontal_flip(x, None, 0.5, draws(8, device=device))
+    images.color_jitter(x, 0.5, low, high, draws(8, device=device))
+    images.random_erasing(x, 0.5, fill, draws(8, device=device))
+    images.mix(x, y, 0.2, 0.3, draws(8, device=device))
+    cloud = torch.zeros(8, 5, 6, device=device)
+    clouds.point_rotation(cloud, 10.0, "all", draws(8, device=device))
+
+
+def test_torchs_own_generator_is_left_alone_and_nothing_waits_for_the_device(device: torch.device) -> None:
     before = torch.random.get_rng_state()
     with Waits() as waits:
-        images.random_crop(x, x[:, 0].long(), 2, draws(8, device=device))
-        images.horizontal_flip(x, None, 0.5, draws(8, device=device))
-        images.color_jitter(x, 0.5, low, high, draws(8, device=device))
-        images.random_erasing(x, 0.5, fill, draws(8, device=device))
-        images.mix(x, y, 0.2, 0.3, draws(8, device=device))
-        clouds.point_jitter(cloud, 0.1, draws(8, device=device))
-        clouds.point_rotation(cloud, 10.0, "all", draws(8, device=device))
+        everything(device)
+        clouds.point_jitter(torch.zeros(8, 5, 6, device=device), 0.1, draws(8, device=device))
     assert waits.found == []
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_no_value_is_needed_on_the_host_and_no_copy_is_waited_for() -> None:
+    """A device without values stands for a GPU: what reads one fails."""
+    with Waits() as waits:
+        everything(torch.device("meta"))
+    assert waits.found == []
 
 
 def test_that_waiting_is_seen() -> None:
@@ -241,5 +253,6 @@ def test_that_waiting_is_seen() -> None:
         x = torch.arange(4)
         x[x > 2]
         bool((x > 2).any())
-    assert waits.found
-    assert "_local_scalar_dense" in waits.found
+        x.to("meta")
+        x.to("meta", non_blocking=True)
+    assert waits.found == ["index", "_local_scalar_dense", "_to_copy"]

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import hfta_nb as hfta
 from hfta_nb import augment
 from hfta_nb.augment import Augmenting
+from hfta_nb.augment.statistics import Statistics
 from hfta_nb.data import Data
 from hfta_nb.errors import GridError
 from hfta_nb.events import Control, EpochDone, Stop
@@ -130,6 +132,36 @@ def test_fused_equals_serial_on_point_clouds(axis: str, tmp_path: Path) -> None:
     fixed = {"point_rotation": 20.0} if axis == "rotation_axis" else {}
     found = alike(tmp_path, "points", {axis: CLOUD[axis]}, cloud(), **fixed)
     assert len({f["train_loss"] for f in found.values()}) == len(CLOUD[axis])
+
+
+@pytest.mark.parametrize("kept", [torch.uint8, torch.float32])
+def test_fused_equals_serial_on_a_stream(kept: torch.dtype, tmp_path: Path) -> None:
+    data = images(kept=kept)
+    loader = DataLoader(TensorDataset(data.x, data.y), batch_size=16, shuffle=True)
+    held = (data.x_validation, data.y_validation)
+    grid, fixed = {"mixup": [0.0, 0.4], "normalize": [False, True]}, {"color_jitter": 0.3, "random_erasing": 0.5}
+    found = []
+    for serial in (False, True):
+        stream = hfta.data.from_loader(loader, held, num_classes=3)
+        study = hfta.Study(
+            *("tiny", grid, stream),
+            **{"directory": tmp_path / str(serial), "dtype": "float64", "device": "cpu", "serial": serial, "epochs": 3},
+            **fixed,
+        )
+        found.append(curves(study))
+    assert apart(*found) < 1e-10
+    assert len({m["train_loss"] for m in found[0].values()}) == 4
+    # Five batches are the whole of the data: its mean and deviation are known exactly.
+    whole = Statistics(data.to(CPU, DOUBLE), CPU).moments
+    for a, b in zip(Statistics(stream, CPU).moments, whole, strict=True):
+        assert torch.allclose(a, b, rtol=1e-6)
+
+
+def test_targets_may_be_shares_of_classes_from_the_start(tmp_path: Path) -> None:
+    data = images()
+    soft, held = (0.8 * torch.eye(3)[y] + 0.2 / 3 for y in (data.y, data.y_validation))
+    own = hfta.data.from_tensors(data.x, soft, data.x_validation, held, task="classification")
+    alike(tmp_path, "tiny", {"mixup": [0.0, 0.4]}, own)
 
 
 class Seen:

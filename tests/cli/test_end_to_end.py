@@ -48,6 +48,18 @@ def board(shown: str) -> list[list[str]]:
     return [line.split() for line in shown.splitlines() if re.match(r"\s*#\d+ +[A-Z]+!? ", line)]
 
 
+def test_two_networks_are_trained_in_epochs_of_steps(tmp_path: Path) -> None:
+    small = ("--set", "generator_width=2", "--set", "discriminator_width=2", "--set", "latent=4", "--batch-size", "16")
+    pace = ("--epochs", "3", "--steps-per-epoch", "4", "--validate-every", "2")
+    grid = ("--grid", "lr=2e-4,1e-3", "--grid", "generator_lr=none,5e-4")
+    ran = hfta(tmp_path, "run", "--family", "dcgan", "--data", "digit_images", *small, *pace, *grid, "--check")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert len(board(ran.stdout)) == 4
+    assert re.search(r"best: #\d val_distance [\d.]+ at epoch [23] ", ran.stdout)
+    assert "epoch 3/3" in ran.stdout
+    assert "equals the same variant trained alone: over 3 epochs" in ran.stdout
+
+
 def test_a_grid_is_trained_and_its_results_are_kept(tmp_path: Path) -> None:
     grid = ("--grid", "lr=1e-3,3e-3,1e-2", "--grid", "width=8,16")
     ran = hfta(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import pickle
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import torch
 import hfta_nb as hfta
 from hfta_nb import data
 from hfta_nb.data.readers import READERS
+from hfta_nb.data.readers.meshes import _triangles_only, read_off, sampled
 from hfta_nb.data.readers.pickles import read_pickle
 from hfta_nb.errors import DataError
 
@@ -130,6 +133,76 @@ def _criteo(root: Path) -> None:
     (root / "day_1").write_text(_day("10"))
 
 
+CUBE = """OFF
+# a cube whose top is one polygon, the other sides two triangles each
+8 11 0
+0 0 0
+1 0 0
+1 1 0
+0 1 0
+0 0 1
+1 0 1
+1 1 1
+0 1 1
+4 4 5 6 7 0.2 0.3 0.4
+3 0 2 1
+3 0 3 2
+3 0 1 5
+3 0 5 4
+3 1 2 6
+3 1 6 5
+3 2 3 7
+3 2 7 6
+3 3 0 4
+3 3 4 7
+"""
+
+
+def _modelnet40_off(root: Path) -> None:
+    for kind, split, text in (
+        ("chair", "train", CUBE),
+        ("chair", "test", CUBE),
+        (
+            "table",
+            "train",
+            CUBE.replace("OFF\n# a cube whose top is one polygon, the other sides two triangles each\n", "OFF"),
+        ),
+        ("table", "test", CUBE),
+    ):
+        place = root / "ModelNet40" / kind / split
+        place.mkdir(parents=True)
+        (place / f"{kind}_0001.off").write_text(text)
+
+
+def _modelnet40_hdf5(root: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    (root / "shape_names.txt").write_text("airplane\nchair\n")
+    for split, count in (("train", 3), ("test", 2)):
+        (root / f"{split}_files.txt").write_text(f"data/modelnet40_ply_hdf5_2048/ply_data_{split}0.h5\n")
+        with h5py.File(root / f"ply_data_{split}0.h5", "w") as file:
+            rng = np.random.default_rng(0)
+            file["data"] = rng.normal(size=(count, 2048, 3)).astype(np.float32)
+            file["label"] = (np.arange(count, dtype=np.uint8) % 2)[:, None]
+
+
+def _image_files(root: Path) -> None:
+    for i in range(20):
+        _picture(root / f"{i % 2}" / f"{i}.png", (0, 255, i))
+
+
+def _lsun(root: Path) -> None:
+    lmdb, image = pytest.importorskip("lmdb"), pytest.importorskip("PIL.Image")
+    for split, count in (("train", 4), ("val", 2)):
+        with (
+            lmdb.open(str(root / f"bedroom_{split}_lmdb"), map_size=2**20) as env,
+            env.begin(write=True) as transaction,
+        ):
+            for i in range(count):
+                held = io.BytesIO()
+                image.new("RGB", (100, 70), (255, 0, i)).save(held, "webp", lossless=True)
+                transaction.put(f"{i:040x}".encode(), held.getvalue())
+
+
 WRITERS: dict[str, Callable[[Path], None]] = {
     "mnist": _mnist,
     "fashion_mnist": _mnist,
@@ -138,6 +211,10 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "image_folder": _image_folder,
     "tiny_imagenet": _tiny_imagenet,
     "modelnet40": _modelnet40,
+    "modelnet40_off": _modelnet40_off,
+    "modelnet40_hdf5": _modelnet40_hdf5,
+    "image_files": _image_files,
+    "lsun": _lsun,
     "shapenet_part": _shapenet_part,
     "wikitext": _wikitext,
     "criteo": _criteo,
@@ -150,6 +227,10 @@ EXPECTED: dict[str, tuple[tuple[int, int], list[tuple[int, ...]], dict[str, int]
     "image_folder": ((4, 2), [(3, 64, 64)], {"num_classes": 2}),
     "tiny_imagenet": ((2, 3), [(3, 64, 64)], {"num_classes": 2}),
     "modelnet40": ((2, 1), [(1024, 6)], {"num_classes": 2, "in_channels": 6}),
+    "modelnet40_off": ((2, 2), [(1024, 6)], {"num_classes": 2, "in_channels": 6}),
+    "modelnet40_hdf5": ((3, 2), [(1024, 3)], {"num_classes": 2, "in_channels": 3}),
+    "image_files": ((18, 2), [(3, 64, 64)], {"in_channels": 3, "image_size": 64}),
+    "lsun": ((4, 2), [(3, 64, 64)], {"in_channels": 3, "image_size": 64}),
     "shapenet_part": ((1, 1), [(1024, 6)], {"num_classes": 4}),
     "wikitext": ((3, 2), [(64,)], {"context": 64, "vocab_size": 10}),
     "criteo": ((4, 2), [(13,), (26,)], {"categories": 10_000, "dense_features": 13}),
@@ -181,6 +262,9 @@ def test_readers(kind: str, made: Callable[[str], Path], monkeypatch: pytest.Mon
     assert facts.items() <= d.facts.items()
     assert d.name == f"{kind}:{root}"
     assert data.known(d.name)
+    assert data.task_of(kind) == d.task
+    assert d.x.dtype == torch.uint8 if "image_size" in d.facts else True
+    assert all(t.dtype in (torch.float32, torch.int64) for t in data.leaves(d.sample(2)))
     monkeypatch.setenv("HFTA_NB_DATA", str(root.parent))
     again = data.load.__wrapped__(kind)
     assert all(torch.equal(a, b) for a, b in zip(data.leaves(again.x), data.leaves(d.x), strict=True))
@@ -197,13 +281,18 @@ def test_what_to_put_where(kind: str, tmp_path: Path) -> None:
 def test_values(made: Callable[[str], Path]) -> None:
     mnist = data.load(f"mnist:{made('mnist')}")
     assert mnist.y.tolist() == list(range(6))
-    assert mnist.x[0, 0, 0, :3].tolist() == pytest.approx([0, 1 / 255, 2 / 255])
+    assert mnist.sample(1)[0, 0, 0, :3].tolist() == pytest.approx([0, 1 / 255, 2 / 255])
     cifar = data.load(f"cifar10:{made('cifar10')}")
     assert cifar.y.tolist() == [1, 0, 2, 1, 3, 2, 4, 3, 5, 4]
-    torch.testing.assert_close(cifar.x.mean((0, 2, 3)), torch.zeros(3), atol=1e-6, rtol=0)
+    x = cifar.sample(10, dtype=torch.float64)
+    torch.testing.assert_close(x.mean((0, 2, 3)), torch.zeros(3).double(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(x.std((0, 2, 3)), torch.ones(3).double(), atol=1e-6, rtol=0)
     torch.testing.assert_close(cifar.x[:2], cifar.x_validation)
     folder = data.load(f"image_folder:{made('image_folder')}")
-    assert folder.x[:, :, 5, 5].tolist() == [[1, 0, 0]] * 2 + [[0, 0, 1]] * 2
+    assert folder.sample(4)[:, :, 5, 5].tolist() == [[1, 0, 0]] * 2 + [[0, 0, 1]] * 2
+    pictures = data.load(f"lsun:{made('lsun')}")
+    assert pictures.sample(4)[:, :2, 9, 9].tolist() == [[1, -1]] * 4
+    assert data.load(f"image_files:{made('image_files')}").sample(1)[0, :2, 9, 9].tolist() == [-1, 1]
     assert data.load(f"tiny_imagenet:{made('tiny_imagenet')}").y_validation.tolist() == [1, 0, 1]
     cloud = data.load(f"modelnet40:{made('modelnet40')}")
     assert cloud.y.tolist() == [0, 1]
@@ -211,6 +300,7 @@ def test_values(made: Callable[[str], Path]) -> None:
     assert torch.equal(cloud.x[:, :20], cloud.x[:, 20:40])
     words = data.load(f"wikitext:{made('wikitext')}")
     assert torch.equal(words.x[:, 1:], words.y[:, :-1])
+    assert " ".join(words.words[i] for i in words.x[0, :9]) == "= Title = <eos> the cat sat on the"
     day = data.load(f"criteo:{made('criteo')}")
     assert day.y.tolist() == [0, 1, 1, 0]
     assert day.x[0][0, :4].tolist() == pytest.approx([torch.tensor(4.0).log().item(), 0, 0, 0])
@@ -231,6 +321,7 @@ class _Harm:
 
 
 _LABELS = "train-labels-idx1-ubyte"
+_OFF = "ModelNet40/table/train/table_0001.off"
 _BATCH = "cifar-10-batches-py/data_batch_3"
 DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
     ("mnist", _cut(_LABELS, 11), rf"{_LABELS}, byte 11: has 3 bytes where \(6,\) asks for 6; fetch the file again"),
@@ -272,6 +363,21 @@ DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
     ("modelnet40", _write("chair/chair_0001.txt", b"1,2,3\n"), "byte 0: 3 numbers where a point has 6"),
     ("modelnet40", lambda root: (root / "chair" / "chair_0001.txt").unlink(), "chair_0001.txt: can't be read"),
     ("modelnet40", _write("modelnet40_train.txt", b"chair_0001\nsofa_0001\n"), "byte 11: not a cloud of a known class"),
+    ("modelnet40_off", _write(_OFF, b"ply\n"), "off, byte 0: not an OFF file; got 'ply'"),
+    ("modelnet40_off", _write(_OFF, b"OFF\nmany faces\n"), "off, byte 4: not the numbers of corners and faces"),
+    ("modelnet40_off", _write(_OFF, b"OFF\n1 1 0\n0 0\n"), "off, byte 10: not a corner"),
+    ("modelnet40_off", _write(_OFF, b"OFF 3 1 0\n0 0 0\n1 0 0\n0 1 0\n3 0 1 3\n"), "byte 28: not a face of these 3"),
+    ("modelnet40_off", _write(_OFF, b"OFF 3 1 0\n0 0 0\n1 0 0\n0 nan 0\n3 0 1 2\n"), "byte 22: not a corner"),
+    ("modelnet40_off", _write(_OFF, b"OFF 3 1 0\n0 0 0\n1 0 0\n0 1 0\n3 0 x 2\n"), "byte 28: not a face"),
+    ("modelnet40_off", _write(_OFF, b"OFF 3 1 0\n0 0 0\n1 0 0\n2 0 0\n3 0 1 2\n"), "byte 0: no surface to draw points"),
+    ("modelnet40_off", _cut(_OFF, 28), r"off, byte 28: ends after 3 of 8 corners and 0 of 11 faces"),
+    ("modelnet40_hdf5", _cut("ply_data_train0.h5", 3000), "h5, byte 3000: not a whole HDF5 file"),
+    ("modelnet40_hdf5", _write("ply_data_test0.h5", b""), "h5, byte 0: not a whole HDF5 file"),
+    ("modelnet40_hdf5", _write("shape_names.txt", b"airplane\n"), "h5, byte 0: labels that are not between 0 and 0"),
+    ("modelnet40_hdf5", lambda root: (root / "ply_data_test0.h5").unlink(), "ply_data_test0.h5: not there; put"),
+    ("image_files", _cut("1/7.png", 60), r"7.png, byte 60: not a whole image"),
+    ("lsun", _cut("bedroom_train_lmdb/data.mdb", 8192), r"data.mdb, byte 8192: cut short: it should have \d+ bytes"),
+    ("lsun", _write("bedroom_val_lmdb/data.mdb", b"x" * 5000), "data.mdb, byte 5000: not a whole LMDB file"),
     ("shapenet_part", _write("train_test_split/shuffled_val_file_list.json", b'["a",'), "json, byte 5: not JSON"),
     ("shapenet_part", _write("02691156/a1.txt", b"1 2 3 4 5 6 0.5\n"), "a part that is not a whole number"),
     ("wikitext", _write("wikitext-2/wiki.valid.tokens", b"good \xff\xfe bad"), "tokens, byte 5: not UTF-8"),
@@ -295,6 +401,75 @@ def test_damage(
     with pytest.raises(DataError, match=words):
         data.load.__wrapped__(f"{kind}:{root}")
     assert capsys.readouterr().out == ""
+
+
+def test_points_lie_evenly_on_the_surface(made: Callable[[str], Path]) -> None:
+    root = made("modelnet40_off")
+    corners, triangles = read_off(root / "ModelNet40" / "chair" / "train" / "chair_0001.off")
+    assert (corners.shape, triangles.shape) == ((8, 3), (12, 3))  # the polygon became two
+    again, _ = read_off(root / _OFF)
+    assert torch.equal(again, corners)
+    usual = root / "usual.off"  # triangles alone, which are read in one go
+    lines = CUBE.splitlines()
+    usual.write_text("\n".join([lines[0], "8 12 0", *lines[3:11], "3 4 5 6", "3 4 6 7", *lines[12:]]) + "\n")
+    assert _triangles_only(usual.read_bytes()) is not None
+    assert _triangles_only((root / _OFF).read_bytes()) is None
+    assert all(torch.equal(a, b) for a, b in zip(read_off(usual), (corners, triangles), strict=True))
+    cloud = sampled(corners, triangles, 60_000, 0)
+    place, normal = cloud[:, :3], cloud[:, 3:]
+    assert torch.equal(sampled(corners, triangles, 60_000, 0), cloud)
+    inner = place - 0.5
+    assert torch.allclose(inner.abs().amax(1), torch.tensor(0.5).double())  # on a side of the cube
+    torch.testing.assert_close((inner * normal).sum(1), torch.full((60_000,), 0.5).double())  # normals point outwards
+    sides = (normal * torch.tensor([1.0, 2.0, 3.0]).double()).sum(1).round()
+    counts = torch.stack([(sides == side).sum() for side in (-3, -2, -1, 1, 2, 3)])
+    assert (counts - 10_000).abs().max() < 500  # 5.5 standard deviations
+    quarter = ((inner[:, 0] > 0) & (inner[:, 1] > 0) & (sides == 3)).sum()
+    assert abs(int(quarter) - 2500) < 275
+    # One large and one small triangle: by area.
+    flat = torch.tensor([[0, 0, 0], [3, 0, 0], [0, 1, 0], [-1, 0, 0]]).double()
+    cloud = sampled(flat, torch.tensor([[0, 1, 2], [0, 2, 3]]), 10_000, 1)
+    assert abs(int((cloud[:, 0] > 0).sum()) - 7500) < 240
+
+
+def test_several_categories_of_lsun_are_told(made: Callable[[str], Path]) -> None:
+    root = made("lsun")
+    (root / "bedroom_train_lmdb").rename(root / "church_train_lmdb")
+    with pytest.raises(DataError, match=r"church_val_lmdb: not there; put"):
+        data.load.__wrapped__(f"lsun:{root}")
+    (root / "bedroom_train_lmdb").mkdir()
+    (root / "bedroom_train_lmdb" / "data.mdb").write_bytes(b"")
+    with pytest.raises(DataError, match=r"several categories; got .*give each a directory of its own"):
+        data.load.__wrapped__(f"lsun:{root}")
+
+
+@pytest.mark.parametrize(("kind", "package"), [("modelnet40_hdf5", "h5py"), ("lsun", "lmdb")])
+def test_packages_that_are_optional(
+    kind: str, package: str, made: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = made(kind)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(DataError, match=rf'{package} is needed to read .*pip install "hfta_nb\[data\]"'):
+        data.load.__wrapped__(f"{kind}:{root}")
+
+
+def test_directories_that_are_there_are_found(
+    made: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HFTA_NB_DATA", str(tmp_path))
+    assert data.found() == []
+    made("mnist")
+    made("wikitext")
+    assert data.found() == ["mnist", "wikitext"]
+    assert data.found(["language_model"]) == ["wikitext"]
+    assert data.names_for(["click"]) == ["clicks", "criteo"]
+
+
+def test_tasks_by_name() -> None:
+    for name in data.names():
+        assert data.task_of(name) == data.load(name).task
+    assert data.task_of("cifar10:/somewhere") == "classification"
+    assert data.task_of("nothing") is None
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])

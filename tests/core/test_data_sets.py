@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -185,6 +186,20 @@ def test_clicks_follow_from_the_features() -> None:
     dense, held = d.x[0].numpy(), d.x_validation[0].numpy()
     found = LogisticRegression().fit(dense, d.y.numpy()).decision_function(held)
     assert 0.6 < roc_auc_score(d.y_validation.numpy(), found) < 0.9  # the numbers alone do not say all
+
+
+def test_words_can_be_read_again(tmp_path: Any) -> None:
+    d, masked = data.load("english_words"), data.load("english_words_masked")
+    text = " ".join(d.words[i] for i in d.x.flatten()[:200])
+    split = re.findall(r"\w+|[^\w\s]|\n", english.topics()[0])[:200]
+    assert text == " ".join(word if word in d.words else "<unk>" for word in split)
+    assert len(masked.words) == masked.facts["vocab_size"]
+    hidden = masked.y[0] != IGNORED
+    assert {masked.words[i] for i in masked.x[0][~hidden]} <= set(d.words)
+    assert data.load("english").words == ()
+    own = hfta.Data("poems", "language_model", d.x[:9], d.y[:9], d.x[:3], d.y[:3], d.facts, words=d.words)
+    hfta.Study("lstm_lm", {"lr": [1e-3]}, own, directory=tmp_path / "run").save(tmp_path / "run")
+    assert hfta.Study.load(tmp_path / "run").data.words == d.words
 
 
 def test_several_inputs(tmp_path: Any) -> None:

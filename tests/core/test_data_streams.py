@@ -196,7 +196,9 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(kind: str, tmp_path: Path) -> N
     list(again.run(resume=True))
     for m, member in whole.history.members.items():
         for name in whole.metrics:
-            assert member.curves[name].values == again.history.members[m].curves[name].values
+            found = again.history.members[m].curves[name].values
+            # To rounding: how many members run at once is measured anew by each.
+            torch.testing.assert_close(found, member.curves[name].values, rtol=0, atol=1e-12)
 
 
 def stop_after(made: hfta.Study, run: Iterator[Any], control: hfta.Control) -> None:

@@ -56,6 +56,19 @@ def test_mean_intersection_over_union() -> None:
     assert metrics.accuracy(logits, target).item() == metrics.accuracy(points, target.flatten(1)).item() == 6 / 8
 
 
+def test_many_classes_are_told_by_their_top_five_too(tmp_path: Path) -> None:
+    x = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
+    study = hfta.Study("mlp", {"lr": [1e-3, 1e-2]}, (x, torch.arange(60) % 12), epochs=2, directory=tmp_path)
+    assert study.metrics[2:] == ("train_accuracy", "val_accuracy", "train_top5", "val_top5")
+    assert study.monitor == "val_accuracy"
+    for _ in study.run():
+        pass
+    table = study.results()
+    assert (table["val_top5"] >= table["val_accuracy"]).all()
+    few = hfta.Study("mlp", {"lr": [1e-3]}, (x, torch.arange(60) % 10), directory=tmp_path / "few")
+    assert "val_top5" not in few.metrics
+
+
 def test_perplexity_counts_tokens() -> None:
     torch.manual_seed(0)
     logits, target = torch.randn(7, 5, 11), torch.randint(0, 11, (7, 5))

@@ -24,7 +24,7 @@ class Pair(nn.Module):
 
     def __init__(self, width: int, lazy: bool = False) -> None:
         super().__init__()
-        first: nn.Module = nn.LazyLinear(width) if lazy else nn.Linear(3, width)
+        first: nn.Module = nn.LazyLinear(width, bias=False) if lazy else nn.Linear(3, width, bias=False)
         self.encoder = nn.Sequential(first, nn.BatchNorm1d(width), nn.Dropout(0.2), nn.Linear(width, 1))
         self.critic = nn.Sequential(nn.Linear(1, width), nn.Tanh(), nn.Linear(width, 1))
 

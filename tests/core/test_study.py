@@ -298,6 +298,16 @@ def test_a_run_stopped_anywhere_and_resumed_is_the_run_in_one_go(tmp_path: Path,
             torch.testing.assert_close(ours[name], value, atol=1e-10, rtol=0)
 
 
+def test_history_is_up_to_date_whoever_runs(tmp_path: Path) -> None:
+    ours, theirs = (hfta.Study("mlp", {"lr": [1e-3]}, epochs=2, device="cpu", directory=tmp_path) for _ in range(2))
+    assert ours.history.state == ev.WAITING
+    seen = [ours.history.members[0].epoch for event in theirs.run() if isinstance(event, ev.EpochDone)]
+    assert seen == [1, 2]
+    assert ours.history.state == ev.COMPLETE
+    assert ours.history.rows() == theirs.history.rows()
+    assert len(ours.history.samples) == len(theirs.history.samples)
+
+
 def test_pause_and_resume(tmp_path: Path) -> None:
     study = hfta.Study("mlp", {"lr": [1e-3, 1e-2]}, epochs=3, device="cpu", directory=tmp_path)
     control = hfta.Control()

@@ -87,6 +87,14 @@ def test_a_module_that_can_not_be_copied_is_imported_and_again_when_edited(own_m
     assert other != pid
 
 
+def test_a_function_that_uses_the_package_travels() -> None:
+    import hfta_nb as hfta
+
+    functions = {"hfta": hfta}
+    exec("def version():\n    return hfta.__version__", functions)  # noqa: S102 - as a cell of a notebook defines it
+    assert outcome(functions["version"])[0] == hfta.__version__
+
+
 def test_what_is_registered_by_others_stays_registered() -> None:
     module = sys.modules[__name__]
     cloudpickle.register_pickle_by_value(module)

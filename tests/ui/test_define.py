@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 from ui.bench import Make
 
 import hfta_nb as hfta
@@ -116,6 +119,11 @@ def test_augmentation_is_offered_where_the_data_suit_and_marked_in_the_list(make
     assert ("lr", "lr") in row.name_field.options
     assert [n for n in offered(row) if n in AXES] == offered(row)[-7:]  # after all others
     bench.define.add_axis("mixup").text_field.value = "0, 0.2"
+    assert ("mixup", "mixup") in bench.define.row("mixup").name_field.options  # there is room for the name alone
+    added = bench.define.add_axis()
+    added.name_field.value = "cutmix"
+    assert added.name_field.label == "cutmix"
+    added.remove_button.click()
     assert bench.plan_view.sentence.value == "4 variants in 1 array of 4: fused over lr and mixup"
     bench.define.data_field.value = "wine"  # a table: its axes go, the others stay as they are
     assert [r.name for r in bench.define.rows] == ["lr", "width"]
@@ -170,6 +178,10 @@ def test_values_given_in_code_are_kept_exactly(make: Make) -> None:
     third = 1 / 3
     bench = make(grid={"lr": [third, 1e-3]})
     assert bench.define.definition().grid["lr"] == (third, 1e-3)
+    turned = make(grid={"activation": ["gelu", "relu"]})
+    assert turned.define.definition().grid["activation"] == ("gelu", "relu")
+    turned.define.row("activation").choices_box.children[2].value = True
+    assert turned.define.definition().grid["activation"] == ("gelu", "relu", "tanh")
     assert typed((third, 1e12, 1e-5)) == f"{third!r}, 1e+12, 1e-05"
 
 
@@ -177,6 +189,23 @@ def test_a_range_is_shown_as_one(make: Make) -> None:
     row = make(grid={"lr": hfta.logspace(1e-4, 1e-1, 7)}).define.row("lr")
     assert (row.kind, row.text_field.value) == ("log range", "0.0001 to 0.1, 7")
     assert row.values == hfta.logspace(1e-4, 1e-1, 7)
+
+
+def test_a_familys_own_defaults_are_shown(make: Make, own_families: None) -> None:
+    @hfta.family(data="digits", defaults={"batch_size": 32, "lr": 0.25})
+    def slow(in_features: int = 64, num_classes: int = 10) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(in_features, num_classes))
+
+    define = make(family="slow", data="digits", grid={"seed": [0, 1]}).define
+    assert define.batch_field.value == 32
+    assert define.definition().options["batch_size"] is None
+    assert define.add_axis("lr").values == (0.25,)
+    define.family_field.value = "mlp"
+    assert define.batch_field.value == 64
+    define.batch_field.value = 16
+    define.family_field.value = "slow"
+    assert define.batch_field.value == 16  # what a person chose stays
+    assert define.definition().options["batch_size"] == 16
 
 
 def test_kinds_and_rewording() -> None:
@@ -189,6 +218,53 @@ def test_kinds_and_rewording() -> None:
     assert reword("integers", (2, 8), specs["width"]) == "2 to 8"
     assert reword("log range", None, specs["lr"]) == "1e-4, 1e-1, 4"
     assert reword("list", (math.pi,), specs["lr"]) == repr(math.pi)
+
+
+def test_a_constructor_joins_the_list_when_it_is_named(
+    make: Make, own_families: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+from torch import nn
+
+class Net(nn.Linear):
+    def __init__(self, in_features: int, num_classes: int, scale: float = 1.0, **more):
+        super().__init__(in_features, num_classes, **more)
+"""
+    (tmp_path / "named_in_a_cell.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    bench = make(family="mlp", data="wine")
+    assert "named_in_a_cell.Net" not in bench.define.family_field.options
+    hfta.family("named_in_a_cell.Net")
+    assert "named_in_a_cell.Net" in bench.define.family_field.options
+    bench.define.family_field.value = "named_in_a_cell.Net"
+    assert bench.define.data_field.value == "wine"
+    assert {"scale", "bias"} & set(offered(bench.define.add_axis())) == {"scale"}
+    named = make(family="named_in_a_cell.Net", data="wine", grid={"bias": [True, False]}).define
+    assert named.definition().grid == {"bias": (True, False)}
+    with pytest.raises(FamilyError, match=r"named_in_a_cell has no Nett; did you mean named_in_a_cell\.Net"):
+        make(family="named_in_a_cell.Nett")
+
+
+def test_directories_of_data_are_offered(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HFTA_NB_DATA", str(tmp_path))
+    for kind in ("cifar10", "wikitext"):
+        (tmp_path / kind).mkdir()
+    define = make(family="cnn", data=None).define
+    assert list(define.data_field.options) == ["digits", "cifar10"]
+    define.family_field.value = "gpt"
+    assert list(define.data_field.options) == ["english", "english_words", "wikitext"]
+
+
+def test_a_loader_is_data_of_ones_own(make: Make) -> None:
+    x, y = torch.randn(40, 5), torch.arange(40) % 3
+    loader = DataLoader(TensorDataset(x, y), 8)
+    data = hfta.data.from_loader(loader, (x, y), name="my loader")
+    define = make(family="mlp", data=data).define
+    assert define.data_field.value == "my loader"
+    assert define.definition().data is data
+    whole = make(family="mlp", data=TensorDataset(x, y)).define
+    assert whole.data_field.value == "TensorDataset"
+    assert isinstance(whole.definition().data, hfta.Data)
 
 
 def test_a_family_defined_in_a_cell_joins_the_list(make: Make, own_families: None) -> None:
@@ -235,6 +311,19 @@ def test_own_data(make: Make) -> None:
     assert "<script>mine</script>" in bench.define.data_field.options
     assert bench.study.data is data
     assert "digits" in bench.define.data_field.options
+
+
+def test_data_in_a_directory_joins_the_list(make: Make, tmp_path: Path) -> None:
+    for number in range(8):
+        folder = tmp_path / "folder" / ("val" if number < 2 else "train") / f"class{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (30 * number, 0, 0)).save(folder / f"{number}.png")
+    name = f"image_folder:{tmp_path / 'folder'}"
+    bench = make(data=name)
+    assert bench.define.data_field.value == name
+    assert bench.study.data.name == name
+    bench.define.family_field.value = "resnet18"
+    assert bench.define.data_field.value == name
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hfta_nb.data.readers.files import damaged, present
 from hfta_nb.data.readers.pickles import read_pickle
-from hfta_nb.data.samples import Data
+from hfta_nb.data.samples import Data, standard_of
 
 TEN = "data_batch_1 to data_batch_5 and test_batch (of cifar-10-python.tar.gz, unpacked)"
 HUNDRED = "train and test (of cifar-100-python.tar.gz, unpacked)"
@@ -28,21 +28,23 @@ def _batches(paths: Sequence[Path], labels: str, classes: int) -> tuple[Tensor, 
             raise damaged(path, 0, f"{labels} that are not between 0 and {classes - 1}", y.aminmax())
         images.append(x.view(-1, 3, 32, 32))
         numbers.append(y)
-    return torch.cat(images).float() / 255, torch.cat(numbers)
+    return torch.cat(images), torch.cat(numbers)
 
 
 def _data(name: str, train: Sequence[Path], test: Sequence[Path], labels: str, classes: int) -> Data:
     (x, y), (xv, yv) = _batches(train, labels, classes), _batches(test, labels, classes)
-    mean, deviation = x.mean((0, 2, 3), keepdim=True), x.std((0, 2, 3), keepdim=True)
     facts = {
         **{"in_features": 3072, "in_channels": 3, "image_size": 32},
         **{"num_classes": classes, "out_features": classes},
     }
-    return Data(name, "classification", (x - mean) / deviation, y, (xv - mean) / deviation, yv, facts)
+    return Data(name, "classification", x, y, xv, yv, facts, standard_of(x))
 
 
 def cifar10(name: str, directory: Path) -> Data:
-    """Images ``[3, 32, 32]``, each channel standardised over the training set; the test set is for validation."""
+    """Images ``[3, 32, 32]``, kept as bytes; a model gets each channel standardised over the training set.
+
+    The test set is for validation.
+    """
     train = [present(directory, TEN, [f"data_batch_{i}"]) for i in range(1, 6)]
     return _data(name, train, [present(directory, TEN, ["test_batch"])], "labels", 10)
 

@@ -54,7 +54,7 @@ def _kept(cloud: Tensor, spread: bool = False) -> Tensor:
     return cloud[torch.arange(POINTS) % len(cloud)]
 
 
-def _scaled(points: Tensor) -> Tensor:
+def scaled(points: Tensor) -> Tensor:
     """Centred, and scaled to radius 1; normals as they are."""
     place = points[:, :3] - points[:, :3].mean(0)
     return torch.cat([place / place.norm(dim=1).max().clamp(min=1e-12), points[:, 3:6]], 1).float()
@@ -72,7 +72,7 @@ def modelnet40(name: str, directory: Path) -> Data:
             kind = line.strip().rpartition("_")[0]
             if kind not in classes:
                 raise damaged(listed, offset, "not a cloud of a known class", line)
-            x.append(_scaled(_kept(read_cloud(names.parent / kind / f"{line.strip()}.txt", 6, ","))))
+            x.append(scaled(_kept(read_cloud(names.parent / kind / f"{line.strip()}.txt", 6, ","))))
             y.append(classes.index(kind))
         if not x:
             raise damaged(listed, 0, "lists no clouds")
@@ -102,7 +102,7 @@ def _parts(root: Path, listed: Sequence[str]) -> tuple[Tensor, Tensor]:
         labels = cloud[:, 6].long()
         if int(labels.min()) < 0 or not torch.equal(labels.double(), cloud[:, 6]):
             raise damaged(path, 0, "a part that is not a whole number")
-        x.append(_scaled(cloud))
+        x.append(scaled(cloud))
         y.append(labels)
     return torch.stack(x), torch.stack(y)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import os
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from hfta_nb.errors import DataError
 
@@ -42,10 +44,24 @@ def present(directory: Path, wanted: str, choices: Sequence[str]) -> Path:
     )
 
 
-def damaged(path: Path, offset: int, what: str, got: object = None) -> DataError:
+def damaged(path: Path | str, offset: int, what: str, got: object = None) -> DataError:
     """The error for a file that is not what it should be."""
     more = {} if got is None else {"got": got}
     return DataError(what, where=f"{path}, byte {offset}", remedy="fetch the file again", **more)  # type: ignore[arg-type]
+
+
+def optional(package: str, extra: str, what: str) -> Any:
+    """A package that hfta_nb does without.
+
+    Raises:
+        DataError: it is not installed.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise DataError(
+            f"{package} is needed to {what}", where=package, remedy=f'pip install "hfta_nb[{extra}]", or {package}'
+        ) from error
 
 
 def contents(path: Path) -> bytes:

@@ -41,7 +41,7 @@ def read_idx(path: Path, axes: int) -> Tensor:
 
 
 def mnist(name: str, directory: Path) -> Data:
-    """Images ``[1, 28, 28]`` between 0 and 1, ten classes; the test set is for validation."""
+    """Images ``[1, 28, 28]``, kept as bytes, ten classes; the test set is for validation."""
     parts = []
     for split in ("train", "t10k"):
         paths = [
@@ -53,7 +53,7 @@ def mnist(name: str, directory: Path) -> Data:
             raise damaged(paths[1], 4, f"{len(labels)} labels for {len(images)} images")
         if int(labels.max()) > 9:
             raise damaged(paths[1], 8 + int(labels.argmax()), "a label above 9", int(labels.max()))
-        parts.append((images.float().unsqueeze(1) / 255, labels))
+        parts.append((images.unsqueeze(1), labels))
     (x, y), (xv, yv) = parts
     facts = facts_of("classification", x, y) | {"num_classes": 10, "out_features": 10}
     return Data(name, "classification", x, y, xv, yv, facts)

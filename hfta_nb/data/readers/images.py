@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,8 +21,13 @@ FOLDER = "train/<class>/<image> and val/<class>/<image>"
 TINY = "train/<wnid>/images/*.JPEG, val/images/*.JPEG and val/val_annotations.txt (of tiny-imagenet-200.zip)"
 
 
-def read_image(path: Path, size: int = SIZE) -> Tensor:
-    """An image as ``[3, size, size]``, between 0 and 1.
+def read_image(path: Path | io.BytesIO, size: int = SIZE, shown: str = "") -> Tensor:
+    """An image as uint8 ``[3, size, size]``.
+
+    Args:
+        path: its file, or what is in it.
+        size: its sides; it is scaled until the shorter one fits, then cut to the middle.
+        shown: where it is from, where it has no path.
 
     Raises:
         DataError: it can't be decoded.
@@ -33,9 +39,11 @@ def read_image(path: Path, size: int = SIZE) -> Tensor:
             fitted = ImageOps.fit(image.convert("RGB"), (size, size))
             pixels = fitted.tobytes()
     except (OSError, ValueError, SyntaxError) as error:
-        length = path.stat().st_size if path.exists() else 0
-        raise damaged(path, length, f"not a whole image ({error})") from error
-    return torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(size, size, 3).movedim(2, 0).float() / 255
+        held = path.stat().st_size if isinstance(path, Path) and path.exists() else 0
+        length = len(path.getbuffer()) if isinstance(path, io.BytesIO) else held
+        raise damaged(shown or str(path), length, f"not a whole image ({error})") from error
+    image_bytes = torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(size, size, 3)
+    return image_bytes.movedim(2, 0).contiguous()
 
 
 def _stacked(found: Sequence[tuple[Path, int]], where: Path) -> tuple[Tensor, Tensor]:
@@ -44,7 +52,7 @@ def _stacked(found: Sequence[tuple[Path, int]], where: Path) -> tuple[Tensor, Te
     return torch.stack([read_image(path) for path, _ in found]), torch.tensor([number for _, number in found])
 
 
-def _listed(directory: Path) -> list[Path]:
+def listed(directory: Path) -> list[Path]:
     return sorted(p for p in directory.rglob("*") if p.suffix.lower() in ENDINGS)
 
 
@@ -64,7 +72,7 @@ def _data(name: str, train: tuple[Tensor, Tensor], held: tuple[Tensor, Tensor], 
 
 
 def image_folder(name: str, directory: Path) -> Data:
-    """Images ``[3, 64, 64]`` between 0 and 1; classes are the directories in ``train``, in alphabetical order."""
+    """Images ``[3, 64, 64]``, kept as bytes; classes are the directories in ``train``, in alphabetical order."""
     train = present(directory, FOLDER, ["train"])
     held = present(train.parent, FOLDER, ["val", "test", "validation"])
     classes = _classes(train)
@@ -73,12 +81,12 @@ def image_folder(name: str, directory: Path) -> Data:
         unknown = sorted(p.name for p in place.iterdir() if p.is_dir() and p.name not in classes)
         if unknown:
             raise DataError("a class that training has not", where=str(place / unknown[0]), accepted=", ".join(classes))
-        parts.append(_stacked([(p, i) for i, c in enumerate(classes) for p in _listed(place / c)], place))
+        parts.append(_stacked([(p, i) for i, c in enumerate(classes) for p in listed(place / c)], place))
     return _data(name, parts[0], parts[1], len(classes))
 
 
 def tiny_imagenet(name: str, directory: Path) -> Data:
-    """Images ``[3, 64, 64]`` between 0 and 1, 200 classes."""
+    """Images ``[3, 64, 64]``, kept as bytes, 200 classes."""
     train = present(directory, TINY, ["train"])
     notes = present(train.parent, TINY, ["val/val_annotations.txt"])
     classes = _classes(train)
@@ -88,5 +96,5 @@ def tiny_imagenet(name: str, directory: Path) -> Data:
         if len(fields) < 2 or fields[1] not in classes:
             raise damaged(notes, offset, "not an image and its class", line)
         found.append((notes.parent / "images" / fields[0], classes.index(fields[1])))
-    training = [(p, i) for i, c in enumerate(classes) for p in _listed(train / c)]
+    training = [(p, i) for i, c in enumerate(classes) for p in listed(train / c)]
     return _data(name, _stacked(training, train), _stacked(found, notes.parent), len(classes))

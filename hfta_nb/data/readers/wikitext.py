@@ -27,4 +27,4 @@ def wikitext(name: str, directory: Path) -> Data:
     numbers = {word: i for i, (word, _) in enumerate(ranked)}
     unknown = numbers["<unk>"]
     training, held = (torch.tensor([numbers.get(w, unknown) for w in part]) for part in words)
-    return next_tokens(name, Text(training, held, len(numbers), CONTEXT))
+    return next_tokens(name, Text(training, held, len(numbers), CONTEXT, tuple(numbers)))

@@ -1,0 +1,71 @@
+"""Whether a mode trained what serial training trains: its losses, judged by what rounding alone does to them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from benchmarks.suite.job import HALF, Job
+from benchmarks.suite.modes.serial import Serial
+
+Losses = list[list[float]]
+
+TOLERANCES = {
+    "float32": {"first": 1e-5, "second": 1e-4, "last_of_check": 2e-3, "last_of_all": 0.1},
+    "tf32": {"first": 5e-3, "second": 1e-2, "last_of_check": 3e-2, "last_of_all": 0.25},
+    "bf16": {"first": 3e-2, "second": 4e-2, "last_of_check": 6e-2, "last_of_all": 0.25},
+    "fp16": {"first": 5e-3, "second": 1e-2, "last_of_check": 3e-2, "last_of_all": 0.25},
+}
+"""Per precision, how far losses may be from serial's: the first (the forward pass), the second (the gradient and the
+optimizer), the last of the check, and the last of all; relative to the loss or to 0.1, whichever is more (the last of
+all: to 1)."""
+
+ROUNDING = 10
+"""Where rounding alone moves a loss by more than a tenth of the tolerance, this many times that is allowed."""
+
+
+def rounding(job: Job) -> Losses:
+    """The losses of the check with every parameter moved by a rounding of the precision at the start, trained serially.
+
+    Small batches, batch norm and Adam can make much of little: a step's rounding grows from step to step.
+    """
+    trained = Serial(job)
+    eps = {"float32": 2.0**-23, "tf32": 2.0**-11, **{k: torch.finfo(v).eps for k, v in HALF.items()}}[job.precision]
+    generator = torch.Generator().manual_seed(1)
+    for trainer in trained.trainers:
+        for parameter in trainer.module.parameters():
+            up = torch.rand(parameter.shape, generator=generator).to(parameter.device) < 0.5
+            parameter.data.mul_(torch.where(up, 1 + eps, 1 - eps))
+    return trained.lap(job.check_steps).losses
+
+
+def differences(found: Losses, serial: Losses, check_steps: int) -> dict[str, float]:
+    """The largest difference over members at the places where losses are compared.
+
+    Args:
+        found, serial: losses ``[steps][M]``.
+        check_steps: steps of the check.
+    """
+    last = min(len(found), len(serial)) - 1
+    places = {"first": 0, "second": 1, "last_of_check": check_steps - 1, "last_of_all": last}
+    least = {"last_of_all": 1.0}
+    return {k: _apart(found[min(at, last)], serial[min(at, last)], least.get(k, 0.1)) for k, at in places.items()}
+
+
+def tolerances(precision: str, rounded: dict[str, float]) -> dict[str, float]:
+    """What differences are allowed, given those that rounding makes; the last of all follows the last of the check."""
+    allowed = dict(TOLERANCES[precision])
+    for place, moved in (rounded | {"last_of_all": rounded["last_of_check"]}).items():
+        allowed[place] = max(allowed[place], ROUNDING * moved)
+    return allowed
+
+
+def agrees(apart: dict[str, float], allowed: dict[str, float]) -> bool:
+    """Whether all differences are allowed; one that is not a number is not."""
+    return all(apart[place] <= allowed[place] for place in allowed)
+
+
+def _apart(a: list[float], b: list[float], least: float) -> float:
+    each = [abs(x - y) / max(abs(y), least) for x, y in zip(a, b, strict=True)]
+    return math.nan if any(math.isnan(e) for e in each) else max(each)

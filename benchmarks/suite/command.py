@@ -1,0 +1,179 @@
+"""The command line of the suite."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common import RESULTS
+from benchmarks.suite import machine
+from benchmarks.suite.job import PRECISIONS, Job
+from benchmarks.suite.measure import measure
+from benchmarks.suite.modes import MODES, default
+from benchmarks.suite.modes.processes import end_idle
+from benchmarks.suite.tasks import tasks
+
+MOST = {"cpu": 64, "cuda": 1024}
+"""The most members that `--members auto` tries."""
+GAIN = 1.05
+"""`--members auto` ends when throughput has grown by less than this in two doublings."""
+BUSY = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; gives the exit status: 0, or 2 on a machine that is busy with something else."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["plot"]:
+        from benchmarks.suite.plot import main as plot
+
+        return plot(words[1:])
+    given = parse(words)
+    cores = machine.settle(given.device, given.threads)
+    used = machine.others()
+    if used > machine.OTHERS and not given.busy_ok:
+        print(
+            f"other processes use {used:.1f} cores (load average {os.getloadavg()[0]:.1f}): what is measured now would "
+            f"say little. Wait, or add --busy-ok, which every line will tell.",
+            file=sys.stderr,
+        )
+        return BUSY
+    about = machine.description(given.device, given.threads, cores)
+    about |= {"busy_ok": given.busy_ok, "other_cores_at_start": round(used, 2)}
+    out = None if given.out is None else given.out.open("a" if given.append else "w", encoding="utf-8")
+    try:
+        for record in records(given):
+            line = record | about
+            if out is not None:
+                out.write(json.dumps(line) + "\n")
+                out.flush()
+            print(shown(record), flush=True)
+    finally:
+        end_idle()
+        if out is not None:
+            out.close()
+    return 0
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The options, with what depends on others filled in; ends the program on a wrong one."""
+    parser = _parser()
+    given = parser.parse_args(words)
+    try:
+        kind = torch.device(given.device).type
+    except RuntimeError:
+        kind = ""
+    if kind not in MOST or (kind == "cuda" and not torch.cuda.is_available()):
+        parser.error(f"argument --device: {given.device} is not here; accepted: cpu, or cuda where torch sees a GPU")
+    if given.threads > (os.cpu_count() or 1):
+        parser.error(f"argument --threads: {given.threads} are more than the {os.cpu_count()} cores")
+    given.modes = given.modes or default(kind)
+    given.rounds = given.rounds or (3 if given.quick else 15)
+    given.lap = given.lap or (0.01 if given.quick else 0.25)
+    return given
+
+
+def records(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Every row of every combination asked for."""
+    for precision in given.precisions:
+        possible = given.device != "cpu" or precision != "tf32"
+        peaks = machine.peaks(given.device, precision, given.quick) if possible else None
+        for model in given.models:
+            rates: list[float] = []
+            for members in _members(given, rates):
+                job = Job(model, members, precision, given.device, given.lr == "own", given.quick)
+                rows = measure(job, given.modes, peaks, rounds=given.rounds, lap_s=given.lap)
+                yield from rows
+                rates.append(max((r.get("samples_per_s") or 0.0 for r in rows if r["mode"] == "ours"), default=0.0))
+
+
+def shown(record: dict[str, Any]) -> str:
+    """A record as a line for people."""
+    head = "{model:18} M={members:<4} {precision:8} {mode:13}".format(**record)
+    if not record["measured"]:
+        return f"{head} not measured: {record['why']}"
+    step = record["step_s"]
+    text = f"{head} {step['median'] * 1e3:9.3f} ms ({step['low'] * 1e3:.3f} to {step['high'] * 1e3:.3f})"
+    if not record["agrees"]:
+        return f"{text}  DOES NOT AGREE with serial: {record['differences']}"
+    ratio, best = record["ratio_to_serial"], record["ratio_to_best_serial"]
+    text += (
+        f" {record['samples_per_s']:12.0f} samples/s  x{ratio['median']:.2f} of serial, x{best['median']:.2f} of best"
+    )
+    return f"{text}, {ratio['cpu_median']:.2f} by processor time" if "cpu_median" in ratio else text
+
+
+def _members(given: argparse.Namespace, rates: list[float]) -> Iterator[int]:
+    """The members asked for; "auto": doubled while that gives more. `rates` grows by one after each."""
+    if given.members is not None:
+        yield from given.members
+        return
+    members, most = 1, MOST[torch.device(given.device).type]
+    while members <= most:
+        yield members
+        if (rates and rates[-1] == 0) or (len(rates) > 2 and rates[-1] < GAIN * rates[-3]):
+            return
+        members *= 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Training steps of many members, every way there is, side by side. "
+        "`python -m benchmarks plot FILE` draws what was measured.",
+    )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    main_four = "mlp,cnn,lstm,transformer"
+    parser.add_argument(
+        "--models",
+        type=_names(tasks()),
+        default=main_four.split(","),
+        help=f"default {main_four}; of {', '.join(tasks())}",
+    )
+    parser.add_argument(
+        "--members", type=_members_given, default=[1, 2, 8, 32], help='default 1,2,8,32; "auto" doubles while it helps'
+    )
+    parser.add_argument("--precisions", type=_names(PRECISIONS), default=["float32"], help=", ".join(PRECISIONS))
+    parser.add_argument("--modes", type=_names(MODES), default=None, help=f"of {', '.join(MODES)}")
+    parser.add_argument("--device", default=device, help=f"cpu, cuda, cuda:1, ...; here {device}")
+    parser.add_argument("--threads", type=_positive, default=1, help="threads, and on a CPU cores too, of each process")
+    parser.add_argument("--rounds", type=_positive, default=None, help="laps of each mode; default 15, quick 3")
+    parser.add_argument("--lap", type=float, default=None, help="seconds of a serial lap; default 0.25, quick 0.01")
+    parser.add_argument(
+        "--lr", choices=("own", "same"), default="own", help="a learning rate per member, or one for all"
+    )
+    parser.add_argument("--out", type=Path, default=None, help=f"JSON lines, for example in {RESULTS.name}/")
+    parser.add_argument("--append", action="store_true", help="add to the file instead of replacing it")
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny models, few rounds: to see that it works, not how fast"
+    )
+    parser.add_argument("--busy-ok", action="store_true", help="measure on a busy machine as well")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"a whole number from 1, not {text}")
+    return number
+
+
+def _members_given(text: str) -> list[int] | None:
+    return None if text == "auto" else [_positive(part) for part in text.split(",")]
+
+
+def _names(known: Sequence[str] | dict[str, Any]) -> Any:
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not one of {', '.join(known)}")
+        return names
+
+    return parse

@@ -1,0 +1,293 @@
+"""One row of the suite: all modes of a job, side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import statistics
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from benchmarks.common import Timing
+from benchmarks.suite.agreement import agrees, differences, rounding, tolerances
+from benchmarks.suite.job import Job, UnavailableError, numbers
+from benchmarks.suite.machine import Load
+from benchmarks.suite.memory import Peak
+from benchmarks.suite.modes import MODES, SERIAL
+from benchmarks.suite.modes.base import Lap, Mode
+from benchmarks.suite.tasks import Feed
+from benchmarks.suite.work import Profile, Work, profiled, roofline
+from hfta_nb import telemetry
+
+ACTIVITY_S = 0.7
+"""How long a GPU's counters are watched in each mode; they are refreshed every tenth of a second or so."""
+
+
+@dataclass
+class Entry:
+    """A mode of a row while it is measured.
+
+    Attributes:
+        why: why there is no figure; empty where there is one.
+        losses: ``[steps][M]`` since the start.
+        laps: the rounds that count.
+    """
+
+    name: str
+    mode: Mode | None = None
+    why: str = ""
+    prepare_s: float = 0.0
+    memory_bytes: int | None = None
+    losses: list[list[float]] = field(default_factory=list)
+    laps: list[Lap] = field(default_factory=list)
+    activity: dict[str, float] = field(default_factory=dict)
+    seen: Profile | None = None
+    note: str = ""
+
+    def build(self, job: Job) -> None:
+        """Make the mode and let it take the steps of the check, which are its warm-up as well."""
+        peak = Peak(job.where)
+        begin_s = time.perf_counter()
+        self.mode = MODES[self.name](job)
+        self.losses += self.mode.lap(1).losses
+        self.prepare_s = time.perf_counter() - begin_s
+        peak.begin()
+        self.losses += self.mode.lap(job.check_steps - 1).losses
+        own = self.mode.own_memory()
+        self.memory_bytes = peak.bytes() if own is None else own
+        self.note = self.mode.note
+
+    def go(self, steps: int) -> None:
+        """One lap."""
+        assert self.mode is not None
+        self.laps.append(self.mode.lap(steps))
+        self.losses += self.laps[-1].losses
+
+    def look(self) -> None:
+        """What is measured apart from the rounds: a GPU's counters, the calls of a step."""
+        assert self.mode is not None
+        if self.mode.job.where.type == "cuda":
+            self.activity = _activity(self.mode)
+        self.seen = profiled(self.mode)
+
+    @property
+    def step_s(self) -> float:
+        """Median over the laps."""
+        return statistics.median(lap.wall_s for lap in self.laps) / len(self.laps[0].losses)
+
+    def close(self) -> None:
+        if self.mode is not None:
+            with contextlib.suppress(UnavailableError):
+                self.mode.close()
+        self.mode = None
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Within, what fails becomes the reason why there is no figure, and the mode gives back what it held."""
+        try:
+            yield
+        except Exception as error:
+            self.why, self.laps = _reason(error), []
+            self.close()
+            del error
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+
+def measure(
+    job: Job, names: Sequence[str], peaks: dict[str, Any] | None, *, rounds: int, lap_s: float
+) -> list[dict[str, Any]]:
+    """All modes of a job, their laps interleaved.
+
+    Args:
+        job: what is trained.
+        names: of modes; "serial", the reference, comes first in any case.
+        peaks: see `machine.peaks`; None where the device can't do the precision.
+        rounds: laps of each mode.
+        lap_s: how long a serial lap is to take; all modes take as many steps as it does.
+
+    Returns:
+        A record per mode, without the description of the machine.
+    """
+    entries = [Entry(name) for name in dict.fromkeys(["serial", *names])]
+    load = Load()
+    work, fetch_s, steps, rounded = None, None, 0, None
+    with numbers(job), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        try:
+            job.check()
+            work, fetch_s = Work.of(job), _fetch_s(job)
+            for entry in entries:
+                with entry.guarded():
+                    entry.build(job)
+            with entries[0].guarded():
+                steps = _steps(entries[0], lap_s)
+                rounded = differences(rounding(job), entries[0].losses[: job.check_steps], job.check_steps)
+            _needs(entries[0])
+            load.mark()
+            for number in range(rounds):
+                _round(entries, number, steps)
+                load.mark()
+            _needs(entries[0])
+            for entry in entries:
+                if not entry.why:
+                    with entry.guarded():
+                        entry.look()
+        except UnavailableError as error:
+            for entry in entries:
+                entry.why = entry.why or str(error)
+        finally:
+            for entry in entries:
+                entry.close()
+    common = {"steps_per_lap": steps, "rounds": rounds, "load": load.summary()}
+    if entries[0].why or work is None or rounded is None:
+        return [_head(job, entry) | common for entry in entries]
+    allowed = tolerances(job.precision, rounded)
+    right = [e for e in entries if not e.why and agrees(_apart(job, e, entries[0]), allowed)]
+    best = min((e for e in right if e.name in SERIAL), key=lambda e: e.step_s)
+    found = []
+    for entry in entries:
+        record = _head(job, entry)
+        if not entry.why:
+            checked = {"agrees": entry in right, "differences": _apart(job, entry, entries[0]), "tolerances": allowed}
+            record |= checked | {"rounding": rounded} | _times(entry)
+            record |= _worth(job, entry, entries[0], best) if entry in right else dict.fromkeys(WORTH)
+            record |= _limits(job, entry, work, peaks, fetch_s)
+        found.append(record | common)
+    return found
+
+
+def _round(entries: list[Entry], number: int, steps: int) -> None:
+    """One lap of each; the order is turned by one each round, and every other round goes backwards."""
+    turn = number % len(entries)
+    order = entries[turn:] + entries[:turn]
+    gc.collect()
+    for entry in order if number % 2 == 0 else reversed(order):
+        if not entry.why:
+            with entry.guarded():
+                entry.go(steps)
+
+
+def _steps(serial: Entry, lap_s: float) -> int:
+    """Steps of a lap: what serial training does in the time."""
+    _needs(serial)
+    assert serial.mode is not None
+    lap = serial.mode.lap(2)
+    serial.losses += lap.losses
+    return max(2, min(200, round(lap_s / (lap.wall_s / 2))))
+
+
+def _needs(serial: Entry) -> None:
+    if serial.why:
+        raise UnavailableError(f"nothing to compare with: serial {serial.why}")
+
+
+def _fetch_s(job: Job) -> float:
+    """Seconds of drawing one batch, alone."""
+    feed = Feed(job.task, job.where)
+    times = []
+    for number in range(32):
+        begin_s = time.perf_counter()
+        feed(number)
+        if job.where.type == "cuda":
+            torch.cuda.synchronize(job.where)
+        times.append(time.perf_counter() - begin_s)
+    return statistics.median(times)
+
+
+def _activity(mode: Mode) -> dict[str, float]:
+    """A GPU's counters over some laps."""
+    with telemetry.sampler(mode.job.device) as sampler:
+        sampler.sample()
+        begin_s = time.perf_counter()
+        while time.perf_counter() - begin_s < ACTIVITY_S:
+            mode.lap(5)
+        found = sampler.sample().values
+    names = ("sm_active", "sm_occupancy", "tensor_active", "dram_active", "gpu_utilization", "power_w")
+    return {name: found[name] for name in names if name in found}
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())[:300]
+    if isinstance(error, UnavailableError):
+        return text
+    if "out of memory" in text.lower() or "RESOURCE_EXHAUSTED" in text or "can't allocate memory" in text:
+        return f"out of memory: {text}"
+    return f"failed with {type(error).__name__}: {text}"
+
+
+WORTH = ("samples_per_s", "ratio_to_serial", "ratio_to_best_serial", "best_serial")
+"""What a mode whose losses don't agree has not."""
+
+
+def _apart(job: Job, entry: Entry, serial: Entry) -> dict[str, float]:
+    return differences(entry.losses, serial.losses, job.check_steps)
+
+
+def _head(job: Job, entry: Entry) -> dict[str, Any]:
+    """What every record has."""
+    record: dict[str, Any] = {
+        **{"model": job.model, "members": job.members, "precision": job.precision, "mode": entry.name},
+        **{"measured": not entry.why, "why": entry.why or None, "note": entry.note or None},
+        **{"own_lr": job.own_lr, "quick": job.quick},
+    }
+    return record | {"size": job.task.size, "batch": job.task.batch}
+
+
+def _times(entry: Entry) -> dict[str, Any]:
+    """How long a step of all members takes, and what it needs."""
+    steps = len(entry.laps[0].losses)
+    wall = Timing.of([lap.wall_s / steps for lap in entry.laps])
+    cpu = [lap.cpu_s / steps for lap in entry.laps]
+    device = [lap.device_s / steps for lap in entry.laps if lap.device_s is not None]
+    return {
+        "first_losses": entry.losses[0],
+        "last_losses": entry.losses[-1],
+        "step_s": {"median": wall.median_s, "low": wall.low_s, "high": wall.high_s, "rounds": list(wall.rounds_s)},
+        "step_cpu_s": {"median": statistics.median(cpu), "rounds": cpu},
+        "step_device_s": statistics.median(device) if device else None,
+        "prepare_s": entry.prepare_s,
+        "memory_bytes": entry.memory_bytes,
+        "activity": entry.activity or None,
+    }
+
+
+def _worth(job: Job, entry: Entry, serial: Entry, best: Entry) -> dict[str, Any]:
+    """What the times mean; only for a mode whose losses are right."""
+    return {
+        "samples_per_s": job.members * job.task.batch / entry.step_s,
+        "ratio_to_serial": _ratio(serial, entry),
+        "ratio_to_best_serial": _ratio(best, entry),
+        "best_serial": best.name,
+    }
+
+
+def _ratio(base: Entry, entry: Entry) -> dict[str, float]:
+    """How many times as fast as another mode, round by round, by the clock; and by processor time."""
+    ratios = Timing.of([a.wall_s / b.wall_s for a, b in zip(base.laps, entry.laps, strict=True)])
+    cpu = [a.cpu_s / b.cpu_s for a, b in zip(base.laps, entry.laps, strict=True) if b.cpu_s > 0]
+    found = {"median": ratios.median_s, "low": ratios.low_s, "high": ratios.high_s}
+    return found | ({"cpu_median": statistics.median(cpu)} if cpu else {})
+
+
+def _limits(job: Job, entry: Entry, work: Work, peaks: dict[str, Any] | None, fetch_s: float | None) -> dict[str, Any]:
+    """Operations, and how near to the device's limits the mode comes."""
+    step_s = entry.step_s
+    rate = job.members * work.flop / step_s
+    fetches = job.members if entry.name in (*SERIAL, "processes", "mps") else 1
+    shared = None if fetch_s is None or entry.name == "jax" else fetches * fetch_s / step_s
+    return {
+        "flop_per_step": job.members * work.flop,
+        "moved_bytes_per_step": job.members * work.moved_bytes,
+        "flop_per_s": rate,
+        "fraction_of_peak": rate / peaks["matrix_flop_per_s"] if peaks else None,
+        "data_share": shared,
+        "roofline": roofline(work, job.members, step_s, peaks, entry.seen) if peaks else None,
+        "peaks": peaks,
+    }

@@ -1,0 +1,88 @@
+"""hfta_nb: a fused array and its optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import hfta_nb as hfta
+from benchmarks.suite.job import Job
+from benchmarks.suite.modes.base import Mode, table
+from benchmarks.suite.tasks import Feed, Update, inputs
+from hfta_nb.array.gradients import Arguments
+
+
+class Ours(Mode):
+    """`array.backward` and `hfta_nb.optim.Adam`, the block size tuned first, as a study does."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.feed = Feed(job.task, job.where)
+        self.array = hfta.fuse([job.task.member(i).to(job.where) for i in range(job.members)])
+        named = dict(self.array.named_parameters())
+        self.updates = job.task.updates(named)
+        self._tune()
+        several = len(self.updates) > 1
+        trained = [[named[name] for name in u.trains] if several else self.array for u in self.updates]
+        self.optimizers = [hfta.optim.Adam(parameters, lr=job.lrs) for parameters in trained]
+        self.scaler = hfta.optim.GradScaler(self.array) if job.precision == "fp16" else None
+        if self.array.block_size < job.members:
+            self.note = f"in blocks of {self.array.block_size} of {job.members} members"
+
+    def train(self, steps: int) -> list[Tensor]:
+        return [self._step(number) for number in range(self.done, self.done + steps)]
+
+    def losses(self, held: list[Tensor]) -> list[list[float]]:
+        return table(held)
+
+    def _step(self, number: int) -> Tensor:
+        x, y = self.feed(number)
+        found = []
+        for update, optimizer in zip(self.updates, self.optimizers, strict=True):
+            optimizer.zero_grad()
+            found.append(self._backward(update, x, y))
+            if self.scaler is None:
+                optimizer.step()
+            else:
+                self.scaler.step(optimizer)
+        if self.scaler is not None:
+            self.scaler.update()
+        return found[0] if len(found) == 1 else torch.stack(found).sum(0)
+
+    def _tune(self) -> None:
+        x, y = self.feed(0)
+        with self.job.autocast():
+            if len(self.updates) == 1:
+                self.array.tune(self.updates[0].loss, x, y)
+                return
+            # As a study does: the block size that is best for all updates together.
+            total: dict[int, float] = {}
+            for update in self.updates:
+                self.array.block_size = len(self.array)
+                laps = self.array.tune(update.loss, Arguments(x, update.words), y)
+                total = {size: total.get(size, 0.0) + seconds for size, seconds in laps.items()}
+            self.array.block_size = min(total, key=lambda size: total[size], default=len(self.array))
+
+    def _backward(self, update: Update, x: Any, y: Tensor) -> Tensor:
+        several = len(self.updates) > 1
+        scale = None if self.scaler is None else self.scaler.scales
+        given = Arguments(x, update.words) if several else x
+        with self.job.autocast():
+            losses = self.array.backward(update.loss, given, y, scale=scale, only=update.trains if several else None)
+        assert isinstance(losses, Tensor)
+        return losses
+
+
+class OursSplit(Ours):
+    """The split form: `array(x)`, every member's loss, and autograd."""
+
+    def _backward(self, update: Update, x: Any, y: Tensor) -> Tensor:
+        with self.job.autocast():
+            output = self.array(*inputs(x), **update.words)
+            losses: Tensor = torch.func.vmap(update.loss, in_dims=(0, None))(output, y)
+        named = dict(self.array.named_parameters()) if len(self.updates) > 1 else {}
+        trained = [named[name] for name in update.trains] if named else None
+        (losses if self.scaler is None else losses * self.scaler.scales).sum().backward(inputs=trained)
+        return losses.detach()

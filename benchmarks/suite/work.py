@@ -1,0 +1,152 @@
+"""The work of a training step, and the least time that it could take: a roofline.
+
+Source: Williams, Waterman, Patterson 2009 (roofline model); operations as `torch.utils.flop_counter` counts them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.suite.job import Job
+from benchmarks.suite.machine import bandwidth
+from benchmarks.suite.modes.base import Mode
+from benchmarks.suite.tasks import Feed, Task, inputs
+
+STATE_PASSES = 10
+"""How often a parameter's bytes move in a step: read forward and backward, its gradient written, and Adam's pass, which
+reads parameter, gradient and both moments and writes all but the gradient."""
+ACTIVATION_PASSES = 4
+"""How often those of an activation move that is kept for backward: written, read, and the same for its gradient."""
+
+
+PROFILED_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One step as torch's profiler saw it.
+
+    Attributes:
+        calls: operators of torch called, those called by operators left out; on a GPU the kernels.
+        inside_share: share of the step (which the profiler slows down) within them; the rest is Python, autograd, vmap,
+            and on a GPU waiting for the next launch.
+    """
+
+    calls: int
+    inside_share: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one member's step needs.
+
+    Attributes:
+        flop: matrix products and convolutions, forward and backward; the optimizer and elementwise work are left out.
+        parameter_bytes, activation_bytes, batch_bytes: of parameters; of what autograd keeps for backward; of x and y.
+    """
+
+    flop: int
+    parameter_bytes: int
+    activation_bytes: int
+    batch_bytes: int
+
+    @classmethod
+    def of(cls, job: Job) -> Work:
+        """Counted on the plain module."""
+        task, (x, y) = job.task, Feed(job.task, job.where)(0)
+        module = task.plain_member(0).to(job.where)
+        # The fused kernels of attention on a CPU are not in the counter's table.
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            _backward(task, module, x, y)
+        module = task.member(0).to(job.where)
+        kept: dict[int, int] = {}
+        own = {p.untyped_storage().data_ptr() for p in module.parameters()}
+
+        def keep(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                kept[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with saved_tensors_hooks(keep, lambda t: t), job.autocast():
+            losses = [update.loss_of(module, x, y) for update in task.updates(dict(module.named_parameters()))]
+        del losses
+        parameters = sum(p.nbytes for p in module.parameters())
+        batch = sum(part.nbytes for part in (*inputs(x), y))
+        return cls(counter.get_total_flops(), parameters, sum(kept.values()), batch)
+
+    @property
+    def moved_bytes(self) -> int:
+        """An estimate of the bytes that a member's step moves at least."""
+        return STATE_PASSES * self.parameter_bytes + ACTIVATION_PASSES * self.activation_bytes + self.batch_bytes
+
+    @property
+    def working_set(self) -> int:
+        """Bytes that a member's step goes over: state and activations."""
+        return 4 * self.parameter_bytes + self.activation_bytes + self.batch_bytes
+
+
+def _backward(task: Task, module: nn.Module, x: Any, y: Tensor) -> None:
+    """All updates of a step, without the optimizer."""
+    named = dict(module.named_parameters())
+    for update in task.updates(named):
+        update.loss_of(module, x, y).backward(inputs=[named[name] for name in update.trains])
+
+
+def roofline(work: Work, members: int, step_s: float, peaks: dict[str, Any], seen: Profile | None) -> dict[str, Any]:
+    """The least time of a step of all members, what share of the time taken that is, and what the calls cost.
+
+    The bandwidth is that of memory in which ONE member's working set fits (members may take turns in a cache), so the
+    bound is a lower one for every mode. What neither the bound nor the cost of calling explains is elementwise work in
+    further passes, kernels below the measured rates, and Python between the calls.
+
+    Args:
+        work: of one member.
+        step_s: of all.
+        peaks: see `machine.peaks`.
+        seen: the mode's step in the profiler; None where the work is not torch's in this process.
+    """
+    operations_s = members * work.flop / peaks["matrix_flop_per_s"]
+    bytes_s = members * work.moved_bytes / bandwidth(peaks, work.working_set)
+    bound_s = max(operations_s, bytes_s)
+    calls_s = None if seen is None else seen.calls * peaks["operator_s"]
+    return {
+        "operations_s": operations_s,
+        "bytes_s": bytes_s,
+        "bytes_s_main_memory": members * work.moved_bytes / peaks["bandwidth"][-1][1],
+        "bound": "operations" if operations_s >= bytes_s else "bytes",
+        "achieved": bound_s / step_s,
+        "calls": seen and seen.calls,
+        "inside_calls_share": seen and seen.inside_share,
+        "calls_share": None if calls_s is None else calls_s / step_s,
+        "unexplained_share": None if calls_s is None else 1 - bound_s / step_s - calls_s / step_s,
+    }
+
+
+def profiled(mode: Mode) -> Profile | None:
+    """Some more steps of a mode under torch's profiler; None where the work is not torch's in this process."""
+    if not mode.on_torch_stream:
+        return None
+    cuda = mode.job.where.type == "cuda"
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as seen:
+        lap = mode.lap(PROFILED_STEPS)
+    events = list(seen.events() or [])
+    if cuda:
+        kernels = [e for e in events if e.device_type == torch.autograd.DeviceType.CUDA]
+        return Profile(
+            len(kernels) // PROFILED_STEPS, sum(e.time_range.elapsed_us() for e in kernels) / 1e6 / lap.wall_s
+        )
+    calls = [e for e in events if _operator(e) and not _operator(e.cpu_parent)]
+    return Profile(len(calls) // PROFILED_STEPS, sum(e.time_range.elapsed_us() for e in calls) / 1e6 / lap.wall_s)
+
+
+def _operator(event: Any) -> bool:
+    return event is not None and event.name.startswith("aten::")
