@@ -97,6 +97,9 @@ class Adam(FlatOptimizer):
     def state_for(self, name: str, values: Mapping[str, Any]) -> bool:
         return name != "max_exp_avg_sq" or bool(values["amsgrad"])
 
+    def told(self, values: dict[str, Any]) -> dict[str, Any]:
+        return {**values, "fused": True} if self.fused else values
+
     def settings(self) -> dict[str, Any]:
         return {"fused": self.fused, "_rows": {}}
 
@@ -106,6 +109,8 @@ class Adam(FlatOptimizer):
         rows = self._rows.get(id(self.segment))
         tensors = [p, g, *state.values()]
         if rows is None or not rows.over(tensors):
+            if len(self._rows) > len(self._segments):  # of segments that are no more
+                self._rows.clear()
             rows = self._rows[id(self.segment)] = FusedRows(tensors)
         rows.step(values, steps)
         return True

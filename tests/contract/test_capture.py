@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
+from hfta_nb.array.capture.pooling import max_pool2d
 from hfta_nb.errors import FusionError, MemberError
 from tests.contract.rows import MODULES, ModuleRow
 from tests.contract.serial import loss_of, make, target_for
@@ -301,6 +303,7 @@ EFFECTS: dict[str, Callable[[Tensor], Any]] = {
     "reads a value": lambda x: 2.0 if x.detach().sum().item() > 0 else None,
     "reads an array": lambda x: 2.0 if x.detach().numpy().sum() > 0 else None,
     "seeds": lambda x: torch.manual_seed(0) and None,
+    "asks the date": lambda x: float(datetime.now().year),
     "imports": lambda x: __import__("time").time() * 0 + 1,
 }
 
@@ -369,6 +372,77 @@ def test_an_error_in_a_replayed_step_is_told_as_ever() -> None:
         _step(array, loss_of, words, y)
         _step(other, loss_of, words, y)
         _same(array, other)
+
+
+class Listed(list):
+    """A list with an attribute."""
+
+    factor = 1.0
+
+
+def test_containers_of_a_class_of_their_own_are_watched(x: Tensor, y: Tensor) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.weights = nn.Linear(5, 3), Listed([1.0])
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x) * self.weights[0] * self.weights.factor
+
+    array, other = _pair(Scaled, x.device)
+    _warm(array, other, loss_of, x, y)
+    for name, value in (("item", 2.0), ("factor", 3.0)):
+        for a in (array, other):
+            weights = a._skeleton.weights
+            weights.__setitem__(0, value) if name == "item" else setattr(weights, name, value)
+        _warm(array, other, loss_of, x, y)
+        _same(array, other)
+
+
+def test_attention_without_dropout_draws_nothing(device: torch.device) -> None:
+    array, other = _pair(lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), device)
+    words = torch.randn(4, 3, 8, dtype=torch.float64, device=device)
+    _warm(array, other, loss_of, words, words + 1)
+    _same(array, other)
+
+
+def test_all_random_numbers_at_once(x: Tensor, y: Tensor) -> None:
+    modules = make(lambda: nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.3), nn.Linear(8, 3)), 3, x.dtype, x.device)
+    array, other = (hfta.fuse(modules, SEEDS, rng="fast") for _ in range(2))
+    other.capture = False
+    for _ in range(6):
+        assert torch.equal(_step(array, loss_of, x, y), _step(other, loss_of, x, y))
+    assert _notes(array) == REPLAYED
+
+
+def test_tuning_leaves_gradients_as_they_are(x: Tensor, y: Tensor) -> None:
+    array, other = _pair(_mlp, x.device)
+    _step(array, loss_of, x, y)
+    _step(other, loss_of, x, y)
+    array.tune(loss_of, x * 2, y, budget_s=0.01)
+    _same(array, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(2, 3, 8, 6), (2, 3, 7, 9), (3, 4, 5), (1, 1, 2, 2)], ids=str)
+def test_max_pooling_by_comparisons_is_torch_s(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = torch.randn(shape, dtype=dtype).relu()
+    special = torch.where(torch.rand(shape) < 0.2, float("inf"), torch.where(torch.rand(shape) < 0.2, -0.0, x))
+    lost = torch.where(torch.rand(shape) < 0.3, float("nan"), x)
+    for value in (x, special.to(dtype), lost.to(dtype)):
+        for settings in (
+            ([2, 2], [2, 2]),
+            ([2, 2], []),
+            ([3, 3], [2, 2], [1, 1]),
+            ([2, 2], [2, 2], [0, 0], [1, 1], True),
+        ):
+            if min(shape[-2:]) < 3 and settings[0] == [3, 3]:
+                continue
+            out, indices = torch.ops.aten.max_pool2d_with_indices(value, *settings)
+            rooms = torch.empty_like(out), torch.empty_like(indices)
+            max_pool2d(value, *settings, out=rooms[0], indices=rooms[1])
+            torch.testing.assert_close(rooms[0], out, atol=0, rtol=0, equal_nan=True)
+            assert torch.equal(rooms[1], indices)
 
 
 def test_on_or_off(x: Tensor, y: Tensor) -> None:

@@ -123,14 +123,23 @@ class Reads:
             self._classes.append((value, where))
         elif isinstance(value, Mapping):
             self._snapshot(value)
+            self._more(value)
             for key, inner in list(value.items()):
                 self._value(inner, f"{where}[{key!r}]")
         elif isinstance(value, list | tuple | set | frozenset):
-            self._lists.append((value, type(value)(value) if type(value) in (list, set) else value))
-            for inner in value:
+            kept = list(value) if isinstance(value, list) else set(value) if isinstance(value, set) else value
+            self._lists.append((value, kept))
+            self._more(value)
+            for inner in list(value):
                 self._value(inner, where)
         else:
             self._callable_or_object(value, where)
+
+    def _more(self, value: Any) -> None:
+        """What a container of a class of its own has beside its items."""
+        if type(value).__module__ not in ("builtins", "collections"):
+            self._classes.append((type(value), type(value).__name__))
+            self._snapshot(getattr(value, "__dict__", {}))
 
     def _callable_or_object(self, value: Any, where: str) -> None:
         if isinstance(value, types.FunctionType):
@@ -158,7 +167,8 @@ class Reads:
         self._lists.append((_Hooks(value), ()))
 
     def _native(self, value: Any, where: str) -> None:
-        module = getattr(value, "__module__", None) or type(getattr(value, "__self__", None)).__module__
+        owner = getattr(value, "__objclass__", None) or type(getattr(value, "__self__", None))
+        module = getattr(value, "__module__", None) or owner.__module__
         if str(module).partition(".")[0] not in _HARMLESS and not _of_torch(value):
             raise UnclearError(f"{where} calls {getattr(value, '__name__', value)}")
         if module == "builtins" and getattr(value, "__name__", "") in _BUILTINS_REFUSED:
@@ -204,8 +214,7 @@ class Reads:
                 self._code(code, function.__globals__, where)
         for value in (function.__defaults__, function.__kwdefaults__):
             self._value(value, where)
-        if vars(function):
-            self._value(vars(function), where)
+        self._value(vars(function), where)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
                 value = cell.cell_contents

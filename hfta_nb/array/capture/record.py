@@ -143,18 +143,26 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        draws = torch.Tag.nondeterministic_seeded in func.tags
-        if draws and not self._quiet and self._state is not None and not self._as_left():
-            self.recording.reason = "the model sets the state of the random generator"
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            out = func(*args, **kwargs)
+            self._seen(func, args, kwargs, out, False)
+            return out
+        before = current_state(self.device)
         out = func(*args, **kwargs)
-        if draws:
-            self._state = current_state(self.device)
+        after = current_state(self.device)
+        draws = not _equal(before, after)  # attention may, and without dropout doesn't
+        if draws and self._state is not None and not _equal(before, self._state):
+            self.recording.reason = self.recording.reason or "the model sets the state of the random generator"
+        self._state = after if draws else self._state
+        self._seen(func, args, kwargs, out, draws)
+        return out
+
+    def _seen(self, func: Any, args: Any, kwargs: Any, out: Any, draws: bool) -> None:
         if not self._quiet and not self.recording.reason:
             try:
-                self._note(func, args, kwargs, out)
+                self._note(func, args, kwargs, out, draws)
             except NotRecordableError as error:
                 self.recording.reason = str(error)
-        return out
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -169,10 +177,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """From now on random numbers are this member's."""
         self._member = index
         self._state = current_state(self.device)
-
-    def _as_left(self) -> bool:
-        now = current_state(self.device)
-        return self._state is not None and all(torch.equal(v, self._state[k]) for k, v in now.items())
 
     def place(self, tensor: Tensor) -> Place:
         """The place of a tensor; one of a storage never seen was there before.
@@ -195,7 +199,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.recording.held.append(tensor)  # alive, so that no other storage gets its address
         return number
 
-    def _note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    def _note(self, func: Any, args: Any, kwargs: Any, out: Any, draws: bool) -> None:
         name = func._schema.name
         if name in _VIEWS_AND_CHECKS or any(tag in func.tags for tag in _READS_VALUES):
             raise NotRecordableError(f"{name.removeprefix('aten::')} reads a value into Python")
@@ -214,7 +218,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if _address(tensor) not in self._numbers:
                 makes.append(self._number(tensor))
             results.append(self.place(tensor))
-        draws = torch.Tag.nondeterministic_seeded in func.tags
         if draws and self._member is None:
             raise NotRecordableError(f"{name.removeprefix('aten::')} draws random numbers that are no member's")
         if not makes and not writes and any(r is not None for r in results) and not draws:
@@ -255,6 +258,10 @@ def _bound(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[t
             yield argument, args[i]
         elif argument.name in kwargs:
             yield argument, kwargs[argument.name]
+
+
+def _equal(a: State, b: State) -> bool:
+    return all(torch.equal(v, b[k]) for k, v in a.items())
 
 
 def _flat(out: Any) -> list[Any]:
