@@ -2,7 +2,8 @@
 
 Each row is a sweep of a few members; the best member counts, by its validation score at its best epoch. Language models
 are held against a unigram: each token's share of the training text (one added to every count), on the same held-out
-text, in nats per token.
+text, in nats per token. A distance of generated images (less is better) stands beside those of training images and of
+noise.
 
     python benchmarks/accuracy.py [--only digits,gpt] [--threads 1]
 
@@ -29,6 +30,7 @@ import hfta_nb as hfta
 from benchmarks import common
 from hfta_nb.events import EpochDone
 from hfta_nb.losses import IGNORED
+from hfta_nb.metrics import frechet_distance
 
 NAME = "accuracy"
 
@@ -77,6 +79,11 @@ ROWS: dict[str, Row] = {
     "pointnet_seg": Row(
         *("pointnet_seg", "shape_parts", {"lr": [1e-3, 3e-3]}, {"epochs": 30, "batch_size": 16, "width": 16}),
         "val_mean_iou",
+    ),
+    "dcgan": Row(
+        *("dcgan", "digit_images", {"lr": [2e-4, 1e-3]}),
+        {"epochs": 40, "validate_every": 5, "generator_width": 16, "discriminator_width": 16, "latent": 32},
+        "val_distance",
     ),
 }
 
@@ -127,7 +134,16 @@ def measure(row: Row, device: str | None) -> dict[str, Any]:
     }
     if reference is not None:
         found |= {"unigram_nats": reference, "below_unigram_nats": reference - value}
+    if row.metric == "val_distance":
+        found |= distances(study.data)
     return found
+
+
+def distances(data: hfta.Data) -> dict[str, float]:
+    """What to hold a distance of generated images against: training images, and noise, from the held-out ones."""
+    noise = torch.rand(data.x_validation.shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    told = {"distance_of_training_images": data.x, "distance_of_noise": noise}
+    return {name: float(frechet_distance((images, data.x_validation), None)) for name, images in told.items()}
 
 
 def reached(row: Row, found: dict[str, Any]) -> bool:

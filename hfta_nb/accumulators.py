@@ -47,7 +47,8 @@ class OfObject:
         self.metric.reset()
 
     def update(self, prediction: Tensor, target: Any) -> None:
-        self.metric.update(prediction, target)
+        several = type(self.metric).__name__.startswith("Multiclass")
+        self.metric.update(prediction, _largest(target) if several else target)
 
     def compute(self) -> Any:
         return self.metric.compute()
@@ -72,7 +73,9 @@ class OfFunction:
         self.total, self.samples = torch.zeros((), dtype=torch.float64, device=device), 0
 
     def update(self, prediction: Tensor, target: Any) -> None:
-        self.total = self.total + self.function(prediction, target) * len(prediction)
+        several = _options(self.function).get("task") == "multiclass"
+        value = self.function(prediction, _largest(target) if several else target)
+        self.total = self.total + value * len(prediction)
         self.samples += len(prediction)
 
     def compute(self) -> Any:
@@ -83,6 +86,17 @@ class OfFunction:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.total, self.samples = state["total"].to(self.total.device), int(state["samples"])
+
+
+def _options(function: Any) -> dict[str, Any]:
+    """What a `functools.partial` gives by name."""
+    return dict(function.keywords) if isinstance(function, functools.partial) else {}
+
+
+def _largest(target: Any) -> Any:
+    """Of shares of classes ``[N, classes]``, as mixing images makes them, the class with the largest."""
+    shares = isinstance(target, Tensor) and target.is_floating_point() and target.ndim > 1
+    return target.argmax(1) if shares else target
 
 
 def of_torchmetrics(name: str, metric: Any) -> tuple[Factory, bool] | None:

@@ -157,7 +157,7 @@ class Family:
                 f"is for {' and '.join(self.tasks)}, and {data.name} is for {data.task}",
                 where=self.name,
                 accepted=", ".join(suited) if (suited := names_for(self.tasks)) else "own data of that task",
-                remedy="say another task where own data is made (task=...), or choose data that suits",
+                remedy=f"families for {data.task}: {', '.join(others)}" if (others := _for_task(data.task)) else "",
             )
         if not self.phases:
             self.loss_for(data)
@@ -424,6 +424,12 @@ def _lookup(name: str) -> Family:
             else "define it with @hfta_nb.family, or name a constructor, such as torchvision.models.resnet18",
         )
     return _registered[name]
+
+
+def _for_task(task: str) -> list[str]:
+    """The built-in families for a task."""
+    _load_built_in()
+    return [name for name, recipe in _registered.items() if task in recipe.tasks and "." not in name]
 
 
 def _load_built_in() -> None:

@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parent.parent
 
 CONDA_NAMES = {
+    "lmdb": "python-lmdb",
     "build": "python-build",
     "matplotlib": "matplotlib-base",
     "playwright": "playwright-python",

@@ -305,6 +305,7 @@ def test_a_busy_machine_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         (["--modes", "guess"], "guess: not one of serial"),
         (["--members", "0"], "a whole number from 1"),
         (["--device", "abacus"], "abacus is not here"),
+        (["--out", "no/such/folder.jsonl"], "no/such is not a folder"),
         (["plot", "nowhere.jsonl"], "nowhere.jsonl is not a file"),
     ],
 )

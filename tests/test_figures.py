@@ -91,6 +91,16 @@ def test_one_member_gone_off_leaves_the_others_legible() -> None:
     assert log_high > 100
 
 
+def test_curves_that_cross_are_seen_whole() -> None:
+    told = [[0.85, 1.14, 0.78, 1.51], [0.38, 0.32, 1.13, 0.78], [0.71, 0.94, 1.11, 0.69], [0.8, 0.26, 0.82, 0.7]]
+    done = [epoch_done(e, 4, lambda epoch, member: told[member][epoch - 1]) for e in range(1, 5)]
+    low, high = figures.curves(folded([run_started(FEW), *done]), train=False).axes[0].get_ylim()
+    assert low < 0.26
+    assert high > 1.51
+    far = epoch_done(5, 4, lambda epoch, member: 1e12 if member == 2 else 1.0)
+    assert figures.curves(folded([run_started(FEW), *done, far])).axes[0].get_ylim()[1] < 10
+
+
 def test_stopped_early_is_marked_and_simply_complete_is_not() -> None:
     history = folded(whole_run({"lr": [1.0, 2.0]}))
     history.add(ev.MemberChanged(T0, 0, ev.COMPLETE))

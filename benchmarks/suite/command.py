@@ -73,6 +73,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         parser.error(f"argument --device: {given.device} is not here; accepted: cpu, or cuda where torch sees a GPU")
     if given.threads > (os.cpu_count() or 1):
         parser.error(f"argument --threads: {given.threads} are more than the {os.cpu_count()} cores")
+    if given.out is not None and not given.out.parent.is_dir():
+        parser.error(f"argument --out: {given.out.parent} is not a folder")
     given.modes = given.modes or default(kind)
     given.rounds = given.rounds or (3 if given.quick else 15)
     given.lap = given.lap or (0.01 if given.quick else 0.25)
@@ -90,7 +92,8 @@ def records(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 job = Job(model, members, precision, given.device, given.lr == "own", given.quick)
                 rows = measure(job, given.modes, peaks, rounds=given.rounds, lap_s=given.lap)
                 yield from rows
-                rates.append(max((r.get("samples_per_s") or 0.0 for r in rows if r["mode"] == "ours"), default=0.0))
+                told = [r for r in rows if r["mode"] == "ours"] or rows
+                rates.append(max(r.get("samples_per_s") or 0.0 for r in told))
 
 
 def shown(record: dict[str, Any]) -> str:

@@ -122,7 +122,9 @@ def measure(
         warnings.filterwarnings("ignore", message="There is a performance drop")
         try:
             job.check()
-            work, fetch_s = Work.of(job), _fetch_s(job)
+            with entries[0].guarded():
+                work, fetch_s = Work.of(job), _fetch_s(job)
+            _needs(entries[0])
             for entry in entries:
                 with entry.guarded():
                     entry.build(job)
@@ -145,6 +147,7 @@ def measure(
         finally:
             for entry in entries:
                 entry.close()
+            torch.compiler.reset()  # here and nowhere else: it makes every compiled mode compile anew
     common = {"steps_per_lap": steps, "rounds": rounds, "load": load.summary()}
     if entries[0].why or work is None or rounded is None:
         return [_head(job, entry) | common for entry in entries]

@@ -140,7 +140,9 @@ def profiled(mode: Mode) -> Profile | None:
         lap = mode.lap(PROFILED_STEPS)
     events = list(seen.events() or [])
     if cuda:
-        kernels = [e for e in events if e.device_type == torch.autograd.DeviceType.CUDA]
+        device = torch.autograd.DeviceType.CUDA
+        # Annotations (of an optimizer's step, say) span the kernels within them.
+        kernels = [e for e in events if e.device_type == device and not getattr(e, "is_user_annotation", False)]
         return Profile(
             len(kernels) // PROFILED_STEPS, sum(e.time_range.elapsed_us() for e in kernels) / 1e6 / lap.wall_s
         )

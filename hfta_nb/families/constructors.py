@@ -359,8 +359,15 @@ def _package(name: str, path: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        what = f"{name} can't be imported ({type(error).__name__}: {error})"
-        raise FamilyError(what, where=path, remedy="see whether Python can import it") from error
+        raise _broken(name, path, error) from error
+
+
+def _broken(name: str, path: str, error: BaseException) -> FamilyError:
+    first = error
+    while first.__cause__ is not None:
+        first = first.__cause__
+    what = f"{name} can't be imported ({type(first).__name__}: {first})"
+    return FamilyError(what, where=path, remedy=f"see whether Python can import it: import {name.partition('.')[0]}")
 
 
 def _find(path: str) -> Any:
@@ -372,13 +379,21 @@ def _find(path: str) -> Any:
     for i, part in enumerate(parts[1:], 1):
         name = ".".join(parts[: i + 1])
         # An attribute goes first: many packages have a function of the same name as the module it is from.
-        inner = getattr(found, part, None)
+        inner = _attribute(found, part, name, path)
         if inner is None and isinstance(found, types.ModuleType) and _is_module(name):
             inner = _package(name, path)
         if inner is None:
             raise _unknown(path, f"{'.'.join(parts[:i])} has no {part}", _constructors(found, ".".join(parts[:i])))
         found = inner
     return found
+
+
+def _attribute(found: Any, part: str, name: str, path: str) -> Any:
+    """None where there is none. Some packages import what is asked of them only then."""
+    try:
+        return getattr(found, part, None)
+    except Exception as error:
+        raise _broken(name, path, error) from error
 
 
 def _is_module(name: str) -> bool:

@@ -195,7 +195,9 @@ def _extent(curves: Sequence[tuple[bool, list[float]]]) -> tuple[float, float]:
         quarter = (len(ends) - 1) // 4
         top = max([highs[quarter], *(e[0] for e in ends if e[2])])
         bottom = min([lows[quarter], *(e[1] for e in ends if e[2])])
-        reach = 4 * (abs(top - bottom) or abs(top) or 1.0)
+        # Curves that cross may have hardly anything in common: how far one of them goes counts.
+        ranges = sorted(e[1] - e[0] for e in ends)
+        reach = 4 * (max(abs(top - bottom), ranges[quarter]) or abs(top) or 1.0)
         inside = [v for _, values in curves for v in values if bottom - reach <= v <= top + reach]
         low, high = min(inside), max(inside)
     room = 0.05 * (high - low) or 0.1 * abs(high) or 0.5

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hfta_nb import data as datasets
-from hfta_nb.data import Data
+from hfta_nb.data import AnyData, Data
 from hfta_nb.errors import StoreError
 from hfta_nb.store import Store
 
@@ -32,12 +32,24 @@ def write(study: Study) -> None:
         study.store.write_tensors("data.safetensors", study.data.tensors())
 
 
-def read_data(store: Store, asked: Mapping[str, Any]) -> Data:
+def read_data(store: Store, asked: Mapping[str, Any], given: Any = None) -> AnyData:
     """The data of a study that was saved.
 
+    Args:
+        store: the study's.
+        asked: what study.json says of the data.
+        given: the data itself, where nothing of it is kept.
+
     Raises:
-        StoreError: it was read while the study ran, and so is not in the directory.
+        StoreError: it was read while the study ran, and so is not in the directory; or other data is given.
     """
+    if given is not None:
+        found = datasets.resolve(given)
+        kept = {"task": asked["task"], **asked["facts"]}
+        mine = {"task": found.task, **{k: v for k, v in found.facts.items() if k in kept}}
+        if kept != mine:
+            raise StoreError("not the data of this study", where=str(store.directory), got=mine, accepted=str(kept))
+        return found
     if asked.get("streamed"):
         raise StoreError(
             f"{asked['name']} was a stream, of which nothing is kept",

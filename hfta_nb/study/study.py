@@ -311,7 +311,7 @@ class Study:
         options = {"across": "never", **asked["options"]}
         if not torch.cuda.is_available() and str(options.get("device", "")).startswith("cuda"):
             options["device"] = "cpu"
-        found = saving.read_data(store, asked["data"]) if data is None else data
+        found = saving.read_data(store, asked["data"], data)
         study = cls(recipe, asked["grid"], found, directory=store.directory, **options)
         return study.reload()
 

@@ -517,9 +517,16 @@ function extent(series, log) {
   const sound = ends.filter((e) => e.sound);
   const top = Math.max(highs[quarter], ...sound.map((e) => e.low));
   const bottom = Math.min(lows[quarter], ...sound.map((e) => e.high));
-  const reach = 4 * (Math.abs(top - bottom) || Math.abs(top) || 1);
+  // Curves that cross (the losses of two networks) may have hardly anything in common: how far one of them goes counts.
+  const ranges = ends.map((e) => e.high - e.low).sort((a, b) => a - b);
+  const reach = 4 * (Math.max(Math.abs(top - bottom), ranges[quarter]) || Math.abs(top) || 1);
   if (all[0] >= bottom - reach && all[1] <= top + reach) return all;
   return insideExtent(series, [bottom - reach, top + reach]);
+}
+
+/** The mean distance between two points of a series; 0 where it has one. */
+function spacing({ xs, trace }) {
+  return trace.n > 1 ? (xs[trace.n - 1] - xs[0]) / (trace.n - 1) : 0;
 }
 
 function insideExtent(series, [least, greatest]) {
@@ -707,11 +714,12 @@ class CurvesPanel {
     c.globalAlpha = 1;
   }
 
-  /** The point of a series at x; null where it has none near (it ended before, say). */
-  indexAt({ xs, trace }, x) {
-    const i = nearest(xs, trace.n, x);
-    const gap = trace.n > 1 ? (xs[trace.n - 1] - xs[0]) / (trace.n - 1) : 0;
-    return Math.abs(xs[i] - x) <= Math.max(gap, Math.abs(x) * 1e-9) ? i : null;
+  /** The point of a series at x; null where it has none near (it ended before, or that epoch was not validated). */
+  indexAt(series, x) {
+    const i = nearest(series.xs, series.trace.n, x);
+    // The curve that is pointed at may have more points than this one, which then counts at its own alone.
+    const gap = Math.min(spacing(series), spacing(this.near?.series ?? series));
+    return Math.abs(series.xs[i] - x) <= Math.max(0.75 * gap, Math.abs(x) * 1e-9) ? i : null;
   }
 
   /** The series and point nearest to a place on the plot, by distance to the line in pixels. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,27 @@ def test_draws_do_not_depend_on_the_group() -> None:
     assert torch.allclose(xt[3], (xa - mean.view(-1, 1, 1)) / deviation.view(-1, 1, 1))
     other, _, _ = alone.training(x, y, False, 3, 6)
     assert not torch.equal(other, xa)
+
+
+def test_what_a_data_set_is_standardised_by_comes_after_augmentation_or_gives_way_to_normalize() -> None:
+    mean, deviation = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.6, 0.7])
+    data = dataclasses.replace(images(), standard=(mean, deviation)).to(CPU, DOUBLE)
+    x, y = data.x[:16], data.y[:16]
+    augmenting = Augmenting(data, CPU, DOUBLE)
+    plain, flipped, normal = {}, {"horizontal_flip": 1.0}, {"normalize": True}
+    prepared = augmenting.of([plain, flipped, normal], [0, 0, 0])
+    assert prepared is not None
+    found, _, _ = prepared.training(x, y, False, 0, 0)
+    scaled = x.double() / 255
+    by_set = (scaled - mean.double().view(-1, 1, 1)) / deviation.double().view(-1, 1, 1)
+    own_mean, own_deviation = (v.view(-1, 1, 1) for v in augmenting.statistics.moments)
+    assert torch.allclose(found[0], by_set)
+    assert torch.allclose(found[1], by_set.flip(3))
+    assert torch.allclose(found[2], (scaled - own_mean) / own_deviation)
+    held, _, own = prepared.validation(x, y)
+    assert own
+    assert torch.equal(held[0], held[1])
+    assert torch.equal(held[2], found[2])
 
 
 def test_members_of_other_orders_get_draws_of_their_own() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 import re
@@ -158,6 +159,29 @@ def test_hover_lists_the_value_of_every_member(opened: Open) -> None:
     front.page.mouse.move(2, 2)
     settle(front)
     assert front.page.locator(".hfta-tip").is_hidden()
+
+
+def test_epochs_without_validation_have_no_value_there(opened: Open) -> None:
+    def epoch(number: int) -> ev.EpochDone:
+        whole = epoch_done(number, 4, learning)
+        kept = {n: v for n, v in whole.metrics.items() if n.startswith("train") or number % 4 == 0}
+        return dataclasses.replace(whole, metrics=kept)
+
+    front = opened([run_started(FEW), *(epoch(e) for e in range(1, 21))])
+    assert count(front, colors.member(2).light) > 50
+    texts = [hover(front, x / 20, y) for x in range(6, 15) for y in (0.3, 0.6, 0.9, 0.97)]
+    lacking: dict[bool, set[bool]] = {True: set(), False: set()}
+    for text in filter(None, texts):
+        number = int(re.search(r"epoch (\d+) ", text)[1])  # type: ignore[index]
+        lacking[number % 4 == 0].add("–" in text)
+    assert lacking == {True: {False}, False: {True}}
+    front.page.locator("canvas[data-panel=curves]").focus()
+    seen = []
+    for _ in range(3):
+        front.page.keyboard.press("ArrowLeft")
+        settle(front)
+        seen.append(str(front.page.locator(".hfta-tip").inner_text()).split(" ")[1])
+    assert seen == ["20", "16", "12"]  # the keys go along validation
 
 
 def test_hover_among_many_lists_those_around_the_nearest(opened: Open) -> None:

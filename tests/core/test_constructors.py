@@ -187,6 +187,19 @@ def test_names_that_can_not_be(name: str, words: str, own: Path) -> None:
     assert name not in hfta.families()
 
 
+def test_a_package_that_imports_late_and_fails(own: Path) -> None:
+    code = """
+def __getattr__(name):
+    try:
+        raise OSError("no such library")
+    except OSError as error:
+        raise ModuleNotFoundError(name) from error
+"""
+    (own / "own_lazy.py").write_text(code, encoding="utf-8")
+    with pytest.raises(FamilyError, match=r"own_lazy\.Net can't be imported \(OSError: no such library\)"):
+        hfta.family("own_lazy.Net")
+
+
 def test_what_is_built_must_be_a_module(own: Path) -> None:
     with pytest.raises(FamilyError, match="did not return a module"):
         hfta.family("own_nets.odd").build()

@@ -192,6 +192,8 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(kind: str, tmp_path: Path) -> N
     assert multiprocessing.active_children() == []
     with pytest.raises(StoreError, match=r"was a stream.*Study.load\(path, data="):
         hfta.Study.load(tmp_path / "half")
+    with pytest.raises(StoreError, match=r"not the data of this study; got .*; accepted: .*'in_features': 6"):
+        hfta.Study.load(tmp_path / "half", data="wine")
     again = hfta.Study.load(tmp_path / "half", data=STREAMS[kind]())
     list(again.run(resume=True))
     for m, member in whole.history.members.items():

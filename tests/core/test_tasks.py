@@ -26,7 +26,11 @@ def build(width: int = 4) -> nn.Module:
             "gpt: is for language_model, and digits is for classification; accepted: english, english_words",
         ),
         ("cnn", "english", "cnn: is for classification, and english is for language_model; accepted: digits, "),
-        ("mlp", "clicks", "mlp: is for classification and regression, and clicks is for click"),
+        (
+            "mlp",
+            "clicks",
+            "mlp: is for classification and regression, and clicks is for click.*families for click: dlrm",
+        ),
         ("bert", "english", "bert: is for masked_language_model"),
         ("dcgan", "digits", "dcgan: is for generation, and digits is for classification; accepted: photograph_patches"),
         ("dlrm", "wine", "dlrm: is for click"),

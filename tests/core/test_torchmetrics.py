@@ -174,6 +174,25 @@ def test_metrics_that_can_not_be(tm: Any, tmp_path: Path) -> None:
         list(made.run())
 
 
+def test_shares_of_classes_count_as_the_largest(tm: Any, tmp_path: Path) -> None:
+    f1 = functools.partial(tm.functional.accuracy, task="multiclass", num_classes=3)
+    found = checked({"object": three(tm, "Accuracy", average="micro"), "function": f1})
+    logits = torch.eye(3)
+    shares = torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.8, 0.0], [0.4, 0.6, 0.0]])
+    for metric in found.values():
+        assert float(metric(logits, shares)) == pytest.approx(2 / 3)
+    x = torch.randn(32, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    pictures = hfta.data.from_tensors(x, torch.arange(32) % 3, name="pictures")
+
+    @hfta.family(data="digits", metrics={"accuracy": three(tm, "Accuracy")})
+    def flat(in_features: int = 64, num_classes: int = 3) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(in_features, num_classes))
+
+    made = hfta.Study("flat", {"mixup": [0.0, 0.4]}, pictures, epochs=1, device="cpu", directory=tmp_path / "run")
+    list(made.run())
+    assert made.history.state == ev.COMPLETE
+
+
 def test_what_is_not_of_torchmetrics_is_left_alone() -> None:
     assert of_torchmetrics("m", lambda out, y: out) is None
     assert of_torchmetrics("m", nn.MSELoss()) is None

@@ -87,7 +87,6 @@ class Compiled(Serial):
         if job.where.type == "cpu" and not any(map(shutil.which, ("g++", "clang++", "c++"))):
             raise UnavailableError("torch.compile needs a C++ compiler on a CPU, and there is none")
         super().__init__(job)
-        torch.compiler.reset()
         self.states = [_State(t) for t in self.trainers]
         self.trainer = self.trainers[0]
         self.trainer.losses = [torch.compile(loss_of, dynamic=False) for loss_of in self.trainer.losses]
@@ -99,9 +98,6 @@ class Compiled(Serial):
             kept.append(self.trainer.train(self.done, steps))
             state.take(self.trainer)
         return kept
-
-    def close(self) -> None:
-        torch.compiler.reset()
 
 
 class _State:

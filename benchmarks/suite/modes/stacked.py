@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 import warnings
@@ -33,7 +34,7 @@ class Stacked(Mode):
         if task.fallback is not None:
             self.note = "the recurrence is written out, as vmap can't run torch's kernel"
         modules = [task.plain_member(i).to(job.where) for i in range(job.members)]
-        parameters, buffers = stack_module_state(modules)  # type: ignore[arg-type]
+        parameters, buffers = stack_module_state(modules)
         kept = set(modules[0].state_dict())
         self.base, self.feed = modules[0], Feed(task, job.where)
         self.parameters = {k: v.detach() for k, v in parameters.items()}
@@ -71,7 +72,7 @@ class Stacked(Mode):
     def _choose_attention(self) -> None:
         """Where there is attention: torch's own choice of kernel, or the one of plain operations if that is faster.
 
-        `vmap` has no rule for the fused kernel on a CPU and calls it once per member.
+        `vmap` has no rule for the fused kernel on a CPU and calls it once per member, or can't run it at all.
         """
         if not any(isinstance(m, torch.nn.MultiheadAttention) for m in self.base.modules()):
             return
@@ -87,11 +88,12 @@ class Stacked(Mode):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="There is a performance drop")
             for name in [*candidates] * 3:
-                self.synchronise()
-                begin_s = time.perf_counter()
-                candidates[name](self.parameters, {}, buffers, x, y, None)
-                self.synchronise()
-                took[name] = min(took[name], time.perf_counter() - begin_s)
+                with contextlib.suppress(RuntimeError):  # the fused kernel under bf16, for one, can't be vmapped
+                    self.synchronise()
+                    begin_s = time.perf_counter()
+                    candidates[name](self.parameters, {}, buffers, x, y, None)
+                    self.synchronise()
+                    took[name] = min(took[name], time.perf_counter() - begin_s)
         best = min(took, key=lambda name: took[name])
         self.gradients, self.note = [candidates[best]], f"attention by {best}, the faster of two"
 
@@ -120,11 +122,7 @@ class StackedCompiled(Stacked):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        torch.compiler.reset()
         self.gradients = [torch.compile(one, dynamic=False) for one in self.gradients]
-
-    def close(self) -> None:
-        torch.compiler.reset()
 
 
 class StackedAdam(torch.optim.Optimizer):
