@@ -19,12 +19,15 @@ from hfta_nb.array.across.runtime import Across
 from hfta_nb.array.arena import Arena, arenas_of
 from hfta_nb.array.attempt import attempt, gradient_probe, result_probe
 from hfta_nb.array.blocks import Blocks
+from hfta_nb.array.capture.steps import Asked, CapturedSteps
 from hfta_nb.array.engine import Call, Engine, Inputs, concatenate
-from hfta_nb.array.fallback import Settings, attention_handlers, one_by_one, snapshot
+from hfta_nb.array.explaining import table
+from hfta_nb.array.fallback import Settings, attention_handlers, one_by_one
 from hfta_nb.array.generators import MemberGenerators
-from hfta_nb.array.gradients import Gradients, call_module, target_of, tune_block_size
+from hfta_nb.array.gradients import Gradients, call_module, target_of
 from hfta_nb.array.owners import Follower, own
 from hfta_nb.array.slots import Slots
+from hfta_nb.array.tuning import tune
 from hfta_nb.errors import FusionError
 
 if TYPE_CHECKING:
@@ -68,6 +71,7 @@ class FusedArray(nn.Module):
         self.settings = Settings(len(generators))
         self._proven: set[tuple[Any, ...]] = set()
         self._blocks = Blocks(self)
+        self._steps = CapturedSteps(self)
         object.__setattr__(self, "_pending", list(pending))
         self._take(skeleton, parameters, buffers, blueprint)
 
@@ -118,6 +122,17 @@ class FusedArray(nn.Module):
     @fast_rng.setter
     def fast_rng(self, on: bool) -> None:
         self.settings.fast_rng = self.engine.fast_rng = on
+
+    @property
+    def capture(self) -> bool:
+        """Whether `backward` may record a step and replay it, where that is sure to be the same; `explain` tells."""
+        return self._steps.on
+
+    @capture.setter
+    def capture(self, on: bool) -> None:
+        if not isinstance(on, bool):
+            raise FusionError("neither on nor off", where="capture", got=on, accepted="True or False")
+        self._steps.on = on
 
     @property
     def notes(self) -> list[str]:
@@ -197,14 +212,22 @@ class FusedArray(nn.Module):
             raise FusionError(
                 "not one factor per member", where="scale", got=list(scale.shape), accepted=f"[{len(self)}]"
             )
-        inputs = Inputs.of((x, target_of(loss_fn, y)), len(self))
+        given = x, target_of(loss_fn, y)
+        inputs = Inputs.of(given, len(self))
+        asked = Asked(loss_fn, given, has_aux, scale, only)
+        seen = self._steps.find(asked, inputs)
+        replayed = None if seen is None else self._steps.replay(seen, inputs, scale)
+        if replayed is not None:
+            return replayed if has_aux else replayed[0]
         call = self._loss_call(loss_fn, inputs, has_aux)
 
         def run(inputs: Inputs) -> Any:
             gradients = Gradients(self, inputs, scale=scale, only=only)
             return gradients, gradients.of(call, self._blocks.leaves())
 
-        gradients, (losses, aux) = attempt(self, "backward", inputs, run, gradient_probe(self, call, scale, only))
+        recorded = None if seen is None else self._steps.recorder(seen, asked, call)
+        probe = gradient_probe(self, call, scale, only)
+        gradients, (losses, aux) = attempt(self, "backward", inputs, recorded or run, probe)
         gradients.deliver()
         return (losses, aux) if has_aux else losses
 
@@ -250,20 +273,11 @@ class FusedArray(nn.Module):
             budget_s: about how long to take, in seconds.
 
         Returns:
-            Seconds of one `backward` per block size tried (the median); nothing where only one is possible.
+            Seconds of one `backward` per block size tried (the least); nothing where only one is possible.
         """
         inputs = Inputs.of((x, target_of(loss_fn, y)), len(self))
         call = self._loss_call(loss_fn, inputs, has_aux=False)
-
-        def run(inputs: Inputs) -> Any:
-            return Gradients(self, inputs, keep=False).of(call, self._blocks.leaves())
-
-        restore = snapshot(self)
-        try:
-            attempt(self, "backward", inputs, run, gradient_probe(self, call, None))
-            return {} if self.block_size == 1 else tune_block_size(self, lambda: run(inputs), budget_s)
-        finally:
-            restore()
+        return tune(self, inputs, call, lambda: self.backward(loss_fn, x, y), budget_s)
 
     def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """From a member's row of the array's `state_dict` to the `state_dict` of its plain module."""
@@ -290,19 +304,7 @@ class FusedArray(nn.Module):
             Columns ``function`` and ``how``: "vmap", or the rule that took over. A first row tells of the array as a
             whole where it does not run as one call.
         """
-        import pandas
-
-        rows = [("the whole array", note) for note in self.notes]
-        if self.engine.across is not None:
-            count = len(self.engine.across.blueprint.templates)
-            rows.append(("the whole array", f"{count} architectures, {self.waste():.0%} of the parameters are padding"))
-        if self.block_size < len(self):
-            rows.append(("the whole array", f"in blocks of {self.block_size} of {len(self)} members"))
-        how = "each architecture by itself" if self.settings.unlike else "one member at a time, as vmap can't run it"
-        for path, reason in self.settings.paths.items():
-            rows.append((f"submodule {path}", f"{how}: {reason}"))
-        rows += sorted(self.engine.used.items())
-        return pandas.DataFrame(rows, columns=["function", "how"])
+        return table(self)
 
     # Members.
 
@@ -382,6 +384,7 @@ class FusedArray(nn.Module):
         self._slots.replace({s.name: a.view(s.name).data for a in self.buffer_arenas for s in a.spans})
         self._slots.find()
         self._blocks.clear()
+        self._steps.clear()
         self.padding = Padding(self)
         self._install()
 

@@ -7,7 +7,7 @@ module would have given, whatever function draws.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -30,6 +30,7 @@ class MemberGenerators:
     def __init__(self, states: Sequence[State], device: torch.device) -> None:
         self.states = [dict(s) for s in states]
         self.device = device
+        self._listener: Callable[[int | None], None] | None = None
 
     @classmethod
     def seeded(cls, seeds: Sequence[int], device: torch.device) -> MemberGenerators:
@@ -61,10 +62,23 @@ class MemberGenerators:
     def enter(self, index: int) -> None:
         """Make the default generators those of a member. Only within `borrowed`."""
         set_state(self.states[index], self.device)
+        if self._listener is not None:
+            self._listener(index)
 
     def leave(self, index: int) -> None:
         """Keep where the member's streams have got to."""
         self.states[index] = current_state(self.device)
+        if self._listener is not None:
+            self._listener(None)
+
+    @contextmanager
+    def heard(self, listener: Callable[[int | None], None]) -> Iterator[None]:
+        """Within, the listener is told whose random numbers are drawn from now on; None: no member's."""
+        before, self._listener = self._listener, listener
+        try:
+            yield
+        finally:
+            self._listener = before
 
     def select(self, indices: Sequence[int]) -> MemberGenerators:
         return MemberGenerators([self.states[i] for i in indices], self.device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 
 from hfta_nb.array.across.tags import narrowed
 from hfta_nb.array.engine import Block, Call, Inputs, concatenate
-from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.tree import tensor_map
 from hfta_nb.errors import FusionError
 
@@ -167,40 +165,3 @@ class Gradients:
         pairs = [(x, g) for x, g in zip(self.inputs.grad_leaves(), self.upstream, strict=True) if g is not None]
         if pairs:
             torch.autograd.backward([x for x, _ in pairs], [g for _, g in pairs])
-
-
-def tune_block_size(array: FusedArray, run: Callable[[], Any], budget_s: float) -> dict[int, float]:
-    """Set the array's `block_size` to that with which `run` is fastest.
-
-    Args:
-        run: computes losses and gradients and keeps nothing.
-
-    Returns:
-        Seconds of one run by block size, the median of several.
-    """
-    members = len(array)
-    sizes = sorted({1, members, *(s for s in (4,) if s < members)}, reverse=True)
-    restore = snapshot(array)
-    laps: dict[int, list[float]] = {size: [] for size in sizes}
-    deadline = time.perf_counter() + budget_s
-    try:
-        for lap in range(12):
-            for size in sizes:
-                array.block_size = size
-                laps[size].append(_time(run, array.generators.device))
-            if time.perf_counter() > deadline and lap:
-                break
-    finally:
-        restore()
-    # The first lap warms up: caches, allocator, kernels chosen at first use.
-    medians = {size: sorted(times[1:])[(len(times) - 1) // 2] for size, times in laps.items()}
-    array.block_size = min(medians, key=lambda size: medians[size])
-    return medians
-
-
-def _time(run: Callable[[], Any], device: torch.device) -> float:
-    begin = time.perf_counter()
-    run()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - begin

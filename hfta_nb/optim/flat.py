@@ -81,6 +81,23 @@ class FlatOptimizer(ArrayOptimizer):
             c: the `numbers`, each one number, or ``[M, 1]`` where members differ.
         """
 
+    def room(self, like: Tensor) -> Tensor:
+        """Memory for a passing result, the same at every step: fresh memory costs as much as the arithmetic."""
+        key = like.shape, like.dtype, like.device
+        if key not in self._rooms:
+            self._rooms[key] = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+        return self._rooms[key]
+
+    def whole(self, p: Tensor, g: Tensor, state: dict[str, Tensor], values: Numbers, steps: HostColumn) -> bool:
+        """Update all members by a kernel of torch's own, instead of `apply`; False where there is none.
+
+        Args:
+            p, g, state: as for `apply`.
+            values: hyperparameters.
+            steps: which step this is, from 1.
+        """
+        return False
+
     def state_for(self, name: str, values: Mapping[str, Any]) -> bool:
         """Whether torch's optimizer of a member with these values keeps this state."""
         return True
@@ -99,6 +116,7 @@ class FlatOptimizer(ArrayOptimizer):
     def _lay_out(self, known: Mapping[str, Entry]) -> None:
         self._segments = laid_out(self.array, self._names, known, self.shaped)
         self._arenas = list(self.array.arenas)
+        self._rooms: dict[tuple[Any, ...], Tensor] = {}
         self._padding: dict[tuple[int, int, int], Tensor] = {}
 
     def _entries(self) -> dict[str, Entry]:
@@ -157,10 +175,10 @@ class FlatOptimizer(ArrayOptimizer):
             kept = p[left], {k: v[left] for k, v in state.items()}, segment.steps[left]
             kept_scalars = {k: v[left] for k, v in segment.scalars.items()}
         segment.steps = segment.steps + 1
-        numbers = self.numbers(values, segment.steps, segment.scalars)
-        views = {k: _real(v) for k, v in state.items()}
-        flat = _real(p)
-        self._apply_in_pieces(flat, _real(g), views, numbers, segment.columns)
+        if p.is_complex() or not self.whole(p, g, state, values, segment.steps):
+            numbers = self.numbers(values, segment.steps, segment.scalars)
+            views = {k: _real(v) for k, v in state.items()}
+            self._apply_in_pieces(_real(p), _real(g), views, numbers, segment.columns)
         self._clear_padding(segment, p)
         if kept is not None:
             p[left] = kept[0]
@@ -194,6 +212,8 @@ class FlatOptimizer(ArrayOptimizer):
 
     def _prepare(self, segment: Segment, p: Tensor, values: Numbers) -> None:
         """Make the state that is lacking, and that of members whose first step this is."""
+        if segment.state and segment.steps.min() > 0 and all(k in segment.state for k in self.states(values)):
+            return
         new = np.flatnonzero(segment.steps == 0)
         lacking = [k for k in self.states(values) if k not in segment.state]
         for name in lacking:

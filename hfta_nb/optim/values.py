@@ -127,6 +127,10 @@ def plain(value: Any) -> Any:
 _DTYPES: dict[Any, Any] = {float: np.float64, bool: np.bool_, int: np.int64}
 
 
+_QUICK = (bool, int, float, tuple)
+"""Types of values that are compared as they are."""
+
+
 class Reader:
     """Reads the live values of a group of parameters, and what has not changed since the last time only once."""
 
@@ -144,8 +148,11 @@ class Reader:
         for name, kind in self.kinds.items():
             if name not in group:
                 raise OptimError("no value for this hyperparameter", where=f"{self.where}, {name}")
-            value = plain(group[name])
-            seen = self._seen.get(name)
+            raw, seen = group[name], self._seen.get(name)
+            if seen is not None and type(raw) in _QUICK and type(raw) is type(seen[0]) and raw == seen[0]:
+                found[name] = seen[1]
+                continue
+            value = plain(raw)
             if seen is None or type(seen[0]) is not type(value) or seen[0] != value:
                 rows = kind.rows(f"{self.where}, {name}" if self.where else name, value, self.members)
                 dtype: Any = object if kind.words and not kind.size else _DTYPES.get(kind.convert, object)
@@ -157,15 +164,17 @@ class Reader:
 
 def power(base: HostColumn, exponent: HostColumn | float) -> HostColumn:
     """``base ** exponent`` as Python computes it: numpy's vectorised power may differ in the last bit."""
-    exponents = np.broadcast_to(exponent, base.shape)
-    if uniform(base) and uniform(exponents):
-        return np.full(len(base), float(base[0]) ** float(exponents[0]))
-    return np.array([b**e for b, e in zip(base.tolist(), exponents.tolist(), strict=True)])
+    bases = base.tolist()
+    exponents = exponent.tolist() if isinstance(exponent, np.ndarray) else [exponent] * len(bases)
+    return np.array([b**e for b, e in zip(bases, exponents, strict=True)])
 
 
 def uniform(values: HostColumn) -> bool:
     """Whether all members have the same."""
-    return bool((values == values[0]).all())
+    if values.ndim > 1:
+        return bool((values == values[0]).all())
+    listed: list[Any] = values.tolist()  # some numbers: faster than numpy's comparison
+    return listed.count(listed[0]) == len(listed)
 
 
 class Columns:

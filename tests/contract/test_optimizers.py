@@ -41,6 +41,59 @@ def test_twenty_steps(row: OptimizerRow, dtype: torch.dtype, tolerance: float | 
     _twenty_steps(row, dtype, tolerance or row.float32, device)
 
 
+FUSED = [
+    OptimizerRow("Adam", {"lr": [0.1, 0.01, 0.01], "weight_decay": 0.1, "maximize": [False, True, True]}),
+    OptimizerRow("Adam", {"lr": 0.01, "betas": [(0.9, 0.99), (0.8, 0.9), (0.8, 0.9)], "amsgrad": [True, False, True]}),
+    OptimizerRow("AdamW", {"lr": [0.1, 0.01, 1e-3], "eps": 1e-4}),
+]
+
+
+@pytest.mark.parametrize("row", FUSED, ids=str)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)], ids=str)
+def test_twenty_steps_by_torch_s_fused_kernel(
+    row: OptimizerRow, dtype: torch.dtype, tolerance: float, device: torch.device
+) -> None:
+    fused = OptimizerRow(row.name, {**row.settings, "fused": True})
+    _twenty_steps(fused, dtype, tolerance, device)
+
+
+def test_the_fused_kernel_gives_the_bits_of_torch_s_and_goes_on_after_surgery() -> None:
+    modules, x, y = _setup(torch.float32, torch.device("cpu"))
+    array = hfta.fuse([m.eval() for m in modules], SEEDS)
+    lrs = [1e-2, 3e-2, 1e-2]
+    optimizer = hfta.optim.Adam(array, lr=lrs, fused=True)
+    alone = [torch.optim.Adam(m.parameters(), lr=lr, fused=True) for m, lr in zip(modules, lrs, strict=True)]
+    indices = list(range(MEMBERS))
+    for step in range(12):
+        if step == 6:
+            indices = [2, 0]
+            array, before = array.select(indices), optimizer
+            optimizer = before.select(indices, array)
+            assert optimizer.fused
+            assert optimizer.state_of(0)["param_groups"][0]["fused"] is True
+        optimizer.zero_grad()
+        array.backward(loss_of, x, y)
+        for i, module in enumerate(modules):  # the same gradients: this is about the optimizer
+            for name, p in module.named_parameters():
+                row = indices.index(i) if i in indices else None
+                p.grad = None if row is None else array.get_parameter(name).grad[row].clone()
+            alone[i].step()
+        optimizer.step(skip=[0] if step == 3 else ())
+        if step == 3:
+            first = array.get_parameter("0.weight")[0]
+            assert not torch.equal(first, modules[0][0].weight)
+            array.load_member(0, modules[0].state_dict())
+            optimizer.load_state_of(0, alone[0].state_dict())
+    for row, i in enumerate(indices):
+        for name, p in modules[i].named_parameters():
+            assert torch.equal(array.get_parameter(name)[row], p)
+
+
+def test_fused_and_foreach_exclude_each_other() -> None:
+    with pytest.raises(OptimError, match="exclude each other"):
+        hfta.optim.Adam(hfta.fuse([nn.Linear(2, 1)]), fused=True, foreach=True)
+
+
 @pytest.mark.parametrize("row", optim_db_rows(), ids=str)
 def test_every_sample_that_torch_has(row: OptimizerRow) -> None:
     _twenty_steps(row, torch.float64, 1e-10, torch.device("cpu"))

@@ -1,0 +1,148 @@
+"""What replaying a recorded step brings: training steps, replayed and not, against members one after another.
+
+Float32 on one thread, Adam, by processor time in interleaved rounds, so that other processes do little harm.
+The serial side is torch's own loop with its fused Adam. "first steps" are those of a new array up to the first replay,
+tuning of the block size included, so that it can be told after how many steps recording has paid.
+
+    python benchmarks/capture.py [--members 1 2 8 32] [--rounds 40]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import hfta_nb as hfta
+from benchmarks.common import write
+
+
+class Recurrent(nn.Module):
+    """An LSTM whose last output is classified."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.last = nn.LSTM(32, 64, batch_first=True), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.lstm(x)[0][:, -1])  # type: ignore[no-any-return]
+
+
+def _mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+def _cnn() -> nn.Module:
+    def block(inner: int, outer: int) -> list[nn.Module]:
+        return [nn.Conv2d(inner, outer, 3, padding=1), nn.GroupNorm(4, outer), nn.ReLU(), nn.MaxPool2d(2)]
+
+    return nn.Sequential(*block(1, 16), *block(16, 32), nn.Flatten(), nn.Linear(32 * 49, 10))
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (_mlp, (64, 64)),
+    "cnn": (_cnn, (32, 1, 28, 28)),
+    "lstm": (Recurrent, (32, 20, 32)),
+}
+
+
+def serial(build: Callable[[], nn.Module], members: int, x: Tensor, y: Tensor) -> Callable[[], Any]:
+    """A step of every member, one after another."""
+    modules = [build() for _ in range(members)]
+    optimizers = [torch.optim.Adam(m.parameters(), lr=1e-3, fused=True) for m in modules]
+
+    def step() -> None:
+        for module, optimizer in zip(modules, optimizers, strict=True):
+            optimizer.zero_grad()
+            F.cross_entropy(module(x), y).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+    return step
+
+
+def fused(
+    build: Callable[[], nn.Module], members: int, x: Tensor, y: Tensor, capture: bool, fused_adam: bool
+) -> tuple[Callable[[], Any], float, int, str]:
+    """A step of an array, the seconds of its first steps, the block size chosen, and how it runs."""
+    array = hfta.fuse([build() for _ in range(members)])
+    optimizer = hfta.optim.Adam(array, lr=1e-3, fused=fused_adam)
+    array.capture = capture
+
+    def step() -> None:
+        optimizer.zero_grad()
+        array.backward(F.cross_entropy, x, y)
+        optimizer.step()
+
+    begin = time.process_time()
+    array.tune(F.cross_entropy, x, y, budget_s=0.3)
+    for _ in range(4):
+        step()
+    took = time.process_time() - begin
+    table = array.explain()
+    return step, took, array.block_size, "; ".join(table["how"][table["function"] == "backward"])
+
+
+def measure(name: str, members: int, rounds: int) -> dict[str, Any]:
+    """Processor time of one step, in milliseconds, of each way to make it."""
+    build, shape = MODELS[name]
+    torch.manual_seed(0)
+    x, y = torch.randn(shape), torch.randint(0, 10, shape[:1])
+    made = {
+        "not replayed": fused(build, members, x, y, False, False),
+        "replayed": fused(build, members, x, y, True, False),
+        "replayed, fused Adam": fused(build, members, x, y, True, True),
+    }
+    steps = {"serial": serial(build, members, x, y), **{k: v[0] for k, v in made.items()}}
+    laps: dict[str, list[float]] = {k: [] for k in steps}
+    for number in range(-3, rounds):
+        for key, step in list(steps.items())[:: 1 if number % 2 else -1]:
+            begin = time.process_time()
+            step()
+            if number >= 0:
+                laps[key].append(time.process_time() - begin)
+    median = {k: statistics.median(v) for k, v in laps.items()}
+    first, gain = made["replayed"][1], median["serial"] - median["replayed"]
+    return {
+        "step_ms_median": {k: round(v * 1e3, 4) for k, v in median.items()},
+        "step_ms_least": {k: round(min(v) * 1e3, 4) for k, v in laps.items()},
+        "ratio_to_serial": {k: round(median["serial"] / v, 3) for k, v in median.items()},
+        "first_steps_s": {k: round(v[1], 3) for k, v in made.items()},
+        "pays_after_steps": round((first - 4 * median["serial"]) / gain + 4) if gain > 0 else None,
+        "block_size": {k: v[2] for k, v in made.items()},
+        "how": {k: v[3] for k, v in made.items()},
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--members", type=int, nargs="+", default=[1, 2, 8, 32])
+    parser.add_argument("--rounds", type=int, default=40, help="how often each step is timed")
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for name in given.models:
+        for members in given.members:
+            row = {"model": name, "members": members, **measure(name, members, given.rounds)}
+            rows.append(row)
+            print(
+                f"{name:5} {members:3}  {row['step_ms_median']}  {row['ratio_to_serial']}  "
+                f"pays after {row['pays_after_steps']} steps"
+            )
+    print(write("capture_cpu", {"what": "training steps, processor time, one thread, float32", "rows": rows}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,345 @@
+"""A recorded step as a list of calls on memory that is laid out once.
+
+What the results don't need is left out; what depends on nothing is computed once; kernels that can write into memory
+given to them write into slots that are shared by what is not needed at the same time, gradients straight to where they
+belong. Views cost nothing, as they are made once. The remaining kernels allocate as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.array.capture.kernels import KERNELS, SHAPE_ONLY, Kernel, nothing
+from hfta_nb.array.capture.record import Call, Place, Recording, places
+from hfta_nb.array.generators import MemberGenerators
+
+_WRITES_UNSAID = ("batch_norm",)
+"""In the names of kernels that write to arguments without their schema saying so."""
+
+
+@dataclass(frozen=True)
+class _Fetch:
+    """A tensor that a call of this run has made, or a view of it."""
+
+    storage: int
+    view: Place | None
+
+    def get(self, made: list[Any]) -> Tensor:
+        base: Tensor = made[self.storage]
+        return base if self.view is None else base.as_strided(self.view.size, self.view.stride, self.view.offset)
+
+
+@dataclass
+class Program:
+    """Ready to run.
+
+    Attributes:
+        steps: called one after another.
+        results: tensors, or where to get them; in the order of `outputs`.
+        gradients: where each gradient is, and where it goes, of those that are not written there already.
+        made: by storage, what calls of the run have made.
+        generators: of the members; None where nothing is drawn.
+    """
+
+    steps: list[Callable[[], Any]]
+    results: list[Tensor | _Fetch]
+    gradients: list[tuple[Tensor, Tensor | _Fetch]]
+    made: list[Any]
+    generators: MemberGenerators | None
+    slots: list[Tensor]
+    left: list[int]
+
+    @torch.enable_grad()  # some kernels ask; the recorded ones ran below autograd, and so do these
+    def run(self) -> list[Tensor]:
+        """Compute; the results are copies, the gradients are where they go."""
+        made = self.made
+        with torch._C._AutoDispatchBelowAutograd():
+            with nullcontext() if self.generators is None else self.generators.borrowed():
+                for step in self.steps:
+                    step()
+            for room, found in self.gradients:
+                room.copy_(found.get(made) if isinstance(found, _Fetch) else found)
+            results = [(r.get(made) if isinstance(r, _Fetch) else r).clone() for r in self.results]
+        for storage in self.left:
+            made[storage] = None
+        return results
+
+
+def program(
+    recording: Recording,
+    outputs: Sequence[Place],
+    gradients: Sequence[tuple[Place, Tensor]],
+    generators: MemberGenerators,
+) -> Program:
+    """The program of a recorded step.
+
+    Args:
+        recording: of the step.
+        outputs: what it returns.
+        gradients: what goes where.
+        generators: of the members.
+    """
+    return _Builder(recording, outputs, gradients).build(generators)
+
+
+class _Builder:
+    def __init__(
+        self, recording: Recording, outputs: Sequence[Place], gradients: Sequence[tuple[Place, Tensor]]
+    ) -> None:
+        self.recording, self.outputs, self.gradients = recording, outputs, gradients
+        wanted = {p.storage for p in outputs} | {p.storage for p, _ in gradients}
+        calls = _needed(recording, wanted)
+        self.fixed = set(recording.outside) | _constant(calls)
+        self.calls = [c for c in calls if not c.makes or not set(c.makes) <= self.fixed]
+        self.last: dict[int, int] = dict.fromkeys(wanted, len(self.calls))
+        for i, call in enumerate(self.calls):
+            for storage in call.reads() | call.writes | set(call.makes):
+                self.last[storage] = max(self.last.get(storage, i), i)
+        self.bases = {r.storage: r for c in reversed(self.calls) for r in c.results if r and r.storage in c.makes}
+        self.tensors: dict[Place, Tensor] = {}
+        self.bound: dict[int, tuple[Tensor, Place]] = {}
+        self.slots: list[Tensor] = []
+        self.slot_of: dict[int, int] = {}
+        self.free: list[int] = []
+
+    def build(self, generators: MemberGenerators) -> Program:
+        made: list[Any] = [None] * len(self.recording.held)
+        written = self._destinations()
+        steps: list[Callable[[], Any]] = []
+        member: int | None = None
+        for i, call in enumerate(self.calls):
+            if call.member is not None and call.member != member:
+                steps += [] if member is None else [partial(generators.leave, member)]
+                steps.append(partial(generators.enter, call.member))
+                member = call.member
+            step = self._step(i, call, made)
+            steps += [] if step is None else [step]
+            self._release(i)
+        if member is not None:
+            steps.append(partial(generators.leave, member))
+        rest = [(room, self._tensor(p)) for p, room in self.gradients if p not in written]
+        results = [self._tensor(p) for p in self.outputs]
+        drawing = None if member is None else generators
+        left = [s for s, last in self.last.items() if last == len(self.calls)]
+        return Program(steps, results, rest, made, drawing, self.slots, left)
+
+    # Where things lie.
+
+    def _destinations(self) -> set[Place]:
+        """Bind what a kernel makes to where a gradient goes, where it fits; returns those gradients."""
+        makers = {s: c for c in self.calls for s in c.makes}
+        count: dict[int, int] = {}
+        for place, _ in self.gradients:
+            count[place.storage] = count.get(place.storage, 0) + 1
+        views: dict[int, set[Place]] = {}
+        for call in self.calls:
+            for place in places((call.args, call.kwargs)):
+                views.setdefault(place.storage, set()).add(place)
+        written = set()
+        for place, room in self.gradients:
+            maker = makers.get(place.storage)
+            kernel = None if maker is None else KERNELS.get(maker.function)
+            if maker is None or kernel is None or not kernel.anywhere or count[place.storage] > 1:
+                continue
+            out = maker.results[0]
+            order = None if out is None else _order(place, out)
+            if out is None or order is None or views.get(place.storage, set()) - {out, place}:
+                continue
+            self.bound[place.storage] = room.permute(order), out
+            self.tensors[out], self.tensors[place] = room.permute(order), room
+            written.add(place)
+        return written
+
+    def _tensor(self, place: Place) -> Tensor | _Fetch:
+        known = self.tensors.get(place)
+        if known is not None:
+            return known
+        if place.storage in self.fixed:
+            storage = self.recording.held[place.storage].untyped_storage()
+        elif place.storage in self.slot_of:
+            storage = self.slots[self.slot_of[place.storage]].untyped_storage()
+        else:
+            base = self.bases[place.storage]
+            return _Fetch(place.storage, None if base == place else place)
+        made = torch.empty(0, dtype=place.dtype, device=self.recording.held[place.storage].device)
+        tensor = made.set_(storage, place.offset, place.size, place.stride)
+        if place.storage in self.fixed:
+            self.tensors[place] = tensor
+        return tensor
+
+    def _room(self, i: int, call: Call, storage: int, pointwise: bool) -> None:
+        """Give a storage that the call makes a slot."""
+        need = self.recording.held[storage].untyped_storage().nbytes()
+        out = next(r for r in call.results if r is not None and r.storage == storage)
+        if pointwise:
+            for place in places(call.args):
+                dies = self.last[place.storage] == i and place.storage in self.slot_of
+                if dies and place[1:] == out[1:] and self._alone(call, place):
+                    self.slot_of[storage] = self.slot_of.pop(place.storage)
+                    return
+        fitting = [k for k in self.free if need <= self.slots[k].numel() <= max(4 * need, 4096)]
+        if fitting:
+            slot = min(fitting, key=lambda k: self.slots[k].numel())
+            self.free.remove(slot)
+        else:
+            slot = len(self.slots)
+            device = self.recording.held[storage].device
+            self.slots.append(torch.empty(max(need, 1), dtype=torch.uint8, device=device))
+        self.slot_of[storage] = slot
+
+    @staticmethod
+    def _alone(call: Call, place: Place) -> bool:
+        return all(p == place for p in places((call.args, call.kwargs)) if p.storage == place.storage)
+
+    def _release(self, i: int) -> None:
+        for storage, slot in list(self.slot_of.items()):
+            if self.last[storage] == i:
+                self.free.append(slot)
+                del self.slot_of[storage]
+
+    # What is called.
+
+    def _step(self, i: int, call: Call, made: list[Any]) -> Callable[[], Any] | None:
+        kernel = KERNELS.get(call.function)
+        args, kwargs = self._resolved(call.args), self._resolved(call.kwargs)
+        if kernel is None or set(call.makes) != {r.storage for r in call.results if r is not None} or not call.makes:
+            return self._open(i, call, args, kwargs, made)
+        return self._into(i, call, kernel, args, kwargs, made)
+
+    def _into(
+        self, i: int, call: Call, kernel: Kernel, args: Any, kwargs: Any, made: list[Any]
+    ) -> Callable[[], Any] | None:
+        for storage in call.makes:
+            if storage not in self.bound:
+                self._room(i, call, storage, kernel.pointwise)
+        rooms = {}
+        for name, place in zip(kernel.rooms, call.results, strict=True):
+            assert place is not None  # all are made
+            rooms[name] = self._tensor(place)
+        known = {a.name for a in getattr(kernel.function, "_schema", call.function._schema).arguments}
+        named = {k: v for k, v in kwargs.items() if k in known or not hasattr(kernel.function, "_schema")}
+        if _dynamic((args, kwargs)):
+            return _Late(kernel.function, args, {**named, **rooms}, made, (), self._gone(i, call))
+        return None if kernel.function is nothing else partial(_bare(kernel.function), *args, **named, **rooms)
+
+    def _open(self, i: int, call: Call, args: Any, kwargs: Any, made: list[Any]) -> Callable[[], Any]:
+        keep = tuple((k, r.storage) for k, r in enumerate(call.results) if r is not None and r.storage in call.makes)
+        gone = self._gone(i, call)
+        if not keep and not _dynamic((args, kwargs)):
+            return partial(_bare(call.function), *args, **kwargs)
+        return _Late(call.function, args, kwargs, made, keep, gone)
+
+    def _gone(self, i: int, call: Call) -> tuple[int, ...]:
+        return tuple(s for s in call.reads() | set(call.makes) if self.last[s] == i and s not in self.fixed)
+
+    def _resolved(self, tree: Any) -> Any:
+        if isinstance(tree, Place):
+            return self._tensor(tree)
+        if isinstance(tree, list | tuple):
+            return type(tree)(self._resolved(v) for v in tree)
+        if isinstance(tree, dict):
+            return {k: self._resolved(v) for k, v in tree.items()}
+        return tree
+
+
+class _Late:
+    """A call whose arguments or results are tensors made in the run."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        made: list[Any],
+        keep: Sequence[tuple[int, int]],
+        gone: Sequence[int] = (),
+    ) -> None:
+        self.function, self.args, self.kwargs, self.made, self.keep, self.gone = (
+            function,
+            args,
+            kwargs,
+            made,
+            keep,
+            gone,
+        )
+
+    def __call__(self) -> None:
+        made = self.made
+        args = [a if isinstance(a, Tensor) else _fetched(a, made) for a in self.args]
+        out = self.function(*args, **{k: _fetched(v, made) for k, v in self.kwargs.items()})
+        if self.keep:
+            parts = out if isinstance(out, tuple | list) else (out,)
+            for k, storage in self.keep:
+                made[storage] = parts[k]
+        for storage in self.gone:
+            made[storage] = None
+
+
+def _bare(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What an overload calls, without the call in between."""
+    return getattr(function, "_op", function)
+
+
+def _fetched(value: Any, made: list[Any]) -> Any:
+    if isinstance(value, _Fetch):
+        return value.get(made)
+    if isinstance(value, list | tuple):
+        return [_fetched(v, made) for v in value]
+    return value
+
+
+def _dynamic(tree: Any) -> bool:
+    if isinstance(tree, list | tuple):
+        return any(_dynamic(v) for v in tree)
+    if isinstance(tree, dict):
+        return any(_dynamic(v) for v in tree.values())
+    return isinstance(tree, _Fetch)
+
+
+def _needed(recording: Recording, wanted: set[int]) -> list[Call]:
+    """Calls on which the results depend, that change what was there before, draw, or have no result."""
+    needed = set(wanted)
+    kept = []
+    for call in reversed(recording.calls):
+        effects = call.draws or (not call.makes and not any(call.results))
+        changes = call.writes & (recording.outside | needed)
+        unsaid = any(word in call.function._schema.name for word in _WRITES_UNSAID)
+        if effects or changes or unsaid or needed & set(call.makes):
+            needed |= call.writes | (set() if call.function in SHAPE_ONLY else call.reads())
+            kept.append(call)
+    return kept[::-1]
+
+
+def _constant(calls: Sequence[Call]) -> set[int]:
+    """Storages made from nothing, or from such, and never written to."""
+    written = {s for c in calls for s in c.writes}
+    found: set[int] = set()
+    for call in calls:
+        # Empty memory is for writing into.
+        if call.makes and not call.draws and not call.writes and "empty" not in call.function._schema.name:
+            reads = set() if call.function in SHAPE_ONLY else call.reads()
+            if reads <= found and not set(call.makes) & written:
+                found |= set(call.makes)
+    return found
+
+
+def _order(place: Place, out: Place) -> list[int] | None:
+    """The axes of `place` in the order of `out`, if both are the whole of a storage in another order of axes."""
+    if place.dtype != out.dtype or place.offset != out.offset or len(place.size) != len(out.size):
+        return None
+    left = list(range(len(place.size)))
+    order = []
+    for size, stride in zip(out.size, out.stride, strict=True):
+        axis = next((a for a in left if place.size[a] == size and (place.stride[a] == stride or size == 1)), None)
+        if axis is None:
+            return None
+        order.append(axis)
+        left.remove(axis)
+    return order

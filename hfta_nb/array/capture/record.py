@@ -1,0 +1,278 @@
+"""Writing down which kernels a step calls, and on which memory.
+
+A `TorchDispatchMode` sees every kernel below autograd and `vmap`. What it notes names memory rather than tensors: a
+storage and the geometry of a view of it. Views are then no operations of their own, and what is written in place needs
+no care: a program that makes the same calls on the same memory in the same order computes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+from hfta_nb.array.generators import State, current_state
+
+
+class Place(NamedTuple):
+    """A strided view of a storage."""
+
+    storage: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+
+
+@dataclass
+class Call:
+    """One kernel.
+
+    Attributes:
+        function: the overload of an aten operator.
+        args, kwargs: with a `Place` for every tensor.
+        results: the places of the tensors returned; None for what is not a tensor.
+        makes: storages that did not exist before.
+        writes: storages written to that did.
+        member: whose random numbers it draws, if it draws any.
+    """
+
+    function: Any
+    args: Any
+    kwargs: Any
+    results: tuple[Place | None, ...]
+    makes: tuple[int, ...]
+    writes: frozenset[int]
+    member: int | None = None
+    draws: bool = False
+
+    def reads(self) -> set[int]:
+        """Storages among the arguments."""
+        return {p.storage for p in places((self.args, self.kwargs))}
+
+    def like(self, other: Call) -> bool:
+        """Whether both do the same to the same memory."""
+        return (
+            self.function is other.function
+            and self.results == other.results
+            and self.member == other.member
+            and _same((self.args, self.kwargs), (other.args, other.kwargs))
+        )
+
+
+def places(tree: Any) -> Iterator[Place]:
+    """All places in nested lists, tuples and dicts."""
+    if isinstance(tree, Place):
+        yield tree
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from places(value)
+    elif isinstance(tree, dict):
+        for value in tree.values():
+            yield from places(value)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
+    return bool(a == b) or a is b or (a != a and b != b)
+
+
+class NotRecordableError(Exception):
+    """Why a step can't be replayed."""
+
+
+_READS_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_VIEWS_AND_CHECKS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::item"}
+
+
+@dataclass
+class Recording:
+    """What was seen.
+
+    Attributes:
+        calls: in order.
+        held: a tensor of every storage that was there before, or that a call made, by number.
+        outside: storages that were there before.
+        reason: why this can't be replayed; empty where it can.
+    """
+
+    calls: list[Call] = field(default_factory=list)
+    held: list[Tensor] = field(default_factory=list)
+    outside: set[int] = field(default_factory=set)
+    reason: str = ""
+
+    def like(self, other: Recording) -> bool:
+        """Whether two steps were the same."""
+        same_outside = self.outside == other.outside and all(
+            _address(self.held[i]) == _address(other.held[i]) for i in self.outside
+        )
+        return same_outside and len(self.calls) == len(other.calls) and all(
+            a.like(b) for a, b in zip(self.calls, other.calls, strict=True)
+        )  # fmt: skip
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within, every kernel is noted in `recording`.
+
+    Args:
+        device: all tensors must lie there.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device = device
+        self.recording = Recording()
+        self._numbers: dict[int, int] = {}
+        self._quiet = 0
+        self._member: int | None = None
+        self._state: State | None = None
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports its compiler here, which takes a second
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            out = func(*args, **kwargs)
+            self._seen(func, args, kwargs, out, False)
+            return out
+        before = current_state(self.device)
+        out = func(*args, **kwargs)
+        after = current_state(self.device)
+        draws = not _equal(before, after)  # attention may, and without dropout doesn't
+        if draws and self._state is not None and not _equal(before, self._state):
+            self.recording.reason = self.recording.reason or "the model sets the state of the random generator"
+        self._state = after if draws else self._state
+        self._seen(func, args, kwargs, out, draws)
+        return out
+
+    def _seen(self, func: Any, args: Any, kwargs: Any, out: Any, draws: bool) -> None:
+        if not self._quiet and not self.recording.reason:
+            try:
+                self._note(func, args, kwargs, out, draws)
+            except NotRecordableError as error:
+                self.recording.reason = str(error)
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Within, nothing is noted."""
+        self._quiet += 1
+        try:
+            yield
+        finally:
+            self._quiet -= 1
+
+    def member(self, index: int | None) -> None:
+        """From now on random numbers are this member's."""
+        self._member = index
+        self._state = current_state(self.device)
+
+    def place(self, tensor: Tensor) -> Place:
+        """The place of a tensor; one of a storage never seen was there before.
+
+        Raises:
+            NotRecordableError: it is not a plain tensor on the device.
+        """
+        number = self._numbers.get(_address(tensor))
+        if number is None:
+            number = self._number(tensor)
+            self.recording.outside.add(number)
+        return _place(tensor, number)
+
+    def _number(self, tensor: Tensor) -> int:
+        if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+            raise NotRecordableError(f"a tensor of type {type(tensor).__name__}, {tensor.layout}")
+        if tensor.device.type != self.device.type and tensor.numel() > 1:
+            raise NotRecordableError(f"tensors on {tensor.device} and {self.device}")
+        number = self._numbers[_address(tensor)] = len(self.recording.held)
+        self.recording.held.append(tensor)  # alive, so that no other storage gets its address
+        return number
+
+    def _note(self, func: Any, args: Any, kwargs: Any, out: Any, draws: bool) -> None:
+        name = func._schema.name
+        if name in _VIEWS_AND_CHECKS or any(tag in func.tags for tag in _READS_VALUES):
+            raise NotRecordableError(f"{name.removeprefix('aten::')} reads a value into Python")
+        given, named = self._placed(args), self._placed(kwargs)
+        writes = set()
+        for argument, value in _bound(func, args, kwargs):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                writes |= {p.storage for p in places(self._placed(value))}
+        results: list[Place | None] = []
+        makes: list[int] = []
+        flat = _flat(out)
+        for tensor in flat:
+            if not isinstance(tensor, Tensor):
+                results.append(None)
+                continue
+            if _address(tensor) not in self._numbers:
+                makes.append(self._number(tensor))
+            results.append(self.place(tensor))
+        if draws and self._member is None:
+            raise NotRecordableError(f"{name.removeprefix('aten::')} draws random numbers that are no member's")
+        if not makes and not writes and any(r is not None for r in results) and not draws:
+            return  # a view
+        member = self._member if draws else None
+        self.recording.calls.append(
+            Call(func, given, named, tuple(results), tuple(makes), frozenset(writes), member, draws)
+        )
+
+    def _placed(self, tree: Any) -> Any:
+        if isinstance(tree, Tensor):
+            if tree.is_conj() or tree.is_neg():
+                raise NotRecordableError("a lazily conjugated tensor")
+            return self.place(tree)
+        if isinstance(tree, list | tuple):
+            made = [self._placed(v) for v in tree]
+            return made if isinstance(tree, list) or type(tree) is not tuple else tuple(made)
+        if isinstance(tree, dict):
+            return {k: self._placed(v) for k, v in tree.items()}
+        if isinstance(tree, torch.Generator):
+            raise NotRecordableError("a generator of the model's own")
+        return tree
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Within, a recorder at work notes nothing: for checks that a recorded step makes in another way."""
+    recorders = [m for m in _get_current_dispatch_mode_stack() if isinstance(m, Recorder)]
+    with ExitStack() as stack:
+        for recorder in recorders:
+            stack.enter_context(recorder.quiet())
+        yield
+
+
+def _bound(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+    for i, argument in enumerate(func._schema.arguments):
+        if i < len(args):
+            yield argument, args[i]
+        elif argument.name in kwargs:
+            yield argument, kwargs[argument.name]
+
+
+def _equal(a: State, b: State) -> bool:
+    return all(torch.equal(v, b[k]) for k, v in a.items())
+
+
+def _flat(out: Any) -> list[Any]:
+    if isinstance(out, list | tuple):
+        return [v for part in out for v in _flat(part)]
+    return [out]
+
+
+def _address(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _place(tensor: Tensor, number: int) -> Place:
+    return Place(number, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)

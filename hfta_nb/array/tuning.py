@@ -1,0 +1,117 @@
+"""Finding out how many members at once are fastest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hfta_nb.array.attempt import attempt, gradient_probe
+from hfta_nb.array.engine import Call, Inputs
+from hfta_nb.array.fallback import snapshot
+from hfta_nb.array.gradients import Gradients
+
+if TYPE_CHECKING:
+    from hfta_nb.array.fused import FusedArray
+
+_HOPELESS = 1.6
+"""Times the fastest: slower than this without replaying, a block size is not looked at with it."""
+_RECORDING = 4
+"""Calls until a step is replayed, and the first replay."""
+_MOST = 12
+
+
+def tune(array: FusedArray, inputs: Inputs, call: Call, step: Callable[[], Any], budget_s: float) -> dict[int, float]:
+    """Set the array's `block_size` to that with which a step is fastest; nothing else changes.
+
+    Args:
+        inputs, call: what a step computes.
+        step: does it.
+        budget_s: about how long to take.
+
+    Returns:
+        Seconds of one step by block size, the least of several; nothing where only one is possible.
+    """
+
+    def run(inputs: Inputs) -> Any:
+        return Gradients(array, inputs, keep=False).of(call, array._blocks.leaves())
+
+    restore = snapshot(array)
+    try:
+        attempt(array, "backward", inputs, run, gradient_probe(array, call, None))
+        members = len(array)
+        if array.block_size == 1:
+            return {}
+        deadline = time.perf_counter() + budget_s
+        sizes = sorted({1, members, *(s for s in (4,) if s < members)}, reverse=True)
+        found = _least(array, lambda: run(inputs), sizes, 1, deadline)
+        if array.capture and not inputs.grad_leaves():
+            hopeful = [size for size in sizes if found[size] <= _HOPELESS * min(found.values())]
+            with _gradients_kept(array) as forget:
+
+                def whole() -> None:
+                    forget()
+                    step()
+
+                if len(hopeful) > 1:
+                    found.update(_least(array, whole, hopeful, _RECORDING, deadline))
+        array.block_size = min(found, key=lambda size: found[size])
+        return found
+    finally:
+        restore()
+        array._steps.clear()  # what was recorded for sizes that lost takes room
+
+
+def _least(
+    array: FusedArray, run: Callable[[], Any], sizes: Sequence[int], unused: int, deadline: float
+) -> dict[int, float]:
+    """Seconds of `run` by block size; the first `unused` laps warm up: caches, kernels chosen at first use."""
+    clock = _clock(array.generators.device)
+    laps: dict[int, list[float]] = {size: [] for size in sizes}
+    for lap in range(unused + _MOST):
+        if lap > unused and time.perf_counter() > deadline:
+            break
+        for size in sizes:
+            array.block_size = size
+            begin = clock()
+            run()
+            laps[size].append(clock() - begin)
+    return {size: min(times[unused:]) for size, times in laps.items()}
+
+
+def _clock(device: torch.device) -> Callable[[], float]:
+    """On one thread the processor's time, which other processes leave alone."""
+    if device.type == "cpu":
+        return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+
+    def synchronised() -> float:
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return synchronised
+
+
+@contextmanager
+def _gradients_kept(array: FusedArray) -> Iterator[Callable[[], None]]:
+    """Gives what forgets all gradients; afterwards they are as before."""
+    parameters = list(array.parameters())
+    before = [p.grad for p in parameters]
+    values = [a.grad.clone() for a in array.arenas] if any(g is not None for g in before) else None
+    missing = dict(array.missing_grads)
+
+    def forget() -> None:
+        for p in parameters:
+            p.grad = None
+
+    try:
+        yield forget
+    finally:
+        for p, grad in zip(parameters, before, strict=True):
+            p.grad = grad
+        for arena, value in zip(array.arenas, values or (), strict=False):
+            arena.grad.copy_(value)
+        array.missing_grads.clear()
+        array.missing_grads.update(missing)
