@@ -21,7 +21,8 @@ _HOPELESS = 1.6
 """Times the fastest: slower than this without replaying, a block size is not looked at with it."""
 _RECORDING = 4
 """Calls until a step is replayed, and the first replay."""
-_MOST = 12
+_LAPS = 3
+"""Laps that count, of each block size and way to run."""
 
 
 def tune(array: FusedArray, inputs: Inputs, call: Call, step: Callable[[], Any], budget_s: float) -> dict[int, float]:
@@ -71,7 +72,7 @@ def _least(
     """Seconds of `run` by block size; the first `unused` laps warm up: caches, kernels chosen at first use."""
     clock = _clock(array.generators.device)
     laps: dict[int, list[float]] = {size: [] for size in sizes}
-    for lap in range(unused + _MOST):
+    for lap in range(unused + _LAPS):
         if lap > unused and time.perf_counter() > deadline:
             break
         for size in sizes:
