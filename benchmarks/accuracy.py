@@ -69,7 +69,7 @@ ROWS: dict[str, Row] = {
     "gpt": _language("gpt", [1e-3, 3e-3], 5),
     "transformer_lm": _language("transformer_lm", [1e-3, 3e-3], 5),
     "bert": Row(
-        *("bert", "english_masked", {"lr": [1e-3, 3e-3]}, {"epochs": 4, "steps_per_epoch": 150}, "val_loss"),
+        *("bert", "english_masked", {"lr": [1e-3, 2e-3]}, {"epochs": 10, "steps_per_epoch": 150}, "val_loss", 1.0),
         unigram=True,
     ),
     "pointnet_cls": Row(
