@@ -22,6 +22,8 @@ from hfta_nb.array.engine import Block, Call, Inputs
 from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.gradients import Gradients
 from hfta_nb.array.per_member import PerMember
+from hfta_nb.array.strategy import precision
+from hfta_nb.array.strategy.measuring import Choice
 from hfta_nb.array.tree import Rebuild, flatten, unflatten
 
 if TYPE_CHECKING:
@@ -148,6 +150,11 @@ class CapturedSteps:
             seen = self._seen[key] = Seen((asked.loss_fn,))
         return None if seen.reason else seen
 
+    def choices(self) -> list[Choice]:
+        """Of kernels that can be computed in several ways, in what is replayed; each once."""
+        programs = [s.program for s in self._seen.values() if s.program is not None]
+        return list({c.what: c for p in programs for c in p.choices}.values())
+
     # Replaying.
 
     def replay(self, seen: Seen, inputs: Inputs, scale: Tensor | None) -> tuple[Any, Any] | None:
@@ -268,7 +275,7 @@ class CapturedSteps:
             self._refuse(seen, "two steps are not alike")
             return
         seen.first = None
-        made = program(recording, outputs, gradients.places, self.array.generators)
+        made = program(recording, outputs, gradients.places, self.array.generators, self.array.strategy == "measured")
         seen.rebuild, seen.leaves = rebuild, told
         named = dict(self.array.named_parameters())
         names = list(gradients.received)
@@ -392,5 +399,6 @@ def _settings() -> tuple[Any, ...]:
         and tuple((torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in ("cpu", "cuda")),
         torch.are_deterministic_algorithms_enabled(),
         torch.backends.mkldnn.enabled,
+        precision.get(),
         torch.backends.cudnn.enabled,
     )
