@@ -127,9 +127,10 @@ class _Builder:
         self.free: list[int] = []
 
     def build(self, generators: MemberGenerators) -> Program:
-        self.chooser = Chooser(self.measured, generators.device)
+        written = {s for c in self.calls for s in c.writes}
+        self.chooser = Chooser(self.measured, generators.device, self.fixed - written)
         made: list[Any] = [None] * len(self.recording.held)
-        written = self._destinations()
+        bound = self._destinations()
         steps: list[Callable[[], Any]] = []
         member: int | None = None
         for i, call in enumerate(self.calls):
@@ -139,11 +140,11 @@ class _Builder:
                 member = call.member
             step = self._step(i, call, made)
             if step is not None:
-                steps += [*self.chooser.switches(), step]
+                steps += [*self.chooser.steps_before(), step]
             self._release(i)
         if member is not None:
             steps.append(partial(generators.leave, member))
-        rest = [(room, self._tensor(p)) for p, room in self.gradients if p not in written]
+        rest = [(room, self._tensor(p)) for p, room in self.gradients if p not in bound]
         results = [self._tensor(p) for p in self.outputs]
         drawing = None if member is None else generators
         left = [s for s, last in self.last.items() if last == len(self.calls)]
@@ -247,13 +248,13 @@ class _Builder:
         named = {k: v for k, v in kwargs.items() if k in known or not hasattr(kernel.function, "_schema")}
         if kernel.function is nothing:
             return None
-        function = self.chooser.best(call, _bare(kernel.function), {**named, **rooms})
+        function, args = self.chooser.best(call, _bare(kernel.function), args, {**named, **rooms})
         if _dynamic((args, kwargs)):
             return _Late(function, args, {**named, **rooms}, made, (), self._gone(i, call))
         return partial(function, *args, **named, **rooms)
 
     def _open(self, i: int, call: Call, args: Any, kwargs: Any, made: list[Any]) -> Callable[[], Any]:
-        function = self.chooser.best(call, _bare(call.function), kwargs)
+        function, args = self.chooser.best(call, _bare(call.function), args, kwargs)
         keep = tuple((k, r.storage) for k, r in enumerate(call.results) if r is not None and r.storage in call.makes)
         gone = self._gone(i, call)
         if not keep and not _dynamic((args, kwargs)):

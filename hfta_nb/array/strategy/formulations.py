@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hfta_nb.array.strategy import precision
-from hfta_nb.array.strategy.products import Copied, InTurn
+from hfta_nb.array.strategy.products import Added, InTurn
 from hfta_nb.array.strategy.softmax import LogSoftmaxBackward, SoftmaxBackward, Turned
 
 _aten = torch.ops.aten
@@ -47,11 +47,13 @@ class Formulation:
         make: from the function to what is called in its place, with the same arguments; one for each place of use, as
             it may keep memory of its own.
         setting: of oneDNN's products while it runs (`precision`); None for as it is.
+        copies: its last two tensors are copied before, to where they lie without gaps.
     """
 
     name: str
     make: Callable[[Callable[..., Any]], Callable[..., Any]]
     setting: str | None = None
+    copies: bool = False
 
 
 def same(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,12 +69,18 @@ def _in_turn(one: Callable[..., Any], batched: Callable[..., Any]) -> Callable[.
     return InTurn(one)
 
 
+def _added(batched: Callable[..., Any]) -> Callable[..., Any]:
+    return Added(_aten.bmm.out._op)
+
+
 _BATCHED = {
     _aten.bmm.default: _aten.mm.out._op,
     _aten.baddbmm.default: _aten.addmm.out._op,
 }
 _ONEDNN = Formulation("oneDNN", same, precision.ONEDNN)
-_COPIED = Formulation("oneDNN, copied", Copied, precision.ONEDNN)
+_COPIED = Formulation("oneDNN, copied", same, precision.ONEDNN, copies=True)
+_BIAS_AFTER = Formulation("oneDNN, bias after", _added, precision.ONEDNN)
+_COPIED_BIAS_AFTER = Formulation("oneDNN, copied, bias after", _added, precision.ONEDNN, copies=True)
 _IN_TURN = {
     batched: Formulation("oneDNN, in turn", partial(_in_turn, one), precision.ONEDNN)
     for batched, one in _BATCHED.items()
@@ -103,10 +111,13 @@ def formulations(function: Any, args: Sequence[Any], device: torch.device) -> li
 
 
 def _products(function: Any, args: Sequence[Any]) -> list[Formulation]:
-    if function not in _BATCHED or len(args) != len(function._schema.arguments) - 2 * (function is _ADDS):
-        return [_ONEDNN]  # with factors before the sum, too
-    lies_well = all(_gapless(a) for a in args[-2:])
-    return [_ONEDNN, *([] if lies_well else [_COPIED]), _IN_TURN[function]]
+    if function not in _BATCHED or len(args) != (3 if function is _ADDS else 2):
+        return [_ONEDNN]  # a factor before a summand is among the arguments
+    gapless = all(_gapless(a) for a in args[-2:])
+    found = [_ONEDNN, _IN_TURN[function]] if gapless else [_ONEDNN, _COPIED, _IN_TURN[function]]
+    if function is _ADDS:
+        found.append(_BIAS_AFTER if gapless else _COPIED_BIAS_AFTER)
+    return found
 
 
 _ADDS = _aten.baddbmm.default

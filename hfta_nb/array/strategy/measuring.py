@@ -15,6 +15,7 @@ from torch import Tensor
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.formulations import PLAIN, Formulation, Operand, formulations, same
 from hfta_nb.array.strategy.kept import Times, kept
+from hfta_nb.array.strategy.products import Copied
 
 STRATEGIES = ("measured", "fixed")
 """How kernels may be chosen."""
@@ -86,6 +87,12 @@ def choose(
     return Choice(_label(function, args), ways[best], times)
 
 
+def made(way: Formulation, called: Callable[..., Any]) -> Callable[..., Any]:
+    """What computes in this way."""
+    function = way.make(called)
+    return Copied(function) if way.copies else function
+
+
 def write(device: torch.device) -> None:
     """Keep what was measured."""
     kept(device).write()
@@ -130,7 +137,7 @@ def _measured(
     before = precision.get()
     runs = {}
     for name, way in ways.items():
-        runs[name] = _Run(way, way.make(called), given, named, before)
+        runs[name] = _Run(way, made(way, called), given, named, before)
     with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
         times: Times = dict(_timed(runs, device))
         while (best := min(ways, key=lambda n: _cost(n, times))) != PLAIN:

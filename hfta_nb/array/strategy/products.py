@@ -40,6 +40,21 @@ class Copied:
                 self._passed[i] = room.transpose(1, 2) if turned else room
 
 
+class Added:
+    """A batched product to which the bias is added afterwards, rather than before.
+
+    Args:
+        function: the product with `out`.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, bias: Tensor, x: Tensor, weight: Tensor, *, out: Tensor) -> None:
+        self.function(x, weight, out=out)
+        out.add_(bias)
+
+
 class InTurn:
     """A batched product as one product per member.
 
