@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array.capture.choosing import Chooser
-from hfta_nb.array.capture.kernels import KERNELS, SHAPE_ONLY, Kernel, nothing
+from hfta_nb.array.capture.kernels import KERNELS, SHAPE_ONLY, Kernel, bare, nothing
 from hfta_nb.array.capture.record import Call, Place, Recording, places
 from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.strategy import precision
@@ -248,13 +248,13 @@ class _Builder:
         named = {k: v for k, v in kwargs.items() if k in known or not hasattr(kernel.function, "_schema")}
         if kernel.function is nothing:
             return None
-        function, args = self.chooser.best(call, _bare(kernel.function), args, {**named, **rooms})
+        function, args = self.chooser.best(call, bare(kernel.function), args, {**named, **rooms})
         if _dynamic((args, kwargs)):
             return _Late(function, args, {**named, **rooms}, made, (), self._gone(i, call))
         return partial(function, *args, **named, **rooms)
 
     def _open(self, i: int, call: Call, args: Any, kwargs: Any, made: list[Any]) -> Callable[[], Any]:
-        function, args = self.chooser.best(call, _bare(call.function), args, kwargs)
+        function, args = self.chooser.best(call, bare(call.function), args, kwargs)
         keep = tuple((k, r.storage) for k, r in enumerate(call.results) if r is not None and r.storage in call.makes)
         gone = self._gone(i, call)
         if not keep and not _dynamic((args, kwargs)):
@@ -305,11 +305,6 @@ class _Late:
                 made[storage] = parts[k]
         for storage in self.gone:
             made[storage] = None
-
-
-def _bare(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What an overload calls, without the call in between."""
-    return getattr(function, "_op", function)
 
 
 def _fetched(value: Any, made: list[Any]) -> Any:

@@ -18,16 +18,16 @@ class Turned:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self._rooms: tuple[Tensor, Tensor] | None = None
+        self._given: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, x: Tensor, dim: int, half_to_float: bool, *, out: Tensor) -> None:
-        rows = x.view(-1, x.shape[-1]).t()
-        if self._rooms is None:
-            self._rooms = rows.new_empty(rows.shape), rows.new_empty(rows.shape)
-        before, after = self._rooms
-        before.copy_(rows)
-        self.function(before, 0, half_to_float, out=after)
-        out.view(-1, x.shape[-1]).t().copy_(after)
+        if self._given is None or self._given[0] is not x or self._given[1] is not out:
+            self._given = x, out
+            self._from, self._to = (t.view(-1, t.shape[-1]).t() for t in (x, out))
+            self._before, self._after = (t.new_empty(t.shape) for t in (self._from, self._to))
+        self._before.copy_(self._from)
+        self.function(self._before, 0, half_to_float, out=self._after)
+        self._to.copy_(self._after)
 
 
 class LogSoftmaxBackward:
