@@ -20,7 +20,12 @@ def table(array: FusedArray) -> pandas.DataFrame:
         rows.append(("the whole array", f"{count} architectures, {array.waste():.0%} of the parameters are padding"))
     if array.block_size < len(array):
         rows.append(("the whole array", f"in blocks of {array.block_size} of {len(array)} members"))
-    rows += [("backward", note) for note in array._steps.notes()]
+    for what, captured in (
+        ("backward", array._steps),
+        ("array(x)", array._forwards),
+        ("without gradients", array._results),
+    ):
+        rows += [(what, note) for note in captured.notes()]
     how = "each architecture by itself" if array.settings.unlike else "one member at a time, as vmap can't run it"
     for path, reason in array.settings.paths.items():
         rows.append((f"submodule {path}", f"{how}: {reason}"))

@@ -15,18 +15,34 @@ if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
 
 
+class Before:
+    """The buffers and generators of an array before a call.
+
+    Args:
+        array: whose.
+    """
+
+    def __init__(self, array: FusedArray) -> None:
+        self.array = array
+        self.states = list(array.generators.states)
+        self.buffers = [a.data.clone() for a in array.buffer_arenas]
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Undo what the call has changed of them."""
+        for arena, before in zip(self.array.buffer_arenas, self.buffers, strict=True):
+            arena.data.copy_(before)
+        self.array.generators.states = list(self.states)
+
+
 @contextmanager
-def undone_if_it_fails(array: FusedArray) -> Iterator[None]:
+def undone_if_it_fails(array: FusedArray) -> Iterator[Before]:
     """After an error within, buffers and generators are as they were before."""
-    states = list(array.generators.states)
-    buffers = [a.data.clone() for a in array.buffer_arenas]
+    before = Before(array)
     try:
-        yield
+        yield before
     except BaseException:
-        with torch.no_grad():
-            for arena, before in zip(array.buffer_arenas, buffers, strict=True):
-                arena.data.copy_(before)
-        array.generators.states = states
+        before.put_back()
         raise
 
 

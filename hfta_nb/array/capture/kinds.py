@@ -161,18 +161,29 @@ def identity(function: Any) -> Any:
     return id(function)
 
 
-def form(tree: Any) -> Any:
-    """The structure of inputs, and of tensors what kernels and code depend on."""
+def form(tree: Any, *, grads: bool = False) -> Any:
+    """The structure of inputs, and of tensors what kernels and code depend on.
+
+    Args:
+        tree: the inputs.
+        grads: a tensor may require a gradient.
+
+    Raises:
+        NotRecordableError: there is something among them on which more may depend.
+    """
     if isinstance(tree, Tensor):
-        if type(tree) not in (Tensor, nn.Parameter) or tree.requires_grad or tree.layout is not torch.strided:
+        wants = tree.requires_grad
+        plain = type(tree) in (Tensor, nn.Parameter) and tree.layout is torch.strided
+        # What was made in inference mode has no count of its changes, and can't be saved for a backward.
+        if not plain or (wants and not grads) or (tree.is_inference() and torch.is_grad_enabled()):
             raise NotRecordableError("an input of another sort")
-        return tree.shape, tree.stride(), tree.dtype, tree.device
+        return tree.shape, tree.stride(), tree.dtype, tree.device, wants
     if type(tree) in (tuple, list) or (isinstance(tree, tuple) and hasattr(tree, "_fields")):
-        return type(tree), tuple(form(v) for v in tree)
+        return type(tree), tuple(form(v, grads=grads) for v in tree)
     if type(tree) is dict:
-        return dict, tuple((k, form(v)) for k, v in tree.items())
+        return dict, tuple((k, form(v, grads=grads)) for k, v in tree.items())
     if isinstance(tree, PerMember):
-        return PerMember, form(tree.value)
+        return PerMember, form(tree.value, grads=grads)
     if tree is None or isinstance(tree, bool | int | float | str):
         return type(tree), tree
     raise NotRecordableError("an input of another sort")
@@ -192,6 +203,8 @@ def watched() -> bool:
         or torch._C._len_torch_function_stack()
         or torch.is_anomaly_enabled()
         or torch._C._functorch.maybe_current_level()
+        or torch.autograd.forward_ad._current_level >= 0
+        or torch._C._autograd._top_saved_tensors_default_hooks(True)
     )
 
 
@@ -199,6 +212,7 @@ def settings() -> tuple[Any, ...]:
     """Torch's settings on which kernels and ways through a model depend."""
     return (
         torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
         torch.get_default_dtype(),
         torch._C._is_any_autocast_enabled()
         and tuple((torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in ("cpu", "cuda")),
