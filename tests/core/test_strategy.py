@@ -236,7 +236,7 @@ def test_measured_is_fixed_but_for_rounding() -> None:
 @pytest.mark.skipif(not precision.can_switch(), reason="no other products here")
 def test_the_setting_is_put_back_after_an_error() -> None:
     array = _stepped("measured")
-    (seen,) = array._steps._seen.values()
+    (seen,) = array._steps._kinds
     assert seen.program is not None
     before = precision.get()
 

@@ -28,7 +28,7 @@ _WRITES_UNSAID = ("batch_norm",)
 
 
 @dataclass(frozen=True)
-class _Fetch:
+class Fetch:
     """A tensor that a call of this run has made, or a view of it."""
 
     storage: int
@@ -51,17 +51,19 @@ class Program:
         generators: of the members; None where nothing is drawn.
         setting: of oneDNN's products, to be put back after a run that changes it; None where none does.
         choices: of kernels that can be computed in several ways.
+        cut: how many of the steps belong to the first of two halves.
     """
 
     steps: list[Callable[[], Any]]
-    results: list[Tensor | _Fetch]
-    gradients: list[tuple[Tensor, Tensor | _Fetch]]
+    results: list[Tensor | Fetch]
+    gradients: list[tuple[Tensor, Tensor | Fetch]]
     made: list[Any]
     generators: MemberGenerators | None
     slots: list[Tensor]
     left: list[int]
     setting: str | None = None
     choices: Sequence[Choice] = ()
+    cut: int = 0
 
     @torch.enable_grad()  # some kernels ask; the recorded ones ran below autograd, and so do these
     def run(self) -> list[Tensor]:
@@ -76,8 +78,8 @@ class Program:
                     if self.setting is not None:
                         precision.switch(self.setting)()
             for room, found in self.gradients:
-                room.copy_(found.get(made) if isinstance(found, _Fetch) else found)
-            results = [(r.get(made) if isinstance(r, _Fetch) else r).clone() for r in self.results]
+                room.copy_(found.get(made) if isinstance(found, Fetch) else found)
+            results = [(r.get(made) if isinstance(r, Fetch) else r).clone() for r in self.results]
         for storage in self.left:
             made[storage] = None
         return results
@@ -115,6 +117,8 @@ class _Builder:
         calls = _needed(recording, wanted)
         self.fixed = set(recording.outside) | _constant(calls)
         self.calls = [c for c in calls if not c.makes or not set(c.makes) <= self.fixed]
+        before = {id(c) for c in recording.calls[: recording.cut]} if recording.cut is not None else set()
+        self.half = sum(id(c) in before for c in self.calls)
         self.last: dict[int, int] = dict.fromkeys(wanted, len(self.calls))
         for i, call in enumerate(self.calls):
             for storage in call.reads() | call.writes | set(call.makes):
@@ -133,7 +137,13 @@ class _Builder:
         bound = self._destinations()
         steps: list[Callable[[], Any]] = []
         member: int | None = None
+        draws = any(call.member is not None for call in self.calls)
+        cut = 0
         for i, call in enumerate(self.calls):
+            if i == self.half:
+                steps += [] if member is None else [partial(generators.leave, member)]
+                steps += self.chooser.settle()
+                cut, member = len(steps), None
             if call.member is not None and call.member != member:
                 steps += [] if member is None else [partial(generators.leave, member)]
                 steps.append(partial(generators.enter, call.member))
@@ -145,17 +155,18 @@ class _Builder:
         if member is not None:
             steps.append(partial(generators.leave, member))
         rest = [(room, self._tensor(p)) for p, room in self.gradients if p not in bound]
+        cut = len(steps) if self.half == len(self.calls) else cut
         results = [self._tensor(p) for p in self.outputs]
-        drawing = None if member is None else generators
+        drawing = generators if draws else None
         left = [s for s, last in self.last.items() if last == len(self.calls)]
         setting, choices = self.chooser.done(), list(self.chooser.choices.values())
-        return Program(steps, results, rest, made, drawing, self.slots, left, setting, choices)
+        return Program(steps, results, rest, made, drawing, self.slots, left, setting, choices, cut)
 
     # Where things lie.
 
     def _destinations(self) -> set[Place]:
         """Bind what a kernel makes to where a gradient goes, where it fits; returns those gradients."""
-        makers = {s: c for c in self.calls for s in c.makes}
+        makers = {s: c for c in self.calls[self.half :] for s in c.makes}  # the arena is for the second half to write
         count: dict[int, int] = {}
         for place, _ in self.gradients:
             count[place.storage] = count.get(place.storage, 0) + 1
@@ -178,7 +189,7 @@ class _Builder:
             written.add(place)
         return written
 
-    def _tensor(self, place: Place) -> Tensor | _Fetch:
+    def _tensor(self, place: Place) -> Tensor | Fetch:
         known = self.tensors.get(place)
         if known is not None:
             return known
@@ -188,7 +199,7 @@ class _Builder:
             storage = self.slots[self.slot_of[place.storage]].untyped_storage()
         else:
             base = self.bases[place.storage]
-            return _Fetch(place.storage, None if base == place else place)
+            return Fetch(place.storage, None if base == place else place)
         made = torch.empty(0, dtype=place.dtype, device=self.recording.held[place.storage].device)
         tensor = made.set_(storage, place.offset, place.size, place.stride)
         if place.storage in self.fixed:
@@ -308,7 +319,7 @@ class _Late:
 
 
 def _fetched(value: Any, made: list[Any]) -> Any:
-    if isinstance(value, _Fetch):
+    if isinstance(value, Fetch):
         return value.get(made)
     if isinstance(value, list | tuple):
         return [_fetched(v, made) for v in value]
@@ -320,7 +331,7 @@ def _dynamic(tree: Any) -> bool:
         return any(_dynamic(v) for v in tree)
     if isinstance(tree, dict):
         return any(_dynamic(v) for v in tree.values())
-    return isinstance(tree, _Fetch)
+    return isinstance(tree, Fetch)
 
 
 def _needed(recording: Recording, wanted: set[int]) -> list[Call]:
