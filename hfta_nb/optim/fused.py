@@ -7,7 +7,7 @@ step reads nothing back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -38,10 +38,9 @@ class Bind(Protocol):
         """
 
 
-def available(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether torch has fused kernels of Adam, AdamW and SGD for such parameters."""
-    kernels = ("_fused_adam_", "_fused_adamw_", "_fused_sgd_")
-    return device.type in ("cpu", "cuda") and dtype.is_floating_point and all(hasattr(torch, k) for k in kernels)
+def available(parameters: Iterable[Tensor]) -> bool:
+    """Whether torch has fused kernels of Adam, AdamW and SGD for these parameters."""
+    return all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)
 
 
 class FusedCalls:
