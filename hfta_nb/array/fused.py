@@ -30,6 +30,7 @@ from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.gradients import Gradients, call_module, target_of
 from hfta_nb.array.owners import Follower, own
 from hfta_nb.array.slots import Slots
+from hfta_nb.array.strategy.measuring import STRATEGIES
 from hfta_nb.array.tuning import tune
 from hfta_nb.errors import FusionError
 
@@ -137,6 +138,22 @@ class FusedArray(nn.Module):
         if not isinstance(on, bool):
             raise FusionError("neither on nor off", where="capture", got=on, accepted="True or False")
         self._steps.on = on
+
+    @property
+    def strategy(self) -> str:
+        """How a replayed step's kernels are chosen: "measured", the fastest on this machine, which in float32 differ
+        from the plain module's by rounding; or "fixed", those that the plain module calls."""
+        return self.settings.strategy
+
+    @strategy.setter
+    def strategy(self, strategy: str) -> None:
+        if strategy not in STRATEGIES:
+            raise FusionError(
+                "no way to choose kernels", where="strategy", got=strategy, accepted=" or ".join(STRATEGIES)
+            )
+        self.settings.strategy = strategy
+        for captured in (self._steps, self._forwards, self._results):
+            captured.clear()
 
     @property
     def notes(self) -> list[str]:

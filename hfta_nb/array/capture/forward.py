@@ -25,6 +25,7 @@ from hfta_nb.array.capture.reads import Reads, UnclearError
 from hfta_nb.array.capture.record import NotRecordableError, Place, Recorder, places
 from hfta_nb.array.engine import Block, Inputs
 from hfta_nb.array.fallback import snapshot
+from hfta_nb.array.strategy.measuring import Choice
 from hfta_nb.array.tree import flatten
 
 if TYPE_CHECKING:
@@ -91,6 +92,10 @@ class CapturedForwards:
             seen.drop()
         self._kinds.clear()
         self._parameters = []
+
+    def choices(self) -> list[Choice]:
+        """Of kernels that can be computed in several ways, in what is replayed."""
+        return self._kinds.choices()
 
     def notes(self) -> list[str]:
         """How calls run, each way once."""
@@ -288,7 +293,8 @@ class _Recorded:
         seen.passes = tuple(g is not None for g in self.upstream)
         upstream = [g for g in self.upstream if g is not None]
         results = [*outputs, *(self.recorder.place(g) for g in upstream)]
-        halves = Halves(program(recording, results, gradients, array.generators), len(outputs))
+        made = program(recording, results, gradients, array.generators, array.strategy == "measured")
+        halves, seen.choices = Halves(made, len(outputs)), made.choices
         seen.targets = targets_of(array, self.names)
         seen.fill(self.inputs)
         reason = compared(

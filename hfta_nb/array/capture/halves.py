@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array.capture.program import Fetch, Program
+from hfta_nb.array.strategy import precision
 
 
 class Halves:
@@ -61,8 +62,12 @@ class Halves:
     def _call(self, steps: Sequence[Callable[[], Any]]) -> None:
         generators = self.program.generators
         with nullcontext() if generators is None else generators.borrowed():
-            for step in steps:
-                step()
+            try:
+                for step in steps:
+                    step()
+            finally:
+                if self.program.setting is not None:
+                    precision.switch(self.program.setting)()
 
     def _copies(self, results: Sequence[Tensor | Fetch]) -> list[Tensor]:
         made = self.program.made

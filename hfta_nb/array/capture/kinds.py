@@ -14,6 +14,8 @@ from hfta_nb.array.capture.reads import Reads
 from hfta_nb.array.capture.record import NotRecordableError, Place, Recorder, Recording
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.per_member import PerMember
+from hfta_nb.array.strategy import precision
+from hfta_nb.array.strategy.measuring import Choice
 from hfta_nb.array.tree import Rebuild, unflatten
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class Seen:
         first: the earlier of two recordings.
         reads: what the model's code can see.
         rebuild, leaves: how the results are put together; `TENSOR` stands for a tensor.
+        choices: of kernels, in what is replayed.
     """
 
     alive: tuple[Any, ...]
@@ -48,6 +51,7 @@ class Seen:
     reads: Reads | None = None
     rebuild: Rebuild | None = None
     leaves: list[Any] = field(default_factory=list)
+    choices: Sequence[Choice] = ()
 
     @property
     def ready(self) -> bool:
@@ -110,6 +114,10 @@ class Kinds(Generic[S]):
                 del self._seen[next(iter(self._seen))]
             seen = self._seen[key] = new()
         return seen
+
+    def choices(self) -> list[Choice]:
+        """Of kernels that can be computed in several ways, in what is replayed."""
+        return [c for s in self._seen.values() if s.ready for c in s.choices]
 
     def notes(self) -> list[str]:
         """How calls run, each way once."""
@@ -218,5 +226,6 @@ def settings() -> tuple[Any, ...]:
         and tuple((torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in ("cpu", "cuda")),
         torch.are_deterministic_algorithms_enabled(),
         torch.backends.mkldnn.enabled,
+        precision.get(),
         torch.backends.cudnn.enabled,
     )

@@ -15,6 +15,7 @@ from hfta_nb.array.capture.reads import Reads, UnclearError
 from hfta_nb.array.capture.record import NotRecordableError, Recorder
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.fallback import snapshot
+from hfta_nb.array.strategy.measuring import Choice
 from hfta_nb.array.tree import flatten, unflatten
 
 if TYPE_CHECKING:
@@ -52,6 +53,10 @@ class CapturedResults:
     def clear(self) -> None:
         """Forget all; wanted after the array's tensors have moved, or it runs in another way."""
         self._kinds.clear()
+
+    def choices(self) -> list[Choice]:
+        """Of kernels that can be computed in several ways, in what is replayed."""
+        return self._kinds.choices()
 
     def notes(self) -> list[str]:
         """How calls run, each way once."""
@@ -121,8 +126,8 @@ class CapturedResults:
         # What the caller gets must not be memory that the program reads or writes.
         own = unflatten(rebuild, [v.clone() if isinstance(v, Tensor) else v for v in leaves])
         if seen.agrees(recorder.recording, reads, told):
-            made = program(recorder.recording, outputs, (), array.generators)
-            seen.rebuild = rebuild
+            made = program(recorder.recording, outputs, (), array.generators, array.strategy == "measured")
+            seen.rebuild, seen.choices = rebuild, made.choices
             tensors = [v for v in leaves if isinstance(v, Tensor)]
             reason = compared(array, restore, tensors, made.run)
             if reason:

@@ -31,6 +31,7 @@ from hfta_nb.array.capture.record import NotRecordableError, Place, Recorder
 from hfta_nb.array.engine import Block, Call, Inputs
 from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.gradients import Gradients
+from hfta_nb.array.strategy.measuring import Choice
 from hfta_nb.array.tree import flatten
 
 if TYPE_CHECKING:
@@ -144,6 +145,10 @@ class CapturedSteps:
         seen = self._kinds.of(key, lambda: SeenStep((asked.loss_fn,)))
         return None if seen.reason else seen
 
+    def choices(self) -> list[Choice]:
+        """Of kernels that can be computed in several ways, in what is replayed."""
+        return self._kinds.choices()
+
     # Replaying.
 
     def replay(self, seen: SeenStep, inputs: Inputs, scale: Tensor | None) -> tuple[Any, Any] | None:
@@ -217,8 +222,8 @@ class CapturedSteps:
             return
         if not seen.agrees(recording, reads, told):
             return
-        made = program(recording, outputs, gradients.places, self.array.generators)
-        seen.rebuild = rebuild
+        made = program(recording, outputs, gradients.places, self.array.generators, self.array.strategy == "measured")
+        seen.rebuild, seen.choices = rebuild, made.choices
         seen.targets = targets_of(self.array, list(gradients.received))
         written = [(grad, rows) for grad, (_, rows) in zip(gradients.grads, gradients.places, strict=True)]
         reason = compared(self.array, restore, [v for v in leaves if isinstance(v, Tensor)], made.run, written)
