@@ -28,7 +28,6 @@ def targets_of(array: FusedArray, names: Sequence[str]) -> list[Target]:
     return [Target(named[n], n, array.arena_of(n).grad_view(n)) for n in names]
 
 
-@torch.no_grad()
 def delivered(array: FusedArray, targets: Sequence[Target], run: Callable[[], T]) -> T:
     """Run what writes the gradients into the arena, then set or add to `.grad`. After an error all is as before."""
     if all(t.parameter.grad is None for t in targets):
@@ -47,7 +46,6 @@ def delivered(array: FusedArray, targets: Sequence[Target], run: Callable[[], T]
     return result
 
 
-@torch.no_grad()
 def settle(array: FusedArray, targets: Sequence[Target]) -> None:
     """Make what is in the arena `.grad`, or add it to one that lies elsewhere."""
     missing = array.missing_grads
@@ -56,11 +54,13 @@ def settle(array: FusedArray, targets: Sequence[Target]) -> None:
         if grad is None:
             parameter.grad = view
         elif grad is not view and not same_memory(grad, view):
-            grad.add_(view)
+            with torch.no_grad():
+                grad.add_(view)
         if missing:
             missing.pop(name, None)
     if array.engine.across is not None:
-        array.padding.clear(array, [t.name for t in targets])
+        with torch.no_grad():
+            array.padding.clear(array, [t.name for t in targets])
 
 
 @torch.no_grad()
