@@ -22,7 +22,7 @@ from hfta_nb.history import History
 from hfta_nb.plan import make_plan
 from hfta_nb.store import Store
 from hfta_nb.study import beginning, code, saving
-from hfta_nb.study.arguments import across_of, device_of, dtype_of, family_of, monitor_of, positive
+from hfta_nb.study.arguments import across_of, device_of, dtype_of, family_of, monitor_of, positive, precision_of
 from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.result import Result
 from hfta_nb.train import Settings, Trainer
@@ -53,6 +53,8 @@ class Study:
             family's, or the task's first metric where it is a score, else "val_loss".
         device: "cpu", "cuda", "cuda:1", ...; by default the GPU if there is one.
         dtype: "float32" or "float64".
+        precision: "fp32": as `dtype` says. For float32 also "tf32": products of factors with 10 bits, on GPUs from
+            compute capability 8.0 on; "bf16", "fp16": torch's autocast, fp16 with a loss scale of each member's own.
         directory: where the run is kept; by default a new one under ``hfta_runs``.
         serial: train the variants one after another as plain modules, without fusing.
         across: the largest share of an array's parameters that may be padding, where variants of different width,
@@ -86,6 +88,7 @@ class Study:
         monitor: str | None = None,
         device: str | None = None,
         dtype: str = "float32",
+        precision: str = "fp32",
         directory: str | Path | None = None,
         serial: bool = False,
         across: float | str = "auto",
@@ -107,6 +110,7 @@ class Study:
             fixed["batch_size"] = batch_size
         self.fixed = fixed
         self.dtype, self.device = dtype_of(dtype), device_of(device)
+        self._precision = precision_of(precision, self.device, self.dtype)
         self.serial, self.seed, self.across = serial, seed, across_of(across, self.device)
         self.monitor, self.maximize = monitor_of(self.family, self.data, monitor)
         self.name = name or f"{self.family.name} on {self.data.name}"
@@ -129,6 +133,11 @@ class Study:
     def variants(self) -> list[Variant]:
         """All variants, in the order of the grid."""
         return sorted((v for g in self.plan_groups for v in g.variants), key=lambda v: v.id)
+
+    @property
+    def precision(self) -> str:
+        """In what the members compute: "fp32", "tf32", "bf16" or "fp16"."""
+        return self._precision.name
 
     @property
     def data_name(self) -> str:
@@ -328,7 +337,7 @@ class Study:
         how = self.epochs, self.patience, self.monitor, self.maximize
         where = self.device, self.dtype
         pace = self.validate_every, self.steps_per_epoch
-        return Settings(self.family, self.data, *how, *where, self.seed, True, *pace)
+        return Settings(self.family, self.data, *how, *where, self.seed, True, *pace, self._precision)
 
     def _open(self, resume: bool) -> Any:
         """Make the run's directory, or read the checkpoint in it."""
@@ -390,6 +399,7 @@ class Study:
             "monitor": self.monitor,
             "device": str(self.device),
             "dtype": str(self.dtype).removeprefix("torch."),
+            "precision": self.precision,
             "serial": self.serial,
             "across": self.across,
             "seed": self.seed,

@@ -308,7 +308,8 @@ class GroupRun:
         generators = MemberGenerators([dict(step.array.generators.states[0])], self.settings.device)
         family, data = self.settings.family, self.settings.data
         objective, metrics = family.objective_for(data), family.metrics_for(data)
-        twin = PlainStep(step.array[0], self.group.rows[0], objective, metrics, self.settings.epochs, generators)
+        how = self.settings.epochs, generators, self.settings.precision
+        twin = PlainStep(step.array[0], self.group.rows[0], objective, metrics, *how)
         return SpeedProbe(self.group.index, step, twin)
 
     # Checkpoints.

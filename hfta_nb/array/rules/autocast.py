@@ -8,6 +8,8 @@ Source: "Autocast Op Reference" of torch.amp, for CUDA and CPU.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -52,6 +54,19 @@ def cast(name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
         if name in _LOWER[kind] or name in _FLOAT32[kind]:
             return _changed(args, kwargs, kind, dtype)
     return args, kwargs
+
+
+@contextmanager
+def uncast() -> Iterator[None]:
+    """Within, autocast is off, as it is to be in a backward pass; the weights that it has cast are kept."""
+    kinds = [k for k in _LOWER if torch.is_autocast_enabled(k)] if torch._C._is_any_autocast_enabled() else []
+    for kind in kinds:
+        torch.set_autocast_enabled(kind, False)
+    try:
+        yield
+    finally:
+        for kind in kinds:
+            torch.set_autocast_enabled(kind, True)
 
 
 def _may(tensor: Tensor, kind: str) -> bool:
