@@ -97,8 +97,7 @@ class Gradients:
             wanted = [block.parameters[name] for name in names] + self.inputs.grad_leaves()
             if not wanted or not losses.requires_grad:
                 raise FusionError("the loss depends on nothing that requires a gradient", where="backward")
-            # Not in the dtype of the losses: a scale of 65536 is infinite in float16.
-            weights = None if self.scale is None else self.scale[block.start : block.stop].to(losses.device)
+            weights = None if self.scale is None else self.scale[block.start : block.stop].to(losses)
             total = losses.sum() if weights is None else (losses * weights).sum()
             with self.array.engine.in_place(block), uncast():
                 grads = torch.autograd.grad(total, wanted, allow_unused=True)

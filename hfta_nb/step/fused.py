@@ -139,6 +139,9 @@ class ArrayStep:
             metrics = self.array.evaluate(metrics_alone(self._metrics), x, y) if self._metrics else {}
         return {**summed(found), **metrics}
 
+    def scales(self) -> Tensor | None:
+        return None if self.scaler is None else self.scaler.scales
+
     def tune(self, x: Any, y: Any, budget_s: float) -> dict[int, float]:
         """See `FusedArray.tune`; of a step with phases, seconds of all of them."""
         self.array.train()

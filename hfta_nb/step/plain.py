@@ -123,6 +123,9 @@ class PlainStep:
             metrics = metrics_alone(self._metrics)(call_module(self.module, x), y) if self._metrics else {}
         return _with_member_axis({**summed(found), **metrics})
 
+    def scales(self) -> Tensor | None:
+        return None if self.scaler is None else torch.tensor([self.scaler.get_scale()], device=self.generators.device)
+
     def select(self, indices: Sequence[int]) -> PlainStep:
         if list(indices) != [0]:
             raise StudyError("a plain step has one member", got=list(indices))

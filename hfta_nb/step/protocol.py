@@ -41,6 +41,9 @@ class Step(Protocol):
     def evaluate(self, x: Any, y: Any) -> Scores:
         """Loss and metrics without training."""
 
+    def scales(self) -> Tensor | None:
+        """The loss scales ``[M]`` of now; None where losses are not scaled."""
+
     def select(self, indices: Sequence[int]) -> Step:
         """The step of these members alone, their state unchanged."""
 

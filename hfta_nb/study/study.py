@@ -150,9 +150,13 @@ class Study:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of all curves: "train_loss", "val_loss", and likewise for phases and the family's metrics."""
+        """Names of all curves: "train_loss", "val_loss", and likewise for phases and the family's metrics.
+
+        In fp16 "train_loss_scale" as well: what a member's loss is multiplied by after the epoch.
+        """
         training, validation = self.family.scores_for(self.data)
-        return tuple(f"{s}_{n}" for n in validation for s in ("train", "val") if s == "val" or n in training)
+        names = tuple(f"{s}_{n}" for n in validation for s in ("train", "val") if s == "val" or n in training)
+        return (*names, "train_loss_scale") if self._precision.scales else names
 
     def groups(self) -> tuple[GroupRecord, ...]:
         """How the variants are grouped, as records."""
@@ -216,11 +220,12 @@ class Study:
 
         Args:
             members: variants; by default the best one.
-            epochs: how many epochs to compare; by default all in float64, the first 5 in float32.
+            epochs: how many epochs to compare; by default all in float64, else the first 5.
 
         Yields:
             `MemberChecked` per member, and `Heartbeat` meanwhile. What counts as equal allows for rounding: 1e-8 in
-            float64, 1e-5 in float32, or what changes of the last bits alone make of the member's curves.
+            float64, 1e-5 in float32, 1e-3 in tf32, bf16 and fp16, or what changes of the last bits alone make of the
+            member's curves.
 
         Raises:
             StudyError: a member is unknown, or has no epoch to compare yet.

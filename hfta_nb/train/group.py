@@ -164,6 +164,9 @@ class GroupRun:
     def _end_epoch(self) -> Iterator[Event]:
         """Means over the epoch, validation where it is due, and what follows for each member."""
         found = {f"train_{name}": value for name, value in self.scores.means().items()}
+        scales = self.step.scales()
+        if scales is not None:
+            found["train_loss_scale"] = scales.to(self.settings.dtype)
         validated = self.settings.validates(self.epoch)
         if validated:
             found |= {f"val_{n}": v.to(self.settings.dtype) for n, v in self._evaluate().items()}
