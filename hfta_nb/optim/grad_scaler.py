@@ -139,10 +139,7 @@ class GradScaler:
         if id(optimizer) not in self._found:
             self.unscale_(optimizer)
         self._stepped.add(id(optimizer))
-        found = self._found[id(optimizer)]
-        if found.device.type != "cpu":  # reading it would wait for the device
-            return optimizer.step(skip=found, **kwargs)
-        return optimizer.step(skip=[i for i, lost in enumerate(found.tolist()) if lost], **kwargs)
+        return optimizer.step(skip=self._found[id(optimizer)], **kwargs)
 
     def update(self, new_scale: Any = None) -> None:
         """Shrink the scales of members that have overflowed, and grow those of members that long have not.
@@ -157,7 +154,8 @@ class GradScaler:
             return
         if new_scale is not None:
             values = column("new_scale", new_scale, len(self.array), above(0.0))
-            self._scale = torch.where(self._on, torch.tensor(values, dtype=torch.float32).to(self.scales.device), 1.0)
+            given = torch.tensor(values, dtype=torch.float32).to(self.scales.device)
+            self._scale.copy_(torch.where(self._on, given, 1.0))
         elif not self._found:
             raise OptimError("no step since the last update()", where="GradScaler.update")
         else:
@@ -171,8 +169,9 @@ class GradScaler:
         grown = (scale * self._set["growth_factor"]).float()
         more = torch.where(full & grown.isfinite(), grown, self._scale)
         less = (scale * self._set["backoff_factor"]).float()
-        self._scale = torch.where(self._on, torch.where(found, less, more), self._scale)
-        self._streak = torch.where(found | full, 0, streak).to(torch.int32)
+        # In place, so that a step that was captured finds them.
+        self._scale.copy_(torch.where(self._on, torch.where(found, less, more), self._scale))
+        self._streak.copy_(torch.where(found | full, 0, streak))
 
     def get_scale(self) -> list[float]:
         """The scale of each member."""
