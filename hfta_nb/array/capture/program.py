@@ -69,7 +69,8 @@ class Program:
     def run(self) -> list[Tensor]:
         """Compute; the results are copies, the gradients are where they go."""
         made = self.made
-        with torch._C._AutoDispatchBelowAutograd():
+        # The casts of an autocast under way were recorded.
+        with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
             with nullcontext() if self.generators is None else self.generators.borrowed():
                 try:
                     for step in self.steps:
