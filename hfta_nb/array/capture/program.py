@@ -69,7 +69,8 @@ class Program:
         made, on = self.made, torch.is_grad_enabled()
         torch._C._set_grad_enabled(True)  # some kernels ask; the recorded ones ran below autograd, and so do these
         try:
-            with torch._C._AutoDispatchBelowAutograd():
+            # The casts of an autocast under way were recorded.
+            with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
                 if self.generators is None:
                     for step in self.steps:
                         step()
