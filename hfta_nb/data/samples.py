@@ -41,6 +41,8 @@ def take(samples: Samples, rows: Tensor | slice) -> Samples:
     if isinstance(rows, slice):
         return tree_map(lambda t: t[rows], samples)
     # Two to three times as fast as indexing.
+    if rows.ndim == 1:
+        return tree_map(lambda t: t.index_select(0, rows), samples)
     return tree_map(lambda t: t.index_select(0, rows.flatten()).view(*rows.shape, *t.shape[1:]), samples)
 
 

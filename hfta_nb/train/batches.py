@@ -23,6 +23,7 @@ from hfta_nb.data import (
     count,
     gathered,
     is_resident,
+    leaves,
     orders,
     take,
     tree_map,
@@ -33,6 +34,13 @@ Item = TypeVar("Item")
 
 EVALUATION_BATCH = 1024
 """Validation samples of resident data that go through at once."""
+
+AT_ONCE_BYTES = 2**20
+MOST_TOGETHER = 16
+"""Batches that are read ahead go together up to so many, or so many bytes."""
+
+ALIGNED = 64
+"""Bytes to a multiple of which torch begins a tensor on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -184,11 +192,16 @@ class Hosted(Whole):
 
     def epoch(self, epoch: int, start: int, seeds: Sequence[int]) -> Iterator[Batch]:
         order = orders(len(self.data), seeds, epoch)
+        own = order.ndim == 2
+        several = 1 if own else together(self.data.x, self.data.y, self.batch_size, self.dtype)
         self.close()
-        self._open = self._begin(self.data.x, self.data.y, parts(order, self.batch_size, start))
-        for number, sent in enumerate(self._waited_for(self._open), start):
-            x, y = sent.taken()
-            yield self._made(x, y, self._size(number), order.ndim == 2, epoch, number)
+        order = order[..., start * self.batch_size :]
+        self._open = self._begin(self.data.x, self.data.y, parts(order, several * self.batch_size, 0))
+        number = start
+        for sent in self._waited_for(self._open):
+            for x, y in _apart(*sent.taken(), several, self.batch_size):
+                yield self._made(x, y, self._size(number), own, epoch, number)
+                number += 1
 
     def validation(self) -> Iterator[Batch]:
         rows = parts(torch.arange(self.data.held_out), EVALUATION_BATCH, 0)
@@ -295,8 +308,27 @@ def parts(order: Tensor, batch_size: int, start: int) -> Iterator[Tensor]:
         batch_size: of a batch.
         start: the first batch.
     """
-    for first in range(start * batch_size, order.shape[-1], batch_size):
-        yield order[..., first : first + batch_size]
+    if start * batch_size < order.shape[-1]:
+        yield from torch.split(order[..., start * batch_size :], batch_size, -1)
+
+
+def together(x: Samples, y: Samples, batch_size: int, dtype: torch.dtype) -> int:
+    """How many batches are gathered and sent at once: small ones cost more in going from thread to thread than in
+    copying. Each begins where memory of its own would: kernels may compute other bits where it does not."""
+    tensors = [*leaves(x), *leaves(y)]
+    widths = [dtype.itemsize if t.is_floating_point() else t.element_size() for t in tensors]
+    sizes = [batch_size * t[:1].numel() * width for t, width in zip(tensors, widths, strict=True)]
+    return max(1, min(MOST_TOGETHER, AT_ONCE_BYTES // sum(sizes))) if all(size % ALIGNED == 0 for size in sizes) else 1
+
+
+def _apart(x: Samples, y: Samples, several: int, batch_size: int) -> Iterator[tuple[Samples, Samples]]:
+    """The batches that were sent together."""
+    if several == 1:
+        yield x, y
+        return
+    for first in range(0, count(y), batch_size):
+        part = slice(first, first + batch_size)
+        yield take(x, part), take(y, part)
 
 
 def _first(tensor: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from hfta_nb import data
 from hfta_nb import events as ev
 from hfta_nb.data import Ahead, Data, Sender, gathered, is_resident, placed, placement
 from hfta_nb.errors import DataError
+from hfta_nb.train import batches
 from hfta_nb.train.batches import Batch, Batches, Hosted, Resident, batches_of
 
 CPU = torch.device("cpu")
@@ -60,11 +61,30 @@ def test_read_ahead_gives_what_resident_data_gives(
     form: str, dtype: torch.dtype, seeds: list[int], device: torch.device
 ) -> None:
     resident, hosted = both(forms()[form], device, dtype)
-    for epoch, start in [(0, 0), (1, 0), (1, 4), (1, 6)]:
+    for epoch, start in [(0, 0), (1, 0), (1, 4), (1, 6), (1, 7)]:
         batches = zip(resident.epoch(epoch, start, seeds), hosted.epoch(epoch, start, seeds), strict=True)
         assert [equal(a, b) for a, b in batches] == [True] * (7 - start)
     assert all(equal(a, b) for a, b in zip(resident.validation(), hosted.validation(), strict=True))
     assert resident.length == hosted.length == 7
+    hosted.close()
+
+
+@pytest.mark.parametrize("together", [1, 3, 100])
+def test_batches_that_are_sent_together_are_those_that_are_sent_alone(
+    together: int, monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    x = torch.randn(50, 16)  # batches of 8 begin at multiples of 64 bytes
+    given = whole(x=x, x_validation=x[:3])
+    monkeypatch.setattr("hfta_nb.train.batches.MOST_TOGETHER", together)
+    narrow = whole(x=x[:, :3])
+    assert batches.together(given.x, given.y, 8, torch.float32) == together
+    assert batches.together(narrow.x, given.y, 8, torch.float32) == 1
+    assert batches.together(x.repeat(1, 10**4), given.y, 8, torch.float32) == 1
+    resident, hosted = both(given, device, torch.float32)
+    for start in (0, 2, 6, 7):
+        pairs = zip(resident.epoch(0, start, [3]), hosted.epoch(0, start, [3]), strict=True)
+        assert [equal(a, b) for a, b in pairs] == [True] * (7 - start)
+    assert all(t.x.data_ptr() % batches.ALIGNED == 0 for t in hosted.epoch(0, 0, [3]))
     hosted.close()
 
 
