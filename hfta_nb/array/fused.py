@@ -232,12 +232,12 @@ class FusedArray(nn.Module):
                 "not one factor per member", where="scale", got=list(scale.shape), accepted=f"[{len(self)}]"
             )
         given = x, target_of(loss_fn, y)
-        inputs = Inputs.of(given, len(self))
         asked = Asked(loss_fn, given, has_aux, scale, only)
-        seen = self._steps.find(asked, inputs)
-        replayed = None if seen is None else self._steps.replay(seen, inputs, scale)
+        seen = self._steps.find(asked)
+        replayed = None if seen is None else self._steps.replay(seen, asked)
         if replayed is not None:
             return replayed if has_aux else replayed[0]
+        inputs = Inputs.of(given, len(self))
         call = self._loss_call(loss_fn, inputs, has_aux)
 
         def run(inputs: Inputs) -> Any:

@@ -17,6 +17,7 @@ from hfta_nb.metrics import Metric
 from hfta_nb.optim.fused import available
 from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
 from hfta_nb.phases import Phase, split
+from hfta_nb.step.precision import Precision, whole
 from hfta_nb.step.protocol import Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
 
 
@@ -53,15 +54,24 @@ class ArrayStep:
         objective: the loss of one member, or the phases of a step.
         metrics: of one member.
         epochs: of the whole run, for lr schedulers that need it.
+        precision: that of forward, loss and backward; the array's dtype without.
 
     Raises:
         FamilyError: the phases do not share out the parameters.
     """
 
     def __init__(
-        self, array: FusedArray, rows: Sequence[Row], objective: Objective, metrics: Mapping[str, Metric], epochs: int
+        self,
+        array: FusedArray,
+        rows: Sequence[Row],
+        objective: Objective,
+        metrics: Mapping[str, Metric],
+        epochs: int,
+        precision: Precision | None = None,
     ) -> None:
         self.array = array
+        self.precision = precision or Precision()
+        self.scaler = self.precision.array_scaler(array)
         self.phases = phases_of(objective)
         self.steps = 0
         self.last: Scores = {}  # of each phase, its latest loss
@@ -87,18 +97,29 @@ class ArrayStep:
         if not self.array.training:
             self.array.train()
         scores: Scores = {}
+        stepped = False
         for update in self.updates:
             phase = update.phase
             if phase is not None and not phase.due(self.steps):
                 continue
+            stepped = True
             update.optimizer.zero_grad()
             given = in_phase(x, phase)
-            losses, found = self.array.backward(update.score, given, y, has_aux=True, only=update.only)
-            update.optimizer.step()
+            scale = None if self.scaler is None else self.scaler.scales
+            # One per update: autocast keeps the weights that it has cast for as long as it lasts.
+            with self.precision.products(), self.precision.autocast():
+                losses, found = self.array.backward(update.score, given, y, has_aux=True, scale=scale, only=update.only)
+            losses = whole(losses)
+            if self.scaler is None:
+                update.optimizer.step()
+            else:
+                self.scaler.step(update.optimizer)
             if phase is None:
                 scores = {"loss": losses, **found}
             else:
                 self.last[phase.score] = losses
+        if self.scaler is not None and stepped:
+            self.scaler.update()
         self.steps += 1
         return summed(self.last) if self.phases else scores
 
@@ -109,14 +130,18 @@ class ArrayStep:
 
     def evaluate(self, x: Any, y: Any) -> Scores:
         self.array.eval()
-        if not self.phases:
-            losses, scores = self.array.evaluate(self.updates[0].score, x, y)
-            return {"loss": losses, **scores}
-        found: Scores = {}
-        for update, phase in zip(self.updates, self.phases, strict=True):
-            found[phase.score] = self.array.evaluate(update.score, in_phase(x, phase), y)[0]
-        metrics = self.array.evaluate(metrics_alone(self._metrics), x, y) if self._metrics else {}
+        with self.precision.products(), self.precision.autocast():
+            if not self.phases:
+                losses, scores = self.array.evaluate(self.updates[0].score, x, y)
+                return {"loss": whole(losses), **scores}
+            found: Scores = {}
+            for update, phase in zip(self.updates, self.phases, strict=True):
+                found[phase.score] = whole(self.array.evaluate(update.score, in_phase(x, phase), y)[0])
+            metrics = self.array.evaluate(metrics_alone(self._metrics), x, y) if self._metrics else {}
         return {**summed(found), **metrics}
+
+    def scales(self) -> Tensor | None:
+        return None if self.scaler is None else self.scaler.scales
 
     def tune(self, x: Any, y: Any, budget_s: float) -> dict[int, float]:
         """See `FusedArray.tune`; of a step with phases, seconds of all of them."""
@@ -125,7 +150,9 @@ class ArrayStep:
         total: dict[int, float] = {}
         for update in self.updates:
             self.array.block_size = size
-            laps = self.array.tune(update.loss, in_phase(x, update.phase), y, budget_s=budget_s / len(self.updates))
+            given = in_phase(x, update.phase)
+            with self.precision.products(), self.precision.autocast():
+                laps = self.array.tune(update.loss, given, y, budget_s=budget_s / len(self.updates))
             if not laps:  # only one size is possible
                 return {}
             total = {size: total.get(size, 0.0) + seconds for size, seconds in laps.items()}
@@ -136,6 +163,7 @@ class ArrayStep:
         other = object.__new__(ArrayStep)
         other.__dict__.update(self.__dict__)
         other.array = self.array.select(indices)
+        other.scaler = None if self.scaler is None else self.scaler.select(indices, other.array)
         other.updates = [update.select(indices, other.array) for update in self.updates]
         other.last = {name: losses[list(indices)] for name, losses in self.last.items()}
         return other
@@ -155,6 +183,7 @@ class ArrayStep:
             "lr_schedulers": [u.lr_scheduler.state_dict() if u.lr_scheduler else None for u in self.updates],
             "steps": self.steps,
             "last": dict(self.last),
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "block_size": self.array.block_size,
         }
 
@@ -168,6 +197,8 @@ class ArrayStep:
             update.optimizer.load_state_dict(optimizer)
             if update.lr_scheduler is not None:
                 update.lr_scheduler.load_state_dict(schedule)
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state["scaler"])
         device = self.array.generators.device
         self.steps, self.last = int(state["steps"]), {k: v.to(device) for k, v in state["last"].items()}
         self.array.block_size = state["block_size"]

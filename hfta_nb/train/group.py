@@ -164,6 +164,9 @@ class GroupRun:
     def _end_epoch(self) -> Iterator[Event]:
         """Means over the epoch, validation where it is due, and what follows for each member."""
         found = {f"train_{name}": value for name, value in self.scores.means().items()}
+        scales = self.step.scales()
+        if scales is not None:
+            found["train_loss_scale"] = scales.to(self.settings.dtype)
         validated = self.settings.validates(self.epoch)
         if validated:
             found |= {f"val_{n}": v.to(self.settings.dtype) for n, v in self._evaluate().items()}
@@ -212,7 +215,8 @@ class GroupRun:
         clock = self.trainer.clock
         clock.tick()
         fresh = self.told
-        self.told, self.samples, self.last_told = end, 0, now
+        waiting = min(1.0, self.source.waited_s / max(1e-9, now - self.last_told))
+        self.told, self.samples, self.last_told, self.source.waited_s = end, 0, now, 0.0
         length = self.length
         yield ev.StepsDone(
             time.time(),
@@ -225,6 +229,7 @@ class GroupRun:
             clock.remaining_s,
             tuple(self.members.ids),
             tuple(losses),
+            waiting,
         )
         if lost:
             bad = (~torch.isfinite(block)).int().argmax(0).tolist()
@@ -308,7 +313,8 @@ class GroupRun:
         generators = MemberGenerators([dict(step.array.generators.states[0])], self.settings.device)
         family, data = self.settings.family, self.settings.data
         objective, metrics = family.objective_for(data), family.metrics_for(data)
-        twin = PlainStep(step.array[0], self.group.rows[0], objective, metrics, self.settings.epochs, generators)
+        how = self.settings.epochs, generators, self.settings.precision
+        twin = PlainStep(step.array[0], self.group.rows[0], objective, metrics, *how)
         return SpeedProbe(self.group.index, step, twin)
 
     # Checkpoints.

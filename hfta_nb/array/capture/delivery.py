@@ -29,7 +29,6 @@ class Target(NamedTuple):
     missing: tuple[int, ...] = ()
 
 
-@torch.no_grad()
 def delivered(array: FusedArray, targets: Sequence[Target], run: Callable[[], T]) -> T:
     """Run what writes the gradients into the arena, then set or add to `.grad`. After an error all is as before."""
     if all(t.parameter.grad is None for t in targets):
@@ -57,7 +56,6 @@ def written(targets: Sequence[Target], run: Callable[[], T]) -> T:
     return result
 
 
-@torch.no_grad()
 def settle(array: FusedArray, targets: Sequence[Target]) -> None:
     """Make what is in the arena `.grad`, or add it to one that lies elsewhere."""
     noted = array.missing_grads
@@ -70,9 +68,11 @@ def settle(array: FusedArray, targets: Sequence[Target]) -> None:
         if grad is None:
             parameter.grad = view
         elif grad is not view and not same_memory(grad, view):
-            grad.add_(view)
+            with torch.no_grad():
+                grad.add_(view)
     if array.engine.across is not None:
-        array.padding.clear(array, [t.name for t in targets])
+        with torch.no_grad():
+            array.padding.clear(array, [t.name for t in targets])
 
 
 @torch.no_grad()

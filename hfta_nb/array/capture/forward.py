@@ -133,7 +133,7 @@ class CapturedForwards:
         if not reads.hold():
             seen.refuse("the model has changed since it was recorded", forget=True)
             return None
-        seen.fill(inputs)
+        seen.fill(inputs.leaves)
         try:
             with undone_if_it_fails(self.array) as start:
                 outputs = halves.forward()
@@ -297,7 +297,7 @@ class _Recorded:
             Target(array.get_parameter(n), n, array.arena_of(n).grad_view(n), tuple(set(range(len(array))) - have))
             for n, have in self.rows.items()
         ]
-        seen.fill(self.inputs)
+        seen.fill(self.inputs.leaves)
         reason = compared(
             array,
             restore,

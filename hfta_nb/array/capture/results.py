@@ -81,7 +81,7 @@ class CapturedResults:
         if not reads.hold():
             seen.refuse("the model or the function has changed since it was recorded", forget=True)
             return None
-        seen.fill(inputs)
+        seen.fill(inputs.leaves)
         try:
             with undone_if_it_fails(self.array):
                 return (seen.told(ready.run()),)
@@ -111,7 +111,7 @@ class CapturedResults:
         array = self.array
         if seen.inputs is None:
             seen.inputs = rooms_for(inputs)
-        seen.fill(inputs)
+        seen.fill(inputs.leaves)
         recorder, restore = Recorder(array.generators.device), snapshot(array)
         with array.generators.heard(recorder.member), recorder:
             result = run(seen.inputs)
