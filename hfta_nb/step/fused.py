@@ -11,12 +11,14 @@ from torch import Tensor
 
 from hfta_nb import optim
 from hfta_nb.array import FusedArray
+from hfta_nb.array.fallback import snapshot
 from hfta_nb.errors import OptimError
 from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
 from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
 from hfta_nb.phases import Phase, split
 from hfta_nb.step.protocol import Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
+from hfta_nb.step.whole import first_step
 
 
 @dataclass
@@ -27,6 +29,7 @@ class Update:
         phase: of the step that it is; None where it is all of it.
         score: from one member's output and target to its loss and scores.
         only: names of the parameters that it trains; None for all.
+        settled: whether the optimizer has its state.
     """
 
     phase: Phase | None
@@ -35,12 +38,21 @@ class Update:
     only: frozenset[str] | None
     optimizer: optim.ArrayOptimizer
     lr_scheduler: ArrayLRScheduler | None
+    settled: bool = False
 
     def select(self, indices: Sequence[int], array: FusedArray) -> Update:
         """The same for these members alone."""
         optimizer = self.optimizer.select(indices, array)
         lr_scheduler = self.lr_scheduler.select(list(indices), optimizer) if self.lr_scheduler else None
-        return replace(self, optimizer=optimizer, lr_scheduler=lr_scheduler)
+        return replace(self, optimizer=optimizer, lr_scheduler=lr_scheduler, settled=False)
+
+    def step(self, restore: Callable[[], None] | None) -> None:
+        """The optimizer's; of one that is not settled, with what undoes the backward before it."""
+        if restore is None:
+            self.optimizer.step()
+            return
+        first_step(self.optimizer, restore)
+        self.settled = True
 
 
 class ArrayStep:
@@ -63,6 +75,8 @@ class ArrayStep:
         self.array = array
         self.phases = phases_of(objective)
         self.steps = 0
+        self.whole = True  # whether what failed has left all as it was before
+        self.done = 0  # updates of the step under way: one that ran out of memory goes on with the next
         self.last: Scores = {}  # of each phase, its latest loss
         self._metrics = metrics
         if not self.phases and callable(objective):
@@ -86,19 +100,23 @@ class ArrayStep:
         if not self.array.training:
             self.array.train()
         scores: Scores = {}
-        for update in self.updates:
+        for number, update in enumerate(self.updates):
             phase = update.phase
-            if phase is not None and not phase.due(self.steps):
+            if number < self.done or (phase is not None and not phase.due(self.steps)):
                 continue
             update.optimizer.zero_grad()
+            restore = None if update.settled else snapshot(self.array)
             given = in_phase(x, phase)
             losses, found = self.array.backward(update.score, given, y, has_aux=True, only=update.only)
-            update.optimizer.step()
+            self.whole = not update.settled  # where a later step of an optimizer fails, some of it may be done
+            update.step(restore)
+            self.whole = True
             if phase is None:
                 scores = {"loss": losses, **found}
             else:
                 self.last[phase.score] = losses
-        self.steps += 1
+            self.done = number + 1
+        self.steps, self.done = self.steps + 1, 0
         return summed(self.last) if self.phases else scores
 
     def end_epoch(self) -> None:
@@ -153,6 +171,7 @@ class ArrayStep:
             "optimizers": [u.optimizer.state_dict() for u in self.updates],
             "lr_schedulers": [u.lr_scheduler.state_dict() if u.lr_scheduler else None for u in self.updates],
             "steps": self.steps,
+            "done": self.done,
             "last": dict(self.last),
             "block_size": self.array.block_size,
         }
@@ -169,7 +188,8 @@ class ArrayStep:
                 update.lr_scheduler.load_state_dict(schedule)
         device = self.array.generators.device
         self.steps, self.last = int(state["steps"]), {k: v.to(device) for k, v in state["last"].items()}
-        self.array.block_size = state["block_size"]
+        self.done = int(state.get("done", 0))
+        self.array.block_size = min(int(state["block_size"]), len(self))
 
 
 def make_optimizer(params: Any, rows: Sequence[Row]) -> optim.ArrayOptimizer:
