@@ -13,18 +13,19 @@ from hfta_nb.errors import out_of_memory
 from hfta_nb.optim import ArrayOptimizer
 
 
-def first_step(optimizer: ArrayOptimizer, restore: Callable[[], None]) -> None:
+def first_step(optimizer: ArrayOptimizer, step: Callable[[], Any], restore: Callable[[], None]) -> None:
     """The first step of an optimizer, which allocates its state; where memory runs out, all is as before it.
 
     What it changes is kept on the host meanwhile. Later steps find their memory in place, and go without.
 
     Args:
         optimizer: whose gradients are there.
+        step: makes the step.
         restore: undoes what has led to them: draws of random numbers, buffers.
     """
     undo = _kept(optimizer)
     try:
-        optimizer.step()
+        step()
     except Exception as error:
         if out_of_memory(error):
             undo()

@@ -230,6 +230,9 @@ class GroupRun:
 
     def _ended(self) -> Iterator[Event]:
         found = {f"train_{name}": value for name, value in self.scores.means().items()}
+        scales = self.step.scales()
+        if scales is not None:
+            found["train_loss_scale"] = scales.to(self.settings.dtype)
         validated = self.settings.validates(self.epoch)
         if validated:
             found |= {f"val_{n}": v.to(self.settings.dtype) for n, v in self._evaluate().items()}
@@ -378,8 +381,9 @@ class GroupRun:
         generators = MemberGenerators([dict(step.array.generators.states[0])], self.settings.device)
         family, data = self.settings.family, self.settings.data
         objective, metrics = family.objective_for(data), family.metrics_for(data)
+        how = self.settings.epochs, generators, self.settings.precision
         try:
-            twin = PlainStep(step.array[0], self.group.rows[0], objective, metrics, self.settings.epochs, generators)
+            twin = PlainStep(step.array[0], self.group.rows[0], objective, metrics, *how)
         except Exception as error:
             if not out_of_memory(error):
                 raise

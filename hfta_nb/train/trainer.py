@@ -129,8 +129,9 @@ class Trainer:
         self.waiting.extendleft(reversed([Todo(g, r) for g, r in zip(groups, runs, strict=True)]))
 
     def measured(self, group: Group, peak_bytes: int, held_bytes: int) -> Group:
-        """Take in what an array took in its first training steps, where that is more than was planned or nothing had been
-        measured; arrays like it that wait are divided if they would not fit now.
+        """Take in what an array took in its first steps, where that is more than planned or nothing was measured yet.
+
+        Arrays like it that wait are divided if they would not fit now.
 
         Args:
             peak_bytes: the most that it took.
@@ -248,15 +249,16 @@ class Trainer:
                 states.append(seeded_state(variant.seed, s.device) | {"cpu": torch.random.get_rng_state()})
         finally:
             torch.random.set_rng_state(outer)
+        s.precision.check_modules(modules)
         generators = MemberGenerators(states, s.device)
         objective, metrics = s.family.objective_for(s.data), s.family.metrics_for(s.data)
         if group.serial:
-            return PlainStep(modules[0], group.rows[0], objective, metrics, s.epochs, generators)
+            return PlainStep(modules[0], group.rows[0], objective, metrics, s.epochs, generators, s.precision)
         array = fuse(modules, [v.seed for v in (*group.variants, *(v for v, _ in group.likes))])
         array.generators.states = generators.states
         if group.likes:
             array = array.select(range(len(group.variants)))
-        return ArrayStep(array, group.rows, objective, metrics, s.epochs)
+        return ArrayStep(array, group.rows, objective, metrics, s.epochs, s.precision)
 
 
 def _told(group: Group) -> dict[str, Any]:
