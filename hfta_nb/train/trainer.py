@@ -13,6 +13,7 @@ import torch
 
 from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
 from hfta_nb.array.generators import seeded_state
+from hfta_nb.data import placed
 from hfta_nb.errors import out_of_memory
 from hfta_nb.events import Control, Event, GroupRecord, PlanMade
 from hfta_nb.memory import MemoryModel, free_bytes, shown
@@ -68,7 +69,7 @@ class Trainer:
         self.prepare = prepare
         self.checkpoint_every_s = checkpoint_every_s
         self.stopped = False
-        self.data = settings.data.to(settings.device, settings.dtype)
+        self.data = placed(settings.data, settings.device, settings.dtype)
         self.lengths: dict[int, int] = {}  # by batch size, of the passes of a stream, once known
         self.arrays = list(groups)
         self.waiting: deque[Todo] = deque()
