@@ -54,8 +54,8 @@ class Ours(Mode):
         return self.stepper.train(*self.feed(number))["loss"]
 
 
-class ByHand(Ours):
-    """`array.backward`, an optimizer and the scaler, put together as a person does who writes the loop."""
+class OursSplit(Ours):
+    """The split form, put together as a person does who writes the loop: `array(x)`, every member's loss, autograd."""
 
     def _prepare(self) -> None:
         job, named = self.job, dict(self.array.named_parameters())
@@ -93,19 +93,6 @@ class ByHand(Ours):
                 laps = self.array.tune(update.loss, Arguments(x, update.words), y)
                 total = {size: total.get(size, 0.0) + seconds for size, seconds in laps.items()}
             self.array.block_size = min(total, key=lambda size: total[size], default=len(self.array))
-
-    def _backward(self, update: Update, x: Any, y: Tensor) -> Tensor:
-        several = len(self.updates) > 1
-        scale = None if self.scaler is None else self.scaler.scales
-        given = Arguments(x, update.words) if several else x
-        with self.job.autocast():
-            losses = self.array.backward(update.loss, given, y, scale=scale, only=update.trains if several else None)
-        assert isinstance(losses, Tensor)
-        return losses
-
-
-class OursSplit(ByHand):
-    """The split form: `array(x)`, every member's loss, and autograd."""
 
     def _backward(self, update: Update, x: Any, y: Tensor) -> Tensor:
         with self.job.autocast():
