@@ -14,6 +14,7 @@ from hfta_nb.array.rules import (
     norm,
     pooling,
     random,
+    recurrent,
     values,
 )
 from hfta_nb.array.rules.base import Context, Disagreement, Rule, RuleMode, SharedWrite
@@ -27,6 +28,7 @@ RULES: dict[object, Rule] = {
     **convolution.RULES,
     **embedding.RULES,
     **kernels.RULES,
+    **recurrent.RULES,
     **factories.RULES,
     **random.RULES,
     **values.RULES,
