@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from hfta_nb.errors import OptimError
-from hfta_nb.optim.adam_fused import FusedRows
 from hfta_nb.optim.flat import FlatOptimizer, Numbers, not_differentiable
+from hfta_nb.optim.fused import FusedCalls, Lr, settings_of
 from hfta_nb.optim.passes import addcdiv_, addcmul_, ascended, choose, decayed, lerp_
+from hfta_nb.optim.segments import Segment
 from hfta_nb.optim.values import BETAS, FLAG, LR, HostColumn, Kind, at_least, power
 
 
@@ -25,7 +27,9 @@ class Adam(FlatOptimizer):
         eps: at least 0.
         weight_decay: L2 penalty, at least 0.
         amsgrad: use the largest second moment so far.
-        foreach, capturable: accepted and ignored: the step is always one pass.
+        foreach: accepted and ignored: the step is always one pass.
+        capturable: with `fused`, a step can be captured in a CUDA graph: learning rates are on the device as well (of
+            float64 parameters they aren't, as the kernel takes them in float32).
         maximize: ascend instead.
         fused: True for torch's fused kernel, as there: two to three times as fast, and other in the last bit.
         differentiable: must be False.
@@ -67,8 +71,7 @@ class Adam(FlatOptimizer):
         not_differentiable(differentiable, type(self).__name__)
         if fused and foreach:
             raise OptimError("fused and foreach exclude each other", where=type(self).__name__, got="both True")
-        self.fused = bool(fused)
-        self._rows: dict[int, FusedRows] = {}
+        self.fused, self.capturable = bool(fused), bool(capturable)
         given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
         super().__init__(params, given | {"maximize": maximize, "decoupled_weight_decay": decoupled_weight_decay})
 
@@ -101,19 +104,32 @@ class Adam(FlatOptimizer):
         return {**values, "fused": True} if self.fused else values
 
     def settings(self) -> dict[str, Any]:
-        return {"fused": self.fused, "_rows": {}}
+        return {"fused": self.fused, "capturable": self.capturable}
 
-    def whole(self, p: Tensor, g: Tensor, state: dict[str, Tensor], values: Numbers, steps: HostColumn) -> bool:
+    def fused_calls(
+        self, segment: Segment, p: Tensor, g: Tensor, state: dict[str, Tensor], values: Numbers
+    ) -> FusedCalls | None:
         if not self.fused:
-            return False
-        rows = self._rows.get(id(self.segment))
-        tensors = [p, g, *state.values()]
-        if rows is None or not rows.over(tensors):
-            if len(self._rows) > len(self._segments):  # of segments that are no more
-                self._rows.clear()
-            rows = self._rows[id(self.segment)] = FusedRows(tensors)
-        rows.step(values, steps)
-        return True
+            return None
+        tensors, lrs = [p, g, *state.values()], values["lr"].tolist()
+        settings = settings_of(values, [n for n in self.kinds if n != "lr"])
+        old = segment.fused
+        if old is not None and old.over(tensors, settings) and old.learn(lrs):
+            return old
+        rows = [[[row] for row in t.unbind(0)] for t in tensors]
+        on_device = self.capturable and p.device.type != "cpu" and p.dtype != torch.float64
+        return FusedCalls(_bind, tensors, rows, settings, lrs, segment.steps, on_device)
+
+
+def _bind(
+    tensors: list[list[Tensor]], counts: list[Tensor], settings: Any, lr: Lr, found_inf: Tensor | None
+) -> Callable[[], Any]:
+    """The call of torch's kernel; `settings` in the order of `Adam.kinds`."""
+    (beta1, beta2), eps, decay, amsgrad, maximize, apart = settings
+    numbers = {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": decay, "eps": eps}
+    kernel = torch._fused_adamw_ if apart else torch._fused_adam_
+    given = [*tensors[:4], tensors[4] if amsgrad else []]
+    return partial(kernel, *given, counts, **numbers, amsgrad=amsgrad, maximize=maximize, found_inf=found_inf)
 
 
 class AdamW(Adam):
@@ -148,6 +164,7 @@ class AdamW(Adam):
             amsgrad,
             foreach=foreach,
             maximize=maximize,
+            capturable=capturable,
             differentiable=differentiable,
             fused=fused,
             decoupled_weight_decay=True,

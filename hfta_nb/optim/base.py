@@ -14,6 +14,7 @@ from torch import Tensor
 from hfta_nb.array import FusedArray
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.groups import Group, groups_of, listed, names_of
+from hfta_nb.optim.prepared import Prepared
 from hfta_nb.optim.values import HostColumn, Kind, Reader, plain
 
 
@@ -51,6 +52,7 @@ class ArrayOptimizer(abc.ABC):
         self._readers: list[Reader] = []
         self.carriers: list[torch.optim.Optimizer] = []
         self._schedulers: list[weakref.ref[Any]] = []
+        self._prepared: Prepared | None = None
         for group in groups:
             self._admit(group)
         self.array.followers.add(self)
@@ -154,17 +156,28 @@ class ArrayOptimizer(abc.ABC):
                         p.grad = p.grad.detach() if p.grad.grad_fn is not None else p.grad
                         p.grad.zero_()
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None, *, skip: Sequence[int] = ()) -> Any:
+    def step(self, closure: Callable[[], Any] | None = None, *, skip: Sequence[int] | Tensor = ()) -> Any:
         """Update every parameter that has a gradient, each member with its own hyperparameters.
 
         Args:
             closure: computes the gradients again and returns the losses ``[M]``.
-            skip: members that are left as they are: values, state and step count.
+            skip: members that are left as they are, values, state and step count; or ``[M]`` on the device, true for
+                such.
 
         Returns:
             What the closure returned.
         """
+        marked, listed = (skip, []) if isinstance(skip, Tensor) else (None, list(skip))
+        prepared = self._prepared
+        if prepared is not None and closure is None and prepared.holds(self.param_groups):
+            ready = prepared.skips if marked is not None else not listed
+            if ready:
+                prepared.run(marked)
+                return None
+        return self._whole_step(closure, listed if marked is None else marked.nonzero().flatten().tolist())
+
+    @torch.no_grad()
+    def _whole_step(self, closure: Callable[[], Any] | None, skip: Sequence[int]) -> Any:
         losses = None
         if closure is not None:
             with torch.enable_grad():

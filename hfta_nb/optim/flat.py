@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from hfta_nb.array.arena import Arena
 from hfta_nb.errors import OptimError
+from hfta_nb.optim import flat_state
 from hfta_nb.optim.base import ArrayOptimizer
-from hfta_nb.optim.own import Own
+from hfta_nb.optim.fused import FusedCalls
+from hfta_nb.optim.prepared import Prepared
 from hfta_nb.optim.segments import Entry, Segment, divided, entries, laid_out
 from hfta_nb.optim.values import Columns, HostColumn
 
@@ -88,15 +91,16 @@ class FlatOptimizer(ArrayOptimizer):
             self._rooms[key] = torch.empty(like.shape, dtype=like.dtype, device=like.device)
         return self._rooms[key]
 
-    def whole(self, p: Tensor, g: Tensor, state: dict[str, Tensor], values: Numbers, steps: HostColumn) -> bool:
-        """Update all members by a kernel of torch's own, instead of `apply`; False where there is none.
+    def fused_calls(
+        self, segment: Segment, p: Tensor, g: Tensor, state: dict[str, Tensor], values: Numbers
+    ) -> FusedCalls | None:
+        """The step by a kernel of torch's own, instead of `apply`; None where there is none.
 
         Args:
-            p, g, state: as for `apply`.
+            segment: whose step it is; `p`, `g` and `state` are as for `apply`.
             values: hyperparameters.
-            steps: which step this is, from 1.
         """
-        return False
+        return None
 
     def state_for(self, name: str, values: Mapping[str, Any]) -> bool:
         """Whether torch's optimizer of a member with these values keeps this state."""
@@ -114,6 +118,7 @@ class FlatOptimizer(ArrayOptimizer):
     """The segment whose step is being computed."""
 
     def _lay_out(self, known: Mapping[str, Entry]) -> None:
+        self._prepared = None
         self._segments = laid_out(self.array, self._names, known, self.shaped)
         self._arenas = list(self.array.arenas)
         self._rooms: dict[tuple[Any, ...], Tensor] = {}
@@ -126,10 +131,40 @@ class FlatOptimizer(ArrayOptimizer):
         arenas = self.array.arenas
         if len(arenas) != len(self._arenas) or any(a is not b for a, b in zip(arenas, self._arenas, strict=True)):
             self._lay_out(self._entries())  # the array has moved to another device or dtype
+        self._prepared = None
+        stepped = []
         for segment in self._ready():
             left = sorted({*skip, *self.array.missing_grads.get(segment.spans[0].name, ())})
             if len(left) < len(self.array):
                 self._advance(segment, values[segment.group], left)
+                stepped.append(segment)
+        if not self.array.missing_grads:
+            self._prepared = self._prepare_step(stepped, values)
+
+    def _prepare_step(self, segments: Sequence[Segment], values: Sequence[Numbers]) -> Prepared:
+        """The step of these segments, with whatever can be bound bound."""
+        gradients: list[tuple[nn.Parameter, Tensor | None]] = []
+        ready = {s.name for segment in segments for s in segment.spans}
+        for names, group in zip(self._names, self.param_groups, strict=True):
+            for name, p in zip(names, group["params"], strict=True):
+                gradients.append((p, self.array.arena_of(name).grad_view(name) if name in ready else None))
+        calls: list[Callable[[Tensor | None], None]] = []
+        skips = True
+        for segment in segments:
+            if segment.fused is None:
+                skips = False
+                calls.append(partial(self._advance_without, segment, values[segment.group]))
+                continue
+            calls.append(segment.fused)
+            if self.owned() or self._eps_is_zero(segment):
+                calls.append(partial(self._clear, segment, self._views(segment)[0]))
+        return Prepared(self.array, self.param_groups, list(self.kinds), gradients, calls, skips)
+
+    def _advance_without(self, segment: Segment, values: Numbers, _: Tensor | None) -> None:
+        self._advance(segment, values, [])
+
+    def _clear(self, segment: Segment, p: Tensor, _: Tensor | None) -> None:
+        self._clear_padding(segment, p)
 
     def _ready(self) -> Iterator[Segment]:
         """Segments whose parameters have gradients; one that has some and lacks some is divided first."""
@@ -151,7 +186,7 @@ class FlatOptimizer(ArrayOptimizer):
                     self._fetch(p, arena, s.name)
             yield segment
 
-    def _fetch(self, p: torch.nn.Parameter, arena: Arena, name: str) -> None:
+    def _fetch(self, p: nn.Parameter, arena: Arena, name: str) -> None:
         assert p.grad is not None  # the segment is ready
         if p.grad.is_sparse or p.grad.layout is not torch.strided:
             raise OptimError("a sparse gradient", where=f"{type(self).__name__}, {name}", remedy="use SparseAdam")
@@ -174,8 +209,12 @@ class FlatOptimizer(ArrayOptimizer):
         if left:
             kept = p[left], {k: v[left] for k, v in state.items()}, segment.steps[left]
             kept_scalars = {k: v[left] for k, v in segment.scalars.items()}
-        segment.steps = segment.steps + 1
-        if p.is_complex() or not self.whole(p, g, state, values, segment.steps):
+        fused = None if p.is_complex() else self.fused_calls(segment, p, g, state, values)
+        if fused is not None:
+            segment.fused = fused
+            fused()
+        else:
+            segment.steps = segment.steps + 1
             numbers = self.numbers(values, segment.steps, segment.scalars)
             views = {k: _real(v) for k, v in state.items()}
             self._apply_in_pieces(_real(p), _real(g), views, numbers, segment.columns)
@@ -184,7 +223,9 @@ class FlatOptimizer(ArrayOptimizer):
             p[left] = kept[0]
             for k, v in kept[1].items():
                 state[k][left] = v
-            segment.steps[left] = kept[2]
+            steps = segment.steps.copy()
+            steps[left] = kept[2]
+            segment.steps, segment.begun = steps, False
             for k, rows in kept_scalars.items():
                 segment.scalars[k] = segment.scalars[k].copy()
                 segment.scalars[k][left] = rows
@@ -212,9 +253,10 @@ class FlatOptimizer(ArrayOptimizer):
 
     def _prepare(self, segment: Segment, p: Tensor, values: Numbers) -> None:
         """Make the state that is lacking, and that of members whose first step this is."""
-        if segment.state and segment.steps.min() > 0 and all(k in segment.state for k in self.states(values)):
+        if all(k in segment.state for k in self.states(values)) and segment.begun:
             return
         new = np.flatnonzero(segment.steps == 0)
+        segment.begun = True
         lacking = [k for k in self.states(values) if k not in segment.state]
         for name in lacking:
             segment.state[name] = self._room(name, p)
@@ -277,92 +319,40 @@ class FlatOptimizer(ArrayOptimizer):
         return np.array(values, dtype=scalar_dtype())
 
     def _member_state(self, index: int) -> dict[str, dict[str, Any]]:
-        found = {}
-        own = Own(self.array, index)
-        group_of = {name: k for k, names in enumerate(self._names) for name in names}
-        values = [{k: v[index] for k, v in rows.items()} for rows in self.read()]
-        for name, e in self._entries().items():
-            if e.steps[index] == 0 or not own.has(name):
-                continue
-            state: dict[str, Any] = {}
-            if self.counts_steps:
-                state["step"] = torch.tensor(float(e.steps[index]), dtype=torch.get_default_dtype())
-            for key, v in e.scalars.items():
-                state[key] = torch.tensor(v[index])
-            for key, t in e.state.items():
-                if self.state_for(key, values[group_of[name]]):
-                    state[key] = own.narrow(name, t[index])
-            found[name] = self._told(state, e, index)
-        return {k: v for k, v in found.items() if v}
+        return flat_state.member_state(self, index)
 
     def _told(self, state: dict[str, Any], entry: Entry, index: int) -> dict[str, Any]:
         """A member's state of one parameter, as torch tells it."""
         return state
 
     def _load_member(self, index: int, state: Mapping[str, Mapping[str, Any]]) -> None:
-        known = self._entries()
-        own = Own(self.array, index)
-        values = self.read()
-        group_of = {name: k for k, names in enumerate(self._names) for name in names}
-        parameters = dict(self.array.named_parameters())
-        for name, e in known.items():
-            e.steps, e.scalars = e.steps.copy(), {k: v.copy() for k, v in e.scalars.items()}
-            e.state = {k: v.clone() for k, v in e.state.items()}
-            e.steps[index] = 0
-            saved = state.get(name)
-            if not saved:
-                continue
-            e.steps[index] = int(saved.get("step", 1))
-            fresh = self.fresh_scalars(values[group_of[name]])
-            tensors = {k: v for k, v in saved.items() if k != "step" and k not in fresh}
-            for key, value in tensors.items():
-                if value is None:
-                    continue
-                if key not in e.state:
-                    e.state[key] = torch.zeros_like(self._room(key, parameters[name].detach()))
-                own.widen(name, value, e.state[key][index])
-            for key, first in fresh.items():
-                column = e.scalars.setdefault(key, first.copy())
-                column[index] = self._heard(key, saved)
-        self._lay_out(known)
+        flat_state.load_member(self, index, state)
 
     def _heard(self, name: str, saved: Mapping[str, Any]) -> Any:
         """A member's number from torch's state."""
         return float(saved[name])
 
     def _copy_rows(self, src: int, dst: int) -> None:
+        self._prepared = None
         for segment in self._segments:
             for t in segment.state.values():
                 t[dst].copy_(t[src])
-            segment.steps[dst] = segment.steps[src]
+            steps = segment.steps.copy()
+            steps[dst] = steps[src]
+            segment.steps, segment.begun = steps, False
             for v in segment.scalars.values():
                 v[dst] = v[src]
 
     def _reset_row(self, index: int) -> None:
+        self._prepared = None
         for segment in self._segments:
-            segment.steps[index] = 0
+            steps = segment.steps.copy()
+            steps[index] = 0
+            segment.steps, segment.begun = steps, False
 
     def _take_rows(self, parts: Sequence[tuple[ArrayOptimizer, Sequence[int]]]) -> None:
         found = [(o._entries(), list(rows)) for o, rows in parts if isinstance(o, FlatOptimizer)]
-        known = {}
-        for name in found[0][0]:
-            mine = [(e[name], rows) for e, rows in found]
-            steps = np.concatenate([e.steps[rows] for e, rows in mine])
-            state: dict[str, Tensor] = {}
-            for key in {k for e, _ in mine for k in e.state}:
-                like = next(e.state[key] for e, _ in mine if key in e.state)
-                state[key] = torch.cat([
-                    e.state[key][rows].to(like) if key in e.state else like.new_zeros(len(rows), *like.shape[1:])
-                    for e, rows in mine
-                ])  # fmt: skip
-            scalars = {
-                key: np.concatenate(
-                    [e.scalars[key][rows] if key in e.scalars else np.zeros(len(rows)) for e, rows in mine]
-                )
-                for key in {k for e, _ in mine for k in e.scalars}
-            }
-            known[name] = Entry(steps, state, scalars)
-        self._lay_out(known)
+        self._lay_out(flat_state.of_rows(found))
 
 
 def scalar_dtype() -> Any:

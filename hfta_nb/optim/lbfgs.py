@@ -94,7 +94,7 @@ class LBFGS(MemberOptimizer):
         return {k: mapped(wide, v) for k, v in state.items()}
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None, *, skip: Sequence[int] = ()) -> Any:
+    def step(self, closure: Callable[[], Any] | None = None, *, skip: Sequence[int] | Tensor = ()) -> Any:
         """See `ArrayOptimizer.step`; the closure is needed.
 
         Raises:
@@ -105,7 +105,8 @@ class LBFGS(MemberOptimizer):
         self._ready(self.read())
         before = [a.data.clone() for a in self.array.arenas], [_snapshot(m) for m in self.members]
         try:
-            return self._step(closure, set(skip))
+            left = skip.nonzero().flatten().tolist() if isinstance(skip, Tensor) else skip
+            return self._step(closure, set(left))
         except BaseException:
             for arena, data in zip(self.array.arenas, before[0], strict=True):
                 arena.data.copy_(data)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hfta_nb.array import FusedArray
 from hfta_nb.array.arena import Arena, Span
+from hfta_nb.optim.fused import FusedCalls
 from hfta_nb.optim.values import Columns, HostColumn
 
 
@@ -22,18 +23,33 @@ class Segment:
     included, as in torch; it then becomes a segment of its own.
 
     Attributes:
-        steps: updates so far, per member; a member with none has no state yet, whatever `state` holds.
+        counted: updates so far, per member, as far as they were counted on the host; see `steps`.
         state: by name ``[M, columns]``; of an optimizer that wants shapes, of one parameter, ``[M, *any]``.
         scalars: state that is one number per member.
+        fused: the step by a kernel of torch's, while it is that which counts.
+        begun: whether each member has what its first step needs.
     """
 
     group: int
     arena: int
     spans: list[Span]
-    steps: HostColumn
+    counted: HostColumn
     state: dict[str, Tensor] = field(default_factory=dict)
     scalars: dict[str, HostColumn] = field(default_factory=dict)
     columns: Columns = field(default_factory=Columns)
+    fused: FusedCalls | None = None
+    begun: bool = False
+
+    @property
+    def steps(self) -> HostColumn:
+        """Updates so far, per member; a member with none has no state yet, whatever `state` holds."""
+        if self.fused is not None:
+            self.counted = self.fused.counts.cpu().numpy().astype(np.int64)
+        return self.counted
+
+    @steps.setter
+    def steps(self, steps: HostColumn) -> None:
+        self.counted, self.fused = steps, None
 
     @property
     def names(self) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,8 +12,9 @@ from torch import Tensor
 
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.flat import FlatOptimizer, Numbers, not_differentiable
+from hfta_nb.optim.fused import FusedCalls, Lr, settings_of
 from hfta_nb.optim.passes import add, add_, ascended, choose, decayed
-from hfta_nb.optim.segments import Entry
+from hfta_nb.optim.segments import Entry, Segment
 from hfta_nb.optim.values import FLAG, LR, NUMBER, HostColumn, Kind, at_least
 
 
@@ -27,7 +29,8 @@ class SGD(FlatOptimizer):
         weight_decay: L2 penalty, at least 0.
         nesterov: needs a momentum above 0 and no dampening.
         maximize: ascend instead.
-        foreach, fused: accepted and ignored: the step is always one pass.
+        foreach: accepted and ignored: the step is always one pass.
+        fused: True for torch's fused kernel, as there; with dampening, one pass all the same.
         differentiable: must be False.
 
     Raises:
@@ -62,6 +65,9 @@ class SGD(FlatOptimizer):
         fused: bool | None = None,
     ) -> None:
         not_differentiable(differentiable, "SGD")
+        if fused and foreach:
+            raise OptimError("fused and foreach exclude each other", where="SGD", got="both True")
+        self.fused = bool(fused)
         given = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
         super().__init__(params, given | {"nesterov": nesterov, "maximize": maximize})
 
@@ -106,6 +112,32 @@ class SGD(FlatOptimizer):
             g = choose(c["moving"], ahead, g)
         add_(p, g, c["down"])
 
+    def told(self, values: dict[str, Any]) -> dict[str, Any]:
+        return {**values, "fused": True} if self.fused else values
+
+    def settings(self) -> dict[str, Any]:
+        return {"fused": self.fused}
+
+    def fused_calls(
+        self, segment: Segment, p: Tensor, g: Tensor, state: dict[str, Tensor], values: Numbers
+    ) -> FusedCalls | None:
+        # The kernel is told whether this is the first step, for all its tensors. Without dampening it need not know: a
+        # first gradient enters a momentum of zero whole.
+        if not self.fused or values["dampening"].any():
+            return None
+        scalars = segment.scalars
+        scalars["begun"] = np.where(values["momentum"] != 0, 1, scalars["begun"]).astype(np.float32)
+        tensors, lrs = [p, g, *state.values()], values["lr"].tolist()
+        settings = settings_of(values, ["momentum", "weight_decay", "nesterov", "maximize"])
+        old = segment.fused
+        if old is not None and old.over(tensors, settings) and old.learn(lrs):
+            return old
+        # The last entries of a tensor, which fill no vector of the CPU, are rounded in another way: so the kernel gets
+        # the tensors that it would get of a plain module.
+        places = [slice(s.start - segment.start, s.stop - segment.start) for s in segment.spans]
+        rows = [[[row[place] for place in places] for row in t.unbind(0)] for t in tensors]
+        return FusedCalls(_bind, tensors, rows, settings, lrs, segment.steps)
+
     def state_for(self, name: str, values: Mapping[str, Any]) -> bool:
         return bool(values["momentum"] != 0)
 
@@ -115,3 +147,14 @@ class SGD(FlatOptimizer):
 
     def _heard(self, name: str, saved: Mapping[str, Any]) -> Any:
         return float(saved.get("momentum_buffer") is not None)
+
+
+def _bind(
+    tensors: list[list[Tensor]], counts: list[Tensor], settings: Any, lr: Lr, found_inf: Tensor | None
+) -> Callable[[], Any]:
+    """The call of torch's kernel."""
+    momentum, decay, nesterov, maximize = settings
+    given = [*tensors[:2], tensors[2] if momentum else []]
+    numbers = {"lr": lr, "momentum": momentum, "weight_decay": decay, "dampening": 0.0}
+    flags = {"nesterov": nesterov, "maximize": maximize, "is_first_step": False}
+    return partial(torch._fused_sgd_, *given, **numbers, **flags, found_inf=found_inf)

@@ -127,8 +127,15 @@ def plain(value: Any) -> Any:
 _DTYPES: dict[Any, Any] = {float: np.float64, bool: np.bool_, int: np.int64}
 
 
-_QUICK = (bool, int, float, tuple)
+_QUICK = (bool, int, float, tuple, list)
 """Types of values that are compared as they are."""
+
+
+def _same(a: Any, b: Any) -> bool:
+    try:
+        return bool(a == b)
+    except (ValueError, RuntimeError):  # arrays or tensors in a list
+        return False
 
 
 class Reader:
@@ -149,7 +156,7 @@ class Reader:
             if name not in group:
                 raise OptimError("no value for this hyperparameter", where=f"{self.where}, {name}")
             raw, seen = group[name], self._seen.get(name)
-            if seen is not None and type(raw) in _QUICK and type(raw) is type(seen[0]) and raw == seen[0]:
+            if seen is not None and type(raw) in _QUICK and type(raw) is type(seen[0]) and _same(raw, seen[0]):
                 found[name] = seen[1]
                 continue
             value = plain(raw)

@@ -14,6 +14,7 @@ from hfta_nb.array import FusedArray
 from hfta_nb.errors import OptimError
 from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
+from hfta_nb.optim.fused import available
 from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
 from hfta_nb.phases import Phase, split
 from hfta_nb.step.protocol import Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
@@ -173,13 +174,17 @@ class ArrayStep:
 
 
 def make_optimizer(params: Any, rows: Sequence[Row]) -> optim.ArrayOptimizer:
-    """The optimizer that the rows name, with a value per member, of an array or some of its parameters."""
+    """The optimizer that the rows name, with a value per member, of an array or some of its parameters.
+
+    By torch's fused kernels, as in `PlainStep`, where there are such.
+    """
 
     def column(name: str) -> list[Any]:
         return [row[name] for row in rows]
 
     kind = rows[0]["optimizer"]
-    common: dict[str, Any] = {"lr": column("lr"), "weight_decay": column("weight_decay")}
+    fused = available(params.parameters() if isinstance(params, FusedArray) else params)
+    common: dict[str, Any] = {"lr": column("lr"), "weight_decay": column("weight_decay"), "fused": fused}
     if kind == "sgd":
         return optim.SGD(params, momentum=column("momentum"), nesterov=column("nesterov"), **common)
     betas = list(zip(column("beta1"), column("beta2"), strict=True))

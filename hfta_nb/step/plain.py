@@ -14,6 +14,7 @@ from hfta_nb.array.gradients import call_module
 from hfta_nb.array.tree import flatten, unflatten
 from hfta_nb.errors import StudyError
 from hfta_nb.metrics import Metric
+from hfta_nb.optim.fused import available
 from hfta_nb.phases import Phase, split
 from hfta_nb.step.protocol import Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
 
@@ -168,7 +169,7 @@ def _update(
 
 
 def _make_optimizer(parameters: list[nn.Parameter], row: Row) -> torch.optim.Optimizer:
-    common: dict[str, Any] = {"lr": row["lr"], "weight_decay": row["weight_decay"]}
+    common: dict[str, Any] = {"lr": row["lr"], "weight_decay": row["weight_decay"], "fused": available(parameters)}
     if row["optimizer"] == "sgd":
         return torch.optim.SGD(parameters, momentum=row["momentum"], nesterov=row["nesterov"], **common)
     kind = torch.optim.AdamW if row["optimizer"] == "adamw" else torch.optim.Adam

@@ -45,6 +45,9 @@ FUSED = [
     OptimizerRow("Adam", {"lr": [0.1, 0.01, 0.01], "weight_decay": 0.1, "maximize": [False, True, True]}),
     OptimizerRow("Adam", {"lr": 0.01, "betas": [(0.9, 0.99), (0.8, 0.9), (0.8, 0.9)], "amsgrad": [True, False, True]}),
     OptimizerRow("AdamW", {"lr": [0.1, 0.01, 1e-3], "eps": 1e-4}),
+    OptimizerRow("SGD", {"lr": [0.1, 0.05, 0.05], "weight_decay": [0.0, 0.1, 0.1], "maximize": [True, False, False]}),
+    OptimizerRow("SGD", {"lr": 0.05, "momentum": [0.0, 0.9, 0.5], "nesterov": [False, True, False]}),
+    OptimizerRow("SGD", {"lr": 0.05, "momentum": 0.9, "dampening": [0.0, 0.3, 0.5]}),
 ]
 
 
@@ -57,12 +60,15 @@ def test_twenty_steps_by_torch_s_fused_kernel(
     _twenty_steps(fused, dtype, tolerance, device)
 
 
-def test_the_fused_kernel_gives_the_bits_of_torch_s_and_goes_on_after_surgery() -> None:
+@pytest.mark.parametrize(("name", "settings"), [("Adam", {}), ("SGD", {"momentum": 0.9}), ("SGD", {})], ids=str)
+def test_the_fused_kernel_gives_the_bits_of_torch_s_and_goes_on_after_surgery(name: str, settings: dict) -> None:
     modules, x, y = _setup(torch.float32, torch.device("cpu"))
     array = hfta.fuse([m.eval() for m in modules], SEEDS)
     lrs = [1e-2, 3e-2, 1e-2]
-    optimizer = hfta.optim.Adam(array, lr=lrs, fused=True)
-    alone = [torch.optim.Adam(m.parameters(), lr=lr, fused=True) for m, lr in zip(modules, lrs, strict=True)]
+    settings = {**settings, "fused": True}
+    optimizer = getattr(hfta.optim, name)(array, lr=lrs, **settings)
+    kind = getattr(torch.optim, name)
+    alone = [kind(m.parameters(), lr=lr, **settings) for m, lr in zip(modules, lrs, strict=True)]
     indices = list(range(MEMBERS))
     for step in range(12):
         if step == 6:
@@ -89,9 +95,10 @@ def test_the_fused_kernel_gives_the_bits_of_torch_s_and_goes_on_after_surgery() 
             assert torch.equal(array.get_parameter(name)[row], p)
 
 
-def test_fused_and_foreach_exclude_each_other() -> None:
+@pytest.mark.parametrize("name", ["Adam", "SGD"])
+def test_fused_and_foreach_exclude_each_other(name: str) -> None:
     with pytest.raises(OptimError, match="exclude each other"):
-        hfta.optim.Adam(hfta.fuse([nn.Linear(2, 1)]), fused=True, foreach=True)
+        getattr(hfta.optim, name)(hfta.fuse([nn.Linear(2, 1)]), fused=True, foreach=True)
 
 
 @pytest.mark.parametrize("row", optim_db_rows(), ids=str)
