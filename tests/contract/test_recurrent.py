@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -118,6 +119,28 @@ def test_every_form(kind: str, dtype: torch.dtype, device: torch.device) -> None
         _agree(lambda form=form: Whole(KINDS[kind](5, 6, **form)), x, device, kind, dtype=dtype)  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("switch", ["", "off"], ids=["compiled", "not compiled"])
+@pytest.mark.parametrize("sizes", [(5, 16), (32, 48), (3, 64), (48, 16)], ids=str)
+def test_every_form_of_whole_vectors(
+    switch: str, sizes: tuple[int, int], device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hidden sizes that the compiled kernel takes, where there is a compiler."""
+    monkeypatch.setenv("HFTA_NB_NATIVE", switch)
+    torch.manual_seed(7)
+    for samples, form in zip(itertools.cycle((3, 4, 9)), FORMS, strict=False):
+        if form["dropout"] and device.type != "cpu":
+            continue
+        shape = (samples, 5, sizes[0]) if form["batch_first"] else (5, samples, sizes[0])
+        build = partial(nn.LSTM, *sizes, **form)
+        _agree(lambda build=build: Whole(build()), torch.randn(shape), device, "lstm", dtype=torch.float32)  # type: ignore[misc]
+    _agree(
+        lambda: Whole(nn.LSTM(*sizes, batch_first=True), start=True),
+        torch.randn(4, 3, sizes[0]),
+        *(device, "lstm"),
+        dtype=torch.float32,
+    )
+
+
 @kinds
 def test_given_states_learn(kind: str, device: torch.device) -> None:
     torch.manual_seed(7)
@@ -181,10 +204,11 @@ def test_a_model_may_write_into_the_output(kind: str, device: torch.device) -> N
 
 
 @kinds
-def test_no_member_harms_another(kind: str, device: torch.device) -> None:
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_no_member_harms_another(kind: str, dtype: torch.dtype, device: torch.device) -> None:
     torch.manual_seed(7)
-    x = torch.randn(4, 3, 5, dtype=torch.float64, device=device)
-    modules = _make(lambda: Whole(KINDS[kind](5, 6)), device, torch.float64)
+    x = torch.randn(4, 3, 5, dtype=dtype, device=device)
+    modules = _make(lambda: Whole(KINDS[kind](5, 16)), device, dtype)
     array = hfta.fuse(modules, SEEDS)
     array.block_size = len(SEEDS)
     array.backward(_as_is, x, x)

@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #if defined(__AVX512F__)
 #define WIDE 16
@@ -237,10 +238,11 @@ static void outer(ptrdiff_t count, const float *grad, int wide, const float *x, 
     }
 }
 
-static void backward_member(const job *j, int m) {
+static void backward_member(const job *j, int m, float *packed) {
     const int T = j->steps, N = j->samples, H = j->hidden;
     const ptrdiff_t state = (ptrdiff_t)N * H;
-    const float *w = j->w_h + m * j->w_h_stride, *later = 0;
+    const float *later = 0, *w = packed; /* where vectors don't straddle lines of the cache */
+    memcpy(packed, j->w_h + m * j->w_h_stride, (size_t)4 * H * H * sizeof(float));
     float *db = j->db + (ptrdiff_t)m * 4 * H;
     for (int k = 0; k < 4 * H; k++) db[k] = 0.0f;
     float *dh = j->dh + m * state, *dc = j->dc + m * state;
@@ -294,7 +296,10 @@ static void *forward_work(void *given) {
 
 static void *backward_work(void *given) {
     const job *j = given;
-    for (int m = j->first; m < j->end; m++) backward_member(j, m);
+    float *packed = 0;
+    if (posix_memalign((void **)&packed, 64, (size_t)j->hidden * j->hidden * 4 * sizeof(float))) return given;
+    for (int m = j->first; m < j->end; m++) backward_member(j, m, packed);
+    free(packed);
     return 0;
 }
 

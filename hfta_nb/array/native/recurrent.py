@@ -32,7 +32,7 @@ def usable(x: Tensor, h: Tensor) -> bool:
 @cache
 def _operators() -> Any:
     """``torch.ops.hfta_nb``, with the kernels in it."""
-    made = torch.library.Library("hfta_nb", "FRAGMENT")
+    made = torch.library.Library("hfta_nb", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name, kernel in (("lstm", _forward), ("lstm_backward", _backward)):
         made.define(name + _SCHEMAS[name])  # type: ignore[no-untyped-call]
         made.impl(name, kernel, "CPU")  # type: ignore[no-untyped-call]
