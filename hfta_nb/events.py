@@ -56,6 +56,8 @@ class GroupRecord:
         strategy: how it is to be trained, "fused" or "in turn", and why.
         padding: the share of the parameters that is padding, as members are of different size.
         architectures: how many different ones there are.
+        fixed_bytes: what the array takes beside its members; 0 where `memory_bytes` was not measured.
+        capacity: the most members that were found to train together; 0 where nothing was measured or asked for.
     """
 
     index: int
@@ -66,6 +68,8 @@ class GroupRecord:
     strategy: str = ""
     padding: float = 0.0
     architectures: int = 1
+    fixed_bytes: int = 0
+    capacity: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,7 @@ class RunStarted(Event):
     monitor: str
     direction: str
     resumed: bool = False
+    precision: str = "fp32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,7 @@ class PlanMade(Event):
 
 @dataclass(frozen=True, slots=True)
 class PhaseChanged(Event):
-    """What the run is busy with: "building", "tuning", "training", "saving"."""
+    """What the run is busy with: "measuring memory", "measuring capacity", "building", "tuning", "training"."""
 
     group: int
     phase: str
@@ -144,6 +149,49 @@ class SpeedMeasured(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryMeasured(Event):
+    """What a group took at its peak in its first training step, beside what was predicted.
+
+    Attributes:
+        members: how many the group had.
+        peak_bytes: measured.
+        predicted_bytes: by the plan.
+        free_bytes: what the device had for it, less a margin.
+    """
+
+    group: int
+    members: int
+    peak_bytes: int
+    predicted_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayHalved(Event):
+    """The memory did not suffice: an array carries on as two, one after the other, from the step that failed.
+
+    Attributes:
+        group: the array's number, which its first half keeps.
+        phase: what it was busy with.
+        members: how many it had.
+        into: members of each half.
+        groups: the halves' numbers.
+        needed_bytes: what the array takes by the plan.
+        free_bytes: what the device had, less a margin, after the array was let go of.
+        reason: the error in words.
+    """
+
+    group: int
+    phase: str
+    members: int
+    into: tuple[int, ...]
+    groups: tuple[int, ...]
+    needed_bytes: int
+    free_bytes: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class StepsDone(Event):
     """Progress within an epoch, at most some times a second.
 
@@ -155,6 +203,7 @@ class StepsDone(Event):
         remaining_s: estimate of the seconds left for the whole run at the measured rate.
         variants: ids of the members still training.
         train_loss: for each of them, the mean training loss over the steps since the last such event.
+        waiting_share: the share of the time since then in which training waited for its data, from 0 to 1.
     """
 
     group: int
@@ -166,6 +215,7 @@ class StepsDone(Event):
     remaining_s: float
     variants: tuple[int, ...]
     train_loss: tuple[float, ...]
+    waiting_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,13 @@ class Progress:
         """Take in an event that the history has already."""
         if isinstance(event, ev.PlanMade):
             epochs = self.history.run.epochs if self.history.run else 0
-            self.groups = {g.index: GroupProgress(g.index, len(g.variants), epochs) for g in event.groups}
+            known = self.groups  # a plan is made anew where arrays are divided while the run is on
+            self.groups = {g.index: known.get(g.index, GroupProgress(g.index, 0, epochs)) for g in event.groups}
+            for g in event.groups:
+                self.groups[g.index].members, self.groups[g.index].epochs = len(g.variants), epochs
             self._find_finished()
+        elif isinstance(event, ev.RunStarted):
+            self.groups = {}
         elif isinstance(event, ev.PhaseChanged):
             self._activate(event.group)
         elif isinstance(event, ev.StepsDone):
@@ -103,9 +108,12 @@ class Progress:
         return f"#{best.id} {monitor} {show.metric(best.best_value)} at epoch {best.best_epoch}{where}"
 
     def rate(self) -> str:
-        """``184,000 samples/s``."""
+        """``184,000 samples/s``; with the share of the time in which training waits for its data where that is much."""
         last = self.history.progress
-        return f"{show.count(last.samples_per_s)} samples/s" if last else ""
+        if not last:
+            return ""
+        waiting = f" ({last.waiting_share:.0%} waiting for data)" if last.waiting_share > MUCH else ""
+        return f"{show.count(last.samples_per_s)} samples/s{waiting}"
 
     def speed(self, group: int) -> str:
         """``11.2x the serial rate (measured on 40 steps)``; empty before it was measured."""
@@ -118,6 +126,9 @@ class Progress:
         """``cores 93% 12%, memory 1.2 of 24 GiB``."""
         return device(self.history.samples[-1].values) if self.history.samples else ""
 
+
+MUCH = 0.1
+"""Above this share of the time it is told that training waits for its data."""
 
 NAMES = {
     "sm_active": "SM active",

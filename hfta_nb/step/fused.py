@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,13 +12,16 @@ from torch import Tensor
 
 from hfta_nb import optim
 from hfta_nb.array import FusedArray
+from hfta_nb.array.fallback import snapshot
 from hfta_nb.errors import OptimError
 from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
 from hfta_nb.optim.fused import available
 from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
 from hfta_nb.phases import Phase, split
+from hfta_nb.step.precision import Precision, whole
 from hfta_nb.step.protocol import Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
+from hfta_nb.step.whole import first_step
 
 
 @dataclass
@@ -28,6 +32,7 @@ class Update:
         phase: of the step that it is; None where it is all of it.
         score: from one member's output and target to its loss and scores.
         only: names of the parameters that it trains; None for all.
+        settled: whether the optimizer has its state.
     """
 
     phase: Phase | None
@@ -36,12 +41,22 @@ class Update:
     only: frozenset[str] | None
     optimizer: optim.ArrayOptimizer
     lr_scheduler: ArrayLRScheduler | None
+    settled: bool = False
 
     def select(self, indices: Sequence[int], array: FusedArray) -> Update:
         """The same for these members alone."""
         optimizer = self.optimizer.select(indices, array)
         lr_scheduler = self.lr_scheduler.select(list(indices), optimizer) if self.lr_scheduler else None
-        return replace(self, optimizer=optimizer, lr_scheduler=lr_scheduler)
+        return replace(self, optimizer=optimizer, lr_scheduler=lr_scheduler, settled=False)
+
+    def step(self, scaler: optim.GradScaler | None, restore: Callable[[], None] | None) -> None:
+        """The optimizer's; of one that is not settled, with what undoes the backward before it."""
+        update = self.optimizer.step if scaler is None else functools.partial(scaler.step, self.optimizer)
+        if restore is None:
+            update()
+            return
+        first_step(self.optimizer, update, restore)
+        self.settled = True
 
 
 class ArrayStep:
@@ -53,17 +68,28 @@ class ArrayStep:
         objective: the loss of one member, or the phases of a step.
         metrics: of one member.
         epochs: of the whole run, for lr schedulers that need it.
+        precision: that of forward, loss and backward; the array's dtype without.
 
     Raises:
         FamilyError: the phases do not share out the parameters.
     """
 
     def __init__(
-        self, array: FusedArray, rows: Sequence[Row], objective: Objective, metrics: Mapping[str, Metric], epochs: int
+        self,
+        array: FusedArray,
+        rows: Sequence[Row],
+        objective: Objective,
+        metrics: Mapping[str, Metric],
+        epochs: int,
+        precision: Precision | None = None,
     ) -> None:
         self.array = array
+        self.precision = precision or Precision()
+        self.scaler = self.precision.array_scaler(array)
         self.phases = phases_of(objective)
         self.steps = 0
+        self.whole = True  # whether what failed has left all as it was before
+        self.done = 0  # updates of the step under way: one that ran out of memory goes on with the next
         self.last: Scores = {}  # of each phase, its latest loss
         self._metrics = metrics
         if not self.phases and callable(objective):
@@ -87,19 +113,31 @@ class ArrayStep:
         if not self.array.training:
             self.array.train()
         scores: Scores = {}
-        for update in self.updates:
+        stepped = False
+        for number, update in enumerate(self.updates):
             phase = update.phase
-            if phase is not None and not phase.due(self.steps):
+            if number < self.done or (phase is not None and not phase.due(self.steps)):
                 continue
+            stepped = True
             update.optimizer.zero_grad()
+            restore = None if update.settled else snapshot(self.array)
             given = in_phase(x, phase)
-            losses, found = self.array.backward(update.score, given, y, has_aux=True, only=update.only)
-            update.optimizer.step()
+            scale = None if self.scaler is None else self.scaler.scales
+            # One per update: autocast keeps the weights that it has cast for as long as it lasts.
+            with self.precision.products(), self.precision.autocast():
+                losses, found = self.array.backward(update.score, given, y, has_aux=True, scale=scale, only=update.only)
+            losses = whole(losses)
+            self.whole = not update.settled  # where a later step of an optimizer fails, some of it may be done
+            update.step(self.scaler, restore)
+            self.whole = True
             if phase is None:
                 scores = {"loss": losses, **found}
             else:
                 self.last[phase.score] = losses
-        self.steps += 1
+            self.done = number + 1
+        if self.scaler is not None and stepped:
+            self.scaler.update()
+        self.steps, self.done = self.steps + 1, 0
         return summed(self.last) if self.phases else scores
 
     def end_epoch(self) -> None:
@@ -109,14 +147,18 @@ class ArrayStep:
 
     def evaluate(self, x: Any, y: Any) -> Scores:
         self.array.eval()
-        if not self.phases:
-            losses, scores = self.array.evaluate(self.updates[0].score, x, y)
-            return {"loss": losses, **scores}
-        found: Scores = {}
-        for update, phase in zip(self.updates, self.phases, strict=True):
-            found[phase.score] = self.array.evaluate(update.score, in_phase(x, phase), y)[0]
-        metrics = self.array.evaluate(metrics_alone(self._metrics), x, y) if self._metrics else {}
+        with self.precision.products(), self.precision.autocast():
+            if not self.phases:
+                losses, scores = self.array.evaluate(self.updates[0].score, x, y)
+                return {"loss": whole(losses), **scores}
+            found: Scores = {}
+            for update, phase in zip(self.updates, self.phases, strict=True):
+                found[phase.score] = whole(self.array.evaluate(update.score, in_phase(x, phase), y)[0])
+            metrics = self.array.evaluate(metrics_alone(self._metrics), x, y) if self._metrics else {}
         return {**summed(found), **metrics}
+
+    def scales(self) -> Tensor | None:
+        return None if self.scaler is None else self.scaler.scales
 
     def tune(self, x: Any, y: Any, budget_s: float) -> dict[int, float]:
         """See `FusedArray.tune`; of a step with phases, seconds of all of them."""
@@ -125,7 +167,9 @@ class ArrayStep:
         total: dict[int, float] = {}
         for update in self.updates:
             self.array.block_size = size
-            laps = self.array.tune(update.loss, in_phase(x, update.phase), y, budget_s=budget_s / len(self.updates))
+            given = in_phase(x, update.phase)
+            with self.precision.products(), self.precision.autocast():
+                laps = self.array.tune(update.loss, given, y, budget_s=budget_s / len(self.updates))
             if not laps:  # only one size is possible
                 return {}
             total = {size: total.get(size, 0.0) + seconds for size, seconds in laps.items()}
@@ -136,6 +180,7 @@ class ArrayStep:
         other = object.__new__(ArrayStep)
         other.__dict__.update(self.__dict__)
         other.array = self.array.select(indices)
+        other.scaler = None if self.scaler is None else self.scaler.select(indices, other.array)
         other.updates = [update.select(indices, other.array) for update in self.updates]
         other.last = {name: losses[list(indices)] for name, losses in self.last.items()}
         return other
@@ -154,7 +199,9 @@ class ArrayStep:
             "optimizers": [u.optimizer.state_dict() for u in self.updates],
             "lr_schedulers": [u.lr_scheduler.state_dict() if u.lr_scheduler else None for u in self.updates],
             "steps": self.steps,
+            "done": self.done,
             "last": dict(self.last),
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "block_size": self.array.block_size,
         }
 
@@ -168,9 +215,12 @@ class ArrayStep:
             update.optimizer.load_state_dict(optimizer)
             if update.lr_scheduler is not None:
                 update.lr_scheduler.load_state_dict(schedule)
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state["scaler"])
         device = self.array.generators.device
         self.steps, self.last = int(state["steps"]), {k: v.to(device) for k, v in state["last"].items()}
-        self.array.block_size = state["block_size"]
+        self.done = int(state.get("done", 0))
+        self.array.block_size = min(int(state["block_size"]), len(self))
 
 
 def make_optimizer(params: Any, rows: Sequence[Row]) -> optim.ArrayOptimizer:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
 from hfta_nb import events as ev
-from hfta_nb.cli.displays import MOST_GROUPS, REDRAWS_PER_S, Lines, Screen, Silent, headline
+from hfta_nb.cli.displays import MOST_GROUPS, REDRAWS_PER_S, Lines, Screen, Silent, halving, headline
+from hfta_nb.cli.progress import Progress
 from hfta_nb.events import Event
 from hfta_nb.history import History
 from tests.cli.fake import console, epoch, planned, started, steps, whole_run
@@ -36,6 +38,16 @@ def screen(events: Iterable[Event], width: int = 100) -> str:
         display._progress.add(event)
     out.print(display.picture())
     return file.getvalue()
+
+
+def test_the_rate_tells_of_waiting_where_it_is_much() -> None:
+    history = History()
+    for event in whole_run():
+        history.add(event)
+    progress = Progress(lambda: history)
+    for share, words in [(0.02, ""), (0.43, " (43% waiting for data)")]:
+        history.add(replace(steps(0, 1.0, 2.0, [0, 1]), waiting_share=share))
+        assert progress.rate() == f"1,234 samples/s{words}"
 
 
 def test_lines_tell_the_whole_run() -> None:
@@ -161,3 +173,9 @@ def test_quiet_shows_notes_alone() -> None:
 )
 def test_the_headline_names_the_device(changes: dict[str, object], device: str) -> None:
     assert headline(started(**changes)).endswith(device)
+
+
+def test_an_array_that_is_halved() -> None:
+    event = ev.ArrayHalved(0.0, 1, "training", 8, (4, 4), (1, 2), 3 << 30, 2 << 30, "no memory")
+    wanted = "array 1: out of memory while training: 8 members carry on as 4 and then 4"
+    assert halving(event) == f"{wanted} (they need 3.0 GiB, 2.0 GiB are free)"

@@ -68,13 +68,12 @@ class Seen:
         self.calls = 1
         self.reason = "" if forget else reason.splitlines()[0]
 
-    @torch.no_grad()
-    def fill(self, inputs: Inputs) -> None:
-        """Copy the inputs to where the program reads them."""
+    def fill(self, leaves: Sequence[Any]) -> None:
+        """Copy the leaves of the inputs to where the program reads them."""
         assert self.inputs is not None  # made before the first recording
-        for room, value in zip(self.inputs.leaves, inputs.leaves, strict=True):
+        for room, value in zip(self.inputs.leaves, leaves, strict=True):
             if isinstance(room, Tensor):
-                room.copy_(value)
+                room.copy_(value.detach() if value.requires_grad else value)
 
     def told(self, results: Sequence[Tensor]) -> Any:
         """The results as the call returns them."""
@@ -91,14 +90,21 @@ class Seen:
             self.refuse("two calls are not alike")
             return False
         self.first = None
+        for i in recording.constants:  # what the model has made may go on to the caller
+            recording.held[i] = recording.held[i].clone()
         return True
 
 
 class Kinds(Generic[S]):
-    """What is known, by kind of call; the oldest kind is forgotten for a new one."""
+    """What is known, by kind of call; the oldest kind is forgotten for a new one.
+
+    Attributes:
+        closed: why no kind of call was replayed when last asked; empty where some may be.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[Any, S] = {}
+        self.closed = ""
 
     def __iter__(self) -> Iterator[S]:
         return iter(self._seen.values())
@@ -119,16 +125,40 @@ class Kinds(Generic[S]):
         """Of kernels that can be computed in several ways, in what is replayed."""
         return [c for s in self._seen.values() if s.ready for c in s.choices]
 
+    def open(self, array: FusedArray) -> bool:
+        """Whether calls of this array may be replayed, as things are."""
+        self.closed = _closed(array)
+        return array.capture and not (self.closed or array._pending or watched())
+
     def notes(self) -> list[str]:
         """How calls run, each way once."""
-        ways = ["replayed from a recording" for s in self._seen.values() if s.ready]
+        ways = [f"not replayed: {self.closed}"] if self.closed else []
+        ways += ["replayed from a recording" for s in self._seen.values() if s.ready]
         ways += [f"not replayed: {s.reason}" for s in self._seen.values() if s.reason]
         return list(dict.fromkeys(ways))
 
 
-def open_to_replay(array: FusedArray) -> bool:
-    """Whether calls of this array may be replayed, as things are."""
-    return array.capture and not (array._pending or array.settings.private or watched())
+def _closed(array: FusedArray) -> str:
+    """What of the array itself keeps its calls from being replayed."""
+    if array.settings.private:
+        return "the model writes into tensors that members share"
+    return "the model sets attributes on itself" if array.engine.attributes.values else ""
+
+
+def reads_of(array: FusedArray, functions: tuple[Any, ...]) -> Reads:
+    """What the code of the model, or of each architecture among its members, and these functions can read.
+
+    Raises:
+        UnclearError: with what can't be seen through.
+    """
+    if array.engine.across is None:
+        return Reads(array._skeleton, functions)
+    blueprint = array.engine.across.blueprint
+    set_anew: dict[int, tuple[str, ...]] = {}
+    for site in blueprint.sites:
+        set_anew[id(site.module)] = (*set_anew.get(id(site.module), ()), site.name)
+    values = tuple(value for site in blueprint.sites for value in site.values.values())
+    return Reads(array._skeleton, (*functions, *blueprint.templates, *values), set_anew)
 
 
 def state_of(array: FusedArray) -> tuple[Any, ...]:

@@ -7,21 +7,21 @@ Python, autograd and `vmap`, as long as nothing has changed that the model's cod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
 
-from hfta_nb.array.capture.check import compared, failure, undone_if_it_fails
-from hfta_nb.array.capture.delivery import Target, delivered, targets_of
+from hfta_nb.array.capture.check import Before, compared, failure
+from hfta_nb.array.capture.delivery import Target, delivered
 from hfta_nb.array.capture.kinds import (
     Kinds,
     Seen,
     form,
     identity,
-    open_to_replay,
     outputs_of,
+    reads_of,
     rooms_for,
     state_of,
 )
@@ -125,16 +125,16 @@ class CapturedSteps:
         """How calls run, each way once."""
         return self._kinds.notes()
 
-    def find(self, asked: Asked, inputs: Inputs) -> SeenStep | None:
+    def find(self, asked: Asked) -> SeenStep | None:
         """What is known of this kind of call; None where it is to run as ever."""
         array = self.array
         if not self._parameters:
             self._parameters = list(array.parameters())
-        if not open_to_replay(array):
+        if not self._kinds.open(array):
             return None
         try:
             key = (
-                *(identity(asked.loss_fn), form(asked.given), inputs.per_member, asked.has_aux),
+                *(identity(asked.loss_fn), form(asked.given), asked.has_aux),
                 None if asked.scale is None else (asked.scale.dtype, asked.scale.device),
                 *state_of(array),
                 None if asked.only is None else tuple(asked.only),
@@ -151,7 +151,7 @@ class CapturedSteps:
 
     # Replaying.
 
-    def replay(self, seen: SeenStep, inputs: Inputs, scale: Tensor | None) -> tuple[Any, Any] | None:
+    def replay(self, seen: SeenStep, asked: Asked) -> tuple[Any, Any] | None:
         """The losses and what comes with them, gradients delivered; None if this call must run as ever."""
         ready, reads = seen.program, seen.reads
         if ready is None or reads is None:
@@ -159,11 +159,16 @@ class CapturedSteps:
         if not reads.hold():
             seen.refuse("the model or the loss has changed since it was recorded", forget=True)
             return None
-        self._fill(seen, inputs, scale)
+        x, y = asked.given
+        alone = isinstance(x, Tensor) and isinstance(y, Tensor)
+        self._fill(seen, (x, y) if alone else Inputs.of(asked.given, len(self.array)).leaves, asked.scale)
+        before = Before(self.array)
         try:
-            with undone_if_it_fails(self.array):
-                results = delivered(self.array, seen.targets, ready.run)
-        except Exception as error:
+            results = delivered(self.array, seen.targets, ready.run)
+        except BaseException as error:
+            before.put_back()
+            if not isinstance(error, Exception):
+                raise
             seen.refuse(failure(error))
             return None
         told: tuple[Any, Any] = seen.told(results)
@@ -181,7 +186,7 @@ class CapturedSteps:
         def run(inputs: Inputs) -> tuple[Gradients, Any]:
             if not inputs.copied:  # else the array has just found another way to run
                 try:
-                    return self._record(seen, asked, call, inputs, Reads(array._skeleton, (asked.loss_fn,)))
+                    return self._record(seen, asked, call, inputs, reads_of(array, (asked.loss_fn,)))
                 except UnclearError as error:
                     seen.refuse(str(error))
             gradients = Gradients(array, inputs, scale=asked.scale, only=asked.only)
@@ -194,7 +199,7 @@ class CapturedSteps:
         if seen.inputs is None:
             seen.inputs = rooms_for(inputs)
             seen.scale = None if asked.scale is None else asked.scale.detach().clone()
-        self._fill(seen, inputs, asked.scale)
+        self._fill(seen, inputs.leaves, asked.scale)
         recorder, restore = Recorder(array.generators.device), snapshot(array)
         noted = RecordedGradients(array, seen.inputs, seen.scale, asked.only, recorder)
         with array.generators.heard(recorder.member), recorder:
@@ -214,7 +219,11 @@ class CapturedSteps:
         recording = recorder.recording
         leaves, rebuild = flatten(result)
         outputs, told, trouble = outputs_of(recorder, leaves, "the loss")
-        reason = recording.reason or gradients.trouble or self._unfit(gradients)
+        reason = recording.reason or gradients.trouble
+        try:
+            targets = self._targets(gradients)
+        except NotRecordableError as error:
+            reason = reason or str(error)
         if not reads.hold() or (seen.reads is not None and not seen.reads.hold()):
             reason = reason or "the model or the loss changes what it reads"
         if reason or trouble:
@@ -224,7 +233,7 @@ class CapturedSteps:
             return
         made = program(recording, outputs, gradients.places, self.array.generators, self.array.strategy == "measured")
         seen.rebuild, seen.choices = rebuild, made.choices
-        seen.targets = targets_of(self.array, list(gradients.received))
+        seen.targets = targets
         written = [(grad, rows) for grad, (_, rows) in zip(gradients.grads, gradients.places, strict=True)]
         reason = compared(self.array, restore, [v for v in leaves if isinstance(v, Tensor)], made.run, written)
         if reason:
@@ -232,14 +241,23 @@ class CapturedSteps:
         else:
             seen.program = made
 
-    def _unfit(self, gradients: RecordedGradients) -> str:
-        members = len(self.array)
-        for blocks in gradients.received.values():
-            if sum(b.stop - b.start for b in blocks) < members:
-                return "a parameter has a gradient in some members only"
-        return "a parameter is used by some members only" if self.array.engine.usage.unused(members) else ""
+    def _targets(self, gradients: RecordedGradients) -> list[Target]:
+        """Where gradients go, and which members have none, as `Gradients.deliver` would have it."""
+        array, members = self.array, range(len(self.array))
+        unused, across = array.engine.usage.unused(len(array)), array.engine.across
+        targets = []
+        for name, blocks in gradients.received.items():
+            have = {i for b in blocks for i in range(b.start, b.stop)} - set(unused.get(name, ()))
+            if not have:
+                raise NotRecordableError("a parameter is used by no member")
+            empty = tuple(i for i in members if i not in have)
+            lacking = set() if across is None else set(across.lacking(name))
+            missing = tuple(i for i in empty if i not in lacking)
+            view = array.arena_of(name).grad_view(name)
+            targets.append(Target(gradients.parameters[name], name, view, empty, missing))
+        return targets
 
-    def _fill(self, seen: SeenStep, inputs: Inputs, scale: Tensor | None) -> None:
-        seen.fill(inputs)
+    def _fill(self, seen: SeenStep, leaves: Sequence[Any], scale: Tensor | None) -> None:
+        seen.fill(leaves)
         if seen.scale is not None and scale is not None:
             seen.scale.copy_(scale.detach())
