@@ -12,6 +12,7 @@ A round of each way is a lap of as many steps as serial training makes in `--lap
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import time
@@ -133,7 +134,8 @@ def measure(name: str, members: int, rounds: int, lap_s: float) -> dict[str, Any
                 laps[key].append((time.process_time() - begin) / count)
     median = {k: statistics.median(v) for k, v in laps.items()}
     best = "replayed, fused Adam"
-    first, gain = made[best][1], median["serial"] - median[best]
+    # The first array that is replayed also times the kernels, which the second finds in memory.
+    first, gain = max(made["replayed"][1], made[best][1]), median["serial"] - median[best]
     return {
         "step_ms_median": {k: round(v * 1e3, 4) for k, v in median.items()},
         "step_ms_least": {k: round(min(v) * 1e3, 4) for k, v in laps.items()},
@@ -153,6 +155,7 @@ def main() -> int:
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     given = parser.parse_args()
     torch.set_num_threads(1)
+    os.environ["HFTA_NB_CACHE"] = "off"  # what is paid for includes timing the kernels
     rows = []
     for name in given.models:
         for members in given.members:
