@@ -21,6 +21,7 @@ def table(array: FusedArray) -> pandas.DataFrame:
     if array.block_size < len(array):
         rows.append(("the whole array", f"in blocks of {array.block_size} of {len(array)} members"))
     rows += [("backward", note) for note in array._steps.notes()]
+    rows += [("training step", note) for note in array.step_notes]
     how = "each architecture by itself" if array.settings.unlike else "one member at a time, as vmap can't run it"
     for path, reason in array.settings.paths.items():
         rows.append((f"submodule {path}", f"{how}: {reason}"))

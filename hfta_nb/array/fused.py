@@ -46,6 +46,7 @@ class FusedArray(nn.Module):
         buffer_arenas: the same under the buffers.
         missing_grads: parameter to the members whose loss did not depend on it in the last `backward`; their rows of
             `.grad` are zero, where alone `.grad` would be None.
+        step_notes: how whole training steps run, where something is to be told of that.
         followers: optimizers and the like, whose state moves along with the members.
         padding: clears the gradients of what is not owned.
         owned: where members differ in architecture: parameter or buffer to which entries are the members' own, bool
@@ -68,6 +69,7 @@ class FusedArray(nn.Module):
         self.buffer_arenas: list[Arena] = []
         self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()
         self.missing_grads: dict[str, list[int]] = {}
+        self.step_notes: list[str] = []
         self.settings = Settings(len(generators))
         self._proven: set[tuple[Any, ...]] = set()
         self._blocks = Blocks(self)

@@ -176,6 +176,19 @@ class ArrayOptimizer(abc.ABC):
                 return None
         return self._whole_step(closure, listed if marked is None else marked.nonzero().flatten().tolist())
 
+    def ready(self) -> tuple[Any, ...] | None:
+        """What the next step, if gradients lie where they do now, will call: a step that was captured is good for as
+        long as these objects are the same. New values that are kept on the device are taken over here.
+
+        Returns:
+            None where a step computes on the host, or isn't bound yet.
+        """
+        return None
+
+    def tensors(self) -> list[Tensor]:
+        """What a step that is `ready` changes beside the parameters."""
+        return []
+
     @torch.no_grad()
     def _whole_step(self, closure: Callable[[], Any] | None, skip: Sequence[int]) -> Any:
         losses = None

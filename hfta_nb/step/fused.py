@@ -10,13 +10,17 @@ import torch
 from torch import Tensor
 
 from hfta_nb import optim
-from hfta_nb.array import FusedArray
+from hfta_nb.array import FusedArray, per_member
+from hfta_nb.array.capture.standing import program_of
+from hfta_nb.array.engine import Inputs
 from hfta_nb.errors import OptimError
 from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
 from hfta_nb.optim.fused import available
 from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
 from hfta_nb.phases import Phase, split
+from hfta_nb.step.cuda import CudaGraphs
+from hfta_nb.step.graph import StepGraph
 from hfta_nb.step.protocol import Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
 
 
@@ -66,6 +70,7 @@ class ArrayStep:
         self.steps = 0
         self.last: Scores = {}  # of each phase, its latest loss
         self._metrics = metrics
+        self.graph = graph_of(self)
         if not self.phases and callable(objective):
             optimizer = make_optimizer(array, rows)
             schedule = make_lr_scheduler(optimizer, rows, epochs)
@@ -86,6 +91,15 @@ class ArrayStep:
     def train(self, x: Any, y: Any) -> Scores:
         if not self.array.training:
             self.array.train()
+        scores = self._advance(x, y) if self.graph is None else self._in_graph(self.graph, x, y)
+        self.steps += 1
+        if not self.phases:
+            return scores
+        self.last.update(scores)
+        return summed(self.last)
+
+    def _advance(self, x: Any, y: Any) -> Scores:
+        """One step: the scores, or the losses of the phases that are due. It changes nothing on the host."""
         scores: Scores = {}
         for update in self.updates:
             phase = update.phase
@@ -98,9 +112,39 @@ class ArrayStep:
             if phase is None:
                 scores = {"loss": losses, **found}
             else:
-                self.last[phase.score] = losses
-        self.steps += 1
-        return summed(self.last) if self.phases else scores
+                scores[phase.score] = losses
+        return scores
+
+    def _in_graph(self, graph: StepGraph, x: Any, y: Any) -> Scores:
+        """A step that is captured where it can be."""
+        inputs = Inputs.of((x, y), len(self))
+        due = [u for u in self.updates if u.phase is None or u.phase.due(self.steps)]
+        shapes = [(v.shape, v.stride(), v.dtype) if isinstance(v, Tensor) else v for v in inputs.leaves]
+        kind = repr((shapes, inputs.per_member, [u.phase and u.phase.name for u in due]))
+
+        def action(leaves: list[Any]) -> Scores:
+            marked = [per_member(v) if m else v for v, m in zip(leaves, inputs.per_member, strict=True)]
+            return self._advance(*inputs.structure(marked))
+
+        scores = graph.run(kind, inputs.leaves, self._marks(due, x, y), action)
+        self.array.step_notes = graph.notes()
+        return scores
+
+    def _marks(self, due: Sequence[Update], x: Any, y: Any) -> list[Any] | None:
+        """What a captured step would depend on; None where this one is not certain to be the same again."""
+        marks: list[Any] = []
+        for update in due:
+            program = program_of(self.array, update.score, in_phase(x, update.phase), y, only=update.only)
+            bound = update.optimizer.ready()
+            if program is None or bound is None:
+                return None
+            marks += [program, *bound]
+        return marks
+
+    def tensors(self) -> list[Tensor]:
+        """What a step changes, but for the random streams."""
+        found = [arena.data for arena in [*self.array.arenas, *self.array.buffer_arenas]]
+        return found + [t for u in self.updates for t in u.optimizer.tensors()]
 
     def end_epoch(self) -> None:
         for update in self.updates:
@@ -136,6 +180,7 @@ class ArrayStep:
         other = object.__new__(ArrayStep)
         other.__dict__.update(self.__dict__)
         other.array = self.array.select(indices)
+        other.graph = graph_of(other)
         other.updates = [update.select(indices, other.array) for update in self.updates]
         other.last = {name: losses[list(indices)] for name, losses in self.last.items()}
         return other
@@ -173,6 +218,12 @@ class ArrayStep:
         self.array.block_size = state["block_size"]
 
 
+def graph_of(step: ArrayStep) -> StepGraph | None:
+    """What captures the step; None where there is nothing to be had from that, as on a CPU."""
+    generators = step.array.generators
+    return StepGraph(CudaGraphs(generators), step.tensors) if generators.device.type == "cuda" else None
+
+
 def make_optimizer(params: Any, rows: Sequence[Row]) -> optim.ArrayOptimizer:
     """The optimizer that the rows name, with a value per member, of an array or some of its parameters.
 
@@ -189,7 +240,8 @@ def make_optimizer(params: Any, rows: Sequence[Row]) -> optim.ArrayOptimizer:
         return optim.SGD(params, momentum=column("momentum"), nesterov=column("nesterov"), **common)
     betas = list(zip(column("beta1"), column("beta2"), strict=True))
     if kind in ("adam", "adamw"):
-        return (optim.Adam if kind == "adam" else optim.AdamW)(params, betas=betas, eps=column("eps"), **common)
+        made = optim.Adam if kind == "adam" else optim.AdamW
+        return made(params, betas=betas, eps=column("eps"), capturable=fused, **common)
     raise OptimError("unknown optimizer", got=kind, accepted="sgd, adam, adamw")
 
 
