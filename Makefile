@@ -10,7 +10,7 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 NBVAL := --nbval --nbval-cell-timeout=300 $(addprefix --nbval-sanitize-with=,$(wildcard notebooks/sanitize.cfg))
 PYTEST_ARGS ?=
 
-.PHONY: help lab test lint types format nbval pytest chromium lock clean venv notebooks coverage-page
+.PHONY: help lab test lint types format nbval pytest chromium lock clean venv notebooks coverage-page performance-page
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ notebooks: venv ## run the notebooks and keep their outputs in them
 
 coverage-page: venv ## write docs/coverage.md: what is fused, and how
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.coverage_page
+
+performance-page: venv ## write docs/performance.md and its figures from the benchmarks' results
+	$(BIN)/python -m benchmarks.performance_page
 
 format: venv ## put the code into ruff's format and mend what it can
 	$(BIN)/ruff format $(CODE)

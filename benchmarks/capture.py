@@ -4,7 +4,9 @@ Float32 on one thread, Adam, by processor time in interleaved rounds, so that ot
 The serial side is torch's own loop with its fused Adam. "first steps" are those of a new array up to the first replay,
 tuning of the block size included, so that it can be told after how many steps recording has paid.
 
-    python benchmarks/capture.py [--members 1 2 8 32] [--rounds 40]
+A round of each way is a lap of as many steps as serial training makes in `--lap` seconds, as in training.
+
+    python benchmarks/capture.py [--members 1 2 8 32] [--rounds 40] [--lap 0.02]
 """
 
 from __future__ import annotations
@@ -93,7 +95,7 @@ def fused(
     return step, took, array.block_size, "; ".join(table["how"][table["function"] == "backward"])
 
 
-def measure(name: str, members: int, rounds: int) -> dict[str, Any]:
+def measure(name: str, members: int, rounds: int, lap_s: float) -> dict[str, Any]:
     """Processor time of one step, in milliseconds, of each way to make it."""
     build, shape = MODELS[name]
     torch.manual_seed(0)
@@ -105,12 +107,17 @@ def measure(name: str, members: int, rounds: int) -> dict[str, Any]:
     }
     steps = {"serial": serial(build, members, x, y), **{k: v[0] for k, v in made.items()}}
     laps: dict[str, list[float]] = {k: [] for k in steps}
-    for number in range(-3, rounds):
+    steps["serial"]()
+    begin = time.process_time()
+    steps["serial"]()
+    count = max(1, round(lap_s / (time.process_time() - begin)))
+    for number in range(-1, rounds):
         for key, step in list(steps.items())[:: 1 if number % 2 else -1]:
             begin = time.process_time()
-            step()
+            for _ in range(count):
+                step()
             if number >= 0:
-                laps[key].append(time.process_time() - begin)
+                laps[key].append((time.process_time() - begin) / count)
     median = {k: statistics.median(v) for k, v in laps.items()}
     first, gain = made["replayed"][1], median["serial"] - median["replayed"]
     return {
@@ -128,13 +135,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--members", type=int, nargs="+", default=[1, 2, 8, 32])
     parser.add_argument("--rounds", type=int, default=40, help="how often each step is timed")
+    parser.add_argument("--lap", type=float, default=0.02, help="seconds of a serial lap")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     given = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
     for name in given.models:
         for members in given.members:
-            row = {"model": name, "members": members, **measure(name, members, given.rounds)}
+            row = {"model": name, "members": members, **measure(name, members, given.rounds, given.lap)}
             rows.append(row)
             print(
                 f"{name:5} {members:3}  {row['step_ms_median']}  {row['ratio_to_serial']}  "

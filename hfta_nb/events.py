@@ -103,6 +103,7 @@ class RunStarted(Event):
     monitor: str
     direction: str
     resumed: bool = False
+    precision: str = "fp32"
 
 
 @dataclass(frozen=True, slots=True)

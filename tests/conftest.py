@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,7 @@ install_import_hook([f"hfta_nb.{name}" for name in SHAPED], "beartype.beartype")
 def pytest_configure() -> None:
     # One thread: the results do not depend on how many cores a machine has, and a busy machine does not stall.
     torch.set_num_threads(1)
+    os.environ["HFTA_NB_CACHE"] = "off"  # what tests measure is no one's
 
 
 @pytest.fixture(

@@ -24,9 +24,11 @@ from benchmarks.suite.modes.ours import Ours
 from benchmarks.suite.modes.serial import Serial
 from benchmarks.suite.modes.stacked import StackedAdam
 from benchmarks.suite.recurrence import WrittenOutLSTM
+from benchmarks.suite.shares import Profile, Spent, profiled
 from benchmarks.suite.tasks import BATCHES, Feed, tasks
-from benchmarks.suite.work import Profile, Work, roofline
+from benchmarks.suite.work import Work, roofline
 
+LINE = {"model": "mlp", "members": 8, "precision": "float32", "mode": "ours"}
 ROOT = Path(__file__).resolve().parents[1]
 PEAKS = {"matrix_flop_per_s": 1e9, "bandwidth": [[100, 8e9], [1000, 4e9], [10000, 1e9]], "operator_s": 1e-6}
 FIELDS = {
@@ -264,14 +266,33 @@ def test_the_recurrence_has_the_same_work_whatever_computes_it() -> None:
 
 def test_the_roofline_takes_the_tighter_bound() -> None:
     work = Work(flop=10**6, parameter_bytes=100, activation_bytes=50, batch_bytes=10)
-    found = roofline(work, 2, 0.02, PEAKS, Profile(1000, 0.5))
+    kinds = {"products": 0.005, "others": 0.004, "optimizer": 0.001, "data": 0.0}
+    found = roofline(work, 2, 0.02, PEAKS, Profile(1000, 0.02, {kind: Spent(s) for kind, s in kinds.items()}))
     assert found["operations_s"] == pytest.approx(2e-3)
     assert found["bound"] == "operations"
     assert found["bytes_s"] == pytest.approx(2 * (10 * 100 + 4 * 50 + 10) / 4e9)
     assert found["achieved"] == pytest.approx(0.1)
     assert found["calls_share"] == pytest.approx(0.05)
-    assert found["unexplained_share"] == pytest.approx(0.85)
-    assert roofline(work, 2, 0.02, PEAKS, None)["calls_share"] is None
+    assert found["shares"] == pytest.approx(
+        {"products": 0.25, "others": 0.2, "optimizer": 0.05, "data": 0.0, "between": 0.5}
+    )
+    # Of the 5 ms of products 2 would do at the measured rate.
+    assert found["held_back"]["note"] == (
+        "50% between calls, 25% products at 40% of the measured rate, 20% other kernels, 5% optimizer; "
+        "most is lost to between calls (50%)"
+    )
+    assert [roofline(work, 2, 0.02, PEAKS, None)[k] for k in ("calls_share", "shares", "held_back")] == [None] * 3
+
+
+@pytest.mark.parametrize("name", ["serial", "vmap", "ours"])
+def test_a_profile_tells_products_optimizer_and_data_apart(name: str) -> None:
+    seen = profiled(MODES[name](job()), 0.01)
+    assert seen is not None
+    assert all(seen.spent[kind].seconds > 0 for kind in ("products", "others", "optimizer", "data"))
+    # Three layers forward, two times as many backward less the input's gradient, for each member or for all at once.
+    products = seen.spent["products"].records
+    assert products >= 8 * (2 if name == "serial" else 1)
+    assert not Feed.marked
 
 
 def test_a_working_set_gets_the_bandwidth_of_what_it_fits_in() -> None:
@@ -305,6 +326,8 @@ def test_a_busy_machine_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         (["--modes", "guess"], "guess: not one of serial"),
         (["--members", "0"], "a whole number from 1"),
         (["--device", "abacus"], "abacus is not here"),
+        (["--resume"], "needs --out"),
+        (["report", "nowhere.jsonl"], "nowhere.jsonl is not a file"),
         (["--out", "no/such/folder.jsonl"], "no/such is not a folder"),
         (["plot", "nowhere.jsonl"], "nowhere.jsonl is not a file"),
     ],
@@ -324,6 +347,36 @@ def test_auto_doubles_the_members_while_that_helps() -> None:
         tried.append(members)
         rates.append({1: 10.0, 2: 19.0, 4: 30.0, 8: 31.0, 16: 31.2}[members])
     assert tried == [1, 2, 4, 8, 16]
+
+
+def test_rows_that_a_file_has_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "half.jsonl"
+    file.write_text(json.dumps(LINE) + "\n", encoding="utf-8")
+    given = command.parse(["--models", "mlp", "--members", "2,8", "--resume", "--out", str(file), "--device", "cpu"])
+    asked = []
+    monkeypatch.setattr(command, "measure", lambda job, *_, **__: asked.append(job.members) or [LINE])
+    monkeypatch.setattr(machine, "peaks", lambda *_: PEAKS)
+    list(command.records(given, command.measured(file)))
+    assert asked == [2]
+    assert command.measured(tmp_path / "none") == set()
+
+
+def test_rounds_end_when_more_would_tell_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.suite.measure.LEAST_ROUNDS", 2)
+    monkeypatch.setattr("benchmarks.suite.measure.SETTLED", 1e9)
+    assert measure(job(), ["ours"], PEAKS, rounds=5, lap_s=0.001)[0]["rounds"] == 2
+    monkeypatch.setattr("benchmarks.suite.measure.SETTLED", -1.0)
+    assert measure(job(), ["ours"], PEAKS, rounds=5, lap_s=0.001)[1]["rounds"] == 5
+
+
+def test_products_of_another_library_count_only_where_they_are_as_exact() -> None:
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    with machine._another_library():
+        pass
+    assert torch.backends.mkldnn.matmul.fp32_precision == before
+    assert machine._as_exact(64)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not machine._as_exact(64)
 
 
 def test_a_lap_goes_on_from_the_last_one() -> None:

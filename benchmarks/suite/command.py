@@ -6,7 +6,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from benchmarks.suite.plot import main as plot
 
         return plot(words[1:])
+    if words[:1] == ["report"]:
+        from benchmarks.suite.report import main as report
+
+        return report(words[1:])
     given = parse(words)
     cores = machine.settle(given.device, given.threads)
     used = machine.others()
@@ -46,9 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BUSY
     about = machine.description(given.device, given.threads, cores)
     about |= {"busy_ok": given.busy_ok, "other_cores_at_start": round(used, 2)}
-    out = None if given.out is None else given.out.open("a" if given.append else "w", encoding="utf-8")
+    done = measured(given.out) if given.resume else set()
+    adding = given.append or given.resume
+    out = None if given.out is None else given.out.open("a" if adding else "w", encoding="utf-8")
+    cache = tempfile.TemporaryDirectory(prefix="hfta-bench-")
+    # What an earlier program found out is left aside, so that the time to begin is that of somebody's first run.
+    os.environ.setdefault("HFTA_NB_CACHE", cache.name)
     try:
-        for record in records(given):
+        for record in records(given, done):
             line = record | about
             if out is not None:
                 out.write(json.dumps(line) + "\n")
@@ -56,9 +66,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(shown(record), flush=True)
     finally:
         end_idle()
+        cache.cleanup()
         if out is not None:
             out.close()
     return 0
+
+
+def measured(file: Path | None) -> set[tuple[str, int, str]]:
+    """Rows that a file has already: model, members, precision."""
+    if file is None or not file.exists():
+        return set()
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return {(line["model"], line["members"], line["precision"]) for line in lines}
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -75,20 +94,24 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         parser.error(f"argument --threads: {given.threads} are more than the {os.cpu_count()} cores")
     if given.out is not None and not given.out.parent.is_dir():
         parser.error(f"argument --out: {given.out.parent} is not a folder")
+    if given.resume and (given.out is None or not isinstance(given.members, list)):
+        parser.error("argument --resume: needs --out, and --members as numbers")
     given.modes = given.modes or default(kind)
     given.rounds = given.rounds or (3 if given.quick else 15)
     given.lap = given.lap or (0.01 if given.quick else 0.25)
     return given
 
 
-def records(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Every row of every combination asked for."""
+def records(given: argparse.Namespace, done: Collection[tuple[str, int, str]] = ()) -> Iterator[dict[str, Any]]:
+    """Every row of every combination asked for, but those that are done."""
     for precision in given.precisions:
         possible = given.device != "cpu" or precision != "tf32"
         peaks = machine.peaks(given.device, precision, given.quick) if possible else None
         for model in given.models:
             rates: list[float] = []
             for members in _members(given, rates):
+                if (model, members, precision) in done:
+                    continue
                 job = Job(model, members, precision, given.device, given.lr == "own", given.quick)
                 rows = measure(job, given.modes, peaks, rounds=given.rounds, lap_s=given.lap)
                 yield from rows
@@ -113,14 +136,18 @@ def shown(record: dict[str, Any]) -> str:
 
 
 def _members(given: argparse.Namespace, rates: list[float]) -> Iterator[int]:
-    """The members asked for; "auto": doubled while that gives more. `rates` grows by one after each."""
-    if given.members is not None:
+    """The members asked for; "auto": doubled while that gives more; "capacity": while they can be trained.
+
+    `rates` grows by one after each.
+    """
+    if isinstance(given.members, list):
         yield from given.members
         return
     members, most = 1, MOST[torch.device(given.device).type]
     while members <= most:
         yield members
-        if (rates and rates[-1] == 0) or (len(rates) > 2 and rates[-1] < GAIN * rates[-3]):
+        stale = given.members == "auto" and len(rates) > 2 and rates[-1] < GAIN * rates[-3]
+        if stale or (rates and rates[-1] == 0):
             return
         members *= 2
 
@@ -129,7 +156,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Training steps of many members, every way there is, side by side. "
-        "`python -m benchmarks plot FILE` draws what was measured.",
+        "`python -m benchmarks plot FILE` draws what was measured; "
+        "`python -m benchmarks report FILE` tells ratios, bars and what holds the rest back.",
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     main_four = "mlp,cnn,lstm,transformer"
@@ -140,7 +168,10 @@ def _parser() -> argparse.ArgumentParser:
         help=f"default {main_four}; of {', '.join(tasks())}",
     )
     parser.add_argument(
-        "--members", type=_members_given, default=[1, 2, 8, 32], help='default 1,2,8,32; "auto" doubles while it helps'
+        "--members",
+        type=_members_given,
+        default=[1, 2, 8, 32],
+        help='default 1,2,8,32; "auto" doubles while it helps, "capacity" while ours has the memory',
     )
     parser.add_argument("--precisions", type=_names(PRECISIONS), default=["float32"], help=", ".join(PRECISIONS))
     parser.add_argument("--modes", type=_names(MODES), default=None, help=f"of {', '.join(MODES)}")
@@ -153,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, default=None, help=f"JSON lines, for example in {RESULTS.name}/")
     parser.add_argument("--append", action="store_true", help="add to the file instead of replacing it")
+    parser.add_argument("--resume", action="store_true", help="add the rows that the file has not yet")
     parser.add_argument(
         "--quick", action="store_true", help="tiny models, few rounds: to see that it works, not how fast"
     )
@@ -167,8 +199,8 @@ def _positive(text: str) -> int:
     return number
 
 
-def _members_given(text: str) -> list[int] | None:
-    return None if text == "auto" else [_positive(part) for part in text.split(",")]
+def _members_given(text: str) -> list[int] | str:
+    return text if text in ("auto", "capacity") else [_positive(part) for part in text.split(",")]
 
 
 def _names(known: Sequence[str] | dict[str, Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import statistics
 import time
 import warnings
@@ -20,12 +21,18 @@ from benchmarks.suite.machine import Load
 from benchmarks.suite.memory import Peak
 from benchmarks.suite.modes import MODES, SERIAL
 from benchmarks.suite.modes.base import Lap, Mode
+from benchmarks.suite.shares import Profile, profiled
 from benchmarks.suite.tasks import Feed
-from benchmarks.suite.work import Profile, Work, profiled, roofline
+from benchmarks.suite.work import Work, roofline
 from hfta_nb import telemetry
 
 ACTIVITY_S = 0.7
 """How long a GPU's counters are watched in each mode; they are refreshed every tenth of a second or so."""
+
+LEAST_ROUNDS = 7
+SETTLED = 0.01
+"""Rounds end early, but not before so many, when no median of a ratio is less sure than this (its standard error, of a
+normal distribution with these quartiles)."""
 
 
 @dataclass
@@ -34,6 +41,7 @@ class Entry:
 
     Attributes:
         why: why there is no figure; empty where there is one.
+        begin_s: from nothing to the end of the check: building, compiling, tuning, recording, and the steps themselves.
         losses: ``[steps][M]`` since the start.
         laps: the rounds that count.
     """
@@ -42,6 +50,7 @@ class Entry:
     mode: Mode | None = None
     why: str = ""
     prepare_s: float = 0.0
+    begin_s: float = 0.0
     memory_bytes: int | None = None
     losses: list[list[float]] = field(default_factory=list)
     laps: list[Lap] = field(default_factory=list)
@@ -58,6 +67,7 @@ class Entry:
         self.prepare_s = time.perf_counter() - begin_s
         peak.begin()
         self.losses += self.mode.lap(job.check_steps - 1).losses
+        self.begin_s = time.perf_counter() - begin_s
         own = self.mode.own_memory()
         self.memory_bytes = peak.bytes() if own is None else own
         self.note = self.mode.note
@@ -73,7 +83,7 @@ class Entry:
         assert self.mode is not None
         if self.mode.job.where.type == "cuda":
             self.activity = _activity(self.mode)
-        self.seen = profiled(self.mode)
+        self.seen = profiled(self.mode, self.step_s)
 
     @property
     def step_s(self) -> float:
@@ -109,7 +119,7 @@ def measure(
         job: what is trained.
         names: of modes; "serial", the reference, comes first in any case.
         peaks: see `machine.peaks`; None where the device can't do the precision.
-        rounds: laps of each mode.
+        rounds: laps of each mode, at most.
         lap_s: how long a serial lap is to take; all modes take as many steps as it does.
 
     Returns:
@@ -117,7 +127,7 @@ def measure(
     """
     entries = [Entry(name) for name in dict.fromkeys(["serial", *names])]
     load = Load()
-    work, fetch_s, steps, rounded = None, None, 0, None
+    work, fetch_s, steps, done, rounded = None, None, 0, 0, None
     with numbers(job), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
         try:
@@ -136,6 +146,9 @@ def measure(
             for number in range(rounds):
                 _round(entries, number, steps)
                 load.mark()
+                done = number + 1
+                if done >= LEAST_ROUNDS and _settled(entries):
+                    break
             _needs(entries[0])
             for entry in entries:
                 if not entry.why:
@@ -148,7 +161,7 @@ def measure(
             for entry in entries:
                 entry.close()
             torch.compiler.reset()  # here and nowhere else: it makes every compiled mode compile anew
-    common = {"steps_per_lap": steps, "rounds": rounds, "load": load.summary()}
+    common = {"steps_per_lap": steps, "rounds": done, "load": load.summary()}
     if entries[0].why or work is None or rounded is None:
         return [_head(job, entry) | common for entry in entries]
     allowed = tolerances(job.precision, rounded)
@@ -175,6 +188,17 @@ def _round(entries: list[Entry], number: int, steps: int) -> None:
         if not entry.why:
             with entry.guarded():
                 entry.go(steps)
+
+
+def _settled(entries: list[Entry]) -> bool:
+    """Whether further rounds would tell little."""
+    for entry in entries:
+        if not entry.why:
+            ratios = Timing.of([a.wall_s / b.wall_s for a, b in zip(entries[0].laps, entry.laps, strict=True)])
+            error = 0.93 * (ratios.high_s - ratios.low_s) / math.sqrt(len(entry.laps))
+            if error > SETTLED * ratios.median_s:
+                return False
+    return True
 
 
 def _steps(serial: Entry, lap_s: float) -> int:
@@ -225,7 +249,7 @@ def _reason(error: Exception) -> str:
     return f"failed with {type(error).__name__}: {text}"
 
 
-WORTH = ("samples_per_s", "ratio_to_serial", "ratio_to_best_serial", "best_serial")
+WORTH = ("samples_per_s", "ratio_to_serial", "ratio_to_best_serial", "best_serial", "pays_after_steps")
 """What a mode whose losses don't agree has not."""
 
 
@@ -256,6 +280,7 @@ def _times(entry: Entry) -> dict[str, Any]:
         "step_cpu_s": {"median": statistics.median(cpu), "rounds": cpu},
         "step_device_s": statistics.median(device) if device else None,
         "prepare_s": entry.prepare_s,
+        "begin_s": entry.begin_s,
         "memory_bytes": entry.memory_bytes,
         "activity": entry.activity or None,
     }
@@ -268,7 +293,16 @@ def _worth(job: Job, entry: Entry, serial: Entry, best: Entry) -> dict[str, Any]
         "ratio_to_serial": _ratio(serial, entry),
         "ratio_to_best_serial": _ratio(best, entry),
         "best_serial": best.name,
+        "pays_after_steps": _pays_after(job, entry, serial),
     }
+
+
+def _pays_after(job: Job, entry: Entry, serial: Entry) -> int | None:
+    """After how many steps all has been won back that it took to begin (tuning, recording); None if it never is."""
+    gain_s, lead_s = serial.step_s - entry.step_s, entry.begin_s - serial.begin_s
+    if lead_s <= 0:
+        return job.check_steps
+    return job.check_steps + math.ceil(lead_s / gain_s) if gain_s > 0 else None
 
 
 def _ratio(base: Entry, entry: Entry) -> dict[str, float]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.profiler import record_function
 
 import hfta_nb as hfta
 from benchmarks.suite.adversaries import GivenNoise
@@ -21,6 +22,9 @@ Draw = Callable[[int], tuple[Any, Tensor]]
 
 BATCHES = 16
 """Batches in the data set, which lies on the device as a whole; training goes round."""
+
+DATA = "suite::data"
+"""What torch's profiler calls the drawing of a batch."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,9 @@ class Feed:
         device: where it lies.
     """
 
+    marked = False
+    """Whether torch's profiler is told of drawing."""
+
     def __init__(self, task: Task, device: torch.device) -> None:
         x, y = task.data()
         self.one = isinstance(x, Tensor)
@@ -106,6 +113,12 @@ class Feed:
 
     def __call__(self, step: int) -> tuple[Any, Tensor]:
         """The batch of a step."""
+        if not Feed.marked:
+            return self._drawn(step)
+        with record_function(DATA):
+            return self._drawn(step)
+
+    def _drawn(self, step: int) -> tuple[Any, Tensor]:
         rows = self.rows[step % BATCHES]
         parts = tuple(part.index_select(0, rows) for part in self.x)
         return parts[0] if self.one else parts, self.y.index_select(0, rows)

@@ -8,16 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.suite.job import Job
 from benchmarks.suite.machine import bandwidth
-from benchmarks.suite.modes.base import Mode
+from benchmarks.suite.shares import Profile, held_back, shares
 from benchmarks.suite.tasks import Feed, Task, inputs
 
 STATE_PASSES = 10
@@ -25,23 +23,6 @@ STATE_PASSES = 10
 reads parameter, gradient and both moments and writes all but the gradient."""
 ACTIVATION_PASSES = 4
 """How often those of an activation move that is kept for backward: written, read, and the same for its gradient."""
-
-
-PROFILED_STEPS = 3
-
-
-@dataclass(frozen=True)
-class Profile:
-    """One step as torch's profiler saw it.
-
-    Attributes:
-        calls: operators of torch called, those called by operators left out; on a GPU the kernels.
-        inside_share: share of the step (which the profiler slows down) within them; the rest is Python, autograd, vmap,
-            and on a GPU waiting for the next launch.
-    """
-
-    calls: int
-    inside_share: float
 
 
 @dataclass(frozen=True)
@@ -102,11 +83,10 @@ def _backward(task: Task, module: nn.Module, x: Any, y: Tensor) -> None:
 
 
 def roofline(work: Work, members: int, step_s: float, peaks: dict[str, Any], seen: Profile | None) -> dict[str, Any]:
-    """The least time of a step of all members, what share of the time taken that is, and what the calls cost.
+    """The least time of a step of all members, what share of the time taken that is, and where the rest goes.
 
     The bandwidth is that of memory in which ONE member's working set fits (members may take turns in a cache), so the
-    bound is a lower one for every mode. What neither the bound nor the cost of calling explains is elementwise work in
-    further passes, kernels below the measured rates, and Python between the calls.
+    bound is a lower one for every mode. ``shares`` and ``held_back`` say where the time went, as `shares` does.
 
     Args:
         work: of one member.
@@ -117,38 +97,18 @@ def roofline(work: Work, members: int, step_s: float, peaks: dict[str, Any], see
     operations_s = members * work.flop / peaks["matrix_flop_per_s"]
     bytes_s = members * work.moved_bytes / bandwidth(peaks, work.working_set)
     bound_s = max(operations_s, bytes_s)
-    calls_s = None if seen is None else seen.calls * peaks["operator_s"]
-    return {
+    found: dict[str, Any] = {
         "operations_s": operations_s,
         "bytes_s": bytes_s,
         "bytes_s_main_memory": members * work.moved_bytes / peaks["bandwidth"][-1][1],
         "bound": "operations" if operations_s >= bytes_s else "bytes",
         "achieved": bound_s / step_s,
         "calls": seen and seen.calls,
-        "inside_calls_share": seen and seen.inside_share,
-        "calls_share": None if calls_s is None else calls_s / step_s,
-        "unexplained_share": None if calls_s is None else 1 - bound_s / step_s - calls_s / step_s,
+        "calls_share": seen and seen.calls * peaks["operator_s"] / step_s,
+        "shares": None,
+        "held_back": None,
     }
-
-
-def profiled(mode: Mode) -> Profile | None:
-    """Some more steps of a mode under torch's profiler; None where the work is not torch's in this process."""
-    if not mode.on_torch_stream:
-        return None
-    cuda = mode.job.where.type == "cuda"
-    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as seen:
-        lap = mode.lap(PROFILED_STEPS)
-    events = list(seen.events() or [])
-    if cuda:
-        device = torch.autograd.DeviceType.CUDA
-        # Annotations (of an optimizer's step, say) span the kernels within them.
-        kernels = [e for e in events if e.device_type == device and not getattr(e, "is_user_annotation", False)]
-        return Profile(
-            len(kernels) // PROFILED_STEPS, sum(e.time_range.elapsed_us() for e in kernels) / 1e6 / lap.wall_s
-        )
-    calls = [e for e in events if _operator(e) and not _operator(e.cpu_parent)]
-    return Profile(len(calls) // PROFILED_STEPS, sum(e.time_range.elapsed_us() for e in calls) / 1e6 / lap.wall_s)
-
-
-def _operator(event: Any) -> bool:
-    return event is not None and event.name.startswith("aten::")
+    if seen is not None:
+        found["shares"] = shares(seen)
+        found["held_back"] = held_back(found["shares"], seen.step_s, operations_s)
+    return found

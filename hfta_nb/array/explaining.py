@@ -20,7 +20,11 @@ def table(array: FusedArray) -> pandas.DataFrame:
         rows.append(("the whole array", f"{count} architectures, {array.waste():.0%} of the parameters are padding"))
     if array.block_size < len(array):
         rows.append(("the whole array", f"in blocks of {array.block_size} of {len(array)} members"))
-    rows += [("backward", note) for note in array._steps.notes()]
+    capturing = (("backward", array._steps), ("array(x)", array._forwards), ("without gradients", array._results))
+    for what, captured in capturing:
+        rows += [(what, note) for note in captured.notes()]
+    choices = {c.what: c for _, captured in capturing for c in captured.choices()}
+    rows += [(what, f"measured: {choice}") for what, choice in choices.items()]
     rows += [("training step", note) for note in array.step_notes]
     how = "each architecture by itself" if array.settings.unlike else "one member at a time, as vmap can't run it"
     for path, reason in array.settings.paths.items():

@@ -180,6 +180,7 @@ class Settings:
     Attributes:
         block_size: how many members run at once.
         private, fast_rng: see `Engine`.
+        strategy: how kernels are chosen; see `FusedArray.strategy`.
         paths: submodules that run one member at a time, and why.
         notes: what a person should know of the array as a whole.
         unlike: members are of different architecture; then `paths` run at true sizes, each architecture by itself.
@@ -192,6 +193,7 @@ class Settings:
         self.apart = ""
         self.private = False
         self.fast_rng = False
+        self.strategy = "measured"
         self.paths: dict[str, str] = {}
         self.notes: list[str] = []
 
@@ -203,7 +205,7 @@ class Settings:
     def copy(self) -> Settings:
         other = Settings(self.block_size)
         other.private, other.fast_rng = self.private, self.fast_rng
-        other.unlike, other.apart = self.unlike, self.apart
+        other.unlike, other.apart, other.strategy = self.unlike, self.apart, self.strategy
         other.paths, other.notes = dict(self.paths), list(self.notes)
         return other
 

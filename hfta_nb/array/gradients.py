@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hfta_nb.array.across.tags import narrowed
 from hfta_nb.array.engine import Block, Call, Inputs, concatenate
+from hfta_nb.array.rules.autocast import uncast
 from hfta_nb.array.tree import tensor_map
 from hfta_nb.errors import FusionError
 
@@ -98,7 +99,7 @@ class Gradients:
                 raise FusionError("the loss depends on nothing that requires a gradient", where="backward")
             weights = None if self.scale is None else self.scale[block.start : block.stop].to(losses)
             total = losses.sum() if weights is None else (losses * weights).sum()
-            with self.array.engine.in_place(block):
+            with self.array.engine.in_place(block), uncast():
                 grads = torch.autograd.grad(total, wanted, allow_unused=True)
             if self.keep:
                 self._take(block, names, grads)

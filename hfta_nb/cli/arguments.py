@@ -45,7 +45,18 @@ Exit code: 0; 1 when the run failed or a check found a difference; 2 for wrong i
 
 STUDY_OPTIONS = (
     *("family", "data", "grid", "set", "epochs", "batch_size", "lr", "optimizer", "lr_scheduler"),
-    *("patience", "monitor", "seed", "dtype", "device", "serial", "output", "validate_every", "steps_per_epoch"),
+    *(
+        "patience",
+        "monitor",
+        "seed",
+        "dtype",
+        "precision",
+        "device",
+        "serial",
+        "output",
+        "validate_every",
+        "steps_per_epoch",
+    ),
 )
 """Options that define a study, and so can't be given where a saved one is resumed."""
 
@@ -148,7 +159,9 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     study.add_argument("--validate-every", metavar="N", type=_whole(1), help=validate)
     study.add_argument("--monitor", metavar="METRIC", help="the metric that decides which epoch is best")
     study.add_argument("--seed", metavar="N", type=_whole(0), help="seed of the study (default: 0)")
-    study.add_argument("--dtype", choices=("float32", "float64"), help="precision (default: float32)")
+    study.add_argument("--dtype", choices=("float32", "float64"), help="of parameters and data (default: float32)")
+    precision = "how float32 models compute; bf16 and fp16 are autocast (default: fp32)"
+    study.add_argument("--precision", choices=("fp32", "tf32", "bf16", "fp16"), help=precision)
     study.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: the GPU if there is one)")
     study.add_argument("--threads", metavar="N", type=_whole(1), help="torch threads on the CPU (default: chosen)")
 

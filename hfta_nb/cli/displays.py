@@ -41,7 +41,8 @@ def headline(run: ev.RunStarted) -> str:
     if run.device.startswith("cpu"):
         details.append(show.several(run.threads, "thread"))
     device = run.device + (f" ({', '.join(details)})" if details else "")
-    parts = [show.several(len(run.variants), "variant"), show.several(run.epochs, "epoch"), run.dtype, device]
+    how = run.dtype if run.precision == "fp32" else f"{run.dtype} in {run.precision}"
+    parts = [show.several(len(run.variants), "variant"), show.several(run.epochs, "epoch"), how, device]
     resumed = "resumed: " if run.resumed else ""
     return show.clean(f"{resumed}{run.family} on {run.data}: {', '.join(parts)}")
 

@@ -18,7 +18,18 @@ SHORTCUTS = ("batch_size", "lr", "optimizer", "lr_scheduler")
 """Axes with an option of their own: ``--lr 1e-3`` is ``--set lr=1e-3``."""
 
 PASSED_ON = (
-    *("epochs", "steps_per_epoch", "validate_every", "patience", "monitor", "seed", "dtype", "device", "serial"),
+    *(
+        "epochs",
+        "steps_per_epoch",
+        "validate_every",
+        "patience",
+        "monitor",
+        "seed",
+        "dtype",
+        "precision",
+        "device",
+        "serial",
+    ),
 )
 """Options that are arguments of `Study` as they stand."""
 

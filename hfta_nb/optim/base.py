@@ -53,6 +53,7 @@ class ArrayOptimizer(abc.ABC):
         self.carriers: list[torch.optim.Optimizer] = []
         self._schedulers: list[weakref.ref[Any]] = []
         self._prepared: Prepared | None = None
+        self._marked: Tensor | None = None  # members to leave out of the step under way, on the device
         for group in groups:
             self._admit(group)
         self.array.followers.add(self)
@@ -174,7 +175,11 @@ class ArrayOptimizer(abc.ABC):
             if ready:
                 prepared.run(marked)
                 return None
-        return self._whole_step(closure, listed if marked is None else marked.nonzero().flatten().tolist())
+        self._marked = marked
+        try:
+            return self._whole_step(closure, listed if marked is None else marked.nonzero().flatten().tolist())
+        finally:
+            self._marked = None
 
     def ready(self) -> tuple[Any, ...] | None:
         """What the next step, if gradients lie where they do now, will call: a step that was captured is good for as

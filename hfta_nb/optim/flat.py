@@ -136,7 +136,7 @@ class FlatOptimizer(ArrayOptimizer):
         for segment in self._ready():
             left = sorted({*skip, *self.array.missing_grads.get(segment.spans[0].name, ())})
             if len(left) < len(self.array):
-                self._advance(segment, values[segment.group], left)
+                self._advance(segment, values[segment.group], left, None if len(left) > len(skip) else self._marked)
                 stepped.append(segment)
         if not self.array.missing_grads:
             self._prepared = self._prepare_step(stepped, values)
@@ -218,20 +218,25 @@ class FlatOptimizer(ArrayOptimizer):
         columns = slice(segment.start, segment.stop)
         return arena.data[:, columns], arena.grad[:, columns]
 
-    def _advance(self, segment: Segment, values: Numbers, left: list[int]) -> None:
-        """One step of a segment; members in `left` are put back afterwards, which costs the others not a bit."""
+    def _advance(self, segment: Segment, values: Numbers, left: list[int], marked: Tensor | None = None) -> None:
+        """One step of a segment; members in `left` are put back afterwards, which costs the others not a bit.
+
+        Args:
+            marked: the same members marked on the device, which a kernel of torch's can leave out.
+        """
         self.segment = segment
         p, g = self._views(segment)
         self._prepare(segment, p, values)
         state = {k: segment.state[k] for k in self.states(values)}
+        fused = None if p.is_complex() else self.fused_calls(segment, p, g, state, values)
+        marked, left = (None, left) if fused is None or marked is None else (marked, [])
         kept = None
         if left:
             kept = p[left], {k: v[left] for k, v in state.items()}, segment.steps[left]
             kept_scalars = {k: v[left] for k, v in segment.scalars.items()}
-        fused = None if p.is_complex() else self.fused_calls(segment, p, g, state, values)
         if fused is not None:
             segment.fused = fused
-            fused()
+            fused(marked)
         else:
             segment.steps = segment.steps + 1
             numbers = self.numbers(values, segment.steps, segment.scalars)

@@ -181,6 +181,15 @@ class GradScaler:
         """Per member."""
         return list(self._enabled)
 
+    def abandon(self) -> None:
+        """Forget what this step has come to: it is made once more from its beginning."""
+        self._found.clear()
+        self._stepped.clear()
+
+    def tensors(self) -> list[Tensor]:
+        """What a step changes, always in the same memory until members or states are put in."""
+        return [self.scales, self._streak]
+
     # Saving and surgery.
 
     def state_dict(self) -> dict[str, Any]:

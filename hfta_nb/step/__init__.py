@@ -2,6 +2,7 @@
 
 from hfta_nb.step.fused import ArrayStep
 from hfta_nb.step.plain import PlainStep
+from hfta_nb.step.precision import PRECISIONS, Precision
 from hfta_nb.step.protocol import Objective, Scores, Step, call_all, in_phase
 
-__all__ = ["ArrayStep", "Objective", "PlainStep", "Scores", "Step", "call_all", "in_phase"]
+__all__ = ["PRECISIONS", "ArrayStep", "Objective", "PlainStep", "Precision", "Scores", "Step", "call_all", "in_phase"]

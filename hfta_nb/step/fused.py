@@ -21,6 +21,7 @@ from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
 from hfta_nb.phases import Phase, split
 from hfta_nb.step.cuda import CudaGraphs
 from hfta_nb.step.graph import StepGraph
+from hfta_nb.step.precision import Precision, whole
 from hfta_nb.step.protocol import Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
 
 
@@ -57,15 +58,24 @@ class ArrayStep:
         objective: the loss of one member, or the phases of a step.
         metrics: of one member.
         epochs: of the whole run, for lr schedulers that need it.
+        precision: that of forward, loss and backward; the array's dtype without.
 
     Raises:
         FamilyError: the phases do not share out the parameters.
     """
 
     def __init__(
-        self, array: FusedArray, rows: Sequence[Row], objective: Objective, metrics: Mapping[str, Metric], epochs: int
+        self,
+        array: FusedArray,
+        rows: Sequence[Row],
+        objective: Objective,
+        metrics: Mapping[str, Metric],
+        epochs: int,
+        precision: Precision | None = None,
     ) -> None:
         self.array = array
+        self.precision = precision or Precision()
+        self.scaler = self.precision.array_scaler(array)
         self.phases = phases_of(objective)
         self.steps = 0
         self.last: Scores = {}  # of each phase, its latest loss
@@ -101,18 +111,29 @@ class ArrayStep:
     def _advance(self, x: Any, y: Any) -> Scores:
         """One step: the scores, or the losses of the phases that are due. It changes nothing on the host."""
         scores: Scores = {}
+        stepped = False
         for update in self.updates:
             phase = update.phase
             if phase is not None and not phase.due(self.steps):
                 continue
+            stepped = True
             update.optimizer.zero_grad()
             given = in_phase(x, phase)
-            losses, found = self.array.backward(update.score, given, y, has_aux=True, only=update.only)
-            update.optimizer.step()
+            scale = self.scales()
+            # One per update: autocast keeps the weights that it has cast for as long as it lasts.
+            with self.precision.products(), self.precision.autocast():
+                losses, found = self.array.backward(update.score, given, y, has_aux=True, scale=scale, only=update.only)
+            losses = whole(losses)
+            if self.scaler is None:
+                update.optimizer.step()
+            else:
+                self.scaler.step(update.optimizer)
             if phase is None:
                 scores = {"loss": losses, **found}
             else:
                 scores[phase.score] = losses
+        if self.scaler is not None and stepped:
+            self.scaler.update()
         return scores
 
     def _in_graph(self, graph: StepGraph, x: Any, y: Any) -> Scores:
@@ -124,7 +145,12 @@ class ArrayStep:
 
         def action(leaves: list[Any]) -> Scores:
             marked = [per_member(v) if m else v for v, m in zip(leaves, inputs.per_member, strict=True)]
-            return self._advance(*inputs.structure(marked))
+            try:
+                return self._advance(*inputs.structure(marked))
+            except BaseException:
+                if self.scaler is not None:
+                    self.scaler.abandon()
+                raise
 
         scores = graph.run(kind, inputs.leaves, self._marks(due, x, y), action)
         self.array.step_notes = graph.notes()
@@ -132,9 +158,11 @@ class ArrayStep:
 
     def _marks(self, due: Sequence[Update], x: Any, y: Any) -> list[Any] | None:
         """What a captured step would depend on; None where this one is not certain to be the same again."""
-        marks: list[Any] = []
+        marks: list[Any] = [] if self.scaler is None else self.scaler.tensors()
         for update in due:
-            program = program_of(self.array, update.score, in_phase(x, update.phase), y, only=update.only)
+            given, scale = in_phase(x, update.phase), self.scales()
+            with self.precision.products(), self.precision.autocast():
+                program = program_of(self.array, update.score, given, y, scale=scale, only=update.only)
             bound = update.optimizer.ready()
             if program is None or bound is None:
                 return None
@@ -144,6 +172,7 @@ class ArrayStep:
     def tensors(self) -> list[Tensor]:
         """What a step changes, but for the random streams."""
         found = [arena.data for arena in [*self.array.arenas, *self.array.buffer_arenas]]
+        found += [] if self.scaler is None else self.scaler.tensors()
         return found + [t for u in self.updates for t in u.optimizer.tensors()]
 
     def end_epoch(self) -> None:
@@ -153,14 +182,19 @@ class ArrayStep:
 
     def evaluate(self, x: Any, y: Any) -> Scores:
         self.array.eval()
-        if not self.phases:
-            losses, scores = self.array.evaluate(self.updates[0].score, x, y)
-            return {"loss": losses, **scores}
-        found: Scores = {}
-        for update, phase in zip(self.updates, self.phases, strict=True):
-            found[phase.score] = self.array.evaluate(update.score, in_phase(x, phase), y)[0]
-        metrics = self.array.evaluate(metrics_alone(self._metrics), x, y) if self._metrics else {}
+        with self.precision.products(), self.precision.autocast():
+            if not self.phases:
+                losses, scores = self.array.evaluate(self.updates[0].score, x, y)
+                return {"loss": whole(losses), **scores}
+            found: Scores = {}
+            for update, phase in zip(self.updates, self.phases, strict=True):
+                found[phase.score] = whole(self.array.evaluate(update.score, in_phase(x, phase), y)[0])
+            metrics = self.array.evaluate(metrics_alone(self._metrics), x, y) if self._metrics else {}
         return {**summed(found), **metrics}
+
+    def scales(self) -> Tensor | None:
+        """What each member's loss is multiplied by, ``[M]``; None for nothing."""
+        return None if self.scaler is None else self.scaler.scales
 
     def tune(self, x: Any, y: Any, budget_s: float) -> dict[int, float]:
         """See `FusedArray.tune`; of a step with phases, seconds of all of them."""
@@ -169,7 +203,9 @@ class ArrayStep:
         total: dict[int, float] = {}
         for update in self.updates:
             self.array.block_size = size
-            laps = self.array.tune(update.loss, in_phase(x, update.phase), y, budget_s=budget_s / len(self.updates))
+            given = in_phase(x, update.phase)
+            with self.precision.products(), self.precision.autocast():
+                laps = self.array.tune(update.loss, given, y, budget_s=budget_s / len(self.updates))
             if not laps:  # only one size is possible
                 return {}
             total = {size: total.get(size, 0.0) + seconds for size, seconds in laps.items()}
@@ -180,6 +216,7 @@ class ArrayStep:
         other = object.__new__(ArrayStep)
         other.__dict__.update(self.__dict__)
         other.array = self.array.select(indices)
+        other.scaler = None if self.scaler is None else self.scaler.select(indices, other.array)
         other.graph = graph_of(other)
         other.updates = [update.select(indices, other.array) for update in self.updates]
         other.last = {name: losses[list(indices)] for name, losses in self.last.items()}
@@ -200,6 +237,7 @@ class ArrayStep:
             "lr_schedulers": [u.lr_scheduler.state_dict() if u.lr_scheduler else None for u in self.updates],
             "steps": self.steps,
             "last": dict(self.last),
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "block_size": self.array.block_size,
         }
 
@@ -213,6 +251,8 @@ class ArrayStep:
             update.optimizer.load_state_dict(optimizer)
             if update.lr_scheduler is not None:
                 update.lr_scheduler.load_state_dict(schedule)
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state["scaler"])
         device = self.array.generators.device
         self.steps, self.last = int(state["steps"]), {k: v.to(device) for k, v in state["last"].items()}
         self.array.block_size = state["block_size"]

@@ -16,6 +16,7 @@ from hfta_nb.errors import StudyError
 from hfta_nb.metrics import Metric
 from hfta_nb.optim.fused import available
 from hfta_nb.phases import Phase, split
+from hfta_nb.step.precision import Precision, whole
 from hfta_nb.step.protocol import Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
 
 
@@ -39,6 +40,7 @@ class PlainStep:
         metrics: as anywhere.
         epochs: of the whole run, for lr schedulers that need it.
         generators: its random streams (of one member), as `torch.manual_seed` and building the module left them.
+        precision: that of forward, loss and backward; the module's dtype without.
 
     Raises:
         FamilyError: the phases do not share out the parameters.
@@ -52,8 +54,11 @@ class PlainStep:
         metrics: Mapping[str, Metric],
         epochs: int,
         generators: MemberGenerators,
+        precision: Precision | None = None,
     ) -> None:
         self.module = module
+        self.precision = precision or Precision()
+        self.scaler = self.precision.plain_scaler()
         self.generators = generators
         self.phases = phases_of(objective)
         self.steps = 0
@@ -75,19 +80,28 @@ class PlainStep:
     def train(self, x: Any, y: Any) -> Scores:
         self.module.train()
         scores: Scores = {}
+        stepped = False
         for update in self.updates:
             phase = update.phase
             if phase is not None and not phase.due(self.steps):
                 continue
+            stepped = True
             update.optimizer.zero_grad()
-            with self.generators.member(0):
-                loss, found = update.score(call_module(self.module, in_phase(_alone(x), phase)), _alone(y))
-                loss.backward()  # type: ignore[no-untyped-call]
-            update.optimizer.step()
-            if phase is None:
-                scores = {"loss": loss.detach(), **found}
+            with self.generators.member(0), self.precision.products():
+                with self.precision.autocast():
+                    loss, found = update.score(call_module(self.module, in_phase(_alone(x), phase)), _alone(y))
+                scaled = loss if self.scaler is None else self.scaler.scale(loss)
+                scaled.backward()  # type: ignore[no-untyped-call]
+            if self.scaler is None:
+                update.optimizer.step()
             else:
-                self.last[phase.score] = loss.detach()
+                self.scaler.step(update.optimizer)
+            if phase is None:
+                scores = {"loss": whole(loss.detach()), **found}
+            else:
+                self.last[phase.score] = whole(loss.detach())
+        if self.scaler is not None and stepped:
+            self.scaler.update()
         self.steps += 1
         return _with_member_axis(summed(self.last) if self.phases else scores)
 
@@ -100,15 +114,18 @@ class PlainStep:
     def evaluate(self, x: Any, y: Any) -> Scores:
         self.module.eval()
         x, y = _alone(x), _alone(y)
-        with self.generators.member(0):
+        with self.generators.member(0), self.precision.products(), self.precision.autocast():
             if not self.phases:
                 loss, scores = self.updates[0].score(call_module(self.module, x), y)
-                return _with_member_axis({"loss": loss, **scores})
+                return _with_member_axis({"loss": whole(loss), **scores})
             found: Scores = {}
             for update, phase in zip(self.updates, self.phases, strict=True):
-                found[phase.score] = update.score(call_module(self.module, in_phase(x, phase)), y)[0]
+                found[phase.score] = whole(update.score(call_module(self.module, in_phase(x, phase)), y)[0])
             metrics = metrics_alone(self._metrics)(call_module(self.module, x), y) if self._metrics else {}
         return _with_member_axis({**summed(found), **metrics})
+
+    def scales(self) -> Tensor | None:
+        return None if self.scaler is None else torch.tensor([self.scaler.get_scale()], device=self.generators.device)
 
     def select(self, indices: Sequence[int]) -> PlainStep:
         if list(indices) != [0]:
@@ -130,6 +147,7 @@ class PlainStep:
             "lr_schedulers": [u.lr_scheduler.state_dict() if u.lr_scheduler else None for u in self.updates],
             "steps": self.steps,
             "last": dict(self.last),
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
         }
 
     @torch.no_grad()
@@ -143,6 +161,8 @@ class PlainStep:
             update.optimizer.load_state_dict({"state": saved, "param_groups": optimizer["groups"]})
             if update.lr_scheduler is not None:
                 update.lr_scheduler.load_state_dict(schedule)
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state["scaler"])
         self.steps = int(state["steps"])
         self.last = {k: v.to(self.generators.device) for k, v in state["last"].items()}
 

@@ -12,6 +12,7 @@ from hfta_nb.array.tree import tensor_map
 from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
+from hfta_nb.step.precision import whole
 
 Objective: TypeAlias = Loss | Sequence[Phase]
 """What is minimised: one loss, or the phases of a step, each with its own."""
@@ -40,6 +41,9 @@ class Step(Protocol):
     def evaluate(self, x: Any, y: Any) -> Scores:
         """Loss and metrics without training."""
 
+    def scales(self) -> Tensor | None:
+        """The loss scales ``[M]`` of now; None where losses are not scaled."""
+
     def select(self, indices: Sequence[int]) -> Step:
         """The step of these members alone, their state unchanged."""
 
@@ -64,7 +68,7 @@ def scorer(loss: Loss, metrics: Mapping[str, Metric]) -> Callable[[Any, Any], tu
 
     def score(output: Any, target: Any) -> tuple[Tensor, Scores]:
         value = loss(output, target)
-        still = tensor_map(Tensor.detach, output)
+        still = tensor_map(_still, output)
         return value, {name: metric.function(still, target) for name, metric in metrics.items()}
 
     return score
@@ -74,9 +78,15 @@ def metrics_alone(metrics: Mapping[str, Metric]) -> Callable[[Any, Any], Scores]
     """A function of one member's output and target: all metrics."""
 
     def score(output: Any, target: Any) -> Scores:
-        return {name: metric.function(output, target) for name, metric in metrics.items()}
+        still = tensor_map(_still, output)
+        return {name: metric.function(still, target) for name, metric in metrics.items()}
 
     return score
+
+
+def _still(output: Tensor) -> Tensor:
+    """An output as metrics see it: without gradient, and not in half precision."""
+    return whole(output.detach())
 
 
 def phases_of(objective: Objective) -> tuple[Phase, ...]:

@@ -10,6 +10,8 @@ from hfta_nb.data import AnyData
 from hfta_nb.errors import DeviceError, FamilyError, StudyError
 from hfta_nb.family import Family, family
 from hfta_nb.plan import MOST_PADDING
+from hfta_nb.step import Precision
+from hfta_nb.step.precision import check
 
 DTYPES = ("float32", "float64")
 
@@ -30,6 +32,10 @@ def dtype_of(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise StudyError("unknown dtype", where="dtype", got=name, accepted=", ".join(DTYPES))
     return getattr(torch, name)  # type: ignore[no-any-return]
+
+
+def precision_of(name: str, device: torch.device, dtype: torch.dtype) -> Precision:
+    return Precision(check(name, device, dtype), device)
 
 
 def across_of(given: float | str, device: torch.device) -> float | str:

@@ -33,4 +33,5 @@ def of(study: Study, resumed: bool) -> ev.RunStarted:
         monitor=study.monitor,
         direction="maximize" if study.maximize else "minimize",
         resumed=resumed,
+        precision=study.precision,
     )

@@ -23,13 +23,16 @@ from hfta_nb.train import Trainer
 if TYPE_CHECKING:
     from hfta_nb.study.study import Study
 
-TOLERANCES = {"float64": 1e-8, "float32": 1e-5}
-"""Largest difference of two loss curves that counts as equal, whatever the model."""
+TOLERANCES = {"float64": 1e-8, "float32": 1e-5, "tf32": 1e-3, "bf16": 1e-3, "fp16": 1e-3}
+"""Largest difference of two loss curves that counts as equal, whatever the model; by precision, or by dtype in fp32."""
 
 NOISE_RUNS, NOISE_FACTOR = 2, 10
 """Training amplifies rounding, behind batch norm and Adam by orders of magnitude. Where two curves are further apart
-than the tolerance, the member is trained alone again, twice, with every weight changed in its last bit after every
-step: up to ten times the difference that this alone makes is rounding too."""
+than the tolerance, the member is trained alone again, twice, with every weight changed in its last bit (that of the
+precision) after every step: up to ten times the difference that this alone makes is rounding too."""
+
+EPS = {"fp32": None, "tf32": 2.0**-10, "bf16": torch.finfo(torch.bfloat16).eps, "fp16": torch.finfo(torch.float16).eps}
+"""How far apart neighbouring numbers are, relative to them; None: as the dtype has it."""
 
 COMPARED_EPOCHS = 5
 
@@ -38,7 +41,7 @@ def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator
     """Retrain a variant alone and compare; see `Study.check_events`."""
     member = study.history.members.get(variant.id)
     done = member.epoch if member else 0
-    name = str(study.dtype).removeprefix("torch.")
+    name = str(study.dtype).removeprefix("torch.") if study.precision == "fp32" else study.precision
     most = done if name == "float64" else min(done, COMPARED_EPOCHS)
     count = most if epochs is None else min(positive("epochs", epochs), done)
     if member is None or not count:
@@ -51,7 +54,8 @@ def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator
     tolerance = TOLERANCES[name]
     if _loss(differences) > tolerance:
         for seed in range(NOISE_RUNS):
-            nudged = yield from _train_alone(study, alone, count, functools.partial(_Nudged, seed=seed))
+            nudge = functools.partial(_Nudged, seed=seed, eps=EPS[study.precision])
+            nudged = yield from _train_alone(study, alone, count, nudge)
             tolerance = max(tolerance, NOISE_FACTOR * _loss(_largest(twin, nudged)))
     equal = _loss(differences) <= tolerance
     yield ev.MemberChecked(time.time(), variant.id, count, differences, tolerance, equal)
@@ -83,10 +87,10 @@ def _up_to(member: Member, metrics: Sequence[str], epochs: int) -> Curves:
 
 
 class _Nudged:
-    """A step after which every weight is changed in its last bit."""
+    """A step after which every weight is changed by `eps`, up or down; None for its last bit."""
 
-    def __init__(self, step: Step, seed: int) -> None:
-        self.inner = step
+    def __init__(self, step: Step, seed: int, eps: float | None) -> None:
+        self.inner, self.eps = step, eps
         self.generator = torch.Generator().manual_seed(seed)
 
     def __len__(self) -> int:
@@ -97,7 +101,7 @@ class _Nudged:
         for weight in self.inner.weights().values():
             if weight.is_floating_point():
                 signs = torch.randint(0, 2, weight.shape, generator=self.generator).to(weight) * 2 - 1
-                weight.mul_(1 + torch.finfo(weight.dtype).eps * signs)
+                weight.mul_(1 + (self.eps or torch.finfo(weight.dtype).eps) * signs)
         return scores
 
     def end_epoch(self) -> None:
@@ -105,6 +109,9 @@ class _Nudged:
 
     def evaluate(self, x: Any, y: Any) -> Scores:
         return self.inner.evaluate(x, y)
+
+    def scales(self) -> torch.Tensor | None:
+        return self.inner.scales()
 
     def select(self, indices: Sequence[int]) -> Step:
         self.inner = self.inner.select(indices)

@@ -22,7 +22,7 @@ from hfta_nb.history import History
 from hfta_nb.plan import make_plan
 from hfta_nb.store import Store
 from hfta_nb.study import beginning, code, saving
-from hfta_nb.study.arguments import across_of, device_of, dtype_of, family_of, monitor_of, positive
+from hfta_nb.study.arguments import across_of, device_of, dtype_of, family_of, monitor_of, positive, precision_of
 from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.result import Result
 from hfta_nb.train import Settings, Trainer
@@ -53,6 +53,8 @@ class Study:
             family's, or the task's first metric where it is a score, else "val_loss".
         device: "cpu", "cuda", "cuda:1", ...; by default the GPU if there is one.
         dtype: "float32" or "float64".
+        precision: "fp32": as `dtype` says. For float32 also "tf32": products of factors with 10 bits, on GPUs from
+            compute capability 8.0 on; "bf16", "fp16": torch's autocast, fp16 with a loss scale of each member's own.
         directory: where the run is kept; by default a new one under ``hfta_runs``.
         serial: train the variants one after another as plain modules, without fusing.
         across: the largest share of an array's parameters that may be padding, where variants of different width,
@@ -86,6 +88,7 @@ class Study:
         monitor: str | None = None,
         device: str | None = None,
         dtype: str = "float32",
+        precision: str = "fp32",
         directory: str | Path | None = None,
         serial: bool = False,
         across: float | str = "auto",
@@ -107,6 +110,7 @@ class Study:
             fixed["batch_size"] = batch_size
         self.fixed = fixed
         self.dtype, self.device = dtype_of(dtype), device_of(device)
+        self._precision = precision_of(precision, self.device, self.dtype)
         self.serial, self.seed, self.across = serial, seed, across_of(across, self.device)
         self.monitor, self.maximize = monitor_of(self.family, self.data, monitor)
         self.name = name or f"{self.family.name} on {self.data.name}"
@@ -131,6 +135,11 @@ class Study:
         return sorted((v for g in self.plan_groups for v in g.variants), key=lambda v: v.id)
 
     @property
+    def precision(self) -> str:
+        """In what the members compute: "fp32", "tf32", "bf16" or "fp16"."""
+        return self._precision.name
+
+    @property
     def data_name(self) -> str:
         return self.data.name
 
@@ -141,9 +150,13 @@ class Study:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of all curves: "train_loss", "val_loss", and likewise for phases and the family's metrics."""
+        """Names of all curves: "train_loss", "val_loss", and likewise for phases and the family's metrics.
+
+        In fp16 "train_loss_scale" as well: what a member's loss is multiplied by after the epoch.
+        """
         training, validation = self.family.scores_for(self.data)
-        return tuple(f"{s}_{n}" for n in validation for s in ("train", "val") if s == "val" or n in training)
+        names = tuple(f"{s}_{n}" for n in validation for s in ("train", "val") if s == "val" or n in training)
+        return (*names, "train_loss_scale") if self._precision.scales else names
 
     def groups(self) -> tuple[GroupRecord, ...]:
         """How the variants are grouped, as records."""
@@ -207,11 +220,12 @@ class Study:
 
         Args:
             members: variants; by default the best one.
-            epochs: how many epochs to compare; by default all in float64, the first 5 in float32.
+            epochs: how many epochs to compare; by default all in float64, else the first 5.
 
         Yields:
             `MemberChecked` per member, and `Heartbeat` meanwhile. What counts as equal allows for rounding: 1e-8 in
-            float64, 1e-5 in float32, or what changes of the last bits alone make of the member's curves.
+            float64, 1e-5 in float32, 1e-3 in tf32, bf16 and fp16, or what changes of the last bits alone make of the
+            member's curves.
 
         Raises:
             StudyError: a member is unknown, or has no epoch to compare yet.
@@ -328,7 +342,7 @@ class Study:
         how = self.epochs, self.patience, self.monitor, self.maximize
         where = self.device, self.dtype
         pace = self.validate_every, self.steps_per_epoch
-        return Settings(self.family, self.data, *how, *where, self.seed, True, *pace)
+        return Settings(self.family, self.data, *how, *where, self.seed, True, *pace, self._precision)
 
     def _open(self, resume: bool) -> Any:
         """Make the run's directory, or read the checkpoint in it."""
@@ -390,6 +404,7 @@ class Study:
             "monitor": self.monitor,
             "device": str(self.device),
             "dtype": str(self.dtype).removeprefix("torch."),
+            "precision": self.precision,
             "serial": self.serial,
             "across": self.across,
             "seed": self.seed,

@@ -164,6 +164,9 @@ class GroupRun:
     def _end_epoch(self) -> Iterator[Event]:
         """Means over the epoch, validation where it is due, and what follows for each member."""
         found = {f"train_{name}": value for name, value in self.scores.means().items()}
+        scales = self.step.scales()
+        if scales is not None:
+            found["train_loss_scale"] = scales.to(self.settings.dtype)
         validated = self.settings.validates(self.epoch)
         if validated:
             found |= {f"val_{n}": v.to(self.settings.dtype) for n, v in self._evaluate().items()}
@@ -308,7 +311,8 @@ class GroupRun:
         generators = MemberGenerators([dict(step.array.generators.states[0])], self.settings.device)
         family, data = self.settings.family, self.settings.data
         objective, metrics = family.objective_for(data), family.metrics_for(data)
-        twin = PlainStep(step.array[0], self.group.rows[0], objective, metrics, self.settings.epochs, generators)
+        how = self.settings.epochs, generators, self.settings.precision
+        twin = PlainStep(step.array[0], self.group.rows[0], objective, metrics, *how)
         return SpeedProbe(self.group.index, step, twin)
 
     # Checkpoints.

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hfta_nb.data import AnyData
 from hfta_nb.family import Family
+from hfta_nb.step import Precision
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Settings:
         measure: whether to time the plain module beside the first steps.
         validate_every: epochs from one validation to the next; the last epoch always has one.
         steps_per_epoch: optimizer steps of an epoch; None for as many as go through the training data.
+        precision: in which the members compute.
     """
 
     family: Family
@@ -43,6 +45,7 @@ class Settings:
     measure: bool = True
     validate_every: int = 1
     steps_per_epoch: int | None = None
+    precision: Precision = field(default_factory=Precision)
 
     def validates(self, epoch: int) -> bool:
         """Whether there is a validation after this epoch, from 1."""

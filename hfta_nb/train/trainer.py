@@ -102,10 +102,11 @@ class Trainer:
                 states.append(seeded_state(variant.seed, s.device) | {"cpu": torch.random.get_rng_state()})
         finally:
             torch.random.set_rng_state(outer)
+        s.precision.check_modules(modules)
         generators = MemberGenerators(states, s.device)
         objective, metrics = s.family.objective_for(s.data), s.family.metrics_for(s.data)
         if group.serial:
-            return PlainStep(modules[0], group.rows[0], objective, metrics, s.epochs, generators)
+            return PlainStep(modules[0], group.rows[0], objective, metrics, s.epochs, generators, s.precision)
         array = fuse(modules, [v.seed for v in group.variants])
         array.generators.states = generators.states
-        return ArrayStep(array, group.rows, objective, metrics, s.epochs)
+        return ArrayStep(array, group.rows, objective, metrics, s.epochs, s.precision)

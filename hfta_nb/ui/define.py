@@ -20,6 +20,7 @@ from hfta_nb.ui.text import count, escape
 from hfta_nb.ui.text import words as error_words
 
 DTYPES = ("float32", "float64")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 FIRST_GRID: dict[str, tuple[Json, ...]] = {"lr": (1e-3, 3e-3, 1e-2)}
 """What the grid is when nothing was said: enough to press Train."""
 
@@ -51,7 +52,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         family: name of the family, or the family.
         data: a name, own data (`hfta_nb.Data`), or tensors ``(x, y)``; the family's default without.
         grid: axis names to values.
-        epochs, batch_size, patience, seed, dtype, device: as in `hfta_nb.Study`.
+        epochs, batch_size, patience, seed, dtype, precision, device: as in `hfta_nb.Study`.
         options: further arguments of `hfta_nb.Study`; shown, but not to be changed here.
     """
 
@@ -67,6 +68,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         patience: int | None = None,
         seed: int = 0,
         dtype: str = "float32",
+        precision: str = "fp32",
         device: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -92,8 +94,12 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             "patience", patience or 0, 0, "Validations without improvement after which a member stops; 0 for never"
         )
         self.seed_field = _integer("data seed", seed, 0, "Seed of the order of the data")
-        self.dtype_field = _dropdown("dtype", DTYPES, "Precision of the numbers; float64 for sharp comparisons")
+        self.dtype_field = _dropdown("dtype", DTYPES, "Of parameters and data; float64 for sharp comparisons")
         self.dtype_field.value = _chosen("dtype", dtype, DTYPES)
+        self.precision_field = _dropdown(
+            "precision", PRECISIONS, "How it computes: tf32 products; bf16 or fp16 autocast"
+        )
+        self.precision_field.value = _chosen("precision", precision, PRECISIONS)
         self.device_field = _dropdown("device", _devices(), "Where it is trained")
         wanted = {None: self.device_field.options[0], "cuda": "cuda:0"}.get(device, device)
         self.device_field.value = _chosen("device", str(wanted), self.device_field.options)
@@ -136,6 +142,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             "patience": self.patience_field.value or None,
             "seed": self.seed_field.value,
             "dtype": self.dtype_field.value,
+            "precision": self.precision_field.value,
             "device": self.device_field.value,
         }
         data = self._own.get(self.data_field.value, self.data_field.value)
@@ -205,6 +212,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             self.patience_field,
             self.seed_field,
             self.dtype_field,
+            self.precision_field,
             self.device_field,
         ]
         fixed = ", ".join(f"{k}={show(v) if not isinstance(v, dict | list) else v}" for k, v in self._options.items())
@@ -222,7 +230,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self.family_field.observe(self._family_changed, "value")
         self.data_field.observe(self._data_changed, "value")
         plain = (self.epochs_field, self.batch_field, self.patience_field, self.seed_field)
-        for widget in (*plain, self.dtype_field, self.device_field):
+        for widget in (*plain, self.dtype_field, self.precision_field, self.device_field):
             widget.observe(lambda _: self._edited(), "value")
         self.add_button.on_click(lambda _: self.add_axis())
         me = weakref.ref(self)

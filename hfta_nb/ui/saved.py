@@ -49,6 +49,7 @@ def arguments_of(study: Study) -> dict[str, Any]:
         "patience": study.patience,
         "seed": study.seed,
         "dtype": str(study.dtype).removeprefix("torch."),
+        "precision": study.precision,
         "device": str(study.device),
         "monitor": study.monitor,
         **({"serial": True} if study.serial else {}),

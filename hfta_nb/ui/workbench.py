@@ -46,7 +46,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         family: name of the family, or the family.
         data: a name, own data (`hfta_nb.Data`), or tensors ``(x, y)``; the family's default without.
         grid: axis names to values; all of it can be changed on the screen.
-        epochs, batch_size, patience, seed, dtype, device: as in `hfta_nb.Study`.
+        epochs, batch_size, patience, seed, dtype, precision, device: as in `hfta_nb.Study`.
         executor: where it trains: "worker" (a process of its own) or "inline" (a thread, for tests).
         options: further arguments of `hfta_nb.Study`, such as ``optimizer="sgd"`` or ``directory="runs/first"``.
 
@@ -73,6 +73,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         patience: int | None = None,
         seed: int = 0,
         dtype: str = "float32",
+        precision: str = "fp32",
         device: str | None = None,
         executor: str = "worker",
         **options: Any,
@@ -93,6 +94,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             patience=patience,
             seed=seed,
             dtype=dtype,
+            precision=precision,
             device=device,
             options=options,
         )

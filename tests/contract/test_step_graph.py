@@ -1,7 +1,7 @@
 """Steps that are captured: when, when anew, when no more, and that they are the steps that they would be uncaptured.
 
-On a CPU a stand-in captures: it runs the step again on the memory that it was captured with. What is decided, and what is
-put back after a failure, is the same. A CUDA graph is the backend where there is a GPU.
+On a CPU a stand-in captures: it runs the step again on the memory that it was captured with. What is decided, and what
+is put back after a failure, is the same. A CUDA graph is the backend where there is a GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
-from hfta_nb.step import ArrayStep
+from hfta_nb.step import ArrayStep, Precision
 from hfta_nb.step.graph import MOST_FAILURES, WARM_STEPS, StepGraph
 
 MEMBERS = 3
@@ -278,6 +278,27 @@ def test_what_changes_again_and_again_is_let_alone() -> None:
             one.end_epoch()
     assert len(step.graph.backend.made) == MOST_FAILURES
     assert "not captured: what the step depends on changes again and again" in step.graph.notes()
+
+
+@pytest.mark.parametrize("fails", ["", "not here"])
+def test_loss_scales_go_on_changing(fails: str) -> None:
+    pair = []
+    for captured in (True, False):
+        torch.manual_seed(0)
+        array = hfta.fuse([_build() for _ in range(MEMBERS)], [1, 2, 3])
+        step = ArrayStep(array, [ROW] * MEMBERS, nn.functional.cross_entropy, {}, 10, Precision("fp16"))
+        step.scaler = hfta.optim.GradScaler(array, init_scale=[2.0**22, 2.0**10, 2.0**20], growth_interval=3)
+        step.graph = _graph(step, fails) if captured else None
+        pair.append(step)
+    for number in range(24):
+        x, y = _batch(number)
+        losses = [step.train(x.float(), y)["loss"] for step in pair]
+        assert torch.equal(*losses)
+        assert pair[0].scaler.get_scale() == pair[1].scaler.get_scale()
+    _same(*pair)
+    assert pair[0].scaler.get_scale()[0] < 2.0**22
+    assert pair[0].scaler.get_scale()[1] > 2.0**10
+    assert pair[0].graph.notes() == ["captured as one graph" if not fails else "not captured: not here"]
 
 
 class _Pair(nn.Module):

@@ -51,9 +51,9 @@ def _jax(job: Job) -> Mode:
 
 
 def _ours(job: Job) -> Mode:
-    from benchmarks.suite.modes.ours import Ours
+    from benchmarks.suite.modes.ours import ours
 
-    return Ours(job)
+    return ours(job)
 
 
 def _ours_split(job: Job) -> Mode:

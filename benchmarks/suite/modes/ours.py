@@ -1,4 +1,4 @@
-"""hfta_nb: a fused array and its optimizer."""
+"""hfta_nb: the training step of a study, and the split form by hand."""
 
 from __future__ import annotations
 
@@ -12,30 +12,55 @@ from benchmarks.suite.job import Job
 from benchmarks.suite.modes.base import Mode, table
 from benchmarks.suite.tasks import Feed, Update, inputs
 from hfta_nb.array.gradients import Arguments
+from hfta_nb.step import ArrayStep
+
+ADAM = {"optimizer": "adam", "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "lr_scheduler": "none"}
+"""A study's training axes; the values are those of `torch.optim.Adam`."""
+
+TUNING_S = 0.3
+"""As in a study's training loop."""
 
 
 class Ours(Mode):
-    """`array.backward` and `hfta_nb.optim.Adam`, the block size tuned first, as a study does."""
+    """`hfta_nb.step.ArrayStep`, which a study trains with: block size tuned, `array.backward`, the optimizer."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         self.feed = Feed(job.task, job.where)
         self.array = hfta.fuse([job.task.member(i).to(job.where) for i in range(job.members)])
-        named = dict(self.array.named_parameters())
-        self.updates = job.task.updates(named)
-        self._tune()
-        several = len(self.updates) > 1
-        trained = [[named[name] for name in u.trains] if several else self.array for u in self.updates]
-        self.optimizers = [hfta.optim.Adam(parameters, lr=job.lrs) for parameters in trained]
-        self.scaler = hfta.optim.GradScaler(self.array) if job.precision == "fp16" else None
+        self._prepare()
         if self.array.block_size < job.members:
             self.note = f"in blocks of {self.array.block_size} of {job.members} members"
+
+    def _prepare(self) -> None:
+        task = self.job.task
+        rows = [{**ADAM, "lr": lr} for lr in self.job.lrs]
+        self.stepper = ArrayStep(self.array, rows, task.phases or task.loss, {}, epochs=1)
+        self.optimizers: list[Any] = [update.optimizer for update in self.stepper.updates]
+        if len(self.array) > 1:  # as a study does
+            self.stepper.tune(*self.feed(0), TUNING_S)
 
     def train(self, steps: int) -> list[Tensor]:
         return [self._step(number) for number in range(self.done, self.done + steps)]
 
     def losses(self, held: list[Tensor]) -> list[list[float]]:
         return table(held)
+
+    def _step(self, number: int) -> Tensor:
+        return self.stepper.train(*self.feed(number))["loss"]
+
+
+class ByHand(Ours):
+    """`array.backward`, an optimizer and the scaler, put together as a person does who writes the loop."""
+
+    def _prepare(self) -> None:
+        job, named = self.job, dict(self.array.named_parameters())
+        self.updates = job.task.updates(named)
+        self._tune()
+        several = len(self.updates) > 1
+        trained = [[named[name] for name in u.trains] if several else self.array for u in self.updates]
+        self.optimizers = [hfta.optim.Adam(parameters, lr=job.lrs, fused=True) for parameters in trained]
+        self.scaler = hfta.optim.GradScaler(self.array) if job.precision == "fp16" else None
 
     def _step(self, number: int) -> Tensor:
         x, y = self.feed(number)
@@ -75,7 +100,7 @@ class Ours(Mode):
         return losses
 
 
-class OursSplit(Ours):
+class OursSplit(ByHand):
     """The split form: `array(x)`, every member's loss, and autograd."""
 
     def _backward(self, update: Update, x: Any, y: Tensor) -> Tensor:
@@ -86,3 +111,8 @@ class OursSplit(Ours):
         trained = [named[name] for name in update.trains] if named else None
         (losses if self.scaler is None else losses * self.scaler.scales).sum().backward(inputs=trained)
         return losses.detach()
+
+
+def ours(job: Job) -> Mode:
+    """A study's step where it has the precision, else the same by hand."""
+    return Ours(job) if job.half is None else ByHand(job)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import BuiltinFunctionType, BuiltinMethodType
 from typing import Any
 
 import torch
@@ -72,6 +73,19 @@ def _overload(name: str) -> Any:
     return getattr(found, overload or "default", None)
 
 
+def bare(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What an overload calls, with as little as possible in between: torch's own binding where it has one."""
+    schema = getattr(function, "_schema", None)
+    if schema is None:
+        return function
+    name, overload = schema.name.removeprefix("aten::"), schema.overload_name
+    if name in _BOUND and (overload == "out" or overload.endswith("_out")):
+        return getattr(torch, name)  # type: ignore[no-any-return]
+    if name in _BOUND_METHODS:
+        return getattr(Tensor, name)  # type: ignore[no-any-return]
+    return getattr(function, "_op", function)
+
+
 _POINTWISE_OUT = (
     *("neg", "exp", "log", "sqrt", "rsqrt", "reciprocal", "abs", "sin", "cos", "tanh", "sigmoid", "erf", "square"),
     *("gelu", "silu", "elu", "leaky_relu", "softplus", "hardtanh", "hardsigmoid", "hardswish", "mish", "log_sigmoid"),
@@ -134,6 +148,14 @@ def _table() -> dict[Any, Kernel]:
     found.pop(None, None)
     return found
 
+
+_BOUND = frozenset(
+    name
+    for name in (*_POINTWISE_OUT, *(n.partition(".")[0] for n in _NAMED))
+    if isinstance(getattr(torch, name, None), BuiltinFunctionType | BuiltinMethodType)
+)
+"""Of those with `out`, functions of torch that take the same arguments, in half a microsecond less."""
+_BOUND_METHODS = frozenset(("copy_", "zero_", "fill_", "add_", "sub_", "mul_", "div_", "neg_", "addcmul_"))
 
 KERNELS: dict[Any, Kernel] = _table()
 """By functional overload."""

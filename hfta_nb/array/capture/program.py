@@ -16,16 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.capture.kernels import KERNELS, SHAPE_ONLY, Kernel, nothing
+from hfta_nb.array.capture.choosing import Chooser
+from hfta_nb.array.capture.kernels import KERNELS, SHAPE_ONLY, Kernel, bare, nothing
 from hfta_nb.array.capture.record import Call, Place, Recording, places
 from hfta_nb.array.generators import MemberGenerators
+from hfta_nb.array.strategy import precision
+from hfta_nb.array.strategy.measuring import Choice
 
 _WRITES_UNSAID = ("batch_norm",)
 """In the names of kernels that write to arguments without their schema saying so."""
 
 
 @dataclass(frozen=True)
-class _Fetch:
+class Fetch:
     """A tensor that a call of this run has made, or a view of it."""
 
     storage: int
@@ -46,27 +49,38 @@ class Program:
         gradients: where each gradient is, and where it goes, of those that are not written there already.
         made: by storage, what calls of the run have made.
         generators: of the members; None where nothing is drawn.
+        setting: of oneDNN's products, to be put back after a run that changes it; None where none does.
+        choices: of kernels that can be computed in several ways.
+        cut: how many of the steps belong to the first of two halves.
     """
 
     steps: list[Callable[[], Any]]
-    results: list[Tensor | _Fetch]
-    gradients: list[tuple[Tensor, Tensor | _Fetch]]
+    results: list[Tensor | Fetch]
+    gradients: list[tuple[Tensor, Tensor | Fetch]]
     made: list[Any]
     generators: MemberGenerators | None
     slots: list[Tensor]
     left: list[int]
+    setting: str | None = None
+    choices: Sequence[Choice] = ()
+    cut: int = 0
 
     @torch.enable_grad()  # some kernels ask; the recorded ones ran below autograd, and so do these
     def run(self) -> list[Tensor]:
         """Compute; the results are copies, the gradients are where they go."""
         made = self.made
-        with torch._C._AutoDispatchBelowAutograd():
+        # The casts of an autocast under way were recorded.
+        with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
             with nullcontext() if self.generators is None else self.generators.borrowed():
-                for step in self.steps:
-                    step()
+                try:
+                    for step in self.steps:
+                        step()
+                finally:
+                    if self.setting is not None:
+                        precision.switch(self.setting)()
             for room, found in self.gradients:
-                room.copy_(found.get(made) if isinstance(found, _Fetch) else found)
-            results = [(r.get(made) if isinstance(r, _Fetch) else r).clone() for r in self.results]
+                room.copy_(found.get(made) if isinstance(found, Fetch) else found)
+            results = [(r.get(made) if isinstance(r, Fetch) else r).clone() for r in self.results]
         for storage in self.left:
             made[storage] = None
         return results
@@ -77,6 +91,7 @@ def program(
     outputs: Sequence[Place],
     gradients: Sequence[tuple[Place, Tensor]],
     generators: MemberGenerators,
+    measured: bool = True,
 ) -> Program:
     """The program of a recorded step.
 
@@ -85,19 +100,26 @@ def program(
         outputs: what it returns.
         gradients: what goes where.
         generators: of the members.
+        measured: choose among kernels by time; else call those that were recorded.
     """
-    return _Builder(recording, outputs, gradients).build(generators)
+    return _Builder(recording, outputs, gradients, measured).build(generators)
 
 
 class _Builder:
     def __init__(
-        self, recording: Recording, outputs: Sequence[Place], gradients: Sequence[tuple[Place, Tensor]]
+        self,
+        recording: Recording,
+        outputs: Sequence[Place],
+        gradients: Sequence[tuple[Place, Tensor]],
+        measured: bool,
     ) -> None:
-        self.recording, self.outputs, self.gradients = recording, outputs, gradients
+        self.recording, self.outputs, self.gradients, self.measured = recording, outputs, gradients, measured
         wanted = {p.storage for p in outputs} | {p.storage for p, _ in gradients}
         calls = _needed(recording, wanted)
         self.fixed = set(recording.outside) | _constant(calls)
         self.calls = [c for c in calls if not c.makes or not set(c.makes) <= self.fixed]
+        before = {id(c) for c in recording.calls[: recording.cut]} if recording.cut is not None else set()
+        self.half = sum(id(c) in before for c in self.calls)
         self.last: dict[int, int] = dict.fromkeys(wanted, len(self.calls))
         for i, call in enumerate(self.calls):
             for storage in call.reads() | call.writes | set(call.makes):
@@ -110,31 +132,42 @@ class _Builder:
         self.free: list[int] = []
 
     def build(self, generators: MemberGenerators) -> Program:
+        written = {s for c in self.calls for s in c.writes}
+        self.chooser = Chooser(self.measured, generators.device, self.fixed - written)
         made: list[Any] = [None] * len(self.recording.held)
-        written = self._destinations()
+        bound = self._destinations()
         steps: list[Callable[[], Any]] = []
         member: int | None = None
+        draws = any(call.member is not None for call in self.calls)
+        cut = 0
         for i, call in enumerate(self.calls):
+            if i == self.half:
+                steps += [] if member is None else [partial(generators.leave, member)]
+                steps += self.chooser.settle()
+                cut, member = len(steps), None
             if call.member is not None and call.member != member:
                 steps += [] if member is None else [partial(generators.leave, member)]
                 steps.append(partial(generators.enter, call.member))
                 member = call.member
             step = self._step(i, call, made)
-            steps += [] if step is None else [step]
+            if step is not None:
+                steps += [*self.chooser.steps_before(), step]
             self._release(i)
         if member is not None:
             steps.append(partial(generators.leave, member))
-        rest = [(room, self._tensor(p)) for p, room in self.gradients if p not in written]
+        rest = [(room, self._tensor(p)) for p, room in self.gradients if p not in bound]
+        cut = len(steps) if self.half == len(self.calls) else cut
         results = [self._tensor(p) for p in self.outputs]
-        drawing = None if member is None else generators
+        drawing = generators if draws else None
         left = [s for s, last in self.last.items() if last == len(self.calls)]
-        return Program(steps, results, rest, made, drawing, self.slots, left)
+        setting, choices = self.chooser.done(), list(self.chooser.choices.values())
+        return Program(steps, results, rest, made, drawing, self.slots, left, setting, choices, cut)
 
     # Where things lie.
 
     def _destinations(self) -> set[Place]:
         """Bind what a kernel makes to where a gradient goes, where it fits; returns those gradients."""
-        makers = {s: c for c in self.calls for s in c.makes}
+        makers = {s: c for c in self.calls[self.half :] for s in c.makes}  # the arena is for the second half to write
         count: dict[int, int] = {}
         for place, _ in self.gradients:
             count[place.storage] = count.get(place.storage, 0) + 1
@@ -157,7 +190,7 @@ class _Builder:
             written.add(place)
         return written
 
-    def _tensor(self, place: Place) -> Tensor | _Fetch:
+    def _tensor(self, place: Place) -> Tensor | Fetch:
         known = self.tensors.get(place)
         if known is not None:
             return known
@@ -167,7 +200,7 @@ class _Builder:
             storage = self.slots[self.slot_of[place.storage]].untyped_storage()
         else:
             base = self.bases[place.storage]
-            return _Fetch(place.storage, None if base == place else place)
+            return Fetch(place.storage, None if base == place else place)
         made = torch.empty(0, dtype=place.dtype, device=self.recording.held[place.storage].device)
         tensor = made.set_(storage, place.offset, place.size, place.stride)
         if place.storage in self.fixed:
@@ -225,16 +258,20 @@ class _Builder:
             rooms[name] = self._tensor(place)
         known = {a.name for a in getattr(kernel.function, "_schema", call.function._schema).arguments}
         named = {k: v for k, v in kwargs.items() if k in known or not hasattr(kernel.function, "_schema")}
+        if kernel.function is nothing:
+            return None
+        function, args = self.chooser.best(call, bare(kernel.function), args, {**named, **rooms})
         if _dynamic((args, kwargs)):
-            return _Late(kernel.function, args, {**named, **rooms}, made, (), self._gone(i, call))
-        return None if kernel.function is nothing else partial(_bare(kernel.function), *args, **named, **rooms)
+            return _Late(function, args, {**named, **rooms}, made, (), self._gone(i, call))
+        return partial(function, *args, **named, **rooms)
 
     def _open(self, i: int, call: Call, args: Any, kwargs: Any, made: list[Any]) -> Callable[[], Any]:
+        function, args = self.chooser.best(call, bare(call.function), args, kwargs)
         keep = tuple((k, r.storage) for k, r in enumerate(call.results) if r is not None and r.storage in call.makes)
         gone = self._gone(i, call)
         if not keep and not _dynamic((args, kwargs)):
-            return partial(_bare(call.function), *args, **kwargs)
-        return _Late(call.function, args, kwargs, made, keep, gone)
+            return partial(function, *args, **kwargs)
+        return _Late(function, args, kwargs, made, keep, gone)
 
     def _gone(self, i: int, call: Call) -> tuple[int, ...]:
         return tuple(s for s in call.reads() | set(call.makes) if self.last[s] == i and s not in self.fixed)
@@ -282,13 +319,8 @@ class _Late:
             made[storage] = None
 
 
-def _bare(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What an overload calls, without the call in between."""
-    return getattr(function, "_op", function)
-
-
 def _fetched(value: Any, made: list[Any]) -> Any:
-    if isinstance(value, _Fetch):
+    if isinstance(value, Fetch):
         return value.get(made)
     if isinstance(value, list | tuple):
         return [_fetched(v, made) for v in value]
@@ -300,7 +332,7 @@ def _dynamic(tree: Any) -> bool:
         return any(_dynamic(v) for v in tree)
     if isinstance(tree, dict):
         return any(_dynamic(v) for v in tree.values())
-    return isinstance(tree, _Fetch)
+    return isinstance(tree, Fetch)
 
 
 def _needed(recording: Recording, wanted: set[int]) -> list[Call]:

@@ -103,20 +103,25 @@ class Recording:
         calls: in order.
         held: a tensor of every storage that was there before, or that a call made, by number.
         outside: storages that were there before.
+        given: those of them that are inputs, which may lie anywhere.
         reason: why this can't be replayed; empty where it can.
+        cut: how many of the calls belong to the first of two halves; None where there are no halves.
     """
 
     calls: list[Call] = field(default_factory=list)
     held: list[Tensor] = field(default_factory=list)
     outside: set[int] = field(default_factory=set)
+    given: set[int] = field(default_factory=set)
     reason: str = ""
+    cut: int | None = None
 
     def like(self, other: Recording) -> bool:
         """Whether two steps were the same."""
-        same_outside = self.outside == other.outside and all(
-            _address(self.held[i]) == _address(other.held[i]) for i in self.outside
+        same_outside = (self.outside, self.given) == (other.outside, other.given) and all(
+            _address(self.held[i]) == _address(other.held[i]) for i in self.outside - self.given
         )
-        return same_outside and len(self.calls) == len(other.calls) and all(
+        halves_alike = self.cut == other.cut
+        return same_outside and halves_alike and len(self.calls) == len(other.calls) and all(
             a.like(b) for a, b in zip(self.calls, other.calls, strict=True)
         )  # fmt: skip
 
@@ -173,6 +178,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self._quiet -= 1
 
+    def cut(self) -> None:
+        """From now on calls belong to the second half."""
+        self.recording.cut = len(self.recording.calls)
+
     def member(self, index: int | None) -> None:
         """From now on random numbers are this member's."""
         self._member = index
@@ -189,6 +198,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             number = self._number(tensor)
             self.recording.outside.add(number)
         return _place(tensor, number)
+
+    def known(self, tensor: Tensor) -> int | None:
+        """The number of a tensor's storage, if it has come by."""
+        return self._numbers.get(_address(tensor))
 
     def _number(self, tensor: Tensor) -> int:
         if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:

@@ -8,10 +8,13 @@ Source: "Autocast Op Reference" of torch.amp, for CUDA and CPU.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch._C import _functorch as functorch
 
 from hfta_nb.array.tree import flatten, unflatten
 
@@ -43,23 +46,62 @@ _FLOAT32 = {
 }
 
 
-def cast(name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Arguments of the function of this name as the autocast under way would hand them on."""
+Kept: TypeAlias = dict[Any, tuple[Tensor, Tensor]]
+"""Weights and what they were cast to; as torch's own cache, so that one that is used twice is cast once, and the
+gradients of both uses are added before they are cast back."""
+
+
+def cast(name: str, args: Any, kwargs: Any, kept: Kept) -> tuple[Any, Any]:
+    """Arguments of the function of this name as the autocast under way would hand them on.
+
+    Args:
+        name, args, kwargs: of the function.
+        kept: the casts of this call of the model so far; grows.
+    """
     for kind in _LOWER:
         if not torch.is_autocast_enabled(kind):
             continue
         dtype = torch.get_autocast_dtype(kind) if name in _LOWER[kind] else torch.float32
         if name in _LOWER[kind] or name in _FLOAT32[kind]:
-            return _changed(args, kwargs, kind, dtype)
+            return _changed(args, kwargs, kind, dtype, kept)
     return args, kwargs
+
+
+@contextmanager
+def uncast() -> Iterator[None]:
+    """Within, autocast is off, as it is to be in a backward pass; the weights that it has cast are kept."""
+    kinds = [k for k in _LOWER if torch.is_autocast_enabled(k)] if torch._C._is_any_autocast_enabled() else []
+    for kind in kinds:
+        torch.set_autocast_enabled(kind, False)
+    try:
+        yield
+    finally:
+        for kind in kinds:
+            torch.set_autocast_enabled(kind, True)
 
 
 def _may(tensor: Tensor, kind: str) -> bool:
     return tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.device.type == kind
 
 
-def _changed(args: Any, kwargs: Any, kind: str, dtype: torch.dtype) -> tuple[Any, Any]:
+def _changed(args: Any, kwargs: Any, kind: str, dtype: torch.dtype, kept: Kept) -> tuple[Any, Any]:
     leaves, rebuild = flatten((args, kwargs))
-    given = [v.to(dtype) if isinstance(v, Tensor) and _may(v, kind) else v for v in leaves]
+    given = [_cast(v, dtype, kept) if isinstance(v, Tensor) and _may(v, kind) else v for v in leaves]
     changed: tuple[Any, Any] = unflatten(rebuild, given)
     return changed
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype, kept: Kept) -> Tensor:
+    if dtype == torch.float32 or tensor.dtype != torch.float32 or not _is_weight(tensor):
+        return tensor.to(dtype)
+    # One that was cast under `no_grad` has no gradient.
+    key = id(tensor), dtype, torch.is_grad_enabled()
+    if key not in kept:
+        kept[key] = tensor, tensor.to(dtype)  # the weight too, so that no other tensor gets its id
+    return kept[key][1]
+
+
+def _is_weight(tensor: Tensor) -> bool:
+    while functorch.is_batchedtensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor.is_leaf and tensor.requires_grad

@@ -14,7 +14,7 @@ from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from hfta_nb.array.generators import MemberGenerators
-from hfta_nb.array.rules.autocast import cast
+from hfta_nb.array.rules.autocast import Kept, cast
 
 
 class Disagreement(RuntimeError):  # noqa: N818  (a reason to go another way, not a failure)
@@ -57,6 +57,7 @@ class Context:
         private: members get tensors of their own where the model makes empty ones, to write into.
         fast_rng: draw all members' random numbers at once.
         usage: what members that ran one by one have used.
+        casts: of weights, under autocast.
     """
 
     indices: Sequence[int]
@@ -68,6 +69,7 @@ class Context:
     fast_rng: bool = False
     usage: Usage = field(default_factory=Usage)
     modes: list[TorchFunctionMode] = field(default_factory=list)
+    casts: Kept = field(default_factory=dict)
 
     @property
     def members(self) -> int:
@@ -139,7 +141,7 @@ class RuleMode(TorchFunctionMode):
             return func(*args, **kwargs)
         name = function_name(func)
         if torch._C._is_any_autocast_enabled():
-            args, kwargs = cast(name, args, kwargs)
+            args, kwargs = cast(name, args, kwargs, context.casts)
         if rule is not None:
             return rule(context, func, args, kwargs)
         if name == "__get__":  # reading an attribute

@@ -1,0 +1,169 @@
+"""The bars that the suite's figures are held to, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Line = Mapping[str, Any]
+Row = Mapping[str, Line]
+"""The lines of a row by mode."""
+
+HALF = ("bf16", "fp16")
+HFTAS_SIX = ("resnet18", "mobilenet_v3_large", "dcgan", "transformer", "bert")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Something that is to be reached.
+
+    Attributes:
+        what: in words.
+        device: "cpu" or "cuda".
+        applies: to a row, by model, members and precision.
+        value: from a row to the figure, given whether to take processor time; None where the row has none.
+        least: what it is to be at least; or, if `most`, at most.
+        best: whether it is for the best member count of a model alone, not for each.
+    """
+
+    what: str
+    device: str
+    applies: Callable[[str, int, str], bool]
+    value: Callable[[Row, bool], float | None]
+    least: float
+    most: bool = False
+    best: bool = False
+
+    def passed(self, value: float) -> bool:
+        """Whether the figure reaches it."""
+        return value <= self.least if self.most else value >= self.least
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A bar and what was found.
+
+    Attributes:
+        value: None where it was not measured.
+    """
+
+    bar: Bar
+    model: str
+    members: int
+    precision: str
+    value: float | None
+
+    @property
+    def passed(self) -> bool | None:
+        """None where there is no figure."""
+        return None if self.value is None else self.bar.passed(self.value)
+
+
+def step_s(line: Line | None, processor_time: bool) -> float | None:
+    """The median of a step whose losses were right; None without one."""
+    if line is None or not line.get("agrees"):
+        return None
+    return float(line["step_cpu_s" if processor_time else "step_s"]["median"])
+
+
+def ratio(row: Row, base: str, mode: str, processor_time: bool) -> float | None:
+    """How many times as fast a mode is as another; that to serial is the median of the rounds' ratios."""
+    line = row.get(mode)
+    if line is None or not line.get("agrees"):
+        return None
+    if base in ("serial", "best_serial"):
+        found = line["ratio_to_serial" if base == "serial" else "ratio_to_best_serial"]
+        return found.get("cpu_median") if processor_time else found["median"]
+    mine, theirs = step_s(line, processor_time), step_s(row.get(base), processor_time)
+    return theirs / mine if mine and theirs else None
+
+
+def _to(base: str, mode: str = "ours") -> Callable[[Row, bool], float | None]:
+    return lambda row, processor_time: ratio(row, base, mode, processor_time)
+
+
+def _pays(row: Row, processor_time: bool) -> float | None:
+    line = row.get("ours")
+    if line is None or not line.get("agrees") or "pays_after_steps" not in line:
+        return None
+    found = line["pays_after_steps"]
+    return float("inf") if found is None else float(found)
+
+
+def _sm_active(row: Row, processor_time: bool) -> float | None:
+    return ((row.get("ours") or {}).get("activity") or {}).get("sm_active")
+
+
+def _any(model: str, members: int, precision: str) -> bool:
+    return True
+
+
+def _one(model: str, members: int, precision: str) -> bool:
+    return members == 1
+
+
+def _many(only: str) -> Callable[[str, int, str], bool]:
+    return lambda model, members, precision: model == only and members >= 8
+
+
+BARS = (
+    Bar("at least the best serial", "cpu", _any, _to("best_serial"), 1.0),
+    Bar("one member costs at most 3% more than plain", "cpu", _one, _to("serial"), 1 / 1.03),
+    Bar("MLP 3 times the best serial, from 8 members", "cpu", _many("mlp"), _to("best_serial"), 3.0),
+    Bar("LSTM 1.5 times the best serial, from 8 members", "cpu", _many("lstm"), _to("best_serial"), 1.5),
+    Bar("the split form 0.9 of `array.backward`", "cpu", _any, _to("ours", "ours_split"), 0.9),
+    Bar("ahead of `torch.func.vmap`", "cpu", _any, _to("vmap"), 1.0),
+    Bar("ahead of `jax.vmap` (an aim, not a bar)", "cpu", _any, _to("jax"), 1.0),
+    Bar("beginning is paid within 200 steps", "cpu", lambda m, n, p: n > 1, _pays, 200, most=True),
+    Bar(
+        "PointNet 23 times serial",
+        "cuda",
+        lambda model, members, precision: model.startswith("pointnet") and precision in HALF,
+        _to("serial"),
+        23.0,
+        best=True,
+    ),
+    Bar(
+        "twice what `torch.func.vmap` reaches",
+        "cuda",
+        lambda model, members, precision: model in HFTAS_SIX and precision in HALF,
+        _to("vmap"),
+        2.0,
+        best=True,
+    ),
+    Bar("never below `jax.vmap`", "cuda", _any, _to("jax"), 1.0),
+    Bar("SM active 0.9", "cuda", _any, _sm_active, 0.9, best=True),
+    Bar("one member costs at most 3% more than plain", "cuda", _one, _to("serial"), 1 / 1.03),
+)
+"""Those of a GPU are for half precision at the best member count."""
+
+
+def verdicts(rows: Sequence[Row], processor_time: bool) -> list[Verdict]:
+    """Every bar for every row that it applies to, and has been measured with the modes that it names."""
+    found = []
+    for bar in BARS:
+        mine = [(key, row) for row in rows if bar.applies(*(key := key_of(row))) and device_of(row) == bar.device]
+        each = [Verdict(bar, *key, bar.value(row, processor_time)) for key, row in mine]
+        each = [verdict for verdict in each if verdict.value is not None]
+        found += _best(each, rows, processor_time) if bar.best else each
+    return found
+
+
+def _best(each: Sequence[Verdict], rows: Sequence[Row], processor_time: bool) -> list[Verdict]:
+    """Of each model and precision the verdict at the member count where ours trains most samples per second."""
+    rates = {key_of(row): (row.get("ours") or {}).get("samples_per_s") or 0.0 for row in rows}
+    kept: dict[tuple[str, str], Verdict] = {}
+    for verdict in sorted(each, key=lambda v: rates[v.model, v.members, v.precision]):
+        kept[verdict.model, verdict.precision] = verdict
+    return list(kept.values())
+
+
+def key_of(row: Row) -> tuple[str, int, str]:
+    """Model, members, precision."""
+    line = next(iter(row.values()))
+    return str(line["model"]), int(line["members"]), str(line["precision"])
+
+
+def device_of(row: Row) -> str:
+    return str(next(iter(row.values()))["device"]).partition(":")[0]

@@ -1,0 +1,138 @@
+"""The suite's JSON lines as Markdown: ratios per model and member count, bars reached or missed, what holds back."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.suite.bars import BARS, Row, Verdict, key_of, ratio, step_s, verdicts
+from benchmarks.suite.machine import OTHERS
+from benchmarks.suite.plot import read
+
+COLUMNS = {
+    "compiled": "compiled",
+    "processes": "processes",
+    "mps": "MPS",
+    "vmap": "`torch.func.vmap`",
+    "vmap_compiled": "vmap, compiled",
+    "jax": "`jax.vmap`",
+    "ours": "**hfta_nb**",
+    "ours_split": "split form",
+}
+
+
+def rows_of(lines: Sequence[dict[str, Any]]) -> list[Row]:
+    """The lines, put together by model, members and precision; of one measured twice the later counts."""
+    found: dict[tuple[str, int, str], dict[str, Any]] = {}
+    for line in lines:
+        found.setdefault((line["model"], line["members"], line["precision"]), {})[line["mode"]] = line
+    return list(found.values())
+
+
+def busy(lines: Sequence[dict[str, Any]]) -> bool:
+    """Whether other processes took so much of the machine that only processor time means anything."""
+    on_cpu = lines[0]["device"] == "cpu"
+    return on_cpu and max(line["load"]["other_cores_median"] or 0.0 for line in lines) > OTHERS
+
+
+def report(lines: Sequence[dict[str, Any]]) -> str:
+    """All sections for one file."""
+    rows, by_cpu = rows_of(lines), busy(lines)
+    parts = [_about(lines, by_cpu), _ratios(rows, by_cpu), _bars(verdicts(rows, by_cpu)), _limits(rows)]
+    return "\n".join(part for part in parts if part)
+
+
+def _about(lines: Sequence[dict[str, Any]], by_cpu: bool) -> str:
+    first = lines[0]
+    versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items())
+    threads = f"{first['threads']} thread{'s' * (first['threads'] > 1)}"
+    commands = dict.fromkeys(f"`{line['command']}`" for line in lines)
+    commits = ", ".join(dict.fromkeys(line["commit"] for line in lines if line["commit"]))
+    clock = (
+        "Other processes were busy on the machine, so the ratios are by processor time."
+        if by_cpu
+        else "Ratios are medians over interleaved rounds, by the clock."
+    )
+    return f"{first['device_name']}, {threads}; {versions}; commit {commits}. {clock}\n\n" + "; ".join(commands) + "\n"
+
+
+def _ratios(rows: Sequence[Row], by_cpu: bool) -> str:
+    modes = [mode for mode in COLUMNS if any(mode in row for row in rows)]
+    text = ["| model | members | precision | serial, ms a step | " + " | ".join(COLUMNS[m] for m in modes) + " |"]
+    text.append("|" + "---|" * (4 + len(modes)))
+    for row in rows:
+        model, members, precision = key_of(row)
+        base = step_s(row.get("serial"), by_cpu)
+        cells = [model, str(members), precision, "-" if base is None else f"{base * 1e3:.3g}"]
+        cells += [_cell(row, mode, by_cpu) for mode in modes]
+        text.append("| " + " | ".join(cells) + " |")
+    return "\n".join(text) + "\n"
+
+
+def _cell(row: Row, mode: str, by_cpu: bool) -> str:
+    line = row.get(mode)
+    if line is None or not line["measured"]:
+        return "-"
+    if not line["agrees"]:
+        return "does not agree"
+    found = ratio(row, "serial", mode, by_cpu)
+    text = "-" if found is None else f"{found:.2f}"
+    return f"**{text}**" if mode == "ours" else text
+
+
+def _bars(found: Sequence[Verdict]) -> str:
+    text = ["| bar | reached | missed |", "|---|---|---|"]
+    for bar in BARS:
+        mine = [verdict for verdict in found if verdict.bar is bar]
+        if mine:
+            missed = [_named(verdict) for verdict in mine if not verdict.passed]
+            text.append(f"| {bar.what} | {len(mine) - len(missed)} of {len(mine)} | {', '.join(missed) or '-'} |")
+    return "\n".join(text) + "\n" if len(text) > 2 else ""
+
+
+def _named(verdict: Verdict) -> str:
+    value = verdict.value
+    assert value is not None
+    shown = "never" if value == float("inf") else f"{value:.0f}" if verdict.bar.most else f"{value:.2f}"
+    precision = "" if verdict.precision == "float32" else f" {verdict.precision}"
+    return f"{verdict.model} x {verdict.members}{precision} ({shown})"
+
+
+def _limits(rows: Sequence[Row]) -> str:
+    """What holds ours back, a line a row."""
+    text = ["| model | members | precision | of the roofline | drawing batches | paid after | where the step goes |"]
+    text.append("|" + "---|" * 7)
+    for row in rows:
+        line = row.get("ours")
+        if not line or not line.get("agrees") or not line.get("roofline"):
+            continue
+        limits = line["roofline"]
+        drawing = "-" if line["data_share"] is None else f"{line['data_share']:.1%}"
+        pays = "-" if "pays_after_steps" not in line else _steps(line["pays_after_steps"])
+        cells = [*map(str, key_of(row)), f"{limits['achieved']:.0%} ({limits['bound']})", drawing]
+        cells += [pays, (limits.get("held_back") or {}).get("note", "-")]
+        text.append("| " + " | ".join(cells) + " |")
+    return "\n".join(text) + "\n" if len(text) > 2 else ""
+
+
+def _steps(number: int | None) -> str:
+    return "never" if number is None else f"{number} steps"
+
+
+def main(words: Sequence[str]) -> int:
+    """`python -m benchmarks report FILE ...`: prints Markdown."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks report", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "files", type=Path, nargs="+", metavar="FILE", help="JSON lines of `python -m benchmarks --out FILE`"
+    )
+    given = parser.parse_args(words)
+    for file in given.files:
+        if not file.is_file():
+            parser.error(f"{file} is not a file")
+        lines = read(file)
+        if not lines:
+            parser.error(f"{file} has no lines")
+        print(f"## {file.name}\n\n{report(lines)}")
+    return 0

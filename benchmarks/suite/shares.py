@@ -1,0 +1,240 @@
+"""Where the time of a step goes: products, other kernels, the optimizer, data, and what lies between the calls."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from benchmarks.suite.modes.base import Mode
+from benchmarks.suite.tasks import DATA, Feed
+
+LOOK_S = 0.02
+PROFILES = 3
+"""So often a step is looked at, each time for so many seconds or two steps; the look that saw the least counts."""
+
+OPTIMIZER = "suite::optimizer"
+
+PRODUCTS = re.compile(
+    r"aten::_?(mm|addmm|bmm|baddbmm|addbmm|mv|addmv|dot|matmul|linear|bilinear|einsum|conv\w*|cudnn_conv\w*|mkldnn_\w+|"
+    r"thnn_conv\w*|slow_conv\w*|lstm|gru|rnn_\w+|thnn_fused_\w+|scaled_dot_product\w*|efficient_attention\w*|"
+    r"flash_attention\w*|addmm_activation)$"
+)
+"""Operators that are matrix products or convolutions, attention and recurrent kernels among them."""
+STEPS = re.compile(r"aten::_(fused_(adam|adamw|sgd|adagrad)_?|foreach_\w+)$")
+"""Operators that optimizers alone call."""
+KERNELS = re.compile(r"gemm|gemv|cutlass|xmma|conv|implicit|wgrad|dgrad|fprop|flash|fmha|attention|winograd", re.I)
+"""The same of a GPU's kernels, by what their names tell."""
+STEP_KERNELS = re.compile(r"multi_tensor|adam|sgd", re.I)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What one kind of operators took in a step.
+
+    Attributes:
+        seconds: within them, with what the profiler itself took.
+        records: how many records the profiler made meanwhile, of operators within operators too; half of a record's
+            cost lies outside of it.
+    """
+
+    seconds: float = 0.0
+    records: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(self.seconds + other.seconds, self.records + other.records)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One step as torch's profiler saw it.
+
+    Attributes:
+        calls: operators of torch called, those called by operators left out; on a GPU the kernels.
+        step_s: one step without the profiler, the least of some short laps, just before.
+        spent: by kind, of "products", "others", "optimizer" and "data". On a GPU drawing a batch is among the others.
+        record_s: what a record costs; 0 where the profiler costs the device nothing.
+    """
+
+    calls: int
+    step_s: float
+    spent: Mapping[str, Spent]
+    record_s: float = 0.0
+
+    def seconds(self, kind: str) -> float:
+        """What a kind took, less what the profiler added."""
+        return max(0.0, self.spent[kind].seconds - self.spent[kind].records * self.record_s)
+
+    @property
+    def inside_s(self) -> float:
+        """Within all of them."""
+        return sum(self.seconds(kind) for kind in self.spent)
+
+
+def profiled(mode: Mode, step_s: float) -> Profile | None:
+    """Some more steps of a mode under torch's profiler; None where the work is not torch's in this process.
+
+    Args:
+        mode: is trained on.
+        step_s: what a step takes, so that short ones are looked at for longer.
+    """
+    if not mode.on_torch_stream:
+        return None
+    steps = max(2, min(20, round(LOOK_S / step_s)))
+    alone_s = min(mode.lap(steps).wall_s for _ in range(PROFILES)) / steps
+    return min((_look(mode, steps, alone_s) for _ in range(PROFILES)), key=lambda seen: seen.inside_s)
+
+
+def _look(mode: Mode, steps: int, step_s: float) -> Profile:
+    cuda = mode.job.where.type == "cuda"
+    with _marked(mode), profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as seen:
+        mode.lap(steps)
+    events = list(seen.events() or [])
+    spent = dict.fromkeys(("products", "others", "optimizer", "data"), Spent())
+    if cuda:
+        device = torch.autograd.DeviceType.CUDA
+        # Annotations (of an optimizer's step, say) span the kernels within them.
+        counted = [e for e in events if e.device_type == device and not getattr(e, "is_user_annotation", False)]
+        for event in counted:
+            spent[_kind_of_kernel(event.name)] += Spent(_seconds(event))
+    else:
+        counted = [e for e in events if _operator(e) and not _operator(e.cpu_parent)]
+        for event in counted:
+            _count(event, spent)
+    each = {kind: Spent(of.seconds / steps, of.records / steps) for kind, of in spent.items()}
+    return Profile(len(counted) // steps, step_s, each, 0.0 if cuda else _record_s())
+
+
+@functools.cache
+def _record_s() -> float:
+    """What one record of the profiler costs on this machine."""
+    one = torch.ones(())
+
+    def loop() -> float:
+        begin_s = time.perf_counter()
+        for _ in range(1000):
+            torch.neg(one, out=one)
+        return time.perf_counter() - begin_s
+
+    alone_s = min(loop() for _ in range(5))
+    with profile(activities=[ProfilerActivity.CPU]):
+        seen_s = min(loop() for _ in range(5))
+    return max(0.0, seen_s - alone_s) / 1000
+
+
+@contextlib.contextmanager
+def _marked(mode: Mode) -> Iterator[None]:
+    """Within, the profiler sees what draws a batch and what steps an optimizer of ours; torch's tell by themselves."""
+    kinds = {type(optimizer) for optimizer in getattr(mode, "optimizers", [])}
+    ours = {kind: kind.step for kind in kinds if not issubclass(kind, torch.optim.Optimizer)}
+
+    def telling(step: Any) -> Any:
+        def told(*args: Any, **words: Any) -> Any:
+            with record_function(OPTIMIZER):
+                return step(*args, **words)
+
+        return told
+
+    Feed.marked = True
+    for kind, step in ours.items():
+        kind.step = telling(step)
+    try:
+        yield
+    finally:
+        Feed.marked = False
+        for kind, step in ours.items():
+            kind.step = step
+
+
+def _operator(event: Any) -> bool:
+    return event is not None and event.name.startswith("aten::")
+
+
+def _count(event: Any, spent: dict[str, Spent]) -> None:
+    """Add what an operator took to its kind; of one that calls others, products within it are counted as such."""
+    whole = Spent(_seconds(event), _records(event) - 0.5)
+    kind = "optimizer" if STEPS.match(event.name) else _marked_above(event)
+    if kind:
+        spent[kind] += whole
+        return
+    within = _products(event)
+    spent["products"] += within
+    spent["others"] += Spent(whole.seconds - within.seconds, whole.records - within.records)
+
+
+def _marked_above(event: Any) -> str:
+    above = event.cpu_parent
+    while above is not None:
+        if above.name == DATA:
+            return "data"
+        if above.name == OPTIMIZER or above.name.startswith("Optimizer.step"):
+            return "optimizer"
+        above = above.cpu_parent
+    return ""
+
+
+def _products(event: Any) -> Spent:
+    if PRODUCTS.match(event.name):
+        return Spent(_seconds(event), _records(event) - 0.5)
+    return sum((_products(child) for child in event.cpu_children), Spent())
+
+
+def _seconds(event: Any) -> float:
+    return float(event.time_range.elapsed_us()) / 1e6
+
+
+def _records(event: Any) -> int:
+    return 1 + sum(_records(child) for child in event.cpu_children)
+
+
+def _kind_of_kernel(name: str) -> str:
+    if STEP_KERNELS.search(name):
+        return "optimizer"
+    return "products" if KERNELS.search(name) else "others"
+
+
+NAMES = {
+    "products": "products",
+    "others": "other kernels",
+    "optimizer": "optimizer",
+    "data": "batches",
+    "between": "between calls",
+}
+"""Matrix products and convolutions; all other kernels; ...; Python, autograd and, on a GPU, waiting for a launch."""
+
+
+def shares(seen: Profile) -> dict[str, float]:
+    """The share of a step that each kind takes, and what is left between the calls.
+
+    Where calls seem to take more than the whole step they share it out.
+    """
+    whole = max(seen.step_s, seen.inside_s)
+    found = {kind: seen.seconds(kind) / whole for kind in seen.spent}
+    return found | {"between": max(0.0, 1 - sum(found.values()))}
+
+
+def held_back(found: Mapping[str, float], step_s: float, operations_s: float) -> dict[str, Any]:
+    """What keeps a step from its bound: the seconds of each kind beyond the products at the measured rate, as shares.
+
+    Returns:
+        "most", the kind that costs most, and "note", both derived from the numbers alone.
+    """
+    needed = min(found["products"], operations_s / step_s)
+    beyond = {**found, "products": found["products"] - needed}
+    most = max(beyond, key=lambda kind: beyond[kind])
+    rate = f" at {needed / found['products']:.0%} of the measured rate" if found["products"] > 0 else ""
+    parts = [
+        f"{found[kind]:.0%} {NAMES[kind]}{rate if kind == 'products' else ''}"
+        for kind in sorted(found, key=lambda k: -found[k])
+        if found[kind] > 0.005
+    ]
+    lost = "slow products" if most == "products" else NAMES[most]
+    note = f"{', '.join(parts)}; most is lost to {lost} ({beyond[most]:.0%})"
+    return {"most": most, "most_share": beyond[most], "note": note}

@@ -1,0 +1,114 @@
+"""Comparing a program with what it was recorded from, and undoing one that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hfta_nb.array.fallback import snapshot
+
+if TYPE_CHECKING:
+    from hfta_nb.array.fused import FusedArray
+
+
+class Before:
+    """The buffers and generators of an array before a call.
+
+    Args:
+        array: whose.
+    """
+
+    def __init__(self, array: FusedArray) -> None:
+        self.array = array
+        self.states = list(array.generators.states)
+        self.buffers = [a.data.clone() for a in array.buffer_arenas]
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Undo what the call has changed of them."""
+        for arena, before in zip(self.array.buffer_arenas, self.buffers, strict=True):
+            arena.data.copy_(before)
+        self.array.generators.states = list(self.states)
+
+
+@contextmanager
+def undone_if_it_fails(array: FusedArray) -> Iterator[Before]:
+    """After an error within, buffers and generators are as they were before."""
+    before = Before(array)
+    try:
+        yield before
+    except BaseException:
+        before.put_back()
+        raise
+
+
+@torch.no_grad()
+def compared(
+    array: FusedArray,
+    restore: Callable[[], None],
+    results: Sequence[Tensor],
+    run: Callable[[], Sequence[Tensor]],
+    gradients: Sequence[tuple[Tensor, Tensor]] = (),
+) -> str:
+    """Run a program from where the recorded call began; why it is not the same, or nothing. Nothing has changed then.
+
+    Args:
+        array: in the state after the recorded call.
+        restore: puts it back to where the call began.
+        results: of the recorded call.
+        run: the program, with its inputs filled in; gives results in the same order.
+        gradients: of the recorded call, each with where the program writes it.
+    """
+    after = snapshot(array)
+    buffers = [a.data.clone() for a in array.buffer_arenas]
+    states = [dict(s) for s in array.generators.states]
+    kept = [a.grad.clone() for a in array.arenas]
+    restore()
+    try:
+        again = run()
+        for old, new in (
+            (results, again),
+            ([g for g, _ in gradients], [room for _, room in gradients]),
+            (buffers, [a.data for a in array.buffer_arenas]),
+        ):
+            if not close(old, new):
+                return "replayed, it gives other numbers"
+        for before, now in zip(states, array.generators.states, strict=True):
+            if any(not torch.equal(before[k], now[k]) for k in before):
+                return "replayed, it draws other random numbers"
+        return ""
+    except Exception as error:
+        return failure(error)
+    finally:
+        after()
+        for arena, grad in zip(array.arenas, kept, strict=True):
+            arena.grad.copy_(grad)
+
+
+def failure(error: Exception) -> str:
+    """The reason not to replay a program that raised an error."""
+    return f"replaying failed: {str(error).strip() or type(error).__name__}"
+
+
+def close(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
+    """Whether tensors are the same: to the bit, or to the rounding of the largest of them.
+
+    Where memory lies may change the order of sums. A gradient that is exactly zero but for rounding (a bias before
+    batch norm) is measured by the others.
+    """
+    pairs = [(a, b) for a, b in zip(old, new, strict=True) if not _same_bits(a, b)]
+    if any(not a.is_floating_point() for a, _ in pairs):
+        return False
+    sizes = [a[a.isfinite()].abs().max().item() for a in old if a.is_floating_point() and a.isfinite().any()]
+    largest = max(sizes, default=0.0)
+    return all(
+        torch.allclose(a, b, rtol=0, atol=64 * torch.finfo(a.dtype).eps * largest, equal_nan=True) for a, b in pairs
+    )
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    return bool(((a == b) | ((a != a) & (b != b))).all())

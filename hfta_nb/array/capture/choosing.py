@@ -1,0 +1,135 @@
+"""Where a program's kernels are chosen by time, and the steps that this needs between its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.array.capture.kernels import KERNELS
+from hfta_nb.array.capture.record import Call, Place
+from hfta_nb.array.strategy import precision
+from hfta_nb.array.strategy.formulations import PRODUCTS, Operand
+from hfta_nb.array.strategy.measuring import Choice, choose, made, write
+
+
+class Chooser:
+    """Chooses for one program.
+
+    Args:
+        on: choose; else every call stays what it is.
+        device: of the program's tensors.
+        still: storages that no call of the program writes to, of which copies can be shared.
+
+    Attributes:
+        choices: made so far, each kind once.
+    """
+
+    def __init__(self, on: bool, device: torch.device, still: Collection[int]) -> None:
+        self.on, self.device, self.still = on, device, still
+        self.choices: dict[str, Choice] = {}
+        self._before = self._now = precision.get()
+        self._wanted = self._before
+        self._copies: dict[Place, Tensor] = {}
+        self._copying: list[Callable[[], Any]] = []
+
+    def best(
+        self, call: Call, called: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Callable[..., Any], Sequence[Any]]:
+        """What to call for a kernel: `called`, or what does the same faster; `steps_before` belong before it.
+
+        Args:
+            call: as recorded.
+            called: takes the arguments of the call.
+            args: in place of the call's.
+            kwargs: in place of the call's.
+        """
+        indifferent = call.function in KERNELS and call.function not in PRODUCTS
+        self._wanted = self._now if indifferent else self._before
+        if not self.on or call.draws:
+            return called, args
+        product = call.function in PRODUCTS
+        if product:
+            args = [self._copied(p, a) for p, a in zip(call.args, args, strict=True)]
+        shapes = [_operand(a if isinstance(a, Tensor) else p) for p, a in zip(call.args, args, strict=True)]
+        choice = choose(call.function, called, shapes, {k: _operand(v) for k, v in kwargs.items()}, self.device)
+        if choice is None:
+            return called, args
+        self.choices[choice.what] = choice
+        if choice.chosen.setting is not None:
+            self._wanted = choice.chosen.setting
+        if choice.chosen.copies and all(self._can_copy(p, a) for p, a in zip(call.args[-2:], args[-2:], strict=True)):
+            both = [self._copy(p, a) for p, a in zip(call.args[-2:], args[-2:], strict=True)]
+            return choice.chosen.make(called), [*args[:-2], *both]
+        return made(choice.chosen, called), args
+
+    def steps_before(self) -> list[Callable[[], Any]]:
+        """Steps before the kernel chosen last."""
+        steps, self._copying = self._copying, []
+        if self._wanted != self._now:
+            self._now = self._wanted
+            steps.append(precision.switch(self._now))
+        return steps
+
+    def settle(self) -> list[Callable[[], Any]]:
+        """Steps that put the setting back within a run."""
+        self._wanted = self._before
+        return self.steps_before()
+
+    def done(self) -> str | None:
+        """Keep what was measured; the setting to be put back after each run, None where none changes."""
+        if self.choices:
+            write(self.device)
+        switched = any(c.chosen.setting is not None for c in self.choices.values())
+        return self._before if switched else None
+
+    # Copies that several kernels share.
+
+    def _can_copy(self, place: Place, value: Any) -> bool:
+        if not isinstance(value, Tensor):
+            return False
+        flat = value.transpose(1, 2) if _turned(place) else value
+        return place.storage in self.still or flat.is_contiguous()
+
+    def _copied(self, place: Any, value: Any) -> Any:
+        """The copy that there is already, in the order of the axes asked for."""
+        if not isinstance(place, Place) or len(place.size) != 3:
+            return value
+        room = self._copies.get(_flat(place))
+        if room is None:
+            return value
+        return room.transpose(1, 2) if _turned(place) else room
+
+    def _copy(self, place: Place, value: Tensor) -> Tensor:
+        turned = _turned(place)
+        flat = value.transpose(1, 2) if turned else value
+        if flat.is_contiguous():
+            return value
+        room = flat.new_empty(flat.shape)
+        self._copies[_flat(place)] = room
+        self._copying.append(partial(room.copy_, flat))
+        return room.transpose(1, 2) if turned else room
+
+
+def _turned(place: Place) -> bool:
+    return place.stride[1] == 1 and place.stride[2] != 1
+
+
+def _flat(place: Place) -> Place:
+    if not _turned(place):
+        return place
+    (members, rows, columns), (first, second, third) = place.size, place.stride
+    return place._replace(size=(members, columns, rows), stride=(first, third, second))
+
+
+def _operand(value: Any) -> Any:
+    if isinstance(value, Place):
+        return Operand(value.size, value.stride, value.dtype)
+    if isinstance(value, Tensor):
+        return Operand(tuple(value.shape), value.stride(), value.dtype)
+    if isinstance(value, list | tuple):
+        return [_operand(v) for v in value]
+    return value

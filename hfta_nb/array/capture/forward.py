@@ -1,0 +1,347 @@
+"""`array(x)` with gradients, recorded with its backward and replayed: the loss between them is the caller's own.
+
+Two calls run as ever but for being recorded; then a gradient of random numbers is sent back through what the model has
+computed, to record the backward too. The graph that the caller gets is autograd's and as it would be without.
+Replayed, a call is one node of the graph: its forward runs the first half of the program, its backward the second.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from hfta_nb.array.capture.check import compared, failure, undone_if_it_fails
+from hfta_nb.array.capture.delivery import Target, targets_of
+from hfta_nb.array.capture.halves import Halves
+from hfta_nb.array.capture.kinds import Kinds, Seen, form, open_to_replay, outputs_of, room_like, rooms_for, state_of
+from hfta_nb.array.capture.node import Replayed, Ticket
+from hfta_nb.array.capture.program import program
+from hfta_nb.array.capture.reads import Reads, UnclearError
+from hfta_nb.array.capture.record import NotRecordableError, Place, Recorder, places
+from hfta_nb.array.engine import Block, Inputs
+from hfta_nb.array.fallback import snapshot
+from hfta_nb.array.strategy.measuring import Choice
+from hfta_nb.array.tree import flatten
+
+if TYPE_CHECKING:
+    from hfta_nb.array.fused import FusedArray
+
+Run = Callable[[Inputs, Sequence[Block]], Any]
+_PATTERNS = 3
+"""How often other outputs may be used than before until a kind is not recorded again."""
+
+
+@dataclass
+class SeenForward(Seen):
+    """A kind of forward with gradients.
+
+    Attributes:
+        halves: to be run, once there are.
+        targets: where the backward writes gradients.
+        grads: memory that stands for the gradients of the outputs used.
+        used: of the outputs that have gradients, whether each is used; None where that is not known yet.
+        changes: how often `used` has changed.
+        differentiable: of the outputs, whether each has a gradient.
+        learning: the parameters that may have gradients.
+        passes: of the inputs that want a gradient, whether they get one.
+        needs: the parameters, and the positions of the inputs, that the backward reads.
+    """
+
+    halves: Halves | None = None
+    targets: list[Target] = field(default_factory=list)
+    grads: list[Tensor] = field(default_factory=list)
+    used: tuple[bool, ...] | None = None
+    changes: int = 0
+    differentiable: tuple[bool, ...] = ()
+    learning: list[nn.Parameter] = field(default_factory=list)
+    passes: tuple[bool, ...] = ()
+    needs: tuple[list[nn.Parameter], list[int]] = ([], [])
+
+    @property
+    def ready(self) -> bool:
+        return self.halves is not None
+
+    def drop(self) -> None:
+        super().drop()
+        self.halves = None
+
+    def other_outputs(self, used: tuple[bool, ...]) -> None:
+        """Note that the caller's loss uses other outputs than was thought, which leaves other gradients None."""
+        self.changes += 1
+        self.used, self.grads = used, []
+        self.refuse("the outputs that are used differ from call to call", forget=self.changes <= _PATTERNS)
+
+
+class CapturedForwards:
+    """The forwards of an array with gradients, by kind."""
+
+    def __init__(self, array: FusedArray) -> None:
+        self.array = array
+        self._kinds: Kinds[SeenForward] = Kinds()
+        self._parameters: list[nn.Parameter] = []
+        self._outstanding: weakref.ref[Ticket] | None = None
+
+    def clear(self) -> None:
+        """Forget all; wanted after the array's tensors have moved, or it runs in another way."""
+        for seen in self._kinds:
+            seen.drop()
+        self._kinds.clear()
+        self._parameters = []
+
+    def choices(self) -> list[Choice]:
+        """Of kernels that can be computed in several ways, in what is replayed."""
+        return self._kinds.choices()
+
+    def notes(self) -> list[str]:
+        """How calls run, each way once."""
+        return self._kinds.notes()
+
+    def learns(self, inputs: Inputs) -> bool:
+        """Whether a gradient may be asked for."""
+        if not self._parameters:
+            self._parameters = list(self.array.parameters())
+        wanted = any(p.requires_grad for p in self._parameters) or bool(inputs.grad_leaves())
+        return wanted and torch.is_grad_enabled()
+
+    def find(self, given: Any, inputs: Inputs) -> SeenForward | None:
+        """What is known of this kind of call; None where it is to run as ever."""
+        if not open_to_replay(self.array):
+            return None
+        try:
+            wants = tuple(p.requires_grad for p in self._parameters)
+            key = form(given, grads=True), inputs.per_member, *state_of(self.array), wants
+        except NotRecordableError:
+            return None
+        seen = self._kinds.of(key, lambda: SeenForward(()))
+        return None if seen.reason else seen
+
+    # Replaying.
+
+    def replay(self, seen: SeenForward, inputs: Inputs, run: Run) -> tuple[Any] | None:
+        """The outputs in a tuple; None if this call must run as ever."""
+        halves, reads = seen.halves, seen.reads
+        if halves is None or reads is None:
+            return None
+        before = None if self._outstanding is None else self._outstanding()
+        if before is not None and not before.spent:
+            return None  # its backward is to come, and needs what lies in memory
+        if not reads.hold():
+            seen.refuse("the model has changed since it was recorded", forget=True)
+            return None
+        seen.fill(inputs)
+        try:
+            with undone_if_it_fails(self.array) as start:
+                outputs = halves.forward()
+        except Exception as error:
+            seen.refuse(failure(error))
+            return None
+        ticket = Ticket(self.array, seen, inputs, run, start)
+        self._outstanding = weakref.ref(ticket)
+        kinds = seen.differentiable
+        left = iter(Replayed.apply(ticket, [t for t, d in zip(outputs, kinds, strict=True) if d], *ticket.roots))  # type: ignore[no-untyped-call]
+        return (seen.told([next(left) if d else t for t, d in zip(outputs, kinds, strict=True)]),)
+
+    # Recording.
+
+    def recorder(self, seen: SeenForward, run: Run) -> Callable[[Inputs], Any] | None:
+        """What does as `run` does and records it; None where this call is not to be recorded."""
+        seen.calls += 1
+        if seen.calls == 1 or seen.ready:
+            return None
+
+        def recorded(inputs: Inputs) -> Any:
+            if not inputs.copied:  # else the array has just found another way to run
+                try:
+                    reads = Reads(self.array._skeleton, ())
+                except UnclearError as error:
+                    seen.refuse(str(error))
+                else:
+                    return _Recorded(self.array, seen, inputs, run).result(reads)
+            return run(inputs, self.array._blocks.graph())
+
+        return recorded
+
+
+class _Recorded:
+    """One recorded call."""
+
+    def __init__(self, array: FusedArray, seen: SeenForward, inputs: Inputs, run: Run) -> None:
+        self.array, self.seen, self.run, self.given = array, seen, run, inputs
+        # The graph that the caller gets may live on, so this call runs on memory of its own.
+        own = tuple(room_like(v).copy_(v) if isinstance(v, Tensor) else v for v in inputs.leaves)
+        self.inputs = type(inputs)(own, inputs.per_member, inputs.rebuild)
+        self.recorder = Recorder(array.generators.device)
+        self.blocks = array._blocks.graph()
+        self.written: list[tuple[Tensor, Tensor]] = []
+        self.upstream: list[Tensor | None] = []
+
+    def result(self, reads: Reads) -> Any:
+        """The outputs, as ever; on the way it is noted how they come about."""
+        restore, seen = snapshot(self.array), self.seen
+        with self.recorder.quiet():
+            self.places = [self.recorder.place(v) for v in self.inputs.leaves if isinstance(v, Tensor)]
+        self.recorder.recording.given = {p.storage for p in self.places}
+        with self.array.generators.heard(self.recorder.member), self.recorder:
+            result = self.run(self.inputs, self.blocks)
+        leaves, rebuild = flatten(result)
+        outputs, told, trouble = outputs_of(self.recorder, leaves, "the model")
+        after = snapshot(self.array)
+        tensors = [v for v in leaves if isinstance(v, Tensor)]
+        reason = self.recorder.recording.reason or trouble or self._unfit(tensors, outputs)
+        gradients: list[tuple[Place, Tensor]] = []
+        if not reason:
+            made_until = len(self.recorder.recording.held)
+            try:
+                gradients = self._backward(tensors)
+            except Exception as error:
+                reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            after()
+            reason = reason or self.recorder.recording.reason
+            if self._harmed(made_until):
+                seen.refuse("the backward writes into what the forward has made")
+                restore()
+                return self.run(self.given, self.array._blocks.graph())
+        if not reads.hold() or (seen.reads is not None and not seen.reads.hold()):
+            reason = reason or "the model changes what it reads"
+        if reason:
+            seen.refuse(reason)
+            return result
+        seen.differentiable = tuple(t.requires_grad for t in tensors)
+        if seen.agrees(self.recorder.recording, reads, told):
+            seen.rebuild = rebuild
+            self._finish(tensors, outputs, gradients, restore)
+        return result
+
+    def _unfit(self, tensors: list[Tensor], outputs: list[Place]) -> str:
+        """What keeps these outputs from being replayed."""
+        recording = self.recorder.recording
+        if not any(t.requires_grad for t in tensors):
+            return "no output depends on anything that requires a gradient"
+        if any(p.storage in recording.outside for p in outputs):
+            return "an output is an input, a parameter or a buffer"
+        if any(call.writes & recording.given for call in recording.calls):
+            return "the model writes into its input"
+        if any(_overlap(a, b) for i, a in enumerate(outputs) for b in outputs[:i]):
+            return "outputs share memory"
+        if any(m._backward_hooks or m._backward_pre_hooks for m in self.array._skeleton.modules()):
+            return "a submodule has a backward hook"
+        return ""
+
+    def _backward(self, tensors: list[Tensor]) -> list[tuple[Place, Tensor]]:
+        """Send a gradient back; returns where gradients are and where they go."""
+        seen, recorder = self.seen, self.recorder
+        outputs = [t for t in tensors if t.requires_grad]
+        seen.used = seen.used or (True,) * len(outputs)
+        used = [t for t, u in zip(outputs, seen.used, strict=True) if u]
+        if not seen.grads:
+            seen.grads = [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in used]
+        draw = torch.Generator(self.array.generators.device).manual_seed(0)
+        with torch.no_grad():
+            for room in seen.grads:
+                room.copy_(torch.randn(room.shape, generator=draw, dtype=room.dtype, device=room.device))
+        names = [[n for n, p in b.parameters.items() if p.requires_grad] for b in self.blocks]
+        wanted = [b.parameters[n] for b, own in zip(self.blocks, names, strict=True) for n in own]
+        wanted += self.inputs.grad_leaves()
+        recorder.cut()
+        with recorder, torch.autocast(recorder.device.type, enabled=False):  # as outside, where it is called
+            found = torch.autograd.grad(used, wanted, seen.grads, retain_graph=True, allow_unused=True)
+        left = iter(found)
+        places = []
+        rows: dict[str, int] = {}
+        for block, own in zip(self.blocks, names, strict=True):
+            for name in own:
+                grad = next(left)
+                if grad is not None:
+                    room = self.array.arena_of(name).grad_view(name)
+                    room = room[block.start] if block.single else room[block.start : block.stop]
+                    places.append((recorder.place(grad), room))
+                    self.written.append((grad, room))
+                    rows[name] = rows.get(name, 0) + block.stop - block.start
+        self.upstream = list(left)
+        if any(n < len(self.array) for n in rows.values()):
+            raise NotRecordableError("a parameter has a gradient in some members only")
+        self.names = list(rows)
+        return places
+
+    def _harmed(self, made_until: int) -> bool:
+        recording = self.recorder.recording
+        if recording.cut is None:
+            return False
+        old = recording.outside | set(range(made_until))
+        return any(call.writes & old for call in recording.calls[recording.cut :])
+
+    def _finish(
+        self,
+        tensors: list[Tensor],
+        outputs: list[Place],
+        gradients: list[tuple[Place, Tensor]],
+        restore: Callable[[], None],
+    ) -> None:
+        """Make the program and compare it with this call."""
+        array, seen, recording = self.array, self.seen, self.recorder.recording
+        seen.inputs = rooms_for(self.inputs)
+        seen.needs = self._needed()
+        rooms = [v for v in seen.inputs.leaves if isinstance(v, Tensor)]
+        for place, room in zip(self.places, rooms, strict=True):
+            recording.held[place.storage] = room
+        seen.learning = [p for p in array.parameters() if p.requires_grad]
+        seen.passes = tuple(g is not None for g in self.upstream)
+        upstream = [g for g in self.upstream if g is not None]
+        results = [*outputs, *(self.recorder.place(g) for g in upstream)]
+        made = program(recording, results, gradients, array.generators, array.strategy == "measured")
+        halves, seen.choices = Halves(made, len(outputs)), made.choices
+        seen.targets = targets_of(array, self.names)
+        seen.fill(self.inputs)
+        reason = compared(
+            array,
+            restore,
+            [*(t.detach() for t in tensors), *upstream],
+            lambda: [*halves.forward(), *halves.backward()],
+            self.written,
+        )
+        if reason:
+            seen.refuse(reason)
+        else:
+            seen.halves = halves
+
+    def _needed(self) -> tuple[list[nn.Parameter], list[int]]:
+        """What of the parameters and inputs the backward reads: it must not change before."""
+        recording, array = self.recorder.recording, self.array
+        read = [
+            p
+            for call in recording.calls[recording.cut or 0 :]
+            for p in places((call.args, call.kwargs))
+            if p.storage in recording.outside
+        ]
+        inputs = {p.storage for p in read}
+        leaves = [i for i, v in enumerate(self.inputs.leaves) if isinstance(v, Tensor)]
+        parameters = []
+        for name, p in array.named_parameters():
+            arena = array.arena_of(name)
+            span, columns = arena.span(name), arena.data.shape[1]
+            number = self.recorder.known(arena.data)
+            offsets = {(r.offset - arena.data.storage_offset()) % columns for r in read if r.storage == number}
+            if any(span.start <= o < max(span.stop, span.start + 1) for o in offsets):
+                parameters.append(p)
+        return parameters, [i for i, p in zip(leaves, self.places, strict=True) if p.storage in inputs]
+
+
+def _overlap(a: Place, b: Place) -> bool:
+    """Whether two views share an entry."""
+    if a.storage != b.storage or a.dtype != b.dtype:
+        return a.storage == b.storage
+    size = max(_end(a), _end(b))
+    marks = torch.zeros(size, dtype=torch.bool)
+    marks.as_strided(a.size, a.stride, a.offset).fill_(True)
+    return bool(marks.as_strided(b.size, b.stride, b.offset).any())
+
+
+def _end(place: Place) -> int:
+    if 0 in place.size:
+        return place.offset
+    return place.offset + 1 + sum((n - 1) * s for n, s in zip(place.size, place.stride, strict=True))

@@ -1,0 +1,175 @@
+"""The node of the autograd graph that a replayed `array(x)` is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.array.capture.check import Before, failure
+from hfta_nb.array.capture.delivery import apart, delivered
+from hfta_nb.array.capture.kinds import watched
+from hfta_nb.array.engine import Block, Inputs
+from hfta_nb.array.fallback import snapshot
+from hfta_nb.array.tree import flatten
+from hfta_nb.errors import FusionError
+
+if TYPE_CHECKING:
+    from hfta_nb.array.capture.forward import SeenForward
+    from hfta_nb.array.fused import FusedArray
+
+
+class Ticket:
+    """What the backward of one replayed forward needs.
+
+    Args:
+        array: that ran.
+        seen: its kind of call.
+        inputs: of this call.
+        run: computes the outputs as ever.
+        start: buffers and generators before the call.
+
+    Attributes:
+        roots: what gradients may be asked for.
+        needs: what must not be changed until the backward.
+    """
+
+    def __init__(
+        self,
+        array: FusedArray,
+        seen: SeenForward,
+        inputs: Inputs,
+        run: Callable[[Inputs, Sequence[Block]], Any],
+        start: Before,
+    ) -> None:
+        assert seen.halves is not None  # it has just run
+        self.array, self.seen, self.inputs, self.run, self.start = array, seen, inputs, run, start
+        self.halves, self.reads = seen.halves, seen.reads
+        self.serial = self.halves.serial
+        self.roots = [*seen.learning, *inputs.grad_leaves()]
+        self.needs = [*seen.needs[0], *(inputs.leaves[i] for i in seen.needs[1])]
+        self._versions = [v._version for v in inputs.leaves if isinstance(v, Tensor)]
+        self._autocast = [
+            (kind, torch.get_autocast_dtype(kind))
+            for kind in ("cpu", "cuda")
+            if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(kind)
+        ]
+
+    @property
+    def spent(self) -> bool:
+        """Whether what the forward left in memory is there no more."""
+        return self.halves.serial != self.serial
+
+    def gradients(self, nodes: Sequence[Any], wanted: Sequence[bool], grads: Sequence[Tensor | None]) -> list[Any]:
+        """The gradients of the roots, None for those that are delivered already.
+
+        Args:
+            nodes: of the roots, in the graph.
+            wanted: of the roots, whether a gradient is asked for.
+            grads: of the outputs.
+        """
+        seen = self.seen
+        used = tuple(g is not None for g in grads)
+        if (
+            self.spent
+            or seen.halves is not self.halves
+            or torch.is_grad_enabled()
+            or torch._C._is_any_autocast_enabled()
+            or watched()
+        ):
+            return self._again(wanted, grads)
+        if used != seen.used:
+            seen.other_outputs(used)
+            return self._again(wanted, grads)
+        try:
+            for room, grad in zip(seen.grads, (g for g in grads if g is not None), strict=True):
+                room.copy_(grad)
+            found = self._replayed(nodes)
+        except Exception as error:
+            seen.refuse(failure(error))
+            return self._again(wanted, grads)
+        return found
+
+    def _replayed(self, nodes: Sequence[Any]) -> list[Any]:
+        seen = self.seen
+        count = len(seen.learning)
+        if _accumulated(nodes[:count], seen):
+            upstream = delivered(self.array, seen.targets, self.halves.backward)
+            found: list[Any] = [None] * count
+        else:
+            gradients, upstream = apart(self.array, seen.targets, self.halves.backward)
+            by = {id(t.parameter): g for t, g in zip(seen.targets, gradients, strict=True)}
+            found = [by.get(id(p)) for p in seen.learning]
+        left = iter(upstream)
+        return found + [next(left) if passes else None for passes in seen.passes]
+
+    def _again(self, wanted: Sequence[bool], grads: Sequence[Tensor | None]) -> list[Any]:
+        """Compute the forward once more, from where it began, and differentiate it as ever."""
+        array = self.array
+        versions = [v._version for v in self.inputs.leaves if isinstance(v, Tensor)]
+        if versions != self._versions or self.reads is None or not self.reads.hold():
+            raise FusionError(
+                "the backward has to compute the forward again, but since then an input or the model has changed",
+                where="array(x)",
+                remedy="change them after the backward, or set array.capture = False",
+            )
+        create, inputs = torch.is_grad_enabled(), self.inputs
+        if not create:
+            own = [
+                v.detach().requires_grad_() if isinstance(v, Tensor) and v.requires_grad else v for v in inputs.leaves
+            ]
+            inputs = replace(inputs, leaves=tuple(own))
+        now = snapshot(array)
+        self.start.put_back()
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(torch.enable_grad())
+                for kind, dtype in self._autocast:
+                    stack.enter_context(torch.autocast(kind, dtype=dtype))
+                result = self.run(inputs, array._blocks.graph())
+        finally:
+            now()
+        tensors = [v for v in flatten(result)[0] if isinstance(v, Tensor)]
+        outputs = [t for t, d in zip(tensors, self.seen.differentiable, strict=True) if d]
+        pairs = [(t, g) for t, g in zip(outputs, grads, strict=True) if g is not None]
+        roots = [*self.seen.learning, *inputs.grad_leaves()]
+        found = iter(
+            torch.autograd.grad(
+                [t for t, _ in pairs],
+                [root for root, want in zip(roots, wanted, strict=True) if want],
+                [g for _, g in pairs],
+                create_graph=create,
+                allow_unused=True,
+            )
+        )
+        return [next(found) if want else None for want in wanted]
+
+
+def _accumulated(nodes: Sequence[Any], seen: SeenForward) -> bool:
+    """Whether all gradients of parameters go to `.grad`, and nobody wants to see them on their way."""
+    if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in seen.learning):
+        return False
+    try:
+        return all(torch._C._will_engine_execute_node(node) for node, _ in nodes)
+    except RuntimeError:  # within `torch.autograd.grad`, which hands gradients to its caller
+        return False
+
+
+class Replayed(torch.autograd.Function):
+    """The outputs of a replayed forward, as they depend on parameters and inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, ticket: Ticket, outputs: Sequence[Tensor], *roots: Tensor) -> tuple[Tensor, ...]:
+        ctx.ticket = ticket
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*ticket.needs)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        _ = ctx.saved_tensors  # an error where they have changed, or the graph is no more
+        return (None, None, *ctx.ticket.gradients(ctx.next_functions, ctx.needs_input_grad[2:], grads))

@@ -1,0 +1,137 @@
+"""Calls without gradients, `evaluate` and `array(x)` within `no_grad`, that are recorded and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from hfta_nb.array.capture.check import compared, failure, undone_if_it_fails
+from hfta_nb.array.capture.kinds import Kinds, Seen, form, identity, open_to_replay, outputs_of, rooms_for, state_of
+from hfta_nb.array.capture.program import Program, program
+from hfta_nb.array.capture.reads import Reads, UnclearError
+from hfta_nb.array.capture.record import NotRecordableError, Recorder
+from hfta_nb.array.engine import Inputs
+from hfta_nb.array.fallback import snapshot
+from hfta_nb.array.strategy.measuring import Choice
+from hfta_nb.array.tree import flatten, unflatten
+
+if TYPE_CHECKING:
+    from hfta_nb.array.fused import FusedArray
+
+Run = Callable[[Inputs], Any]
+
+
+@dataclass
+class SeenResult(Seen):
+    """A kind of call without gradients.
+
+    Attributes:
+        program: to be run, once there is one.
+    """
+
+    program: Program | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self.program is not None
+
+    def drop(self) -> None:
+        super().drop()
+        self.program = None
+
+
+class CapturedResults:
+    """The calls of an array that give results only, by kind."""
+
+    def __init__(self, array: FusedArray) -> None:
+        self.array = array
+        self._kinds: Kinds[SeenResult] = Kinds()
+
+    def clear(self) -> None:
+        """Forget all; wanted after the array's tensors have moved, or it runs in another way."""
+        self._kinds.clear()
+
+    def choices(self) -> list[Choice]:
+        """Of kernels that can be computed in several ways, in what is replayed."""
+        return self._kinds.choices()
+
+    def notes(self) -> list[str]:
+        """How calls run, each way once."""
+        return self._kinds.notes()
+
+    def find(self, function: Any, given: Any, inputs: Inputs) -> SeenResult | None:
+        """What is known of this kind of call, `function` being what is computed from the model's output."""
+        if not open_to_replay(self.array):
+            return None
+        try:
+            key = identity(function), form(given, grads=True), inputs.per_member, *state_of(self.array)
+        except NotRecordableError:
+            return None
+        seen = self._kinds.of(key, lambda: SeenResult((function,)))
+        return None if seen.reason else seen
+
+    def replay(self, seen: SeenResult, inputs: Inputs) -> tuple[Any] | None:
+        """The results in a tuple; None if this call must run as ever."""
+        ready, reads = seen.program, seen.reads
+        if ready is None or reads is None:
+            return None
+        if not reads.hold():
+            seen.refuse("the model or the function has changed since it was recorded", forget=True)
+            return None
+        seen.fill(inputs)
+        try:
+            with undone_if_it_fails(self.array):
+                return (seen.told(ready.run()),)
+        except Exception as error:
+            seen.refuse(failure(error))
+            return None
+
+    def recorder(self, seen: SeenResult, run: Run) -> Run | None:
+        """What does as `run` does and records it; None where this call is not to be recorded."""
+        seen.calls += 1
+        if seen.calls == 1 or seen.ready:
+            return None
+
+        def recorded(inputs: Inputs) -> Any:
+            if not inputs.copied:  # else the array has just found another way to run
+                try:
+                    reads = Reads(self.array._skeleton, seen.alive)
+                except UnclearError as error:
+                    seen.refuse(str(error))
+                else:
+                    return self._record(seen, run, inputs, reads)
+            return run(inputs)
+
+        return recorded
+
+    def _record(self, seen: SeenResult, run: Run, inputs: Inputs, reads: Reads) -> Any:
+        array = self.array
+        if seen.inputs is None:
+            seen.inputs = rooms_for(inputs)
+        seen.fill(inputs)
+        recorder, restore = Recorder(array.generators.device), snapshot(array)
+        with array.generators.heard(recorder.member), recorder:
+            result = run(seen.inputs)
+        leaves, rebuild = flatten(result)
+        outputs, told, trouble = outputs_of(recorder, leaves, "it")
+        reason = recorder.recording.reason or trouble
+        if not reads.hold() or (seen.reads is not None and not seen.reads.hold()):
+            reason = reason or "the model or the function changes what it reads"
+        if reason:
+            seen.refuse(reason)
+            return result
+        # What the caller gets must not be memory that the program reads or writes.
+        own = unflatten(rebuild, [v.clone() if isinstance(v, Tensor) else v for v in leaves])
+        if seen.agrees(recorder.recording, reads, told):
+            made = program(recorder.recording, outputs, (), array.generators, array.strategy == "measured")
+            seen.rebuild, seen.choices = rebuild, made.choices
+            tensors = [v for v in leaves if isinstance(v, Tensor)]
+            reason = compared(array, restore, tensors, made.run)
+            if reason:
+                seen.refuse(reason)
+            else:
+                seen.program = made
+        return own

@@ -1,0 +1,137 @@
+"""Which kernels can be computed in more than one way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from hfta_nb.array.strategy import precision
+from hfta_nb.array.strategy.products import Added, InTurn
+from hfta_nb.array.strategy.softmax import LogSoftmaxBackward, SoftmaxBackward, Turned
+
+_aten = torch.ops.aten
+
+PLAIN = "torch"
+"""The name of what torch does by itself."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor's geometry."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether its memory is without gaps, and in order."""
+        step = 1
+        for size, stride in zip(reversed(self.size), reversed(self.stride), strict=True):
+            if size != 1 and stride != step:
+                return False
+            step *= size
+        return True
+
+
+@dataclass(frozen=True)
+class Formulation:
+    """One way to compute something.
+
+    Attributes:
+        name: shown to people, and by which a choice is kept.
+        make: from the function to what is called in its place, with the same arguments; one for each place of use, as
+            it may keep memory of its own.
+        setting: of oneDNN's products while it runs (`precision`); None for as it is.
+        copies: its last two tensors are copied before, to where they lie without gaps.
+    """
+
+    name: str
+    make: Callable[[Callable[..., Any]], Callable[..., Any]]
+    setting: str | None = None
+    copies: bool = False
+
+
+def same(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself."""
+    return function
+
+
+PRODUCTS = frozenset({_aten.bmm.default, _aten.baddbmm.default, _aten.mm.default, _aten.addmm.default})
+"""To which the setting of `precision` matters."""
+
+
+def _in_turn(one: Callable[..., Any], batched: Callable[..., Any]) -> Callable[..., Any]:
+    return InTurn(one)
+
+
+def _added(batched: Callable[..., Any]) -> Callable[..., Any]:
+    return Added(_aten.bmm.out._op)
+
+
+_BATCHED = {
+    _aten.bmm.default: _aten.mm.out._op,
+    _aten.baddbmm.default: _aten.addmm.out._op,
+}
+_ONEDNN = Formulation("oneDNN", same, precision.ONEDNN)
+_COPIED = Formulation("oneDNN, copied", same, precision.ONEDNN, copies=True)
+_BIAS_AFTER = Formulation("oneDNN, bias after", _added, precision.ONEDNN)
+_COPIED_BIAS_AFTER = Formulation("oneDNN, copied, bias after", _added, precision.ONEDNN, copies=True)
+_IN_TURN = {
+    batched: Formulation("oneDNN, in turn", partial(_in_turn, one), precision.ONEDNN)
+    for batched, one in _BATCHED.items()
+}
+
+
+def formulations(function: Any, args: Sequence[Any], device: torch.device) -> list[Formulation]:
+    """All ways but torch's own to compute a call on the CPU in float32; those of other devices and dtypes are torch's.
+
+    Args:
+        function: the overload of an aten operator.
+        args: with an `Operand` in place of each tensor.
+        device: of the tensors.
+    """
+    operands = [a for a in args if isinstance(a, Operand)]
+    if device.type != "cpu" or not operands or any(o.dtype != torch.float32 for o in operands):
+        return []  # in float64 the bits are to be the plain module's
+    if function in PRODUCTS:
+        return _products(function, args) if precision.can_switch() else []
+    if not all(o.contiguous and len(o.size) > 1 for o in operands):
+        return []
+    if function in _OVER_LAST:
+        at = 1 if function in _TURNED else 2
+        last = len(operands[0].size) - 1
+        if len(args) > at and args[at] in (last, -1) and not (function in _TURNED and args[2]):
+            return [_OVER_LAST[function]]
+    return []
+
+
+def _products(function: Any, args: Sequence[Any]) -> list[Formulation]:
+    if function not in _BATCHED or len(args) != (3 if function is _ADDS else 2):
+        return [_ONEDNN]  # a factor before a summand is among the arguments
+    gapless = all(_gapless(a) for a in args[-2:])
+    found = [_ONEDNN, _IN_TURN[function]] if gapless else [_ONEDNN, _COPIED, _IN_TURN[function]]
+    if function is _ADDS:
+        found.append(_BIAS_AFTER if gapless else _COPIED_BIAS_AFTER)
+    return found
+
+
+_ADDS = _aten.baddbmm.default
+
+
+def _gapless(factor: Operand) -> bool:
+    members, rows, columns = factor.size
+    turned = Operand((members, columns, rows), tuple(factor.stride[i] for i in (0, 2, 1)), factor.dtype)
+    return factor.contiguous or turned.contiguous
+
+
+_TURNED = frozenset({_aten._log_softmax.default, _aten._softmax.default})
+_OVER_LAST = {
+    **{f: Formulation("turned", Turned) for f in _TURNED},
+    _aten._log_softmax_backward_data.default: Formulation("whole tensors", LogSoftmaxBackward),
+    _aten._softmax_backward_data.default: Formulation("whole tensors", SoftmaxBackward),
+}

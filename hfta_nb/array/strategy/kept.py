@@ -1,0 +1,117 @@
+"""Times of kernels kept on disk, so that a machine is measured once.
+
+One JSON file per processor, version of torch and number of threads, in ``hfta_nb`` under the user's cache directory
+(``$XDG_CACHE_HOME``, ``~/.cache``), or where ``$HFTA_NB_CACHE`` says; ``HFTA_NB_CACHE=off`` keeps nothing. Whatever is
+wrong with the file or the directory is no error: kernels are measured anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+VARIABLE = "HFTA_NB_CACHE"
+_FORMAT = 1
+
+Times = dict[str, float | None]
+"""Seconds by way to compute; None where its numbers were not right."""
+
+
+class Kept:
+    """Times by what is computed, read from a file and written to it.
+
+    Args:
+        path: of the file; None to keep nothing.
+        machine: what times hold for.
+    """
+
+    def __init__(self, path: Path | None, machine: dict[str, Any]) -> None:
+        self.path, self.machine = path, machine
+        self._times: dict[str, Times] = self._read()
+        self._new: dict[str, Times] = {}
+
+    def get(self, what: str) -> Times | None:
+        """Times found earlier."""
+        return self._times.get(what)
+
+    def put(self, what: str, times: Times) -> None:
+        """Note times; `write` brings them to disk."""
+        self._times[what] = self._new[what] = times
+
+    def write(self) -> None:
+        """Add what is new to the file; other processes may do so too, and of two at the same moment one is lost."""
+        if self.path is None or not self._new:
+            return
+        self._times = {**self._read(), **self._times}
+        content = {"format": _FORMAT, "machine": self.machine, "seconds": self._times}
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            number, name = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.stem, suffix=".tmp")
+            try:
+                with open(number, "w", encoding="utf-8") as file:
+                    json.dump(content, file, indent=1)
+                os.replace(name, self.path)
+            except BaseException:
+                os.unlink(name)
+                raise
+        self._new = {}
+
+    def _read(self) -> dict[str, Times]:
+        if self.path is None:
+            return {}
+        try:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+            if content["format"] != _FORMAT or content["machine"] != self.machine:
+                return {}
+            found = content["seconds"]
+            return {k: v for k, v in found.items() if _are_times(v)}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {}
+
+
+def _are_times(found: Any) -> bool:
+    return isinstance(found, dict) and all(
+        v is None or (isinstance(v, float) and 0 < v < float("inf")) for v in found.values()
+    )
+
+
+def kept(device: torch.device) -> Kept:
+    """The times of this device, torch and number of threads."""
+    return _kept(os.environ.get(VARIABLE, ""), os.environ.get("XDG_CACHE_HOME", ""), device, torch.get_num_threads())
+
+
+@cache
+def _kept(given: str, xdg: str, device: torch.device, threads: int) -> Kept:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+    machine = {"device": name, "torch": torch.__version__, "threads": threads, "capability": _capability()}
+    if given.lower() == "off":
+        return Kept(None, machine)
+    digest = hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:16]
+    try:
+        folder = Path(given) if given else (Path(xdg) if xdg else Path.home() / ".cache") / "hfta_nb"
+    except RuntimeError:  # there is no home
+        return Kept(None, machine)
+    return Kept(folder / f"kernels-{digest}.json", machine)
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _capability() -> str:
+    """The vector instructions that torch uses."""
+    return str(torch.backends.cpu.get_cpu_capability())

@@ -1,0 +1,248 @@
+"""Choosing among formulations by time, each shape once."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.array.strategy import precision
+from hfta_nb.array.strategy.formulations import PLAIN, Formulation, Operand, formulations, same
+from hfta_nb.array.strategy.kept import Times, kept
+from hfta_nb.array.strategy.products import Copied
+
+STRATEGIES = ("measured", "fixed")
+"""How kernels may be chosen."""
+
+_GAIN = 0.97
+"""Another way than torch's must take less than this part of its time."""
+_LAPS = 5
+_LAP_S = 30e-6
+"""A lap lasts about this long or longer: short kernels are called several times."""
+_BUDGET_S = 4e-3
+"""After this long a shape's laps end, two of each way at least."""
+_HOPELESS = 1.6
+"""Times the fastest: not looked at again."""
+_ERROR = 8.0
+"""Times the largest error of torch's own result against float64: more is not float32 any more."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen for a call.
+
+    Attributes:
+        what: the function and its shapes, for people.
+        chosen: the way.
+        seconds: of all ways, by name.
+    """
+
+    what: str
+    chosen: Formulation
+    seconds: Mapping[str, float | None]
+
+    def __str__(self) -> str:
+        rest = [_told(n, s) for n, s in self.seconds.items() if n != self.chosen.name]
+        own = self.seconds.get(self.chosen.name)
+        return _told(self.chosen.name, own) + (f", rather than {', '.join(rest)}" if rest else "")
+
+
+def _told(name: str, seconds: float | None) -> str:
+    return f"{name} (other numbers)" if seconds is None else f"{name} {seconds * 1e6:.1f} us"
+
+
+def choose(
+    function: Any, called: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device
+) -> Choice | None:
+    """The fastest way to compute a call.
+
+    Args:
+        function: the overload of an aten operator.
+        called: torch's own way, with the arguments below.
+        args, kwargs: with an `Operand` in place of each tensor.
+        device: of the tensors.
+
+    Returns:
+        None where there is only one way.
+    """
+    others = formulations(function, args, device)
+    if not others:
+        return None
+    ways = {PLAIN: Formulation(PLAIN, same), **{f.name: f for f in others}}
+    known, key = kept(device), _key(function, args, kwargs)
+    times = known.get(key)
+    if times is None or set(times) != set(ways):
+        try:
+            times = _measured(ways, called, args, kwargs, device)
+        except (RuntimeError, MemoryError):  # no room for it; it matters little
+            return None
+        known.put(key, times)
+    best = min(ways, key=lambda name: _cost(name, times))
+    return Choice(_label(function, args), ways[best], times)
+
+
+def made(way: Formulation, called: Callable[..., Any]) -> Callable[..., Any]:
+    """What computes in this way."""
+    function = way.make(called)
+    return Copied(function) if way.copies else function
+
+
+def write(device: torch.device) -> None:
+    """Keep what was measured."""
+    kept(device).write()
+
+
+def _cost(name: str, times: Times) -> float:
+    seconds = times[name]
+    return math.inf if seconds is None else seconds * (_GAIN if name == PLAIN else 1.0)
+
+
+# What is computed, in words.
+
+
+def _key(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    parts = [_text(a) for a in args] + [f"{k}={_text(v)}" for k, v in sorted(kwargs.items())]
+    return f"{function} " + " ".join(parts)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Operand):
+        dtype = str(value.dtype).removeprefix("torch.")
+        return f"{dtype}{list(value.size)}{list(value.stride)}".replace(" ", "")
+    return str(value).replace(" ", "")
+
+
+def _label(function: Any, args: Sequence[Any]) -> str:
+    shapes = " x ".join(str(list(a.size)) for a in args if isinstance(a, Operand))
+    return f"{function._schema.name.removeprefix('aten::').lstrip('_')} {shapes}"
+
+
+# Measuring.
+
+
+def _measured(
+    ways: Mapping[str, Formulation],
+    called: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    device: torch.device,
+) -> Times:
+    given, named = [_scratch(a, device) for a in args], {k: _scratch(v, device) for k, v in kwargs.items()}
+    before = precision.get()
+    runs = {}
+    for name, way in ways.items():
+        runs[name] = _Run(way, made(way, called), given, named, before)
+    with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
+        times: Times = dict(_timed(runs, device))
+        while (best := min(ways, key=lambda n: _cost(n, times))) != PLAIN:
+            if _right(runs[best], runs[PLAIN], called, given, named):
+                break
+            times[best] = None
+    return times
+
+
+class _Run:
+    """A way to compute, on scratch memory."""
+
+    def __init__(self, way: Formulation, call: Callable[..., Any], given: Any, named: Any, before: str) -> None:
+        self.call, self.given, self.named = call, given, named
+        self.on = None if way.setting is None else precision.switch(way.setting)
+        self.off = None if way.setting is None else precision.switch(before)
+
+    def __call__(self, count: int = 1) -> Any:
+        out = None
+        if self.on is not None:
+            self.on()
+        try:
+            for _ in range(count):
+                out = self.call(*self.given, **self.named)
+        finally:
+            if self.off is not None:
+                self.off()
+        return out
+
+
+def _timed(runs: Mapping[str, _Run], device: torch.device) -> dict[str, float]:
+    clock = clock_of(device)
+    laps: dict[str, list[float]] = {}
+    counts = {}
+    for name, run in runs.items():
+        run()
+        begin = clock()
+        run()
+        laps[name] = [max(clock() - begin, 1e-9)]
+        counts[name] = max(1, round(_LAP_S / laps[name][0]))
+    deadline = time.perf_counter() + _BUDGET_S * len(runs)
+    for lap in range(_LAPS):
+        fastest = min(min(t) for t in laps.values())
+        for name, run in runs.items():
+            if min(laps[name]) <= _HOPELESS * fastest:
+                begin = clock()
+                run(counts[name])
+                laps[name].append(max(clock() - begin, 1e-9) / counts[name])
+        if lap and time.perf_counter() > deadline:
+            break
+    return {name: min(times) for name, times in laps.items()}
+
+
+def clock_of(device: torch.device) -> Callable[[], float]:
+    """Seconds; on one thread the processor's, which other processes leave alone."""
+    if device.type == "cpu":
+        return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+
+    def synchronised() -> float:
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return synchronised
+
+
+def _right(run: _Run, plain: _Run, called: Callable[..., Any], given: Any, named: Mapping[str, Any]) -> bool:
+    """Whether results are as exact as torch's own, against those of float64."""
+    exact = called(*_doubled(given), **{k: _doubled(v) for k, v in named.items()})
+    found, own = _floats(run(), named), None
+    found = [t.clone() for t in found]
+    own = [t.clone() for t in _floats(plain(), named)]
+    wanted = _floats(exact, {k: v for k, v in named.items() if not isinstance(v, Tensor)})
+    for one, two, true in zip(found, own, wanted, strict=True):
+        least = torch.finfo(one.dtype).eps * float(true.abs().max())
+        if not float((one - true).abs().max()) <= _ERROR * max(float((two - true).abs().max()), least):
+            return False
+    return True
+
+
+def _floats(result: Any, named: Mapping[str, Any]) -> list[Tensor]:
+    rooms = [v for v in named.values() if isinstance(v, Tensor)]
+    found = rooms or (list(result) if isinstance(result, list | tuple) else [result])
+    return [t for t in found if isinstance(t, Tensor) and t.is_floating_point()]
+
+
+def _doubled(tree: Any) -> Any:
+    if isinstance(tree, list | tuple):
+        return [_doubled(v) for v in tree]
+    if isinstance(tree, Tensor) and tree.dtype == torch.float32:
+        return tree.double()
+    return torch.float64 if tree is torch.float32 else tree
+
+
+def _scratch(value: Any, device: torch.device) -> Any:
+    """A tensor of this geometry with numbers of the usual size in it."""
+    if isinstance(value, list | tuple):
+        return [_scratch(v, device) for v in value]
+    if not isinstance(value, Operand):
+        return value
+    need = 1 + sum((size - 1) * stride for size, stride in zip(value.size, value.stride, strict=True))
+    noise = _noise(device).to(value.dtype)
+    memory = noise.repeat(-(-need // len(noise)))[:need] if need > len(noise) else noise[:need].clone()
+    return memory.as_strided(value.size, value.stride)
+
+
+@cache
+def _noise(device: torch.device) -> Tensor:
+    return torch.randn(4099, generator=torch.Generator().manual_seed(0)).to(device)

@@ -1,0 +1,45 @@
+"""oneDNN's matrix products for float32, where they are float32.
+
+Torch's products of float32 go to the BLAS library that it was built with. With
+`torch.backends.mkldnn.matmul.fp32_precision` at "bf16" they go to oneDNN, which *may* then round the factors to
+bfloat16. It does where the processor has a matrix unit for bfloat16 (AMX; ARM's). On other processors with AVX-512
+there is nothing to gain by that, and it computes in float32, in some cases at twice the speed of the BLAS library. So
+the setting is used only where there is no such unit, and only after the numbers were seen to be float32's
+(`measuring`).
+"""
+
+from __future__ import annotations
+
+import platform
+from functools import partial
+from typing import Any
+
+import torch
+
+ONEDNN = "bf16"
+"""The setting under which products go to oneDNN."""
+
+
+def get() -> str:
+    """The setting as it is; empty for a torch without it."""
+    getter = getattr(torch._C, "_get_fp32_precision_getter", None)
+    return "" if getter is None else str(getter("mkldnn", "matmul"))
+
+
+def switch(setting: str) -> partial[Any]:
+    """What sets it."""
+    return partial(torch._C._set_fp32_precision_setter, "mkldnn", "matmul", setting)
+
+
+def can_switch() -> bool:
+    """Whether oneDNN's products can be had, and in float32."""
+    unit = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    return bool(
+        torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and torch.backends.mkldnn.enabled
+        and hasattr(torch._C, "_set_fp32_precision_setter")
+        and get()
+        and platform.machine().lower() in ("x86_64", "amd64")
+        and unit is not None
+        and not unit()
+    )

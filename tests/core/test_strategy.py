@@ -1,0 +1,258 @@
+"""Kernels chosen by time: the numbers stay, the user's settings stay, and what is kept on disk may be anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import hfta_nb as hfta
+from hfta_nb.array.strategy import measuring, precision
+from hfta_nb.array.strategy.formulations import PLAIN, Formulation, Operand, formulations
+from hfta_nb.array.strategy.kept import VARIABLE, Kept, kept
+from hfta_nb.array.strategy.measuring import choose
+from hfta_nb.array.strategy.products import Copied, InTurn
+from hfta_nb.errors import FusionError
+
+CPU = torch.device("cpu")
+MACHINE = {"device": "a processor", "torch": "2", "threads": 1}
+aten = torch.ops.aten
+
+
+def operand(tensor: Tensor) -> Operand:
+    return Operand(tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
+@pytest.fixture
+def no_memory(monkeypatch: pytest.MonkeyPatch) -> Kept:
+    """Nothing was measured before."""
+    fresh = Kept(None, {})
+    monkeypatch.setattr(measuring, "kept", lambda device: fresh)
+    return fresh
+
+
+# Numbers.
+
+
+def _columns(members: int, *shape: int) -> Tensor:
+    """As parameters lie in an array."""
+    count = torch.Size(shape).numel()
+    return torch.randn(members, count + 48)[:, :count].view(members, *shape)
+
+
+@pytest.mark.parametrize("way", ["copied", "in turn"])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_are_the_batched_product(way: str, shared: bool, turned: bool, bias: bool) -> None:
+    x = torch.randn(6, 5).expand(3, 6, 5) if shared else _columns(3, 6, 5)
+    weight = _columns(3, 4, 5).transpose(1, 2) if turned else _columns(3, 5, 4)
+    shift = (_columns(3, 1, 4),) if bias else ()
+    batched, one = (aten.baddbmm.out, aten.addmm.out) if bias else (aten.bmm.out, aten.mm.out)
+    call = Copied(batched) if way == "copied" else InTurn(one)
+    out = _columns(3, 6, 4)
+    for _ in range(2):  # again, with other values in the same memory, and in other memory
+        call(*shift, x, weight, out=out)
+        torch.testing.assert_close(out, x @ weight + (shift[0] if bias else 0))
+        weight.mul_(2)
+    other, room = torch.randn(3, 6, 5), torch.empty(3, 6, 4)
+    call(*shift, other, weight, out=room)
+    torch.testing.assert_close(room, other @ weight + (shift[0] if bias else 0))
+
+
+@pytest.mark.parametrize("shape", [(8, 64, 10), (7, 3), (2, 3, 4, 1)], ids=str)
+@pytest.mark.parametrize("name", ["_log_softmax", "_softmax"])
+def test_softmax_over_short_rows(name: str, shape: tuple[int, ...]) -> None:
+    x, grad = torch.randn(shape), torch.randn(shape)
+    last, out = len(shape) - 1, torch.empty(shape)
+    forward, backward = getattr(aten, name).default, getattr(aten, f"{name}_backward_data").default
+    (way,) = formulations(forward, [operand(x), last, False], CPU)
+    true = forward(x, last, False)
+    way.make(getattr(aten, name).out)(x, last, False, out=out)
+    torch.testing.assert_close(out, true)
+    (way,) = formulations(backward, [operand(grad), operand(true), last, torch.float32], CPU)
+    room = "out" if name == "_log_softmax" else "grad_input"
+    way.make(None)(grad, true, last, torch.float32, **{room: out})  # type: ignore[arg-type]
+    torch.testing.assert_close(out, backward(grad, true, last, torch.float32))
+
+
+def test_float64_and_other_axes_are_torch_s() -> None:
+    x, y = (torch.randn(2, 3, 4, dtype=torch.float64) for _ in range(2))
+    assert formulations(aten.bmm.default, [operand(x), operand(y)], CPU) == []
+    assert formulations(aten._log_softmax.default, [operand(x.float()), 1, False], CPU) == []
+    assert formulations(aten._log_softmax.default, [operand(x.float().transpose(0, 1)), 2, False], CPU) == []
+    assert formulations(aten.bmm.default, [operand(x.float()), operand(y.float())], torch.device("cuda")) == []
+
+
+# Choosing.
+
+
+def test_the_fastest_is_chosen_and_kept(no_memory: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(8, 16)
+    ways = [Formulation("slow", lambda f: lambda *a, **k: torch.stack([f(*a, **k) for _ in range(50)]))]
+    monkeypatch.setattr(measuring, "formulations", lambda *_: ways)
+    given: Any = aten.neg.default, aten.neg.out, [operand(x)], {"out": operand(x)}, CPU
+    choice = choose(*given)
+    assert choice is not None
+    assert choice.chosen.name == PLAIN
+    assert choice.seconds["slow"] > choice.seconds[PLAIN]  # type: ignore[operator]
+    assert "torch" in str(choice)
+    assert "slow" in str(choice)
+    (key,) = no_memory._times
+    no_memory.put(key, {PLAIN: 1.0, "slow": 0.1})  # from now on this holds
+    again = choose(*given)
+    assert again is not None
+    assert again.chosen.name == "slow"
+    no_memory.put(key, {PLAIN: 1.0, "another": 0.1})  # of an older version, with other ways
+    assert choose(*given) is not None
+    assert set(no_memory._times[key]) == {PLAIN, "slow"}
+
+
+def test_numbers_that_are_not_right_are_refused(no_memory: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rounded(x: Tensor, y: Tensor, *, out: Tensor) -> None:
+        out.copy_(x.bfloat16().float() @ y.bfloat16().float())
+
+    x, y = torch.randn(32, 32), torch.randn(32, 32)
+    monkeypatch.setattr(measuring, "formulations", lambda *_: [Formulation("rounded", lambda f: rounded)])
+    monkeypatch.setattr(measuring, "_timed", lambda runs, device: {PLAIN: 1.0, "rounded": 0.1})
+    choice = choose(aten.mm.default, aten.mm.out, [operand(x), operand(y)], {"out": operand(x)}, CPU)
+    assert choice is not None
+    assert choice.chosen.name == PLAIN
+    assert choice.seconds["rounded"] is None
+    assert "other numbers" in str(choice)
+
+
+def test_a_way_that_fails_is_no_way(no_memory: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(measuring, "formulations", lambda *_: [Formulation("fails", lambda f: fails)])
+    x, before = torch.randn(4, 4), precision.get()
+    assert choose(aten.neg.default, aten.neg.out, [operand(x)], {"out": operand(x)}, CPU) is None
+    assert precision.get() == before
+
+
+# Kept on disk.
+
+
+def test_times_are_kept_and_shared(tmp_path: Path) -> None:
+    path = tmp_path / "deeper" / "kernels.json"
+    one, two = Kept(path, MACHINE), Kept(path, MACHINE)
+    one.put("a", {"torch": 1.0, "other": None})
+    one.write()
+    two.put("b", {"torch": 2.0})
+    two.write()
+    found = Kept(path, MACHINE)
+    assert found.get("a") == {"torch": 1.0, "other": None}
+    assert found.get("b") == {"torch": 2.0}
+    assert [p.name for p in path.parent.iterdir()] == ["kernels.json"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        '{"format": 1}',
+        "\x00\x01",
+        json.dumps({"format": 1, "machine": {"device": "another"}, "seconds": {"a": {"torch": 1.0}}}),
+        json.dumps({"format": 1, "machine": MACHINE, "seconds": {"a": {"torch": -1.0}}}),
+        json.dumps({"format": 1, "machine": MACHINE, "seconds": {"a": "fast"}}),
+        json.dumps({"format": 0, "machine": MACHINE, "seconds": {"a": {"torch": 1.0}}}),
+    ],
+)
+def test_a_file_of_another_sort_is_replaced(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "kernels.json"
+    path.write_text(content, encoding="utf-8")
+    found = Kept(path, MACHINE)
+    assert found.get("a") is None
+    found.put("a", {"torch": 3.0})
+    found.write()
+    assert Kept(path, MACHINE).get("a") == {"torch": 3.0}
+
+
+def test_a_place_that_can_not_be_written_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    found = Kept(tmp_path / "file" / "kernels.json", MACHINE)
+    found.put("a", {"torch": 3.0})
+    found.write()
+    assert found.get("a") == {"torch": 3.0}
+
+
+def test_where_it_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "off")
+    assert kept(CPU).path is None
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "here"))
+    assert (path := kept(CPU).path) is not None
+    assert path.parent == tmp_path / "here"
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert (path := kept(CPU).path) is not None
+    assert path.parent == tmp_path / "hfta_nb"
+
+
+# In an array.
+
+
+def _mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def _stepped(strategy: str, steps: int = 6) -> hfta.FusedArray:
+    torch.manual_seed(0)
+    array = hfta.fuse([_mlp() for _ in range(4)])
+    array.strategy = strategy
+    x, y = torch.randn(32, 64), torch.randint(0, 10, (32,))
+    for _ in range(steps):
+        for p in array.parameters():
+            p.grad = None
+        array.backward(F.cross_entropy, x, y)
+    return array
+
+
+def test_measured_is_fixed_but_for_rounding() -> None:
+    before = precision.get()
+    measured, fixed, plain = _stepped("measured"), _stepped("fixed"), _stepped("fixed", steps=1)
+    for p, q, r in zip(measured.parameters(), fixed.parameters(), plain.parameters(), strict=True):
+        assert p.grad is not None
+        assert q.grad is not None
+        assert r.grad is not None
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-6)
+        assert torch.equal(q.grad, r.grad)
+    assert precision.get() == before
+    table = measured.explain()
+    assert table["how"].str.startswith("measured: ").any()
+    assert not fixed.explain()["how"].str.startswith("measured: ").any()
+    assert measured.select([0, 1]).strategy == "measured"
+    assert fixed.select([0, 1]).strategy == "fixed"
+
+
+@pytest.mark.skipif(not precision.can_switch(), reason="no other products here")
+def test_the_setting_is_put_back_after_an_error() -> None:
+    array = _stepped("measured")
+    (seen,) = array._steps._kinds
+    assert seen.program is not None
+    before = precision.get()
+
+    def fails() -> None:
+        assert precision.get() == precision.ONEDNN
+        raise RuntimeError("no more")
+
+    seen.program.setting = before
+    seen.program.steps[:] = [precision.switch(precision.ONEDNN), fails]
+    with pytest.raises(RuntimeError, match="no more"):
+        seen.program.run()
+    assert precision.get() == before
+
+
+def test_no_such_strategy() -> None:
+    array = hfta.fuse([nn.Linear(2, 2)])
+    with pytest.raises(FusionError, match="measured or fixed"):
+        array.strategy = "guessed"
+    assert array.strategy == "measured"
