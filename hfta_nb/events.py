@@ -156,6 +156,7 @@ class StepsDone(Event):
         remaining_s: estimate of the seconds left for the whole run at the measured rate.
         variants: ids of the members still training.
         train_loss: for each of them, the mean training loss over the steps since the last such event.
+        waiting_share: the share of the time since then in which training waited for its data, from 0 to 1.
     """
 
     group: int
@@ -167,6 +168,7 @@ class StepsDone(Event):
     remaining_s: float
     variants: tuple[int, ...]
     train_loss: tuple[float, ...]
+    waiting_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

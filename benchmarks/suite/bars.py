@@ -91,6 +91,11 @@ def _pays(row: Row, processor_time: bool) -> float | None:
     return float("inf") if found is None else float(found)
 
 
+def _drawing(row: Row, processor_time: bool) -> float | None:
+    line = row.get("ours")
+    return line.get("data_share") if line is not None and line.get("agrees") else None
+
+
 def _sm_active(row: Row, processor_time: bool) -> float | None:
     return ((row.get("ours") or {}).get("activity") or {}).get("sm_active")
 
@@ -116,6 +121,8 @@ BARS = (
     Bar("ahead of `torch.func.vmap`", "cpu", _any, _to("vmap"), 1.0),
     Bar("ahead of `jax.vmap` (an aim, not a bar)", "cpu", _any, _to("jax"), 1.0),
     Bar("beginning is paid within 200 steps", "cpu", lambda m, n, p: n > 1, _pays, 200, most=True),
+    Bar("drawing batches takes at most 2% of a step", "cpu", _any, _drawing, 0.02, most=True),
+    Bar("drawing batches takes at most 2% of a step", "cuda", _any, _drawing, 0.02, most=True),
     Bar(
         "PointNet 23 times serial",
         "cuda",

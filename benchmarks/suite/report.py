@@ -95,7 +95,8 @@ def _bars(found: Sequence[Verdict]) -> str:
 def _named(verdict: Verdict) -> str:
     value = verdict.value
     assert value is not None
-    shown = "never" if value == float("inf") else f"{value:.0f}" if verdict.bar.most else f"{value:.2f}"
+    whole = verdict.bar.most and value > 1
+    shown = "never" if value == float("inf") else f"{value:.0f}" if whole else f"{value:.3g}"
     precision = "" if verdict.precision == "float32" else f" {verdict.precision}"
     return f"{verdict.model} x {verdict.members}{precision} ({shown})"
 

@@ -8,8 +8,10 @@ optimizer updates all parameters of all members in single passes over ``[M, P]``
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from jaxtyping import Shaped
@@ -72,6 +74,7 @@ class Arena:
     def grad(self) -> Shaped[Tensor, "M P"]:
         """Room for the gradients, laid out like `data`; made on first use."""
         if self._grad is None:
+            _expect_layout()
             self._grad = torch.zeros_like(self.data)
             self._grad_views = {s.name: _view(self._grad, s) for s in self.spans}
         return self._grad
@@ -97,6 +100,19 @@ def arenas_of(tensors: Mapping[str, Tensor]) -> list[Arena]:
     for name, value in tensors.items():
         kinds.setdefault(value.dtype, {})[name] = value
     return [Arena.of(group) for group in kinds.values()]
+
+
+@cache
+def _expect_layout() -> None:
+    """Let torch say once, unheard, that gradients in an arena are not contiguous.
+
+    Autograd says so where it adds to such a gradient; in an arena it is as it should be.
+    """
+    parameter = torch.zeros(2, 2)[:, :1].requires_grad_()
+    with warnings.catch_warnings(), torch.enable_grad():
+        warnings.simplefilter("ignore")
+        parameter.grad = torch.zeros(2, 2)[:, :1]
+        parameter.sum().backward()  # type: ignore[no-untyped-call]
 
 
 def _view(flat: Tensor, span: Span) -> Tensor:

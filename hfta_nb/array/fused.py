@@ -17,12 +17,13 @@ from hfta_nb.array.across.blueprint import Blueprint
 from hfta_nb.array.across.padding import Padding
 from hfta_nb.array.across.runtime import Across
 from hfta_nb.array.arena import Arena, arenas_of
-from hfta_nb.array.attempt import attempt, gradient_probe, result_probe
+from hfta_nb.array.attempt import attempt, gradient_probe
 from hfta_nb.array.blocks import Blocks
+from hfta_nb.array.capture import calls
 from hfta_nb.array.capture.forward import CapturedForwards
 from hfta_nb.array.capture.results import CapturedResults
 from hfta_nb.array.capture.steps import Asked, CapturedSteps
-from hfta_nb.array.engine import Block, Call, Engine, Inputs, concatenate
+from hfta_nb.array.engine import Call, Engine, Inputs
 from hfta_nb.array.explaining import table
 from hfta_nb.array.fallback import Settings, attention_handlers, one_by_one
 from hfta_nb.array.generators import MemberGenerators
@@ -131,7 +132,7 @@ class FusedArray(nn.Module):
 
     @property
     def capture(self) -> bool:
-        """Whether `backward` may record a step and replay it, where that is sure to be the same; `explain` tells."""
+        """Whether calls may be recorded and replayed, where that is sure to be the same; `explain` tells which are."""
         return self._steps.on
 
     @capture.setter
@@ -189,24 +190,7 @@ class FusedArray(nn.Module):
             given, named = inputs.structure(leaves)
             return module(*given, **named)
 
-        def over(inputs: Inputs, blocks: Sequence[Block]) -> Any:
-            return concatenate([self.engine.run(block, call, inputs) for block in blocks])
-
-        def run(inputs: Inputs) -> Any:
-            return over(inputs, self._blocks.graph())
-
-        recorded: Callable[[Inputs], Any] | None = None
-        if self._forwards.learns(inputs):
-            seen = self._forwards.find(given, inputs)
-            replayed = None if seen is None else self._forwards.replay(seen, inputs, over)
-            recorded = None if seen is None or replayed else self._forwards.recorder(seen, over)
-        else:
-            known = self._results.find(None, given, inputs)
-            replayed = None if known is None else self._results.replay(known, inputs)
-            recorded = None if known is None or replayed else self._results.recorder(known, run)
-        if replayed is not None:
-            return replayed[0]
-        return attempt(self, "forward", inputs, recorded or run, result_probe(self, call))
+        return calls.forward(self, given, inputs, call)
 
     def backward(
         self,
@@ -250,12 +234,12 @@ class FusedArray(nn.Module):
                 "not one factor per member", where="scale", got=list(scale.shape), accepted=f"[{len(self)}]"
             )
         given = x, target_of(loss_fn, y)
-        inputs = Inputs.of(given, len(self))
         asked = Asked(loss_fn, given, has_aux, scale, only)
-        seen = self._steps.find(asked, inputs)
-        replayed = None if seen is None else self._steps.replay(seen, inputs, scale)
+        seen = self._steps.find(asked)
+        replayed = None if seen is None else self._steps.replay(seen, asked)
         if replayed is not None:
             return replayed if has_aux else replayed[0]
+        inputs = Inputs.of(given, len(self))
         call = self._loss_call(loss_fn, inputs, has_aux)
 
         def run(inputs: Inputs) -> Any:
@@ -293,20 +277,12 @@ class FusedArray(nn.Module):
         """
         given = x, target_of(function, y)
         inputs = Inputs.of(given, len(self))
-        seen = self._results.find(function, given, inputs)
-        replayed = None if seen is None else self._results.replay(seen, inputs)
-        if replayed is not None:
-            return replayed[0]
 
         def call(module: nn.Module, leaves: list[Any]) -> Any:
             given, target = inputs.structure(leaves)
             return function(call_module(module, given), target)
 
-        def run(inputs: Inputs) -> Any:
-            return concatenate([self.engine.run(block, call, inputs) for block in self._blocks.leaves()])
-
-        recorded = None if seen is None else self._results.recorder(seen, run)
-        return attempt(self, "evaluate", inputs, recorded or run, result_probe(self, call))
+        return calls.evaluate(self, function, given, inputs, call)
 
     def tune(self, loss_fn: Callable[..., Any], x: Any, y: Any = None, *, budget_s: float = 0.5) -> dict[int, float]:
         """Time `backward` on these inputs and set `block_size` to the fastest; nothing else changes.

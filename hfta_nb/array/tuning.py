@@ -22,7 +22,11 @@ _HOPELESS = 1.6
 _RECORDING = 4
 """Calls until a step is replayed, and the first replay."""
 _LAPS = 3
-"""Laps that count, of each block size and way to run."""
+"""Laps that count, of each block size and way to run, at least."""
+_MOST_LAPS, _ENOUGH_S = 10, 5e-3
+"""Of sizes close to the fastest there are so many, or until they took so long: short laps say little."""
+_CLOSE = 1.25
+"""Times the fastest."""
 
 
 def tune(array: FusedArray, inputs: Inputs, call: Call, step: Callable[[], Any], budget_s: float) -> dict[int, float]:
@@ -72,10 +76,16 @@ def _least(
     """Seconds of `run` by block size; the first `unused` laps warm up: caches, kernels chosen at first use."""
     clock = _clock(array.generators.device)
     laps: dict[int, list[float]] = {size: [] for size in sizes}
-    for lap in range(unused + _LAPS):
+    close = list(sizes)
+    for lap in range(unused + _MOST_LAPS):
         if lap > unused and time.perf_counter() > deadline:
             break
-        for size in sizes:
+        if lap >= unused + _LAPS:
+            least = {size: min(laps[size][unused:]) for size in sizes}
+            close = [size for size in close if least[size] <= _CLOSE * min(least.values())]
+            if len(close) < 2 or sum(laps[close[0]][unused:]) > _ENOUGH_S:
+                break
+        for size in close:
             array.block_size = size
             begin = clock()
             run()

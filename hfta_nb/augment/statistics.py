@@ -34,8 +34,8 @@ class Statistics:
         """Smallest and largest value, ``[]`` each: of bytes 0 and 1, whichever occur."""
         x = self._images
         if not x.is_floating_point():
-            return torch.zeros((), device=x.device), torch.ones((), device=x.device)
-        return x.min(), x.max()
+            return torch.zeros((), device=self.device), torch.ones((), device=self.device)
+        return x.min().to(self.device), x.max().to(self.device)
 
     @functools.cached_property
     def moments(self) -> tuple[Tensor, Tensor]:
@@ -48,7 +48,7 @@ class Statistics:
         for part in _parts(x):
             square += ((part - mean.view(-1, 1, 1)) ** 2).sum((0, 2, 3))
         deviation = (square / count).sqrt()
-        return mean, torch.where(deviation > 0, deviation, 1.0)
+        return mean.to(self.device), torch.where(deviation > 0, deviation, 1.0).to(self.device)
 
     @functools.cached_property
     def _images(self) -> Tensor:

@@ -103,9 +103,12 @@ class Progress:
         return f"#{best.id} {monitor} {show.metric(best.best_value)} at epoch {best.best_epoch}{where}"
 
     def rate(self) -> str:
-        """``184,000 samples/s``."""
+        """``184,000 samples/s``; with the share of the time in which training waits for its data where that is much."""
         last = self.history.progress
-        return f"{show.count(last.samples_per_s)} samples/s" if last else ""
+        if not last:
+            return ""
+        waiting = f" ({last.waiting_share:.0%} waiting for data)" if last.waiting_share > MUCH else ""
+        return f"{show.count(last.samples_per_s)} samples/s{waiting}"
 
     def speed(self, group: int) -> str:
         """``11.2x the serial rate (measured on 40 steps)``; empty before it was measured."""
@@ -118,6 +121,9 @@ class Progress:
         """``cores 93% 12%, memory 1.2 of 24 GiB``."""
         return device(self.history.samples[-1].values) if self.history.samples else ""
 
+
+MUCH = 0.1
+"""Above this share of the time it is told that training waits for its data."""
 
 NAMES = {
     "sm_active": "SM active",

@@ -3,22 +3,32 @@
 from hfta_nb.data.catalogue import found, kinds, known, load, names, names_for, resolve, task_of
 from hfta_nb.data.order import SPLIT_SEED, order, orders
 from hfta_nb.data.own import from_tensors
+from hfta_nb.data.places import Placement, free_bytes, gathered, is_resident, placed, placement
+from hfta_nb.data.prefetch import Ahead
 from hfta_nb.data.samples import Data, Samples, count, leaves, moved, take, tree_map
+from hfta_nb.data.sending import Sender, Sent
 from hfta_nb.data.sets import from_dataset
 from hfta_nb.data.streams import AnyData, Stream, from_batches, from_loader
 
 __all__ = [
     "SPLIT_SEED",
+    "Ahead",
     "AnyData",
     "Data",
+    "Placement",
     "Samples",
+    "Sender",
+    "Sent",
     "Stream",
     "count",
     "found",
+    "free_bytes",
     "from_batches",
     "from_dataset",
     "from_loader",
     "from_tensors",
+    "gathered",
+    "is_resident",
     "kinds",
     "known",
     "leaves",
@@ -28,6 +38,8 @@ __all__ = [
     "names_for",
     "order",
     "orders",
+    "placed",
+    "placement",
     "resolve",
     "take",
     "task_of",

@@ -32,8 +32,18 @@ def tree_map(function: Callable[[Any], Any], samples: Samples) -> Samples:
 
 
 def take(samples: Samples, rows: Tensor | slice) -> Samples:
-    """Some of the samples."""
-    return tree_map(lambda t: t[rows], samples)
+    """Some of the samples.
+
+    Args:
+        samples: all.
+        rows: their numbers, ``[n]`` or ``[M, n]``, or a slice.
+    """
+    if isinstance(rows, slice):
+        return tree_map(lambda t: t[rows], samples)
+    # Two to three times as fast as indexing.
+    if rows.ndim == 1:
+        return tree_map(lambda t: t.index_select(0, rows), samples)
+    return tree_map(lambda t: t.index_select(0, rows.flatten()).view(*rows.shape, *t.shape[1:]), samples)
 
 
 def count(samples: Samples) -> int:

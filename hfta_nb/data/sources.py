@@ -6,10 +6,13 @@ interruption, gives the batches of the first.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import traceback
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +22,7 @@ from hfta_nb.data.items import batch_of, stacked
 from hfta_nb.data.order import order
 from hfta_nb.data.randomness import Randomness
 from hfta_nb.data.samples import Samples, count, take
-from hfta_nb.errors import DataError
+from hfta_nb.errors import DataError, HftaError
 
 
 class Source(ABC):
@@ -63,15 +66,15 @@ class Source(ABC):
             skip: batches at the beginning that are read and left out.
 
         Raises:
-            DataError: what is given is not a batch.
+            DataError: what is given is not a batch, or what gives it fails.
         """
         drawn = Randomness(zlib.crc32(f"{seed}/{epoch}".encode()), self._generators())
-        with drawn.drawn():
+        with self._telling(epoch, 0), drawn.drawn():
             reader = self._begin(batch_size, seed, epoch)
         try:
             number = 0
             while True:
-                with drawn.drawn():
+                with self._telling(epoch, number), drawn.drawn():
                     item = next(reader, _END)
                 if item is _END:
                     return
@@ -80,6 +83,21 @@ class Source(ABC):
                 number += 1
         finally:
             _end(reader)
+
+    @contextlib.contextmanager
+    def _telling(self, epoch: int, number: int) -> Iterator[None]:
+        """Within, an error of the code that reads comes out with the place where it was reading."""
+        try:
+            yield
+        except (HftaError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            first_line = next(iter(str(error).splitlines()), "")
+            what = (
+                f"reading failed with {type(error).__name__}: {first_line} ({Path(last.filename).name}:{last.lineno})"
+            )
+            raise DataError(what, where=f"{self.name}, pass {epoch + 1}, batch {number}") from error
 
 
 _END = object()

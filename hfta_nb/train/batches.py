@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from hfta_nb.array import per_member
-from hfta_nb.data import Data, Samples, Stream, count, leaves, moved, orders, take, tree_map
+from hfta_nb.data import (
+    Ahead,
+    Data,
+    Samples,
+    Sender,
+    Sent,
+    Stream,
+    count,
+    gathered,
+    is_resident,
+    leaves,
+    orders,
+    take,
+    tree_map,
+)
 from hfta_nb.errors import DataError
+
+Item = TypeVar("Item")
 
 EVALUATION_BATCH = 1024
 """Validation samples of resident data that go through at once."""
+
+AT_ONCE_BYTES = 2**20
+MOST_TOGETHER = 16
+"""Batches that are read ahead go together up to so many, or so many bytes."""
+
+ALIGNED = 64
+"""Bytes to a multiple of which torch begins a tensor on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +83,20 @@ class Batches(ABC):
     """Mini-batches of a group, on the device of its members.
 
     Args:
-        data: resident data on the device already, or a stream.
+        data: resident data on the device already, or read from the machine's memory, or a stream.
         batch_size: N.
         device, dtype: of the members.
 
     Attributes:
         prepare: what is done to samples; None for `Data.floats`.
+        waited_s: how long the host has waited for samples so far; what `prepare` does is not in it.
     """
 
     prepare: Prepare | None = None
 
     def __init__(self, data: Data | Stream, batch_size: int, device: torch.device, dtype: torch.dtype) -> None:
         self.batch_size, self.device, self.dtype = batch_size, device, dtype
+        self.waited_s = 0.0
         self._data = data
 
     @property
@@ -91,8 +118,18 @@ class Batches(ABC):
     def validation(self) -> Iterator[Batch]:
         """All validation samples."""
 
-    def close(self) -> None:  # noqa: B027 - only a stream holds anything
-        """Let go of what is held open."""
+    def close(self) -> None:  # noqa: B027 - resident data holds nothing
+        """Let go of what is held open: a loader's processes, a thread."""
+
+    def _waited_for(self, reader: Iterator[Item]) -> Iterator[Item]:
+        """What a reader gives, with the time that it takes counted."""
+        while True:
+            begin_s = time.perf_counter()
+            item = next(reader, None)
+            self.waited_s += time.perf_counter() - begin_s
+            if item is None:
+                return
+            yield item
 
     def _made(self, x: Samples, y: Samples, size: int, own: bool, epoch: int, number: int) -> Batch:
         if self.prepare is None:
@@ -108,8 +145,8 @@ class Batches(ABC):
         return Batch(x, y, size, own)
 
 
-class Resident(Batches):
-    """Of data that is wholly on the device; the last batch of a pass has what is left."""
+class Whole(Batches):
+    """Of whole data; the last batch of a pass has what is left."""
 
     def __init__(self, data: Data, batch_size: int, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(data, batch_size, device, dtype)
@@ -119,12 +156,22 @@ class Resident(Batches):
     def length(self) -> int:
         return -(-len(self.data) // self.batch_size)
 
+    def _size(self, number: int) -> int:
+        """Samples of a batch."""
+        return min(self.batch_size, len(self.data) - number * self.batch_size)
+
+
+class Resident(Whole):
+    """Of data that is wholly on the device."""
+
     def epoch(self, epoch: int, start: int, seeds: Sequence[int]) -> Iterator[Batch]:
-        order = orders(len(self.data), seeds, epoch).to(self.device)
-        for number in range(start, self.length):
-            rows = order[..., number * self.batch_size : (number + 1) * self.batch_size]
-            x, y = take(self.data.x, rows), take(self.data.y, rows)
-            yield self._made(x, y, rows.shape[-1], order.ndim == 2, epoch, number)
+        order = orders(len(self.data), seeds, epoch)
+        if self.device.type == "cuda":  # so that the host does not wait for the copy
+            order = order.pin_memory()
+        order = order.to(self.device, non_blocking=True)
+        drawn = ((take(self.data.x, rows), take(self.data.y, rows)) for rows in parts(order, self.batch_size, start))
+        for number, (x, y) in enumerate(self._waited_for(drawn), start):
+            yield self._made(x, y, self._size(number), order.ndim == 2, epoch, number)
 
     def validation(self) -> Iterator[Batch]:
         for start in range(0, self.data.held_out, EVALUATION_BATCH):
@@ -132,12 +179,58 @@ class Resident(Batches):
             yield self._held_out(take(self.data.x_validation, part), take(self.data.y_validation, part))
 
 
+class Hosted(Whole):
+    """Of data that does not fit on the device: a thread puts batches together and sends them, some ahead of the step.
+
+    The samples, their order and their numbers are those of `Resident`.
+    """
+
+    def __init__(self, data: Data, batch_size: int, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__(data, batch_size, device, dtype)
+        self._sender = Sender(device, dtype)
+        self._open: Ahead[Sent] | None = None
+
+    def epoch(self, epoch: int, start: int, seeds: Sequence[int]) -> Iterator[Batch]:
+        order = orders(len(self.data), seeds, epoch)
+        own = order.ndim == 2
+        several = 1 if own else together(self.data.x, self.data.y, self.batch_size, self.dtype)
+        self.close()
+        order = order[..., start * self.batch_size :]
+        self._open = self._begin(self.data.x, self.data.y, parts(order, several * self.batch_size, 0))
+        number = start
+        for sent in self._waited_for(self._open):
+            for x, y in _apart(*sent.taken(), several, self.batch_size):
+                yield self._made(x, y, self._size(number), own, epoch, number)
+                number += 1
+
+    def validation(self) -> Iterator[Batch]:
+        rows = parts(torch.arange(self.data.held_out), EVALUATION_BATCH, 0)
+        reader = self._begin(self.data.x_validation, self.data.y_validation, rows)
+        with contextlib.closing(reader):  # the pass through the training samples stays open beside it
+            for sent in reader:
+                yield self._held_out(*sent.taken())
+
+    def close(self) -> None:
+        reader, self._open = self._open, None
+        if reader is not None:
+            reader.close()
+
+    def _begin(self, x: Samples, y: Samples, rows: Iterator[Tensor]) -> Ahead[Sent]:
+        batches = gathered(x, y, rows, pinned=self.device.type == "cuda")
+        return Ahead(self._sender.sent(batches, here=False))
+
+
 class Streamed(Batches):
-    """Of a stream, which all members see alike. On a GPU one batch is copied ahead of the step that needs it."""
+    """Of a stream, which all members see alike. On a GPU one batch is copied ahead of the step that needs it.
+
+    It is read in this thread: what reads it may draw from the random streams that all threads have in common. A loader
+    that is to read while a step computes has worker processes.
+    """
 
     def __init__(self, data: Stream, batch_size: int, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(data, batch_size, device, dtype)
         self.data = data
+        self._sender = Sender(device, dtype)
         self._length = data.batches(batch_size)
         self._at = (-1, 0)  # the pass that is open, and how many of its batches were given
         self._open: Generator[tuple[Samples, Samples]] | None = None
@@ -157,7 +250,7 @@ class Streamed(Batches):
             self._at = (epoch, start)
             self._open = self._ahead(self.data.training.batches(self.batch_size, seeds[0], epoch, skip=start))
         reader, number = self._open, start
-        for x, y in reader:
+        for x, y in self._waited_for(reader):
             self._at = (epoch, number + 1)
             yield self._made(x, y, count(y), False, epoch, number)
             if self._open is not reader or self._at != (epoch, number + 1):
@@ -188,49 +281,54 @@ class Streamed(Batches):
 
     def _ahead(self, batches: Generator[tuple[Samples, Samples]]) -> Generator[tuple[Samples, Samples]]:
         """On the device; on a GPU while it still computes the step before."""
-        try:
+        with contextlib.closing(self._sender.sent(batches)) as sent:
             if self.device.type != "cuda":
-                for x, y in batches:
-                    yield moved(x, self.device, self.dtype), moved(y, self.device, self.dtype)
+                for batch in sent:
+                    yield batch.taken()
                 return
-            side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-            ready = self._copied(batches, side)
+            ready = next(sent, None)
             while ready is not None:
-                pair, copied = ready
-                ready = self._copied(batches, side)
-                main = torch.cuda.current_stream(self.device)
-                main.wait_event(copied)
-                for tensor in (*leaves(pair[0]), *leaves(pair[1])):
-                    tensor.record_stream(main)
-                yield pair
-        finally:
-            batches.close()
-
-    def _copied(self, batches: Iterator[Any], side: Any) -> tuple[tuple[Samples, Samples], Any] | None:
-        """The next batch on its way to the GPU, and the event that says it has arrived."""
-        pair = next(batches, None)
-        if pair is None:
-            return None
-        sent = [tree_map(lambda t: _sent(t, self.device, self.dtype, side), part) for part in pair]
-        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        arrived.record(side)
-        return (sent[0], sent[1]), arrived
+                now, ready = ready, next(sent, None)
+                yield now.taken()
 
 
 def batches_of(data: Data | Stream, batch_size: int, device: torch.device, dtype: torch.dtype) -> Batches:
     """The mini-batches of any data; see `Batches`."""
     if isinstance(data, Stream):
         return Streamed(data, batch_size, device, dtype)
-    return Resident(data, batch_size, device, dtype)
+    resident = is_resident(data, device, dtype)
+    return (Resident if resident else Hosted)(data, batch_size, device, dtype)
 
 
-def _sent(tensor: Tensor, device: torch.device, dtype: torch.dtype, side: torch.cuda.Stream) -> Tensor:
-    if tensor.device.type == "cuda":  # made by the person's own code, on the main stream
-        return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
-    with torch.cuda.stream(side):
-        # The host's allocator keeps pinned memory until copies from it are done.
-        there = tensor.pin_memory().to(device, non_blocking=True)
-        return there.to(dtype) if there.is_floating_point() else there
+def parts(order: Tensor, batch_size: int, start: int) -> Iterator[Tensor]:
+    """The rows of each batch of a pass, from number `start` on; the last batch has what is left.
+
+    Args:
+        order: of all samples, ``[N]``, or ``[M, N]``.
+        batch_size: of a batch.
+        start: the first batch.
+    """
+    if start * batch_size < order.shape[-1]:
+        yield from torch.split(order[..., start * batch_size :], batch_size, -1)
+
+
+def together(x: Samples, y: Samples, batch_size: int, dtype: torch.dtype) -> int:
+    """How many batches are gathered and sent at once: small ones cost more in going from thread to thread than in
+    copying. Each begins where memory of its own would: kernels may compute other bits where it does not."""
+    tensors = [*leaves(x), *leaves(y)]
+    widths = [dtype.itemsize if t.is_floating_point() else t.element_size() for t in tensors]
+    sizes = [batch_size * t[:1].numel() * width for t, width in zip(tensors, widths, strict=True)]
+    return max(1, min(MOST_TOGETHER, AT_ONCE_BYTES // sum(sizes))) if all(size % ALIGNED == 0 for size in sizes) else 1
+
+
+def _apart(x: Samples, y: Samples, several: int, batch_size: int) -> Iterator[tuple[Samples, Samples]]:
+    """The batches that were sent together."""
+    if several == 1:
+        yield x, y
+        return
+    for first in range(0, count(y), batch_size):
+        part = slice(first, first + batch_size)
+        yield take(x, part), take(y, part)
 
 
 def _first(tensor: Tensor) -> Tensor:

@@ -215,7 +215,8 @@ class GroupRun:
         clock = self.trainer.clock
         clock.tick()
         fresh = self.told
-        self.told, self.samples, self.last_told = end, 0, now
+        waiting = min(1.0, self.source.waited_s / max(1e-9, now - self.last_told))
+        self.told, self.samples, self.last_told, self.source.waited_s = end, 0, now, 0.0
         length = self.length
         yield ev.StepsDone(
             time.time(),
@@ -228,6 +229,7 @@ class GroupRun:
             clock.remaining_s,
             tuple(self.members.ids),
             tuple(losses),
+            waiting,
         )
         if lost:
             bad = (~torch.isfinite(block)).int().argmax(0).tolist()

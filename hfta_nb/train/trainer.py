@@ -11,6 +11,7 @@ import torch
 
 from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
 from hfta_nb.array.generators import seeded_state
+from hfta_nb.data import placed
 from hfta_nb.events import Control, Event
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
@@ -50,7 +51,7 @@ class Trainer:
         self.checkpoint_every_s = checkpoint_every_s
         self.stopped = False
         self._resume = resume
-        self.data = settings.data.to(settings.device, settings.dtype)
+        self.data = placed(settings.data, settings.device, settings.dtype)
         self.lengths: dict[int, int] = {}  # by batch size, of the passes of a stream, once known
         self.clock = Clock(work_total=self._work())
         self.early_stops: set[int] = set()

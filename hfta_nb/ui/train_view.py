@@ -17,6 +17,9 @@ from hfta_nb.ui.text import clock, count, escape, number, rate, shorten
 SETTLED_S = 2.0
 """After so much training the rate says something about the time left."""
 
+MUCH = 0.1
+"""Above this share of the time it is told that training waits for its data."""
+
 _TOOLTIPS = {
     "train": "Train all variants in a process of their own",
     "pause": "Halt between two steps; everything is kept",
@@ -67,6 +70,8 @@ def details(history: History, phase: Phase) -> list[str]:
     found = []
     if history.progress and phase not in AT_REST and phase is not Phase.PAUSED:
         found.append(rate(history.progress.samples_per_s))
+        if history.progress.waiting_share > MUCH:
+            found.append(f"{history.progress.waiting_share:.0%} of the time waiting for data")
     found.append(speedup(history))
     paused = {ev.RUNNING: "paused"} if history.state == ev.PAUSED else {}
     counts = [(history.count(state), paused.get(state, state.lower())) for state in _COUNTED]

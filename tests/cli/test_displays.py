@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
 from hfta_nb import events as ev
 from hfta_nb.cli.displays import MOST_GROUPS, REDRAWS_PER_S, Lines, Screen, Silent, headline
+from hfta_nb.cli.progress import Progress
 from hfta_nb.events import Event
 from hfta_nb.history import History
 from tests.cli.fake import console, epoch, planned, started, steps, whole_run
@@ -36,6 +38,16 @@ def screen(events: Iterable[Event], width: int = 100) -> str:
         display._progress.add(event)
     out.print(display.picture())
     return file.getvalue()
+
+
+def test_the_rate_tells_of_waiting_where_it_is_much() -> None:
+    history = History()
+    for event in whole_run():
+        history.add(event)
+    progress = Progress(lambda: history)
+    for share, words in [(0.02, ""), (0.43, " (43% waiting for data)")]:
+        history.add(replace(steps(0, 1.0, 2.0, [0, 1]), waiting_share=share))
+        assert progress.rate() == f"1,234 samples/s{words}"
 
 
 def test_lines_tell_the_whole_run() -> None:

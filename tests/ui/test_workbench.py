@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -102,6 +103,9 @@ def test_numbers_while_it_runs(make: Make, runs: Runs, clock: Clock) -> None:
     assert facts["details"] == ["36,100 samples/s", "11.2x the serial rate, measured on 40 steps", "2 running"]
     assert facts["fraction"] == pytest.approx(1.5 / 4)
     assert facts["state"] == "running"
+    clock.now += 1
+    runs.happens(replace(steps(1.6), waiting_share=0.43))
+    assert bench.train_view.progress.facts["details"][:2] == ["36,100 samples/s", "43% of the time waiting for data"]
 
 
 def test_the_time_left_is_no_guess(make: Make, runs: Runs, clock: Clock) -> None:

@@ -51,9 +51,9 @@ def _jax(job: Job) -> Mode:
 
 
 def _ours(job: Job) -> Mode:
-    from benchmarks.suite.modes.ours import ours
+    from benchmarks.suite.modes.ours import Ours
 
-    return ours(job)
+    return Ours(job)
 
 
 def _ours_split(job: Job) -> Mode:

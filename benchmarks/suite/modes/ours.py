@@ -12,7 +12,7 @@ from benchmarks.suite.job import Job
 from benchmarks.suite.modes.base import Mode, table
 from benchmarks.suite.tasks import Feed, Update, inputs
 from hfta_nb.array.gradients import Arguments
-from hfta_nb.step import ArrayStep
+from hfta_nb.step import ArrayStep, Precision
 
 ADAM = {"optimizer": "adam", "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "lr_scheduler": "none"}
 """A study's training axes; the values are those of `torch.optim.Adam`."""
@@ -35,7 +35,8 @@ class Ours(Mode):
     def _prepare(self) -> None:
         task = self.job.task
         rows = [{**ADAM, "lr": lr} for lr in self.job.lrs]
-        self.stepper = ArrayStep(self.array, rows, task.phases or task.loss, {}, epochs=1)
+        precision = Precision("fp32" if self.job.precision == "float32" else self.job.precision, self.job.where)
+        self.stepper = ArrayStep(self.array, rows, task.phases or task.loss, {}, 1, precision)
         self.optimizers: list[Any] = [update.optimizer for update in self.stepper.updates]
         if len(self.array) > 1:  # as a study does
             self.stepper.tune(*self.feed(0), TUNING_S)
@@ -50,8 +51,8 @@ class Ours(Mode):
         return self.stepper.train(*self.feed(number))["loss"]
 
 
-class ByHand(Ours):
-    """`array.backward`, an optimizer and the scaler, put together as a person does who writes the loop."""
+class OursSplit(Ours):
+    """The split form, put together as a person does who writes the loop: `array(x)`, every member's loss, autograd."""
 
     def _prepare(self) -> None:
         job, named = self.job, dict(self.array.named_parameters())
@@ -91,19 +92,6 @@ class ByHand(Ours):
             self.array.block_size = min(total, key=lambda size: total[size], default=len(self.array))
 
     def _backward(self, update: Update, x: Any, y: Tensor) -> Tensor:
-        several = len(self.updates) > 1
-        scale = None if self.scaler is None else self.scaler.scales
-        given = Arguments(x, update.words) if several else x
-        with self.job.autocast():
-            losses = self.array.backward(update.loss, given, y, scale=scale, only=update.trains if several else None)
-        assert isinstance(losses, Tensor)
-        return losses
-
-
-class OursSplit(ByHand):
-    """The split form: `array(x)`, every member's loss, and autograd."""
-
-    def _backward(self, update: Update, x: Any, y: Tensor) -> Tensor:
         with self.job.autocast():
             output = self.array(*inputs(x), **update.words)
             losses: Tensor = torch.func.vmap(update.loss, in_dims=(0, None))(output, y)
@@ -111,8 +99,3 @@ class OursSplit(ByHand):
         trained = [named[name] for name in update.trains] if named else None
         (losses if self.scaler is None else losses * self.scaler.scales).sum().backward(inputs=trained)
         return losses.detach()
-
-
-def ours(job: Job) -> Mode:
-    """A study's step where it has the precision, else the same by hand."""
-    return Ours(job) if job.half is None else ByHand(job)

@@ -28,35 +28,39 @@ def targets_of(array: FusedArray, names: Sequence[str]) -> list[Target]:
     return [Target(named[n], n, array.arena_of(n).grad_view(n)) for n in names]
 
 
-@torch.no_grad()
 def delivered(array: FusedArray, targets: Sequence[Target], run: Callable[[], T]) -> T:
     """Run what writes the gradients into the arena, then set or add to `.grad`. After an error all is as before."""
-    held = [t for t in targets if t.parameter.grad is not None]
-    if not held:
+    if all(t.parameter.grad is None for t in targets):
         result = run()
     else:
-        inside = [t.view for t in held if same_memory(t.parameter.grad, t.view)]
+        inside = [t.view for t in targets if same_memory(t.parameter.grad, t.view)]
         before = [view.clone() for view in inside]
         try:
             result = run()
         except BaseException:
             _copy(inside, before)
             raise
-        for target in held:
-            grad = target.parameter.grad
-            if grad is not None and not same_memory(grad, target.view):
-                grad.add_(target.view)
         if inside:
             torch._foreach_add_(inside, before)
+    settle(array, targets)
+    return result
+
+
+def settle(array: FusedArray, targets: Sequence[Target]) -> None:
+    """Make what is in the arena `.grad`, or add it to one that lies elsewhere."""
     missing = array.missing_grads
     for parameter, name, view in targets:
+        grad = parameter.grad
+        if grad is None:
+            parameter.grad = view
+        elif grad is not view and not same_memory(grad, view):
+            with torch.no_grad():
+                grad.add_(view)
         if missing:
             missing.pop(name, None)
-        if parameter.grad is None:
-            parameter.grad = view
     if array.engine.across is not None:
-        array.padding.clear(array, [t.name for t in targets])
-    return result
+        with torch.no_grad():
+            array.padding.clear(array, [t.name for t in targets])
 
 
 @torch.no_grad()

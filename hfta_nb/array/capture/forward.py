@@ -133,7 +133,7 @@ class CapturedForwards:
         if not reads.hold():
             seen.refuse("the model has changed since it was recorded", forget=True)
             return None
-        seen.fill(inputs)
+        seen.fill(inputs.leaves)
         try:
             with undone_if_it_fails(self.array) as start:
                 outputs = halves.forward()
@@ -296,7 +296,7 @@ class _Recorded:
         made = program(recording, results, gradients, array.generators, array.strategy == "measured")
         halves, seen.choices = Halves(made, len(outputs)), made.choices
         seen.targets = targets_of(array, self.names)
-        seen.fill(self.inputs)
+        seen.fill(self.inputs.leaves)
         reason = compared(
             array,
             restore,

@@ -68,13 +68,12 @@ class Seen:
         self.calls = 1
         self.reason = "" if forget else reason.splitlines()[0]
 
-    @torch.no_grad()
-    def fill(self, inputs: Inputs) -> None:
-        """Copy the inputs to where the program reads them."""
+    def fill(self, leaves: Sequence[Any]) -> None:
+        """Copy the leaves of the inputs to where the program reads them."""
         assert self.inputs is not None  # made before the first recording
-        for room, value in zip(self.inputs.leaves, inputs.leaves, strict=True):
+        for room, value in zip(self.inputs.leaves, leaves, strict=True):
             if isinstance(room, Tensor):
-                room.copy_(value)
+                room.copy_(value.detach() if value.requires_grad else value)
 
     def told(self, results: Sequence[Tensor]) -> Any:
         """The results as the call returns them."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from hfta_nb.array.capture.check import Before, failure
-from hfta_nb.array.capture.delivery import apart, delivered
+from hfta_nb.array.capture.delivery import apart, delivered, settle
 from hfta_nb.array.capture.kinds import watched
 from hfta_nb.array.engine import Block, Inputs
 from hfta_nb.array.fallback import snapshot
@@ -98,7 +99,7 @@ class Ticket:
         seen = self.seen
         count = len(seen.learning)
         if _accumulated(nodes[:count], seen):
-            upstream = delivered(self.array, seen.targets, self.halves.backward)
+            upstream = self._deliver()
             found: list[Any] = [None] * count
         else:
             gradients, upstream = apart(self.array, seen.targets, self.halves.backward)
@@ -106,6 +107,16 @@ class Ticket:
             found = [by.get(id(p)) for p in seen.learning]
         left = iter(upstream)
         return found + [next(left) if passes else None for passes in seen.passes]
+
+    def _deliver(self) -> list[Tensor]:
+        """Run the backward and see to it that its gradients become `.grad`; returns those of the inputs."""
+        array, targets = self.array, self.seen.targets
+        if any(t.parameter.grad is not None for t in targets):
+            return delivered(array, targets, self.halves.backward)
+        upstream = self.halves.backward()
+        # At the end: what else of the graph depends on the parameters may give them a gradient meanwhile.
+        torch.autograd.Variable._execution_engine.queue_callback(partial(settle, array, targets))
+        return upstream
 
     def _again(self, wanted: Sequence[bool], grads: Sequence[Tensor | None]) -> list[Any]:
         """Compute the forward once more, from where it began, and differentiate it as ever."""

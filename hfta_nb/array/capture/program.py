@@ -8,7 +8,6 @@ belong. Views cost nothing, as they are made once. The remaining kernels allocat
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -65,22 +64,27 @@ class Program:
     choices: Sequence[Choice] = ()
     cut: int = 0
 
-    @torch.enable_grad()  # some kernels ask; the recorded ones ran below autograd, and so do these
     def run(self) -> list[Tensor]:
         """Compute; the results are copies, the gradients are where they go."""
-        made = self.made
-        # The casts of an autocast under way were recorded.
-        with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
-            with nullcontext() if self.generators is None else self.generators.borrowed():
-                try:
+        made, on = self.made, torch.is_grad_enabled()
+        torch._C._set_grad_enabled(True)  # some kernels ask; the recorded ones ran below autograd, and so do these
+        try:
+            # The casts of an autocast under way were recorded.
+            with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
+                if self.generators is None:
                     for step in self.steps:
                         step()
-                finally:
-                    if self.setting is not None:
-                        precision.switch(self.setting)()
-            for room, found in self.gradients:
-                room.copy_(found.get(made) if isinstance(found, Fetch) else found)
-            results = [(r.get(made) if isinstance(r, Fetch) else r).clone() for r in self.results]
+                else:
+                    with self.generators.borrowed():
+                        for step in self.steps:
+                            step()
+                for room, found in self.gradients:
+                    room.copy_(found.get(made) if isinstance(found, Fetch) else found)
+                results = [(r.get(made) if isinstance(r, Fetch) else r).clone() for r in self.results]
+        finally:
+            torch._C._set_grad_enabled(on)
+            if self.setting is not None:
+                precision.switch(self.setting)()
         for storage in self.left:
             made[storage] = None
         return results

@@ -62,15 +62,15 @@ class CapturedResults:
         """How calls run, each way once."""
         return self._kinds.notes()
 
-    def find(self, function: Any, given: Any, inputs: Inputs) -> SeenResult | None:
-        """What is known of this kind of call, `function` being what is computed from the model's output."""
+    def find(self, what: tuple[str, Any], given: Any, inputs: Inputs) -> SeenResult | None:
+        """What is known of this kind of call, by its name and what is computed from the model's output."""
         if not open_to_replay(self.array):
             return None
         try:
-            key = identity(function), form(given, grads=True), inputs.per_member, *state_of(self.array)
+            key = what[0], identity(what[1]), form(given, grads=True), inputs.per_member, *state_of(self.array)
         except NotRecordableError:
             return None
-        seen = self._kinds.of(key, lambda: SeenResult((function,)))
+        seen = self._kinds.of(key, lambda: SeenResult(what))
         return None if seen.reason else seen
 
     def replay(self, seen: SeenResult, inputs: Inputs) -> tuple[Any] | None:
@@ -81,7 +81,7 @@ class CapturedResults:
         if not reads.hold():
             seen.refuse("the model or the function has changed since it was recorded", forget=True)
             return None
-        seen.fill(inputs)
+        seen.fill(inputs.leaves)
         try:
             with undone_if_it_fails(self.array):
                 return (seen.told(ready.run()),)
@@ -111,7 +111,7 @@ class CapturedResults:
         array = self.array
         if seen.inputs is None:
             seen.inputs = rooms_for(inputs)
-        seen.fill(inputs)
+        seen.fill(inputs.leaves)
         recorder, restore = Recorder(array.generators.device), snapshot(array)
         with array.generators.heard(recorder.member), recorder:
             result = run(seen.inputs)

@@ -7,13 +7,13 @@ Python, autograd and `vmap`, as long as nothing has changed that the model's cod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
 
-from hfta_nb.array.capture.check import compared, failure, undone_if_it_fails
+from hfta_nb.array.capture.check import Before, compared, failure
 from hfta_nb.array.capture.delivery import Target, delivered, targets_of
 from hfta_nb.array.capture.kinds import (
     Kinds,
@@ -125,7 +125,7 @@ class CapturedSteps:
         """How calls run, each way once."""
         return self._kinds.notes()
 
-    def find(self, asked: Asked, inputs: Inputs) -> SeenStep | None:
+    def find(self, asked: Asked) -> SeenStep | None:
         """What is known of this kind of call; None where it is to run as ever."""
         array = self.array
         if not self._parameters:
@@ -134,7 +134,7 @@ class CapturedSteps:
             return None
         try:
             key = (
-                *(identity(asked.loss_fn), form(asked.given), inputs.per_member, asked.has_aux),
+                *(identity(asked.loss_fn), form(asked.given), asked.has_aux),
                 None if asked.scale is None else (asked.scale.dtype, asked.scale.device),
                 *state_of(array),
                 None if asked.only is None else tuple(asked.only),
@@ -151,7 +151,7 @@ class CapturedSteps:
 
     # Replaying.
 
-    def replay(self, seen: SeenStep, inputs: Inputs, scale: Tensor | None) -> tuple[Any, Any] | None:
+    def replay(self, seen: SeenStep, asked: Asked) -> tuple[Any, Any] | None:
         """The losses and what comes with them, gradients delivered; None if this call must run as ever."""
         ready, reads = seen.program, seen.reads
         if ready is None or reads is None:
@@ -159,11 +159,16 @@ class CapturedSteps:
         if not reads.hold():
             seen.refuse("the model or the loss has changed since it was recorded", forget=True)
             return None
-        self._fill(seen, inputs, scale)
+        x, y = asked.given
+        alone = isinstance(x, Tensor) and isinstance(y, Tensor)
+        self._fill(seen, (x, y) if alone else Inputs.of(asked.given, len(self.array)).leaves, asked.scale)
+        before = Before(self.array)
         try:
-            with undone_if_it_fails(self.array):
-                results = delivered(self.array, seen.targets, ready.run)
-        except Exception as error:
+            results = delivered(self.array, seen.targets, ready.run)
+        except BaseException as error:
+            before.put_back()
+            if not isinstance(error, Exception):
+                raise
             seen.refuse(failure(error))
             return None
         told: tuple[Any, Any] = seen.told(results)
@@ -194,7 +199,7 @@ class CapturedSteps:
         if seen.inputs is None:
             seen.inputs = rooms_for(inputs)
             seen.scale = None if asked.scale is None else asked.scale.detach().clone()
-        self._fill(seen, inputs, asked.scale)
+        self._fill(seen, inputs.leaves, asked.scale)
         recorder, restore = Recorder(array.generators.device), snapshot(array)
         noted = RecordedGradients(array, seen.inputs, seen.scale, asked.only, recorder)
         with array.generators.heard(recorder.member), recorder:
@@ -239,7 +244,7 @@ class CapturedSteps:
                 return "a parameter has a gradient in some members only"
         return "a parameter is used by some members only" if self.array.engine.usage.unused(members) else ""
 
-    def _fill(self, seen: SeenStep, inputs: Inputs, scale: Tensor | None) -> None:
-        seen.fill(inputs)
+    def _fill(self, seen: SeenStep, leaves: Sequence[Any], scale: Tensor | None) -> None:
+        seen.fill(leaves)
         if seen.scale is not None and scale is not None:
             seen.scale.copy_(scale.detach())

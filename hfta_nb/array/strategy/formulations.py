@@ -114,10 +114,17 @@ def _products(function: Any, args: Sequence[Any]) -> list[Formulation]:
     if function not in _BATCHED or len(args) != (3 if function is _ADDS else 2):
         return [_ONEDNN]  # a factor before a summand is among the arguments
     gapless = all(_gapless(a) for a in args[-2:])
-    found = [_ONEDNN, _IN_TURN[function]] if gapless else [_ONEDNN, _COPIED, _IN_TURN[function]]
+    found = [_ONEDNN if gapless else _COPIED]
     if function is _ADDS:
         found.append(_BIAS_AFTER if gapless else _COPIED_BIAS_AFTER)
+    (_, rows, inner), (_, _, columns) = (a.size for a in args[-2:])
+    if rows * inner * columns >= _LARGE:
+        found.append(_IN_TURN[function])
     return found
+
+
+_LARGE = 4_000_000
+"""Multiplications of one member's product, from which a call of its own may pay."""
 
 
 _ADDS = _aten.baddbmm.default

@@ -23,11 +23,13 @@ STRATEGIES = ("measured", "fixed")
 _GAIN = 0.97
 """Another way than torch's must take less than this part of its time."""
 _LAPS = 5
-_LAP_S = 30e-6
+_LAP_S = 20e-6
 """A lap lasts about this long or longer: short kernels are called several times."""
-_BUDGET_S = 4e-3
-"""After this long a shape's laps end, two of each way at least."""
-_HOPELESS = 1.6
+_BUDGET_S = 1e-3
+"""After this long, times the number of ways, a shape's laps end, two of each way at least."""
+_WARM_UP = 3
+"""Calls before the laps: a library prepares what it does at the first ones."""
+_HOPELESS = 2.0
 """Times the fastest: not looked at again."""
 _ERROR = 8.0
 """Times the largest error of torch's own result against float64: more is not float32 any more."""
@@ -138,7 +140,7 @@ def _measured(
     runs = {}
     for name, way in ways.items():
         runs[name] = _Run(way, made(way, called), given, named, before)
-    with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
+    with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
         times: Times = dict(_timed(runs, device))
         while (best := min(ways, key=lambda n: _cost(n, times))) != PLAIN:
             if _right(runs[best], runs[PLAIN], called, given, named):
@@ -173,10 +175,10 @@ def _timed(runs: Mapping[str, _Run], device: torch.device) -> dict[str, float]:
     laps: dict[str, list[float]] = {}
     counts = {}
     for name, run in runs.items():
-        run()
-        begin = clock()
-        run()
-        laps[name] = [max(clock() - begin, 1e-9)]
+        for _ in range(_WARM_UP):
+            begin = clock()
+            run()
+            laps[name] = [max(clock() - begin, 1e-9)]
         counts[name] = max(1, round(_LAP_S / laps[name][0]))
     deadline = time.perf_counter() + _BUDGET_S * len(runs)
     for lap in range(_LAPS):

@@ -1,0 +1,51 @@
+"""`array(x)` and `array.evaluate`: replayed where that is known to be the same, recorded where it may be, else run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hfta_nb.array.attempt import attempt, result_probe
+from hfta_nb.array.engine import Block, Call, Inputs, concatenate
+
+if TYPE_CHECKING:
+    from hfta_nb.array.fused import FusedArray
+
+
+def forward(array: FusedArray, given: Any, inputs: Inputs, call: Call) -> Any:
+    """Every member's output, as part of the autograd graph where a gradient may be asked for."""
+
+    def over(inputs: Inputs, blocks: Sequence[Block]) -> Any:
+        return concatenate([array.engine.run(block, call, inputs) for block in blocks])
+
+    def run(inputs: Inputs) -> Any:
+        return over(inputs, array._blocks.graph())
+
+    if not array._forwards.learns(inputs):
+        return _result(array, "forward", None, given, inputs, run, call)
+    seen = array._forwards.find(given, inputs)
+    replayed = None if seen is None else array._forwards.replay(seen, inputs, over)
+    if replayed is not None:
+        return replayed[0]
+    recorded = None if seen is None else array._forwards.recorder(seen, over)
+    return attempt(array, "forward", inputs, recorded or run, result_probe(array, call))
+
+
+def evaluate(array: FusedArray, function: Callable[..., Any], given: Any, inputs: Inputs, call: Call) -> Any:
+    """Every member's result of a function of its output, without gradients."""
+
+    def run(inputs: Inputs) -> Any:
+        return concatenate([array.engine.run(block, call, inputs) for block in array._blocks.leaves()])
+
+    return _result(array, "evaluate", function, given, inputs, run, call)
+
+
+def _result(
+    array: FusedArray, what: str, function: Any, given: Any, inputs: Inputs, run: Callable[[Inputs], Any], call: Call
+) -> Any:
+    seen = array._results.find((what, function), given, inputs)
+    replayed = None if seen is None else array._results.replay(seen, inputs)
+    if replayed is not None:
+        return replayed[0]
+    recorded = None if seen is None else array._results.recorder(seen, run)
+    return attempt(array, what, inputs, recorded or run, result_probe(array, call))

@@ -1,0 +1,58 @@
+"""Cross entropy and negative log likelihood over the rows of all members at once.
+
+`vmap` takes them apart into a dozen operations, and imports torch's symbolic shapes at the first one, which takes
+longer than a hundred steps of a small model. Here the members' rows are one batch of torch's kernel, and what a member
+sums or averages is added up afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.nn.functional as F
+
+from hfta_nb.array.rules.base import Context, Rule, arguments
+
+_NAMES = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
+_MORE = ("size_average", "reduce", "label_smoothing")
+
+
+def _likelihood(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    given = arguments(_NAMES, args, kwargs)
+    x, target, reduction = given["input"], given["target"], given.get("reduction", "mean")
+    ignored = given.get("ignore_index", -100)
+    asks_more = any(given.get(name) not in (None, 0.0) for name in _MORE)
+    if (
+        asks_more
+        or given.get("weight") is not None
+        or not context.batched(x)
+        or target.is_floating_point()
+        or reduction not in ("none", "sum", "mean")
+        or target.ndim != x.ndim - 1
+    ):
+        return function(*args, **kwargs)
+    context.note(function, "one kernel over the rows of all members")
+    with context.outside():
+        own, classes = context.batched(target), context.stacked(x)
+        labels = context.stacked(target)
+        if x.ndim == 1:
+            classes, labels = classes.unsqueeze(1), labels.unsqueeze(1)
+        if function is F.cross_entropy:
+            classes = classes.log_softmax(2)
+        losses = F.nll_loss(
+            classes.reshape(-1, *classes.shape[2:]),
+            labels.reshape(-1, *labels.shape[2:]),
+            ignore_index=ignored,
+            reduction="none",
+        ).view(labels.shape)
+        if reduction == "none":
+            return context.wrapped(losses.squeeze(1) if x.ndim == 1 else losses)
+        total = losses.flatten(1).sum(1)
+        if reduction == "mean":
+            counted = labels.flatten(1) if own else target.flatten()
+            total = total / (counted != ignored).sum(-1)
+        return context.wrapped(total)
+
+
+RULES: dict[object, Rule] = {F.cross_entropy: _likelihood, F.nll_loss: _likelihood}

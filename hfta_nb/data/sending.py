@@ -1,0 +1,80 @@
+"""Batches on their way from the machine's memory to the device, while it still computes the step before."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.data.samples import Samples, leaves, moved, tree_map
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A batch that is on the device, or will be.
+
+    Attributes:
+        arrived: on a GPU the event that says it is there; None where it is.
+    """
+
+    x: Samples
+    y: Samples
+    arrived: Any = None
+
+    def taken(self) -> tuple[Samples, Samples]:
+        """`x` and `y`, for the device's current stream, which waits for them; the host does not."""
+        if self.arrived is not None:
+            tensors = [*leaves(self.x), *leaves(self.y)]
+            current = torch.cuda.current_stream(tensors[0].device)
+            current.wait_event(self.arrived)
+            for tensor in tensors:  # its memory was made on another stream
+                tensor.record_stream(current)
+        return self.x, self.y
+
+
+class Sender:
+    """Sends batches; on a GPU on a stream of its own.
+
+    Args:
+        device, dtype: of the members; floating-point tensors arrive in the dtype.
+    """
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.device, self.dtype = device, dtype
+        self._side: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def send(self, x: Samples, y: Samples) -> Sent:
+        """One batch; the host waits for no copy."""
+        if self._side is None:
+            return Sent(moved(x, self.device, self.dtype), moved(y, self.device, self.dtype))
+        if any(t.device.type == "cuda" for t in (*leaves(x), *leaves(y))):
+            # Made by the person's own code, on the stream that is current: nothing to overlap with.
+            return Sent(moved(x, self.device, self.dtype), moved(y, self.device, self.dtype))
+        with torch.cuda.stream(self._side):
+            there = [tree_map(self._copied, part) for part in (x, y)]
+            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record(self._side)
+        return Sent(there[0], there[1], arrived)
+
+    def sent(self, batches: Generator[tuple[Samples, Samples]], here: bool = True) -> Generator[Sent]:
+        """Each of some batches.
+
+        Args:
+            batches: are closed at the end, however it comes.
+            here: False in a thread of its own, which is then told the GPU.
+        """
+        if not here and self._side is not None:
+            torch.cuda.set_device(self.device)  # of this thread alone
+        with contextlib.closing(batches):
+            for x, y in batches:
+                yield self.send(x, y)
+
+    def _copied(self, tensor: Tensor) -> Tensor:
+        # Pinned memory is not used again by torch's allocator until the copies from it are done.
+        pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
+        there = pinned.to(self.device, non_blocking=True)
+        return there.to(self.dtype) if there.is_floating_point() else there
