@@ -181,10 +181,13 @@ class GradScaler:
         """Per member."""
         return list(self._enabled)
 
-    def abandon(self) -> None:
-        """Forget what this step has come to: it is made once more from its beginning."""
-        self._found.clear()
-        self._stepped.clear()
+    def progress(self) -> tuple[dict[int, Tensor], set[int]]:
+        """What has been done since the last `update`."""
+        return dict(self._found), set(self._stepped)
+
+    def set_progress(self, progress: tuple[dict[int, Tensor], set[int]]) -> None:
+        """Go back to there: the step is made once more."""
+        self._found, self._stepped = dict(progress[0]), set(progress[1])
 
     def tensors(self) -> list[Tensor]:
         """What a step changes, always in the same memory until members or states are put in."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +14,7 @@ from hfta_nb import optim
 from hfta_nb.array import FusedArray, per_member
 from hfta_nb.array.capture.standing import program_of
 from hfta_nb.array.engine import Inputs
+from hfta_nb.array.fallback import snapshot
 from hfta_nb.errors import OptimError
 from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
@@ -23,6 +25,7 @@ from hfta_nb.step.cuda import CudaGraphs
 from hfta_nb.step.graph import StepGraph
 from hfta_nb.step.precision import Precision, whole
 from hfta_nb.step.protocol import Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
+from hfta_nb.step.whole import first_step
 
 
 @dataclass
@@ -33,6 +36,7 @@ class Update:
         phase: of the step that it is; None where it is all of it.
         score: from one member's output and target to its loss and scores.
         only: names of the parameters that it trains; None for all.
+        settled: whether the optimizer has its state.
     """
 
     phase: Phase | None
@@ -41,12 +45,22 @@ class Update:
     only: frozenset[str] | None
     optimizer: optim.ArrayOptimizer
     lr_scheduler: ArrayLRScheduler | None
+    settled: bool = False
 
     def select(self, indices: Sequence[int], array: FusedArray) -> Update:
         """The same for these members alone."""
         optimizer = self.optimizer.select(indices, array)
         lr_scheduler = self.lr_scheduler.select(list(indices), optimizer) if self.lr_scheduler else None
-        return replace(self, optimizer=optimizer, lr_scheduler=lr_scheduler)
+        return replace(self, optimizer=optimizer, lr_scheduler=lr_scheduler, settled=False)
+
+    def step(self, scaler: optim.GradScaler | None, restore: Callable[[], None] | None) -> None:
+        """The optimizer's; of one that is not settled, with what undoes the backward before it."""
+        update = self.optimizer.step if scaler is None else functools.partial(scaler.step, self.optimizer)
+        if restore is None:
+            update()
+            return
+        first_step(self.optimizer, update, restore)
+        self.settled = True
 
 
 class ArrayStep:
@@ -78,6 +92,8 @@ class ArrayStep:
         self.scaler = self.precision.array_scaler(array)
         self.phases = phases_of(objective)
         self.steps = 0
+        self.whole = True  # whether what failed has left all as it was before
+        self.done = 0  # updates of the step under way: one that ran out of memory goes on with the next
         self.last: Scores = {}  # of each phase, its latest loss
         self._metrics = metrics
         self.graph = graph_of(self)
@@ -102,36 +118,37 @@ class ArrayStep:
         if not self.array.training:
             self.array.train()
         scores = self._advance(x, y) if self.graph is None else self._in_graph(self.graph, x, y)
-        self.steps += 1
+        self.steps, self.done = self.steps + 1, 0
         if not self.phases:
             return scores
         self.last.update(scores)
         return summed(self.last)
 
     def _advance(self, x: Any, y: Any) -> Scores:
-        """One step: the scores, or the losses of the phases that are due. It changes nothing on the host."""
+        """One step: the scores, or the losses of the phases that are due."""
         scores: Scores = {}
         stepped = False
-        for update in self.updates:
+        for number, update in enumerate(self.updates):
             phase = update.phase
-            if phase is not None and not phase.due(self.steps):
+            if number < self.done or (phase is not None and not phase.due(self.steps)):
                 continue
             stepped = True
             update.optimizer.zero_grad()
+            restore = None if update.settled else snapshot(self.array)
             given = in_phase(x, phase)
             scale = self.scales()
             # One per update: autocast keeps the weights that it has cast for as long as it lasts.
             with self.precision.products(), self.precision.autocast():
                 losses, found = self.array.backward(update.score, given, y, has_aux=True, scale=scale, only=update.only)
             losses = whole(losses)
-            if self.scaler is None:
-                update.optimizer.step()
-            else:
-                self.scaler.step(update.optimizer)
+            self.whole = not update.settled  # where a later step of an optimizer fails, some of it may be done
+            update.step(self.scaler, restore)
+            self.whole = True
             if phase is None:
                 scores = {"loss": losses, **found}
             else:
-                scores[phase.score] = losses
+                scores[phase.score] = self.last[phase.score] = losses
+            self.done = number + 1
         if self.scaler is not None and stepped:
             self.scaler.update()
         return scores
@@ -141,18 +158,19 @@ class ArrayStep:
         inputs = Inputs.of((x, y), len(self))
         due = [u for u in self.updates if u.phase is None or u.phase.due(self.steps)]
         shapes = [(v.shape, v.stride(), v.dtype) if isinstance(v, Tensor) else v for v in inputs.leaves]
-        kind = repr((shapes, inputs.per_member, [u.phase and u.phase.name for u in due]))
+        kind = repr((shapes, inputs.per_member, [u.phase and u.phase.name for u in due], self.done))
+        done, progress = self.done, None if self.scaler is None else self.scaler.progress()
 
         def action(leaves: list[Any]) -> Scores:
             marked = [per_member(v) if m else v for v, m in zip(leaves, inputs.per_member, strict=True)]
-            try:
-                return self._advance(*inputs.structure(marked))
-            except BaseException:
-                if self.scaler is not None:
-                    self.scaler.abandon()
-                raise
+            return self._advance(*inputs.structure(marked))
 
-        scores = graph.run(kind, inputs.leaves, self._marks(due, x, y), action)
+        def rewind() -> None:
+            self.done = done
+            if self.scaler is not None and progress is not None:
+                self.scaler.set_progress(progress)
+
+        scores = graph.run(kind, inputs.leaves, self._marks(due, x, y), action, rewind)
         self.array.step_notes = graph.notes()
         return scores
 
@@ -236,6 +254,7 @@ class ArrayStep:
             "optimizers": [u.optimizer.state_dict() for u in self.updates],
             "lr_schedulers": [u.lr_scheduler.state_dict() if u.lr_scheduler else None for u in self.updates],
             "steps": self.steps,
+            "done": self.done,
             "last": dict(self.last),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "block_size": self.array.block_size,
@@ -255,7 +274,8 @@ class ArrayStep:
             self.scaler.load_state_dict(state["scaler"])
         device = self.array.generators.device
         self.steps, self.last = int(state["steps"]), {k: v.to(device) for k, v in state["last"].items()}
-        self.array.block_size = state["block_size"]
+        self.done = int(state.get("done", 0))
+        self.array.block_size = min(int(state["block_size"]), len(self))
 
 
 def graph_of(step: ArrayStep) -> StepGraph | None:

@@ -131,7 +131,9 @@ class StepGraph:
         ways += [f"not captured: {k.reason}" for k in self._kinds.values() if k.reason]
         return list(dict.fromkeys(ways))
 
-    def run(self, kind: Hashable, leaves: Sequence[Any], marks: Marks | None, action: Action) -> Scores:
+    def run(
+        self, kind: Hashable, leaves: Sequence[Any], marks: Marks | None, action: Action, rewind: Callable[[], None]
+    ) -> Scores:
         """One step.
 
         Args:
@@ -139,6 +141,7 @@ class StepGraph:
             leaves: the inputs, tensors and others.
             marks: what a capture depends on; None where the step is not to be captured.
             action: the step of some inputs, as ever.
+            rewind: puts back what it notes on the host, so that it can be made once more.
         """
         known = self._kinds.get(kind)
         if known is None:
@@ -156,11 +159,11 @@ class StepGraph:
         if known.captured is None:
             if known.same < WARM_STEPS:
                 return self.backend.warm(lambda: action(rooms))
-            return self._capture(known, lambda: action(rooms))
+            return self._capture(known, lambda: action(rooms), rewind)
         known.runs += 1
         return known.captured.run()
 
-    def _capture(self, known: Kind, action: Callable[[], Scores]) -> Scores:
+    def _capture(self, known: Kind, action: Callable[[], Scores], rewind: Callable[[], None]) -> Scores:
         """Capture a step; where it does what the step does, it is that from now on. Returns what the step gives."""
         try:
             captured = self.backend.capture(action)
@@ -168,11 +171,14 @@ class StepGraph:
             before = [t.clone() for t in tensors]
         except Exception as error:
             known.reason = _told(error)
+            rewind()
             return action()
+        rewind()
         scores = action()
         after, went = [t.clone() for t in tensors], self.backend.streams()
         _copy(tensors, before)
         self.backend.put_streams(streams)
+        rewind()
         try:
             again = captured.run()
             known.reason = self._difference([*after, *scores.values()], [*tensors, *again.values()], went)

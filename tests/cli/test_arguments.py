@@ -113,3 +113,11 @@ def test_check_takes_members_or_none() -> None:
     assert parse(["run"]).check is None
     assert parse(["run", "--check"]).check == ()
     assert parse(["run", "--check", "0,#3"]).check == (0, 3)
+
+
+def test_capacity() -> None:
+    assert parse(["run", "--capacity", "4"]).capacity == 4
+    assert parse(["plan", "--capacity", "auto", "--checkpointing", "always"]).capacity == "auto"
+    for wrong in ("0", "most", "2.5"):
+        with pytest.raises(SystemExit):
+            parse(["run", "--capacity", wrong])

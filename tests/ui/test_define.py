@@ -51,6 +51,7 @@ def test_what_is_given_stands_in_the_fields(make: Make) -> None:
     found = define.definition()
     assert found.grid == {"lr": (1e-3, 1e-2), "activation": ("relu", "gelu")}
     wanted = {"epochs": 7, "batch_size": None, "patience": 3, "seed": 5, "dtype": "float64", "device": "cpu"}
+    wanted |= {"precision": "fp32", "capacity": None, "checkpointing": "auto"}
     assert found.options == wanted | {"device": define.device_field.value}
 
 
@@ -358,3 +359,18 @@ def test_every_field_has_a_label_and_a_hint(make: Make) -> None:
     assert labels <= bench.bar.hints.keys()
     assert all(bench.bar.hints.values())
     assert not any(getattr(w, "description_allow_html", False) for w in bench.define.fields_box.children)
+
+
+def test_capacity_is_a_number_auto_or_nothing(make: Make) -> None:
+    bench = make(grid={"lr": [1e-3, 1e-2, 1e-1]}, capacity=2, checkpointing="never")
+    define = bench.define
+    assert (define.capacity_field.value, define.checkpointing_field.value) == ("2", "never")
+    assert define.definition().options["capacity"] == 2
+    assert "2 arrays" in bench.plan_view.sentence.value
+    for text, meant in (("", None), (" auto ", "auto"), ("3", 3)):
+        define.capacity_field.value = text
+        assert define.definition().options["capacity"] == meant
+    define.capacity_field.value = "most"
+    assert define.definition().options["capacity"] == "most"
+    bench._plan()
+    assert "capacity: not a number of members" in define.problem.value

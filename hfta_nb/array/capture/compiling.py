@@ -1,7 +1,7 @@
 """A recorded step compiled by `torch.compile`: the kernels that it called as one graph, for the compiler to fuse.
 
-There is nothing to trace: the recording is a list of kernel calls. It becomes a `torch.fx` graph, views written as views
-where that can be told from their strides, and the compiler sees no Python, no `vmap` and no autograd.
+There is nothing to trace: the recording is a list of kernel calls. It becomes a `torch.fx` graph, views written as
+views where that can be told from their strides, and the compiler sees no Python, no `vmap` and no autograd.
 """
 
 from __future__ import annotations
@@ -154,7 +154,9 @@ class _Writer:
         call: Callable[..., fx.Node] = lambda f, *args: self.graph.call_function(f, args)  # noqa: E731
         if (base.size, base.stride, base.offset) == (place.size, place.stride, place.offset):
             return node
-        wide = [i for i, (size, stride) in enumerate(zip(place.size, place.stride, strict=True)) if not stride and size > 1]
+        wide = [
+            i for i, (size, stride) in enumerate(zip(place.size, place.stride, strict=True)) if not stride and size > 1
+        ]
         size = tuple(s for i, s in enumerate(place.size) if i not in wide)
         stride = tuple(s for i, s in enumerate(place.stride) if i not in wide)
         found = None

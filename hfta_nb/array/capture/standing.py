@@ -9,7 +9,6 @@ from torch import Tensor
 
 from hfta_nb.array.capture.program import Program
 from hfta_nb.array.capture.steps import Asked
-from hfta_nb.array.engine import Inputs
 from hfta_nb.array.gradients import target_of
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def program_of(
 ) -> Program | None:
     """The program that ``array.backward(loss_fn, x, y, has_aux=True, ...)`` would run now; None where there is none."""
     given = x, target_of(loss_fn, y)
-    seen = array._steps.find(Asked(loss_fn, given, True, scale, only), Inputs.of(given, len(array)))
+    seen = array._steps.find(Asked(loss_fn, given, True, scale, only))
     if seen is None or seen.program is None or seen.reads is None or not seen.reads.hold():
         return None
     return seen.program
