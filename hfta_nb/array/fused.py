@@ -20,6 +20,7 @@ from hfta_nb.array.arena import Arena, arenas_of
 from hfta_nb.array.attempt import attempt, gradient_probe
 from hfta_nb.array.blocks import Blocks
 from hfta_nb.array.capture import calls
+from hfta_nb.array.capture.deciding import WAYS
 from hfta_nb.array.capture.forward import CapturedForwards
 from hfta_nb.array.capture.results import CapturedResults
 from hfta_nb.array.capture.steps import Asked, CapturedSteps
@@ -156,6 +157,19 @@ class FusedArray(nn.Module):
         self.settings.strategy = strategy
         for captured in (self._steps, self._forwards, self._results):
             captured.clear()
+
+    @property
+    def compiling(self) -> str:
+        """Whether what is replayed is compiled: "never"; "auto", where that is faster and pays in the steps to come;
+        or "always". It takes seconds to minutes; `explain` tells what came of it."""
+        return self.settings.compiling
+
+    @compiling.setter
+    def compiling(self, way: str) -> None:
+        if way not in WAYS:
+            raise FusionError("unknown choice", where="compiling", got=way, accepted=", ".join(WAYS))
+        self.settings.compiling = way
+        self._steps.clear()
 
     @property
     def notes(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""A recorded step compiled by `torch.compile`: the kernels that it called as one graph, for the compiler to fuse.
+"""A recorded step compiled by `torch.compile`'s compiler, which gets the kernels that it called as one graph to fuse.
 
 There is nothing to trace: the recording is a list of kernel calls. It becomes a `torch.fx` graph, views written as
 views where that can be told from their strides, and the compiler sees no Python, no `vmap` and no autograd.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +29,14 @@ class Source:
         there: tensors of storages that are there before, or hold what never changes.
         outputs: what is returned.
         gradients: what goes where.
+        device: of all tensors.
     """
 
     calls: Sequence[Call]
     there: Mapping[int, Tensor]
     outputs: Sequence[Place]
     gradients: Sequence[tuple[Place, Tensor]]
+    device: torch.device
 
 
 def why_not(source: Source, device: torch.device) -> str:
@@ -64,14 +66,16 @@ class Compiled:
 
     def __init__(self, source: Source) -> None:
         graph, self._inputs = graph_of(source)
-        self._run = torch.compile(graph, fullgraph=True, dynamic=False)
+        import torch._inductor as inductor  # it takes seconds
+
+        with torch.no_grad(), inductor.config.patch(compile_threads=1):  # no processes that outlive this
+            self._run = inductor.compile(graph, list(self._inputs))
         self._outputs, self._rooms = len(source.outputs), [room for _, room in source.gradients]
-        self.run()  # compiles
 
     @torch.no_grad()
     def run(self) -> list[Tensor]:
         """Compute; the results are copies, the gradients are where they go."""
-        found = self._run(*self._inputs)
+        found: Any = self._run(*self._inputs)
         torch._foreach_copy_(self._rooms, list(found[self._outputs :]))
         return [v.clone() for v in found[: self._outputs]]
 
@@ -151,7 +155,7 @@ class _Writer:
 
     def _seen_as(self, node: fx.Node, base: Place, place: Place) -> fx.Node:
         """`place` as a view of `base`, in words that the compiler can see through, where there are such."""
-        call: Callable[..., fx.Node] = lambda f, *args: self.graph.call_function(f, args)  # noqa: E731
+        call = self.graph.call_function
         if (base.size, base.stride, base.offset) == (place.size, place.stride, place.offset):
             return node
         wide = [
@@ -163,14 +167,14 @@ class _Writer:
         if base.offset == place.offset:
             order = _order(base, size, stride)
             if order is not None:
-                found = call(_aten.permute.default, node, order)
+                found = call(_aten.permute.default, (node, order))
             elif _dense(base.size, base.stride) and _dense(size, stride) and _count(size) == _count(base.size):
-                found = call(_aten.view.default, node, list(size))
+                found = call(_aten.view.default, (node, list(size)))
         if found is None:
-            return call(_aten.as_strided.default, node, list(place.size), list(place.stride), place.offset)
+            return call(_aten.as_strided.default, (node, list(place.size), list(place.stride), place.offset))
         for axis in wide:
-            found = call(_aten.unsqueeze.default, found, axis)
-        return call(_aten.expand.default, found, list(place.size)) if wide else found
+            found = call(_aten.unsqueeze.default, (found, axis))
+        return call(_aten.expand.default, (found, list(place.size))) if wide else found
 
 
 def _view(tensor: Tensor, place: Place) -> Tensor:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor, nn
 
 from hfta_nb.array.capture.check import Before, compared, failure
+from hfta_nb.array.capture.deciding import decide
 from hfta_nb.array.capture.delivery import Target, delivered, targets_of
 from hfta_nb.array.capture.kinds import (
     Kinds,
@@ -145,6 +146,11 @@ class CapturedSteps:
         seen = self._kinds.of(key, lambda: SeenStep((asked.loss_fn,)))
         return None if seen.reason else seen
 
+    def decisions(self) -> list[str]:
+        """What has been decided about compiling what is replayed, each once."""
+        notes = [s.program.decision.note for s in self._kinds if s.program is not None]
+        return list(dict.fromkeys(note for note in notes if note))
+
     def choices(self) -> list[Choice]:
         """Of kernels that can be computed in several ways, in what is replayed."""
         return self._kinds.choices()
@@ -162,6 +168,8 @@ class CapturedSteps:
         x, y = asked.given
         alone = isinstance(x, Tensor) and isinstance(y, Tensor)
         self._fill(seen, (x, y) if alone else Inputs.of(asked.given, len(self.array)).leaves, asked.scale)
+        if not ready.decision.made:
+            decide(ready, self.array.settings.compiling, self.array.settings.planned_steps)
         before = Before(self.array)
         try:
             results = delivered(self.array, seen.targets, ready.run)
