@@ -91,7 +91,7 @@ class ArrayStep:
         self.precision = precision or Precision()
         self.scaler = self.precision.array_scaler(array)
         self.phases = phases_of(objective)
-        self.steps = 0
+        self.steps, self.planned = 0, 0.0
         self.whole = True  # whether what failed has left all as it was before
         self.done = 0  # updates of the step under way: one that ran out of memory goes on with the next
         self.last: Scores = {}  # of each phase, its latest loss
@@ -193,6 +193,14 @@ class ArrayStep:
         found += [] if self.scaler is None else self.scaler.tensors()
         return found + [t for u in self.updates for t in u.optimizer.tensors()]
 
+    def plan(self, compiling: str, steps: float) -> None:
+        """Say how many steps there will be in all, and whether they may be compiled; see `FusedArray.compiling`."""
+        self.array.compiling, self.planned = compiling, steps
+        self._foresee()
+
+    def _foresee(self) -> None:
+        self.array.settings.planned_steps = max(0.0, self.planned - self.steps)
+
     def end_epoch(self) -> None:
         for update in self.updates:
             if update.lr_scheduler is not None:
@@ -235,6 +243,7 @@ class ArrayStep:
         other.__dict__.update(self.__dict__)
         other.array = self.array.select(indices)
         other.scaler = None if self.scaler is None else self.scaler.select(indices, other.array)
+        other._foresee()
         other.graph = graph_of(other)
         other.updates = [update.select(indices, other.array) for update in self.updates]
         other.last = {name: losses[list(indices)] for name, losses in self.last.items()}
@@ -274,6 +283,7 @@ class ArrayStep:
             self.scaler.load_state_dict(state["scaler"])
         device = self.array.generators.device
         self.steps, self.last = int(state["steps"]), {k: v.to(device) for k, v in state["last"].items()}
+        self._foresee()
         self.done = int(state.get("done", 0))
         self.array.block_size = min(int(state["block_size"]), len(self))
 

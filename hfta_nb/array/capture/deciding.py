@@ -55,12 +55,12 @@ def decide(program: Program, way: str, steps: float) -> None:
 
     Args:
         program: its inputs filled in.
-        way: one of `WAYS`.
+        way: "auto" or "always".
         steps: how many more times it will run, as far as is known; of "auto".
     """
     decision, source = program.decision, program.source
     decision.made = True
-    if way == "never" or source is None:
+    if source is None:
         return
     device = source.device
     reason = why_not(source, device)

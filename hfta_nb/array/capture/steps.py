@@ -168,8 +168,9 @@ class CapturedSteps:
         x, y = asked.given
         alone = isinstance(x, Tensor) and isinstance(y, Tensor)
         self._fill(seen, (x, y) if alone else Inputs.of(asked.given, len(self.array)).leaves, asked.scale)
-        if not ready.decision.made:
-            decide(ready, self.array.settings.compiling, self.array.settings.planned_steps)
+        settings = self.array.settings
+        if settings.compiling != "never" and not ready.decision.made:
+            decide(ready, settings.compiling, settings.planned_steps)
         before = Before(self.array)
         try:
             results = delivered(self.array, seen.targets, ready.run)
