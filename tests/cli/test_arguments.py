@@ -37,6 +37,8 @@ USAGE = [
     (("run", "--seed", "-1"), "argument --seed: '-1' is not a whole number from 0"),
     (("run", "--threads", "0"), "argument --threads: '0' is not a whole number from 1"),
     (("run", "--dtype", "float16"), "argument --dtype: invalid choice: 'float16'"),
+    (("run", "--precision", "half"), "argument --precision: invalid choice: 'half'"),
+    (("run", "--resume", "DIR", "--precision", "bf16"), "so --precision can't be given with it"),
     (("run", "--check", "best"), "argument --check: 'best' is not a list of member numbers such as 0,3"),
     (("run", "--fast"), "unrecognized arguments: --fast"),
     (("run", "--epoch", "3"), "unrecognized arguments: --epoch 3"),

@@ -461,6 +461,37 @@ def test_mixed_precision(x: Tensor) -> None:
     assert _notes(array) == REPLAYED
 
 
+class Constants(nn.Module):
+    """Makes tensors of numbers, and picks entries by their numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.factors = nn.Linear(5, 4), [1.0, 2.0, 3.0, 4.0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.inner(x) * torch.tensor(self.factors, dtype=x.dtype, device=x.device)
+        return out[:, [2, 0]].sin()
+
+
+def test_constants_that_a_model_makes(x: Tensor, device: torch.device) -> None:
+    array, other = _pair(Constants, device)
+    for step in range(8):
+        if step == 5:
+            for a in (array, other):
+                a._skeleton.factors[1] = 7.0  # type: ignore[union-attr, index, operator]
+        told = []
+        for a in (array, other):
+            _forget(a)
+            out = a(x)
+            _loss(out).backward()
+            made = a.evaluate(lambda o, t: torch.tensor([1.0, 2.0]), x)
+            told.append((out, made.clone(), a.evaluate(lambda o, t: o * torch.tensor(2.0), x)))
+            made.zero_()  # it is the caller's
+        torch.testing.assert_close(*told, **TIGHT)
+        _same(array, other)
+        assert step != 4 or _notes(array) == REPLAYED
+
+
 class Aliased(nn.Module):
     """Gives the same memory twice."""
 

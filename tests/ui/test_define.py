@@ -55,6 +55,16 @@ def test_what_is_given_stands_in_the_fields(make: Make) -> None:
     assert found.options == wanted | {"device": define.device_field.value}
 
 
+def test_a_precision_that_does_not_go_with_the_dtype_is_said(make: Make) -> None:
+    bench = make(precision="bf16")
+    assert bench.study.precision == "bf16"
+    bench.define.dtype_field.value = "float64"
+    assert "bf16 is a precision of float32 models" in bench.define.problem.value
+    bench.define.precision_field.value = "fp32"
+    assert bench.define.problem.value == ""
+    assert str(bench.study.dtype) == "torch.float64"
+
+
 def test_values_are_read_as_typed(make: Make) -> None:
     bench = make()
     row = bench.define.row("lr")
@@ -335,6 +345,7 @@ def test_data_in_a_directory_joins_the_list(make: Make, tmp_path: Path) -> None:
         ({"grid": {"lr": ["fast"]}}, GridError),
         ({"data": "digit"}, HftaError),
         ({"dtype": "float8"}, HftaError),
+        ({"precision": "float8"}, HftaError),
         ({"device": "tpu"}, HftaError),
     ],
 )

@@ -15,28 +15,29 @@ T = TypeVar("T")
 
 
 class Target(NamedTuple):
-    """Where the gradient of a parameter goes: the room in its arena."""
+    """Where the gradient of a parameter goes: the room in its arena.
+
+    Attributes:
+        empty: members whose gradient is zero and not written.
+        missing: members to note as having none.
+    """
 
     parameter: nn.Parameter
     name: str
     view: Tensor
-
-
-def targets_of(array: FusedArray, names: Sequence[str]) -> list[Target]:
-    """The targets by name."""
-    named = dict(array.named_parameters())
-    return [Target(named[n], n, array.arena_of(n).grad_view(n)) for n in names]
+    empty: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
 
 
 def delivered(array: FusedArray, targets: Sequence[Target], run: Callable[[], T]) -> T:
     """Run what writes the gradients into the arena, then set or add to `.grad`. After an error all is as before."""
     if all(t.parameter.grad is None for t in targets):
-        result = run()
+        result = written(targets, run)
     else:
         inside = [t.view for t in targets if same_memory(t.parameter.grad, t.view)]
         before = [view.clone() for view in inside]
         try:
-            result = run()
+            result = written(targets, run)
         except BaseException:
             _copy(inside, before)
             raise
@@ -46,18 +47,29 @@ def delivered(array: FusedArray, targets: Sequence[Target], run: Callable[[], T]
     return result
 
 
+def written(targets: Sequence[Target], run: Callable[[], T]) -> T:
+    """Run it, the rows that it leaves out being zero."""
+    result = run()
+    for target in targets:
+        for member in target.empty:
+            target.view[member].zero_()
+    return result
+
+
 def settle(array: FusedArray, targets: Sequence[Target]) -> None:
     """Make what is in the arena `.grad`, or add it to one that lies elsewhere."""
-    missing = array.missing_grads
-    for parameter, name, view in targets:
+    noted = array.missing_grads
+    for parameter, name, view, _, missing in targets:
         grad = parameter.grad
+        if missing or noted:
+            before = noted.pop(name, ())
+            still = missing if grad is None else [i for i in before if i in missing]
+            noted.update({name: list(still)} if still else {})
         if grad is None:
             parameter.grad = view
         elif grad is not view and not same_memory(grad, view):
             with torch.no_grad():
                 grad.add_(view)
-        if missing:
-            missing.pop(name, None)
     if array.engine.across is not None:
         with torch.no_grad():
             array.padding.clear(array, [t.name for t in targets])
@@ -68,7 +80,7 @@ def apart(array: FusedArray, targets: Sequence[Target], run: Callable[[], T]) ->
     """Run it, and give the gradients in memory of their own, the arena's being as before."""
     before = [arena.grad.clone() for arena in array.arenas]
     try:
-        result = run()
+        result = written(targets, run)
         return [t.view.clone(memory_format=torch.contiguous_format) for t in targets], result
     finally:
         _copy([arena.grad for arena in array.arenas], before)

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array.capture.check import compared, failure, undone_if_it_fails
-from hfta_nb.array.capture.delivery import Target, targets_of
+from hfta_nb.array.capture.delivery import Target
 from hfta_nb.array.capture.halves import Halves
-from hfta_nb.array.capture.kinds import Kinds, Seen, form, open_to_replay, outputs_of, room_like, rooms_for, state_of
+from hfta_nb.array.capture.kinds import Kinds, Seen, form, outputs_of, reads_of, room_like, rooms_for, state_of
 from hfta_nb.array.capture.node import Replayed, Ticket
 from hfta_nb.array.capture.program import program
 from hfta_nb.array.capture.reads import Reads, UnclearError
@@ -110,7 +110,7 @@ class CapturedForwards:
 
     def find(self, given: Any, inputs: Inputs) -> SeenForward | None:
         """What is known of this kind of call; None where it is to run as ever."""
-        if not open_to_replay(self.array):
+        if not self._kinds.open(self.array):
             return None
         try:
             wants = tuple(p.requires_grad for p in self._parameters)
@@ -157,7 +157,7 @@ class CapturedForwards:
         def recorded(inputs: Inputs) -> Any:
             if not inputs.copied:  # else the array has just found another way to run
                 try:
-                    reads = Reads(self.array._skeleton, ())
+                    reads = reads_of(self.array, ())
                 except UnclearError as error:
                     seen.refuse(str(error))
                 else:
@@ -252,7 +252,7 @@ class _Recorded:
             found = torch.autograd.grad(used, wanted, seen.grads, retain_graph=True, allow_unused=True)
         left = iter(found)
         places = []
-        rows: dict[str, int] = {}
+        rows: dict[str, set[int]] = {}
         for block, own in zip(self.blocks, names, strict=True):
             for name in own:
                 grad = next(left)
@@ -261,11 +261,9 @@ class _Recorded:
                     room = room[block.start] if block.single else room[block.start : block.stop]
                     places.append((recorder.place(grad), room))
                     self.written.append((grad, room))
-                    rows[name] = rows.get(name, 0) + block.stop - block.start
+                    rows.setdefault(name, set()).update(range(block.start, block.stop))
         self.upstream = list(left)
-        if any(n < len(self.array) for n in rows.values()):
-            raise NotRecordableError("a parameter has a gradient in some members only")
-        self.names = list(rows)
+        self.rows = rows
         return places
 
     def _harmed(self, made_until: int) -> bool:
@@ -295,7 +293,10 @@ class _Recorded:
         results = [*outputs, *(self.recorder.place(g) for g in upstream)]
         made = program(recording, results, gradients, array.generators, array.strategy == "measured")
         halves, seen.choices = Halves(made, len(outputs)), made.choices
-        seen.targets = targets_of(array, self.names)
+        seen.targets = [
+            Target(array.get_parameter(n), n, array.arena_of(n).grad_view(n), tuple(set(range(len(array))) - have))
+            for n, have in self.rows.items()
+        ]
         seen.fill(self.inputs.leaves)
         reason = compared(
             array,

@@ -32,43 +32,36 @@ class Halves:
         self.serial = 0
         """Of the last forward: what is in memory belongs to it."""
 
-    @torch.enable_grad()  # as in `Program.run`
     def forward(self) -> list[Tensor]:
         """Compute the outputs."""
         self.serial += 1
-        with torch._C._AutoDispatchBelowAutograd():
-            self._call(self._forward)
-            return self._copies(self._outputs)
+        return self._run(self._forward, (), self._outputs)
 
-    @torch.enable_grad()
     def backward(self) -> list[Tensor]:
         """Write the gradients to where they go; returns those of the inputs. Once after each forward."""
-        made = self.program.made
         self.serial += 1
-        with torch._C._AutoDispatchBelowAutograd():
-            self._call(self._backward)
-            for room, found in self.program.gradients:
-                room.copy_(found.get(made) if isinstance(found, Fetch) else found)
-            results = self._copies(self._inputs)
-        self.forget()
-        return results
-
-    def forget(self) -> None:
-        """Let go of what the last forward has allocated."""
-        self.serial += 1
+        results = self._run(self._backward, self.program.gradients, self._inputs)
         for storage in self.program.left:
             self.program.made[storage] = None
+        return results
 
-    def _call(self, steps: Sequence[Callable[[], Any]]) -> None:
-        generators = self.program.generators
-        with nullcontext() if generators is None else generators.borrowed():
-            try:
-                for step in steps:
-                    step()
-            finally:
-                if self.program.setting is not None:
-                    precision.switch(self.program.setting)()
-
-    def _copies(self, results: Sequence[Tensor | Fetch]) -> list[Tensor]:
-        made = self.program.made
-        return [(r.get(made) if isinstance(r, Fetch) else r).clone() for r in results]
+    def _run(
+        self,
+        steps: Sequence[Callable[[], Any]],
+        gradients: Sequence[tuple[Tensor, Tensor | Fetch]],
+        results: Sequence[Tensor | Fetch],
+    ) -> list[Tensor]:
+        made, generators, on = self.program.made, self.program.generators, torch.is_grad_enabled()
+        torch._C._set_grad_enabled(True)  # as in `Program.run`
+        try:
+            with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
+                with nullcontext() if generators is None else generators.borrowed():
+                    for step in steps:
+                        step()
+                for room, found in gradients:
+                    room.copy_(found.get(made) if isinstance(found, Fetch) else found)
+                return [(r.get(made) if isinstance(r, Fetch) else r).clone() for r in results]
+        finally:
+            torch._C._set_grad_enabled(on)
+            if self.program.setting is not None:
+                precision.switch(self.program.setting)()

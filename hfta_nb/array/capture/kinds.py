@@ -90,20 +90,31 @@ class Seen:
             self.refuse("two calls are not alike")
             return False
         self.first = None
+        for i in recording.constants:  # what the model has made may go on to the caller
+            recording.held[i] = recording.held[i].clone()
         return True
 
 
 class Kinds(Generic[S]):
-    """What is known, by kind of call; the oldest kind is forgotten for a new one."""
+    """What is known, by kind of call; the oldest kind is forgotten for a new one.
+
+    Attributes:
+        closed: why no kind of call was replayed when last asked; empty where some may be.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[Any, S] = {}
+        self.closed = ""
 
     def __iter__(self) -> Iterator[S]:
         return iter(self._seen.values())
 
     def clear(self) -> None:
         self._seen.clear()
+
+    def keep(self, wanted: Callable[[S], bool]) -> None:
+        """Forget the others."""
+        self._seen = {key: seen for key, seen in self._seen.items() if wanted(seen)}
 
     def of(self, key: Any, new: Callable[[], S]) -> S:
         """The one of this key; what `new` makes if there is none yet."""
@@ -118,16 +129,40 @@ class Kinds(Generic[S]):
         """Of kernels that can be computed in several ways, in what is replayed."""
         return [c for s in self._seen.values() if s.ready for c in s.choices]
 
+    def open(self, array: FusedArray) -> bool:
+        """Whether calls of this array may be replayed, as things are."""
+        self.closed = _closed(array)
+        return array.capture and not (self.closed or array._pending or watched())
+
     def notes(self) -> list[str]:
         """How calls run, each way once."""
-        ways = ["replayed from a recording" for s in self._seen.values() if s.ready]
+        ways = [f"not replayed: {self.closed}"] if self.closed else []
+        ways += ["replayed from a recording" for s in self._seen.values() if s.ready]
         ways += [f"not replayed: {s.reason}" for s in self._seen.values() if s.reason]
         return list(dict.fromkeys(ways))
 
 
-def open_to_replay(array: FusedArray) -> bool:
-    """Whether calls of this array may be replayed, as things are."""
-    return array.capture and not (array._pending or array.settings.private or watched())
+def _closed(array: FusedArray) -> str:
+    """What of the array itself keeps its calls from being replayed."""
+    if array.settings.private:
+        return "the model writes into tensors that members share"
+    return "the model sets attributes on itself" if array.engine.attributes.values else ""
+
+
+def reads_of(array: FusedArray, functions: tuple[Any, ...]) -> Reads:
+    """What the code of the model, or of each architecture among its members, and these functions can read.
+
+    Raises:
+        UnclearError: with what can't be seen through.
+    """
+    if array.engine.across is None:
+        return Reads(array._skeleton, functions)
+    blueprint = array.engine.across.blueprint
+    set_anew: dict[int, tuple[str, ...]] = {}
+    for site in blueprint.sites:
+        set_anew[id(site.module)] = (*set_anew.get(id(site.module), ()), site.name)
+    values = tuple(value for site in blueprint.sites for value in site.values.values())
+    return Reads(array._skeleton, (*functions, *blueprint.templates, *values), set_anew)
 
 
 def state_of(array: FusedArray) -> tuple[Any, ...]:

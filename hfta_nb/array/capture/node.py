@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array.capture.check import Before, failure
-from hfta_nb.array.capture.delivery import apart, delivered, settle
+from hfta_nb.array.capture.delivery import apart, delivered, settle, written
 from hfta_nb.array.capture.kinds import watched
 from hfta_nb.array.engine import Block, Inputs
 from hfta_nb.array.fallback import snapshot
@@ -113,7 +113,7 @@ class Ticket:
         array, targets = self.array, self.seen.targets
         if any(t.parameter.grad is not None for t in targets):
             return delivered(array, targets, self.halves.backward)
-        upstream = self.halves.backward()
+        upstream = written(targets, self.halves.backward)
         # At the end: what else of the graph depends on the parameters may give them a gradient meanwhile.
         torch.autograd.Variable._execution_engine.queue_callback(partial(settle, array, targets))
         return upstream

@@ -60,12 +60,16 @@ class Reads:
     Args:
         root: the model.
         functions: what else is called: a loss.
+        set_anew: attributes, by the id of their module, that are set before each call to what depends on nothing else.
 
     Raises:
         UnclearError: with what can't be seen through.
     """
 
-    def __init__(self, root: nn.Module, functions: tuple[Any, ...]) -> None:
+    def __init__(
+        self, root: nn.Module, functions: tuple[Any, ...], set_anew: Mapping[int, tuple[str, ...]] | None = None
+    ) -> None:
+        self._set_anew = set_anew or {}
         self._dicts: list[tuple[Mapping[Any, Any], dict[Any, Any]]] = []
         self._partly: list[tuple[Mapping[Any, Any], dict[Any, Any], tuple[str, ...]]] = []
         self._lists: list[tuple[Any, Any]] = []
@@ -186,7 +190,7 @@ class Reads:
             if kind is object or (kind.__module__.partition(".")[0] == "torch" and not callable(value)):
                 return
             raise UnclearError(f"{where} is a {kind.__name__}, which can't be seen into")
-        caches = _CACHES if isinstance(value, nn.RNNBase) else ()
+        caches = (*(_CACHES if isinstance(value, nn.RNNBase) else ()), *self._set_anew.get(id(value), ()))
         if caches:
             self._partly.append((state, {k: v for k, v in state.items() if k not in caches}, caches))
         else:

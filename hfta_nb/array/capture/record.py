@@ -104,6 +104,7 @@ class Recording:
         held: a tensor of every storage that was there before, or that a call made, by number.
         outside: storages that were there before.
         given: those of them that are inputs, which may lie anywhere.
+        constants: those of them that Python code has made of numbers; they may lie anywhere too.
         reason: why this can't be replayed; empty where it can.
         cut: how many of the calls belong to the first of two halves; None where there are no halves.
     """
@@ -112,16 +113,21 @@ class Recording:
     held: list[Tensor] = field(default_factory=list)
     outside: set[int] = field(default_factory=set)
     given: set[int] = field(default_factory=set)
+    constants: set[int] = field(default_factory=set)
     reason: str = ""
     cut: int | None = None
 
     def like(self, other: Recording) -> bool:
         """Whether two steps were the same."""
-        same_outside = (self.outside, self.given) == (other.outside, other.given) and all(
-            _address(self.held[i]) == _address(other.held[i]) for i in self.outside - self.given
-        )
+        anywhere = self.given | self.constants
+        same_outside = (self.outside, self.given, self.constants) == (
+            other.outside,
+            other.given,
+            other.constants,
+        ) and all(_address(self.held[i]) == _address(other.held[i]) for i in self.outside - anywhere)
+        same_constants = same_outside and all(torch.equal(self.held[i], other.held[i]) for i in self.constants)
         halves_alike = self.cut == other.cut
-        return same_outside and halves_alike and len(self.calls) == len(other.calls) and all(
+        return same_constants and halves_alike and len(self.calls) == len(other.calls) and all(
             a.like(b) for a, b in zip(self.calls, other.calls, strict=True)
         )  # fmt: skip
 
@@ -214,13 +220,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _note(self, func: Any, args: Any, kwargs: Any, out: Any, draws: bool) -> None:
         name = func._schema.name
-        if name in _VIEWS_AND_CHECKS or any(tag in func.tags for tag in _READS_VALUES):
+        if name == "aten::lift_fresh" and self.known(args[0]) is None:
+            self.recording.constants.add(self.place(args[0]).storage)
+            return
+        reads = any(tag in func.tags for tag in _READS_VALUES) and not _by_number(name, args)
+        if name in _VIEWS_AND_CHECKS or reads:
             raise NotRecordableError(f"{name.removeprefix('aten::')} reads a value into Python")
         given, named = self._placed(args), self._placed(kwargs)
         writes = set()
         for argument, value in _bound(func, args, kwargs):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 writes |= {p.storage for p in places(self._placed(value))}
+        if writes & self.recording.constants:
+            raise NotRecordableError("a constant that the model makes is written to")
         results: list[Place | None] = []
         makes: list[int] = []
         flat = _flat(out)
@@ -271,6 +283,13 @@ def _bound(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[t
             yield argument, args[i]
         elif argument.name in kwargs:
             yield argument, kwargs[argument.name]
+
+
+def _by_number(name: str, args: Sequence[Any]) -> bool:
+    """Whether entries are picked by their numbers, so that it is known how many; not by a mask."""
+    if name not in ("aten::index", "aten::_unsafe_index"):
+        return False
+    return all(i is None or i.dtype in (torch.int64, torch.int32) for i in args[1])
 
 
 def _equal(a: State, b: State) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from hfta_nb.array.capture.check import compared, failure, undone_if_it_fails
-from hfta_nb.array.capture.kinds import Kinds, Seen, form, identity, open_to_replay, outputs_of, rooms_for, state_of
+from hfta_nb.array.capture.kinds import Kinds, Seen, form, identity, outputs_of, reads_of, rooms_for, state_of
 from hfta_nb.array.capture.program import Program, program
 from hfta_nb.array.capture.reads import Reads, UnclearError
 from hfta_nb.array.capture.record import NotRecordableError, Recorder
@@ -64,7 +64,7 @@ class CapturedResults:
 
     def find(self, what: tuple[str, Any], given: Any, inputs: Inputs) -> SeenResult | None:
         """What is known of this kind of call, by its name and what is computed from the model's output."""
-        if not open_to_replay(self.array):
+        if not self._kinds.open(self.array):
             return None
         try:
             key = what[0], identity(what[1]), form(given, grads=True), inputs.per_member, *state_of(self.array)
@@ -98,7 +98,7 @@ class CapturedResults:
         def recorded(inputs: Inputs) -> Any:
             if not inputs.copied:  # else the array has just found another way to run
                 try:
-                    reads = Reads(self.array._skeleton, seen.alive)
+                    reads = reads_of(self.array, seen.alive)
                 except UnclearError as error:
                     seen.refuse(str(error))
                 else:

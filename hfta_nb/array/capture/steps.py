@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from hfta_nb.array.capture.check import Before, compared, failure
 from hfta_nb.array.capture.deciding import decide
-from hfta_nb.array.capture.delivery import Target, delivered, targets_of
+from hfta_nb.array.capture.delivery import Target, delivered
 from hfta_nb.array.capture.kinds import (
     Kinds,
     Seen,
     form,
     identity,
-    open_to_replay,
     outputs_of,
+    reads_of,
     rooms_for,
     state_of,
 )
@@ -58,11 +58,13 @@ class SeenStep(Seen):
     Attributes:
         program: to be run, once there is one.
         targets: where it writes gradients.
+        block_size: how many members run at once.
     """
 
     scale: Tensor | None = None
     program: Program | None = None
     targets: list[Target] = field(default_factory=list)
+    block_size: int = 0
 
     @property
     def ready(self) -> bool:
@@ -109,11 +111,12 @@ class CapturedSteps:
 
     Attributes:
         on: whether calls of the array may be replayed at all.
+        at_once: record the first call of a kind already, as such calls were made before.
     """
 
     def __init__(self, array: FusedArray) -> None:
         self.array = array
-        self.on = True
+        self.on, self.at_once = True, False
         self._kinds: Kinds[SeenStep] = Kinds()
         self._parameters: list[nn.Parameter] = []
 
@@ -121,6 +124,10 @@ class CapturedSteps:
         """Forget all; wanted after the array's tensors have moved, or it runs in another way."""
         self._kinds.clear()
         self._parameters = []
+
+    def keep(self, block_size: int) -> None:
+        """Forget what is of other block sizes."""
+        self._kinds.keep(lambda seen: seen.block_size == block_size)
 
     def notes(self) -> list[str]:
         """How calls run, each way once."""
@@ -131,7 +138,7 @@ class CapturedSteps:
         array = self.array
         if not self._parameters:
             self._parameters = list(array.parameters())
-        if not open_to_replay(array):
+        if not self._kinds.open(array):
             return None
         try:
             key = (
@@ -143,7 +150,7 @@ class CapturedSteps:
             )
         except NotRecordableError:
             return None
-        seen = self._kinds.of(key, lambda: SeenStep((asked.loss_fn,)))
+        seen = self._kinds.of(key, lambda: SeenStep((asked.loss_fn,), block_size=array.block_size))
         return None if seen.reason else seen
 
     def decisions(self) -> list[str]:
@@ -189,13 +196,13 @@ class CapturedSteps:
         """What does as `backward` does and records it; None where this call is not to be recorded."""
         array = self.array
         seen.calls += 1
-        if seen.calls == 1 or seen.program is not None:
+        if (seen.calls == 1 and not self.at_once) or seen.program is not None:
             return None
 
         def run(inputs: Inputs) -> tuple[Gradients, Any]:
             if not inputs.copied:  # else the array has just found another way to run
                 try:
-                    return self._record(seen, asked, call, inputs, Reads(array._skeleton, (asked.loss_fn,)))
+                    return self._record(seen, asked, call, inputs, reads_of(array, (asked.loss_fn,)))
                 except UnclearError as error:
                     seen.refuse(str(error))
             gradients = Gradients(array, inputs, scale=asked.scale, only=asked.only)
@@ -228,7 +235,11 @@ class CapturedSteps:
         recording = recorder.recording
         leaves, rebuild = flatten(result)
         outputs, told, trouble = outputs_of(recorder, leaves, "the loss")
-        reason = recording.reason or gradients.trouble or self._unfit(gradients)
+        reason = recording.reason or gradients.trouble
+        try:
+            targets = self._targets(gradients)
+        except NotRecordableError as error:
+            reason = reason or str(error)
         if not reads.hold() or (seen.reads is not None and not seen.reads.hold()):
             reason = reason or "the model or the loss changes what it reads"
         if reason or trouble:
@@ -238,7 +249,7 @@ class CapturedSteps:
             return
         made = program(recording, outputs, gradients.places, self.array.generators, self.array.strategy == "measured")
         seen.rebuild, seen.choices = rebuild, made.choices
-        seen.targets = targets_of(self.array, list(gradients.received))
+        seen.targets = targets
         written = [(grad, rows) for grad, (_, rows) in zip(gradients.grads, gradients.places, strict=True)]
         reason = compared(self.array, restore, [v for v in leaves if isinstance(v, Tensor)], made.run, written)
         if reason:
@@ -246,12 +257,21 @@ class CapturedSteps:
         else:
             seen.program = made
 
-    def _unfit(self, gradients: RecordedGradients) -> str:
-        members = len(self.array)
-        for blocks in gradients.received.values():
-            if sum(b.stop - b.start for b in blocks) < members:
-                return "a parameter has a gradient in some members only"
-        return "a parameter is used by some members only" if self.array.engine.usage.unused(members) else ""
+    def _targets(self, gradients: RecordedGradients) -> list[Target]:
+        """Where gradients go, and which members have none, as `Gradients.deliver` would have it."""
+        array, members = self.array, range(len(self.array))
+        unused, across = array.engine.usage.unused(len(array)), array.engine.across
+        targets = []
+        for name, blocks in gradients.received.items():
+            have = {i for b in blocks for i in range(b.start, b.stop)} - set(unused.get(name, ()))
+            if not have:
+                raise NotRecordableError("a parameter is used by no member")
+            empty = tuple(i for i in members if i not in have)
+            lacking = set() if across is None else set(across.lacking(name))
+            missing = tuple(i for i in empty if i not in lacking)
+            view = array.arena_of(name).grad_view(name)
+            targets.append(Target(gradients.parameters[name], name, view, empty, missing))
+        return targets
 
     def _fill(self, seen: SeenStep, leaves: Sequence[Any], scale: Tensor | None) -> None:
         seen.fill(leaves)

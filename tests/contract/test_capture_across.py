@@ -1,0 +1,86 @@
+"""Members of different architecture: replayed, the same as not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hfta_nb as hfta
+from hfta_nb.array import FusedArray
+from tests.contract.across_rows import ROWS, AcrossRow
+from tests.contract.serial import loss_of, target_for
+
+REPLAYED = "replayed from a recording"
+TIGHT = {"atol": 1e-13, "rtol": 1e-13}
+
+
+def _pair(row: AcrossRow, block: Any, device: torch.device) -> tuple[FusedArray, FusedArray, Tensor]:
+    """The same array twice, of which the first may replay, and a target."""
+    modules = []
+    for i, knobs in enumerate(row.knobs):
+        torch.manual_seed(10 + i)
+        modules.append(row.build(**knobs).to(device, torch.float64))
+    arrays = [hfta.fuse(modules, [101 + i for i in range(len(modules))]) for _ in range(2)]
+    arrays[1].capture = False
+    for array in arrays:
+        array.block_size = len(modules) if block == "all" else block
+    return arrays[0], arrays[1], target_for(modules[0], row.x().to(device))
+
+
+def _forget(array: nn.Module) -> None:
+    for p in array.parameters():
+        p.grad = None
+
+
+def _same(a: FusedArray, b: FusedArray) -> None:
+    for (name, p), (_, q) in zip(a.named_parameters(), b.named_parameters(), strict=True):
+        assert (p.grad is None) == (q.grad is None), name
+        if p.grad is not None:
+            torch.testing.assert_close(p.grad, q.grad, **TIGHT, msg=lambda m, name=name: f"{name}: {m}")
+    assert a.missing_grads == b.missing_grads
+    for p, q in zip(a.buffers(), b.buffers(), strict=True):
+        torch.testing.assert_close(p, q, **TIGHT)
+    for s, t in zip(a.generators.states, b.generators.states, strict=True):
+        assert all(torch.equal(s[k], t[k]) for k in s)
+
+
+def _how(array: FusedArray) -> dict[str, set[str]]:
+    table = array.explain()
+    found: dict[str, set[str]] = {}
+    for what, how in zip(table["function"], table["how"], strict=True):
+        found.setdefault(what, set()).add(how)
+    return found
+
+
+@pytest.mark.parametrize("block", ["all", 2, 1])
+@pytest.mark.parametrize("row", ROWS, ids=lambda r: r.name)
+def test_members_of_other_architectures_are_replayed(row: AcrossRow, block: Any, device: torch.device) -> None:
+    array, other, y = _pair(row, block, device)
+    for step in range(6):
+        x = row.x().to(device)
+        told = []
+        for a in (array, other):
+            _forget(a)
+            losses = a.backward(loss_of, x, y + step)
+            if step > 4:
+                a.backward(loss_of, x, y)  # added to what is there
+            told.append((losses, a.evaluate(loss_of, x, y)))
+        torch.testing.assert_close(*told, **TIGHT)
+        _same(array, other)
+    for what in ("backward", "without gradients"):
+        assert REPLAYED in _how(array)[what], _how(array)[what]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda r: r.name)
+def test_and_so_is_their_split_form(row: AcrossRow, device: torch.device) -> None:
+    array, other, y = _pair(row, "all", device)
+    for step in range(6):
+        x = row.x().to(device)
+        for a in (array, other):
+            _forget(a)
+            torch.func.vmap(loss_of, (0, None))(a(x), y + step).sum().backward()
+        _same(array, other)
+    assert REPLAYED in _how(array)["array(x)"], _how(array)["array(x)"]
