@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.capture.check import compared, failure, undone_if_it_fails
+from hfta_nb.array.capture.check import Before, compared, failure
 from hfta_nb.array.capture.delivery import Target
 from hfta_nb.array.capture.halves import Halves
 from hfta_nb.array.capture.kinds import Kinds, Seen, form, outputs_of, reads_of, room_like, rooms_for, state_of
@@ -108,13 +108,13 @@ class CapturedForwards:
         wanted = any(p.requires_grad for p in self._parameters) or bool(inputs.grad_leaves())
         return wanted and torch.is_grad_enabled()
 
-    def find(self, given: Any, inputs: Inputs) -> SeenForward | None:
+    def find(self, given: Any) -> SeenForward | None:
         """What is known of this kind of call; None where it is to run as ever."""
         if not self._kinds.open(self.array):
             return None
         try:
             wants = tuple(p.requires_grad for p in self._parameters)
-            key = form(given, grads=True), inputs.per_member, *state_of(self.array), wants
+            key = form(given, grads=True), *state_of(self.array), wants
         except NotRecordableError:
             return None
         seen = self._kinds.of(key, lambda: SeenForward(()))
@@ -134,10 +134,13 @@ class CapturedForwards:
             seen.refuse("the model has changed since it was recorded", forget=True)
             return None
         seen.fill(inputs.leaves)
+        start = Before(self.array)
         try:
-            with undone_if_it_fails(self.array) as start:
-                outputs = halves.forward()
-        except Exception as error:
+            outputs = halves.forward()
+        except BaseException as error:
+            start.put_back()
+            if not isinstance(error, Exception):
+                raise
             seen.refuse(failure(error))
             return None
         ticket = Ticket(self.array, seen, inputs, run, start)
