@@ -20,6 +20,7 @@ __all__ = [
     "StoreError",
     "StudyError",
     "WorkerError",
+    "out_of_memory",
 ]
 
 _MISSING = object()
@@ -122,3 +123,21 @@ class DeviceError(HftaError, RuntimeError):
 
 class WorkerError(HftaError, RuntimeError):
     """The worker process died, or answered with an error."""
+
+
+_NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED")
+"""What torch's allocators and CUDA's libraries say; on a CPU torch raises a plain RuntimeError."""
+
+
+def out_of_memory(error: BaseException | None) -> bool:
+    """Whether this is a failure to get memory: torch's or Python's own error, or one that was raised because of it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            return True
+        told = isinstance(error, RuntimeError) and not isinstance(error, HftaError)
+        if told and any(words in str(error) for words in _NO_MEMORY):
+            return True
+        error = error.__cause__
+    return False

@@ -56,6 +56,8 @@ class GroupRecord:
         strategy: how it is to be trained, "fused" or "in turn", and why.
         padding: the share of the parameters that is padding, as members are of different size.
         architectures: how many different ones there are.
+        fixed_bytes: what the array takes beside its members; 0 where `memory_bytes` was not measured.
+        capacity: the most members that were found to train together; 0 where nothing was measured or asked for.
     """
 
     index: int
@@ -66,6 +68,8 @@ class GroupRecord:
     strategy: str = ""
     padding: float = 0.0
     architectures: int = 1
+    fixed_bytes: int = 0
+    capacity: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,7 @@ class PlanMade(Event):
 
 @dataclass(frozen=True, slots=True)
 class PhaseChanged(Event):
-    """What the run is busy with: "building", "tuning", "training", "saving"."""
+    """What the run is busy with: "measuring memory", "measuring capacity", "building", "tuning", "training"."""
 
     group: int
     phase: str
@@ -142,6 +146,49 @@ class SpeedMeasured(Event):
     serial_step_s: float
     speedup: float
     strategy: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMeasured(Event):
+    """What a group took at its peak in its first training step, beside what was predicted.
+
+    Attributes:
+        members: how many the group had.
+        peak_bytes: measured.
+        predicted_bytes: by the plan.
+        free_bytes: what the device had for it, less a margin.
+    """
+
+    group: int
+    members: int
+    peak_bytes: int
+    predicted_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayHalved(Event):
+    """The memory did not suffice: an array carries on as two, one after the other, from the step that failed.
+
+    Attributes:
+        group: the array's number, which its first half keeps.
+        phase: what it was busy with.
+        members: how many it had.
+        into: members of each half.
+        groups: the halves' numbers.
+        needed_bytes: what the array takes by the plan.
+        free_bytes: what the device had, less a margin, after the array was let go of.
+        reason: the error in words.
+    """
+
+    group: int
+    phase: str
+    members: int
+    into: tuple[int, ...]
+    groups: tuple[int, ...]
+    needed_bytes: int
+    free_bytes: int
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from typing import Any
 from hfta_nb import events as ev
 from hfta_nb.events import Event, Json
 
+_WITH_RUN = "the run failed"
+
 
 @dataclass
 class Curve:
@@ -82,6 +84,7 @@ class History:
         groups: how the variants were grouped.
         progress: the last `StepsDone`.
         speeds: per group, its `SpeedMeasured`.
+        halvings: `ArrayHalved`, oldest first.
         samples: `DeviceSampled`, oldest first.
         pauses: times (begin, end) in seconds since the epoch; the last end is None while paused.
     """
@@ -97,6 +100,7 @@ class History:
         self.groups: tuple[ev.GroupRecord, ...] = ()
         self.progress: ev.StepsDone | None = None
         self.speeds: dict[int, ev.SpeedMeasured] = {}
+        self.halvings: list[ev.ArrayHalved] = []
         self.samples: list[ev.DeviceSampled] = []
         self.pauses: list[tuple[float, float | None]] = []
         self.checkpoint: ev.CheckpointSaved | None = None
@@ -149,7 +153,7 @@ class History:
         self.run = event
         self.begin_s = self.begin_s if event.resumed and self.begin_s else event.time_s
         for member in kept.values():
-            if member.state == ev.FAILED:  # it failed with the run, and goes on with it
+            if member.state == ev.FAILED and member.reason == _WITH_RUN:  # it goes on with it
                 member.state, member.reason = ev.WAITING, ""
         self.state, self.reason, self.detail, self.phase = ev.RUNNING, "", "", ""
         self.members = {v.id: kept.get(v.id) or Member(v.id, v.config, v.seed) for v in event.variants}
@@ -165,6 +169,9 @@ class History:
 
     def _speed_measured(self, event: ev.SpeedMeasured) -> None:
         self.speeds[event.group] = event
+
+    def _array_halved(self, event: ev.ArrayHalved) -> None:
+        self.halvings.append(event)
 
     def _steps_done(self, event: ev.StepsDone) -> None:
         self.progress = event
@@ -195,7 +202,7 @@ class History:
         if event.state == ev.FAILED:
             for member in self.members.values():
                 if member.state not in ev.FINAL_STATES:
-                    member.state, member.reason = ev.FAILED, "the run failed"
+                    member.state, member.reason = ev.FAILED, _WITH_RUN
 
     def _device_sampled(self, event: ev.DeviceSampled) -> None:
         self.samples.append(event)
@@ -212,6 +219,7 @@ _HANDLERS: dict[type[Event], Any] = {
     ev.PlanMade: History._plan_made,
     ev.PhaseChanged: History._phase_changed,
     ev.SpeedMeasured: History._speed_measured,
+    ev.ArrayHalved: History._array_halved,
     ev.StepsDone: History._steps_done,
     ev.EpochDone: History._epoch_done,
     ev.MemberImproved: History._member_improved,

@@ -18,11 +18,12 @@ FACE = "hfta_nb"
 
 _RECIPE = {"errors", "accumulators", "events", "grid", "data", "augment", "losses", "metrics", "frechet"}
 _RECIPE |= {"phases", "training_axes"}
-_TRAINING = {*_RECIPE, "family", "array", "optim", "step", "plan"}
+_TRAINING = {*_RECIPE, "memory", "family", "array", "optim", "step", "plan"}
 _HEADLESS = {*_TRAINING, "families", "search", "store", "telemetry", "train", "fleet", "history", "colors"}
 
 TABLE: dict[str, set[str]] = {
     "errors": set(),
+    "memory": {"errors"},
     "events": {"errors"},
     "grid": {"errors", "events"},
     "history": {"errors", "events"},

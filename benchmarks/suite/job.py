@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.suite.tasks import Task, task
+from hfta_nb.step import Precision
 
 PRECISIONS = ("float32", "tf32", "bf16", "fp16")
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -61,11 +62,14 @@ class Job:
         """The dtype of autocast; None without."""
         return HALF.get(self.precision)
 
+    @property
+    def arithmetic(self) -> Precision:
+        """The precision as a study has it; what serial training computes in as well."""
+        return Precision("fp32" if self.precision == "float32" else self.precision, self.where)
+
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         """torch's autocast where the precision asks for it."""
-        if self.half is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self.where.type, self.half)
+        return self.arithmetic.autocast()
 
     def check(self) -> None:
         """Refuse what this device has not.

@@ -15,7 +15,7 @@ from hfta_nb.array.fallback import Settings, member_error, snapshot
 from hfta_nb.array.gradients import Gradients
 from hfta_nb.array.lazy import materialise
 from hfta_nb.array.rules import SharedWrite
-from hfta_nb.errors import HftaError
+from hfta_nb.errors import HftaError, out_of_memory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,7 +48,7 @@ def attempt(array: FusedArray, what: str, inputs: Inputs, run: Callable[[Inputs]
             result = _guarded(array, inputs, run)
         except BaseException as error:
             restore()
-            if not isinstance(error, Exception) or isinstance(error, HftaError | torch.OutOfMemoryError):
+            if not isinstance(error, Exception) or isinstance(error, HftaError) or out_of_memory(error):
                 _resettle(array, before)
                 raise
             if array.block_size == 1 and not (isinstance(error, SharedWrite) and not array.settings.private):

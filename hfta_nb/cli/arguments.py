@@ -56,6 +56,8 @@ STUDY_OPTIONS = (
         "output",
         "validate_every",
         "steps_per_epoch",
+        "capacity",
+        "checkpointing",
     ),
 )
 """Options that define a study, and so can't be given where a saved one is resumed."""
@@ -162,6 +164,10 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     study.add_argument("--dtype", choices=("float32", "float64"), help="of parameters and data (default: float32)")
     precision = "how float32 models compute; bf16 and fp16 are autocast (default: fp32)"
     study.add_argument("--precision", choices=("fp32", "tf32", "bf16", "fp16"), help=precision)
+    capacity = "most members of an array: a number, or auto for the fastest (default: as many as fit)"
+    study.add_argument("--capacity", metavar="N", type=_capacity, help=capacity)
+    again = "compute activations again in the backward, to fit more members (default: auto)"
+    study.add_argument("--checkpointing", choices=("auto", "never", "always"), help=again)
     study.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: the GPU if there is one)")
     study.add_argument("--threads", metavar="N", type=_whole(1), help="torch threads on the CPU (default: chosen)")
 
@@ -190,6 +196,10 @@ def _whole(low: int) -> Callable[[str], int]:
         return number
 
     return read
+
+
+def _capacity(text: str) -> int | str:
+    return text if text == "auto" else _whole(1)(text)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

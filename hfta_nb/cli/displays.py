@@ -54,6 +54,15 @@ def ending(member: Member) -> str:
     return f"#{member.id} {member.state}" + (f": {show.clean(member.reason)}" if member.reason else "")
 
 
+def halving(event: ev.ArrayHalved) -> str:
+    """``array 0: out of memory while training: 8 members carry on as 4 and then 4 (...)``."""
+    first, second = event.into
+    memory = f"they need {show.memory(event.needed_bytes)}, {show.memory(event.free_bytes)} are free"
+    members = show.several(event.members, "member")
+    what = f"array {event.group}: out of memory while {show.clean(event.phase)}"
+    return f"{what}: {members} carry on as {first} and then {second} ({memory})"
+
+
 class Silent:
     """Shows nothing but notes."""
 
@@ -118,6 +127,10 @@ class Lines:
                 self._print(f"array {group.index}: {members} (#{show.ids(group.variants)}), {parameters}{because}")
         elif isinstance(event, ev.SpeedMeasured):
             self._print(f"array {event.group}: {self._progress.speed(event.group)}: {show.clean(event.strategy)}")
+        elif isinstance(event, ev.ArrayHalved):
+            self._print(halving(event))
+        elif isinstance(event, ev.PhaseChanged) and event.phase.startswith("measuring"):
+            self._print(f"array {event.group}: {show.clean(event.phase)}: {show.clean(event.detail)}")
         elif isinstance(event, ev.MemberChanged):
             line = ending(self._progress.history.members[event.variant])
             if line and event.state != ev.COMPLETE:
@@ -179,6 +192,8 @@ class Screen:
             line = ending(self._progress.history.members[event.variant])
             if line and event.state in (ev.DIVERGED, ev.FAILED):
                 self._live.console.print(Text(line, "red"))
+        elif isinstance(event, ev.ArrayHalved):
+            self._live.console.print(Text(halving(event), "yellow"))
         now = self._clock()
         rare = isinstance(event, ev.PhaseChanged | ev.RunChanged)
         if rare or now - self._drawn_s >= 1 / REDRAWS_PER_S:

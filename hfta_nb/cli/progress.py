@@ -67,8 +67,13 @@ class Progress:
         """Take in an event that the history has already."""
         if isinstance(event, ev.PlanMade):
             epochs = self.history.run.epochs if self.history.run else 0
-            self.groups = {g.index: GroupProgress(g.index, len(g.variants), epochs) for g in event.groups}
+            known = self.groups  # a plan is made anew where arrays are divided while the run is on
+            self.groups = {g.index: known.get(g.index, GroupProgress(g.index, 0, epochs)) for g in event.groups}
+            for g in event.groups:
+                self.groups[g.index].members, self.groups[g.index].epochs = len(g.variants), epochs
             self._find_finished()
+        elif isinstance(event, ev.RunStarted):
+            self.groups = {}
         elif isinstance(event, ev.PhaseChanged):
             self._activate(event.group)
         elif isinstance(event, ev.StepsDone):

@@ -27,6 +27,8 @@ PASSED_ON = (
         "seed",
         "dtype",
         "precision",
+        "capacity",
+        "checkpointing",
         "device",
         "serial",
     ),

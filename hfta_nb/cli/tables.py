@@ -143,15 +143,17 @@ def plan(rows: Sequence[Mapping[str, Any]], variants: Mapping[int, str], out: Co
         variants: a label per variant.
         out: where it goes.
     """
-    names = ("fused over", "not with the others because", "padding", "parameters", "memory")
+    names = ("fused over", "not with the others because", "padding", "parameters", "memory", "capacity")
     table = _table("array", "members", "variants", *names)
     for row in rows:
         cells = [f"#{row['array']}", str(row["members"]), show.ids(row["variants"]), row["fused_over"]]
         padding = f"{row['padding']:.0%}" if row["architectures"] > 1 else "-"
         cells += [row["split_because"], padding, show.count(row["parameters"]), show.memory(row["memory_bytes"])]
+        most = row.get("capacity")
+        cells.append(show.count(most) if most else show.NOTHING)
         table.add_row(*map(show.clean, cells))
     out.print(table)
-    out.print("parameters and memory are those of one member; memory is an estimate")
+    out.print("parameters and memory are those of one member; capacity is the most members of such an array")
     out.print()
     for label in list(variants.values())[:MOST_ROWS]:
         out.print(show.clean(label))

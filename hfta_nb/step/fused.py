@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from hfta_nb import optim
 from hfta_nb.array import FusedArray
+from hfta_nb.array.fallback import snapshot
 from hfta_nb.errors import OptimError
 from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
@@ -19,6 +21,7 @@ from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
 from hfta_nb.phases import Phase, split
 from hfta_nb.step.precision import Precision, whole
 from hfta_nb.step.protocol import Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
+from hfta_nb.step.whole import first_step
 
 
 @dataclass
@@ -29,6 +32,7 @@ class Update:
         phase: of the step that it is; None where it is all of it.
         score: from one member's output and target to its loss and scores.
         only: names of the parameters that it trains; None for all.
+        settled: whether the optimizer has its state.
     """
 
     phase: Phase | None
@@ -37,12 +41,22 @@ class Update:
     only: frozenset[str] | None
     optimizer: optim.ArrayOptimizer
     lr_scheduler: ArrayLRScheduler | None
+    settled: bool = False
 
     def select(self, indices: Sequence[int], array: FusedArray) -> Update:
         """The same for these members alone."""
         optimizer = self.optimizer.select(indices, array)
         lr_scheduler = self.lr_scheduler.select(list(indices), optimizer) if self.lr_scheduler else None
-        return replace(self, optimizer=optimizer, lr_scheduler=lr_scheduler)
+        return replace(self, optimizer=optimizer, lr_scheduler=lr_scheduler, settled=False)
+
+    def step(self, scaler: optim.GradScaler | None, restore: Callable[[], None] | None) -> None:
+        """The optimizer's; of one that is not settled, with what undoes the backward before it."""
+        update = self.optimizer.step if scaler is None else functools.partial(scaler.step, self.optimizer)
+        if restore is None:
+            update()
+            return
+        first_step(self.optimizer, update, restore)
+        self.settled = True
 
 
 class ArrayStep:
@@ -74,6 +88,8 @@ class ArrayStep:
         self.scaler = self.precision.array_scaler(array)
         self.phases = phases_of(objective)
         self.steps = 0
+        self.whole = True  # whether what failed has left all as it was before
+        self.done = 0  # updates of the step under way: one that ran out of memory goes on with the next
         self.last: Scores = {}  # of each phase, its latest loss
         self._metrics = metrics
         if not self.phases and callable(objective):
@@ -98,29 +114,30 @@ class ArrayStep:
             self.array.train()
         scores: Scores = {}
         stepped = False
-        for update in self.updates:
+        for number, update in enumerate(self.updates):
             phase = update.phase
-            if phase is not None and not phase.due(self.steps):
+            if number < self.done or (phase is not None and not phase.due(self.steps)):
                 continue
             stepped = True
             update.optimizer.zero_grad()
+            restore = None if update.settled else snapshot(self.array)
             given = in_phase(x, phase)
             scale = None if self.scaler is None else self.scaler.scales
             # One per update: autocast keeps the weights that it has cast for as long as it lasts.
             with self.precision.products(), self.precision.autocast():
                 losses, found = self.array.backward(update.score, given, y, has_aux=True, scale=scale, only=update.only)
             losses = whole(losses)
-            if self.scaler is None:
-                update.optimizer.step()
-            else:
-                self.scaler.step(update.optimizer)
+            self.whole = not update.settled  # where a later step of an optimizer fails, some of it may be done
+            update.step(self.scaler, restore)
+            self.whole = True
             if phase is None:
                 scores = {"loss": losses, **found}
             else:
                 self.last[phase.score] = losses
+            self.done = number + 1
         if self.scaler is not None and stepped:
             self.scaler.update()
-        self.steps += 1
+        self.steps, self.done = self.steps + 1, 0
         return summed(self.last) if self.phases else scores
 
     def end_epoch(self) -> None:
@@ -182,6 +199,7 @@ class ArrayStep:
             "optimizers": [u.optimizer.state_dict() for u in self.updates],
             "lr_schedulers": [u.lr_scheduler.state_dict() if u.lr_scheduler else None for u in self.updates],
             "steps": self.steps,
+            "done": self.done,
             "last": dict(self.last),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "block_size": self.array.block_size,
@@ -201,7 +219,8 @@ class ArrayStep:
             self.scaler.load_state_dict(state["scaler"])
         device = self.array.generators.device
         self.steps, self.last = int(state["steps"]), {k: v.to(device) for k, v in state["last"].items()}
-        self.array.block_size = state["block_size"]
+        self.done = int(state.get("done", 0))
+        self.array.block_size = min(int(state["block_size"]), len(self))
 
 
 def make_optimizer(params: Any, rows: Sequence[Row]) -> optim.ArrayOptimizer:

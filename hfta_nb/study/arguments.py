@@ -14,6 +14,7 @@ from hfta_nb.step import Precision
 from hfta_nb.step.precision import check
 
 DTYPES = ("float32", "float64")
+CHECKPOINTING = ("auto", "never", "always")
 
 
 def family_of(given: str | Family) -> Family:
@@ -26,6 +27,24 @@ def positive(where: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise StudyError("not a positive whole number", where=where, got=value, accepted="1, 2, 3, ...")
     return value
+
+
+def capacity_of(given: Any) -> int | str | None:
+    """The most members of an array: a number, None for as many as fit, "auto" for as many as are fastest."""
+    if given is None or given == "auto":
+        return given  # type: ignore[no-any-return]
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        remedy = "leave it out for as many as fit"
+        raise StudyError("not a number of members", where="capacity", got=given, accepted="1, 2, 3, ..., auto or None",
+                         remedy=remedy)  # fmt: skip
+    return given
+
+
+def checkpointing_of(given: Any) -> str:
+    """Whether activations are computed again in the backward."""
+    if given not in CHECKPOINTING:
+        raise StudyError("unknown choice", where="checkpointing", got=given, accepted=", ".join(CHECKPOINTING))
+    return str(given)
 
 
 def dtype_of(name: str) -> torch.dtype:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from hfta_nb import data as datasets
 from hfta_nb.data import AnyData, Data
-from hfta_nb.errors import StoreError
+from hfta_nb.errors import FamilyError, StoreError
+from hfta_nb.family import Family
 from hfta_nb.store import Store
+from hfta_nb.study.arguments import family_of
 
 if TYPE_CHECKING:
     from hfta_nb.study.study import Study
@@ -30,6 +35,23 @@ def write(study: Study) -> None:
     study.store.write_study(describe(study))
     if isinstance(study.data, Data) and not datasets.known(study.data.name):
         study.store.write_tensors("data.safetensors", study.data.tensors())
+
+
+def read(directory: Path, family: str | Family | None, data: Any) -> tuple[Family, Any, AnyData, dict[str, Any]]:
+    """The family, grid, data and options of a study that was saved; see `Study.load`."""
+    store = Store(directory)
+    asked = store.read_study()
+    try:
+        recipe = family_of(asked["family"] if family is None else family)
+    except FamilyError as error:
+        raise FamilyError(
+            error.what, where=str(directory), got=asked["family"], remedy="pass it: Study.load(path, family=...)"
+        ) from error
+    # What was saved before variants of different architecture could share an array keeps them apart.
+    options = {"across": "never", **asked["options"], "directory": store.directory}
+    if not torch.cuda.is_available() and str(options.get("device", "")).startswith("cuda"):
+        options["device"] = "cpu"
+    return recipe, asked["grid"], read_data(store, asked["data"], data), options
 
 
 def read_data(store: Store, asked: Mapping[str, Any], given: Any = None) -> AnyData:

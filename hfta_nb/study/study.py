@@ -14,7 +14,7 @@ import torch
 from hfta_nb import data as datasets
 from hfta_nb import events as ev
 from hfta_nb import telemetry
-from hfta_nb.errors import FamilyError, StudyError
+from hfta_nb.errors import StudyError
 from hfta_nb.events import Control, Event, GroupRecord
 from hfta_nb.family import Family
 from hfta_nb.grid import Grid, Variant
@@ -22,8 +22,19 @@ from hfta_nb.history import History
 from hfta_nb.plan import make_plan
 from hfta_nb.store import Store
 from hfta_nb.study import beginning, code, saving
-from hfta_nb.study.arguments import across_of, device_of, dtype_of, family_of, monitor_of, positive, precision_of
+from hfta_nb.study.arguments import (
+    across_of,
+    capacity_of,
+    checkpointing_of,
+    device_of,
+    dtype_of,
+    family_of,
+    monitor_of,
+    positive,
+    precision_of,
+)
 from hfta_nb.study.check import check_member, row_of
+from hfta_nb.study.planning import fitted
 from hfta_nb.study.result import Result
 from hfta_nb.train import Settings, Trainer
 
@@ -59,6 +70,10 @@ class Study:
         serial: train the variants one after another as plain modules, without fusing.
         across: the largest share of an array's parameters that may be padding, where variants of different width,
             depth or activation share it; "auto" for half on a GPU and a quarter on a CPU, "never" to keep them apart.
+        capacity: the most members of an array; None for as many as the device's memory holds, "auto" for the number
+            that is measured to be fastest, of those that fit. Results do not depend on it.
+        checkpointing: activation checkpointing: "always", "never", or "auto" for where not all members fit without it
+            and more do with it. It costs a second forward and changes no number.
         seed: of the order of the data.
         name: shown to people.
         validate_every: epochs from one validation to the next; the last epoch always has one. Only epochs with a
@@ -92,6 +107,8 @@ class Study:
         directory: str | Path | None = None,
         serial: bool = False,
         across: float | str = "auto",
+        capacity: int | str | None = None,
+        checkpointing: str = "auto",
         seed: int = 0,
         name: str | None = None,
         validate_every: int = 1,
@@ -112,9 +129,12 @@ class Study:
         self.dtype, self.device = dtype_of(dtype), device_of(device)
         self._precision = precision_of(precision, self.device, self.dtype)
         self.serial, self.seed, self.across = serial, seed, across_of(across, self.device)
+        self.capacity, self.checkpointing = capacity_of(capacity), checkpointing_of(checkpointing)
         self.monitor, self.maximize = monitor_of(self.family, self.data, monitor)
         self.name = name or f"{self.family.name} on {self.data.name}"
-        self.plan_groups = make_plan(self.family, self.grid, self.data, fixed, serial=serial, across=self.across)
+        most = self.capacity if isinstance(self.capacity, int) else None
+        self.plan_groups = make_plan(self.family, self.grid, self.data, fixed, serial=serial, across=self.across,
+                                     capacity=most)  # fmt: skip
         stamp = time.strftime("%Y%m%d-%H%M%S")
         place = directory or Path("hfta_runs") / f"{self.family.name}-{stamp}-{uuid.uuid4().hex[:6]}"
         self.store = Store(Path(place).absolute())
@@ -162,16 +182,22 @@ class Study:
         """How the variants are grouped, as records."""
         return tuple(g.record() for g in self.plan_groups)
 
-    def plan(self) -> pandas.DataFrame:
+    def plan(self, measure: bool = True) -> pandas.DataFrame:
         """How the variants are grouped, and why those of a later group are not in an earlier one.
+
+        Args:
+            measure: measure on the device what members take, and so how many fit (and with ``capacity="auto"`` how many
+                are fastest); once. Without, memory is an estimate until the study runs.
 
         Returns:
             One row per array: ``members``, ``variants`` (their numbers), ``fused_over``, ``split_because``,
             ``architectures`` and ``padding`` (the share of the parameters that is), ``parameters`` and
-            ``memory_bytes`` (estimate) of one member.
+            ``memory_bytes`` of one member, ``fixed_bytes`` of the array beside them, and its ``capacity``.
         """
         import pandas
 
+        if measure:
+            self.plan_groups = fitted(self)
         return pandas.DataFrame([g.row() for g in self.plan_groups]).set_index("array")
 
     # Running.
@@ -194,6 +220,7 @@ class Study:
         state = self._open(resume)
         sampler = telemetry.sampler(str(self.device))
         trainer = Trainer(self.settings(), self.plan_groups, control or Control(), self._save, state)
+        self.plan_groups = trainer.arrays
         sampled = 0.0
         self._running += 1
         try:
@@ -313,21 +340,8 @@ class Study:
             StoreError: there is no study there, it is damaged, or its data must be given.
             FamilyError: its family is not known.
         """
-        store = Store(Path(path).absolute())
-        asked = store.read_study()
-        try:
-            recipe = family_of(asked["family"] if family is None else family)
-        except FamilyError as error:
-            raise FamilyError(
-                error.what, where=str(path), got=asked["family"], remedy="pass it: Study.load(path, family=...)"
-            ) from error
-        # What was saved before variants of different architecture could share an array keeps them apart.
-        options = {"across": "never", **asked["options"]}
-        if not torch.cuda.is_available() and str(options.get("device", "")).startswith("cuda"):
-            options["device"] = "cpu"
-        found = saving.read_data(store, asked["data"], data)
-        study = cls(recipe, asked["grid"], found, directory=store.directory, **options)
-        return study.reload()
+        recipe, grid, found, options = saving.read(Path(path).absolute(), family, data)
+        return cls(recipe, grid, found, **options).reload()
 
     def to_code(self) -> str:
         """Python source of a cell that reproduces the study."""
@@ -342,7 +356,8 @@ class Study:
         how = self.epochs, self.patience, self.monitor, self.maximize
         where = self.device, self.dtype
         pace = self.validate_every, self.steps_per_epoch
-        return Settings(self.family, self.data, *how, *where, self.seed, True, *pace, self._precision)
+        memory = self.capacity, self.checkpointing
+        return Settings(self.family, self.data, *how, *where, self.seed, True, *pace, self._precision, *memory)
 
     def _open(self, resume: bool) -> Any:
         """Make the run's directory, or read the checkpoint in it."""
@@ -363,7 +378,7 @@ class Study:
 
     def _all_events(self, trainer: Trainer, resumed: bool) -> Iterator[Event]:
         yield self.started(resumed)
-        yield ev.PlanMade(time.time(), self.groups())
+        yield ev.PlanMade(time.time(), trainer.records())
         yield from trainer
         if trainer.stopped:
             for member in list(self.history.members.values()):
@@ -407,6 +422,8 @@ class Study:
             "precision": self.precision,
             "serial": self.serial,
             "across": self.across,
+            "capacity": self.capacity,
+            "checkpointing": self.checkpointing,
             "seed": self.seed,
             "name": self.name,
             "validate_every": self.validate_every,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +13,9 @@ import torch
 from hfta_nb import events as ev
 from hfta_nb.array import MemberGenerators
 from hfta_nb.augment import Augmenting
+from hfta_nb.errors import out_of_memory
 from hfta_nb.events import Event
+from hfta_nb.memory import Meter, free_bytes
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep, Scores, Step
 from hfta_nb.train.batches import Batch, batches_of
@@ -42,6 +46,10 @@ class GroupRun:
         self.source = batches_of(trainer.data, self.batch_size, self.settings.device, self.settings.dtype)
         self.augmenting = Augmenting(trainer.data, self.settings.device, self.settings.dtype)
         self.resume = resume
+        self.stage = "building"
+        self.whole = True  # whether memory that runs out leaves all as it was before
+        self.ending = False  # the epoch's steps are done, and what follows them is not
+        self.meter: Meter | None = None
         self.epoch, self.batch = 0, 0  # epochs done, and steps of the next
         self.steps = 0  # in all
         self.pass_, self.place = 0, 0  # passes through the data done, and batches of the next
@@ -58,6 +66,12 @@ class GroupRun:
         finally:
             self.source.close()
 
+    def forget(self) -> None:
+        """Let go of everything that takes memory on the device; the run can't go on after this."""
+        self.source.close()
+        for name in ("step", "members", "scores", "probe", "resume", "meter", "_stream"):
+            self.__dict__.pop(name, None)
+
     @property
     def length(self) -> int | None:
         """Steps of an epoch; None while that is not known."""
@@ -66,10 +80,36 @@ class GroupRun:
     def _events(self) -> Iterator[Event]:
         index = self.group.index
         yield ev.PhaseChanged(time.time(), index, "building", f"{len(self.group.variants)} members")
-        self.step: Step = self.trainer.build(self.group)
+        if self.settings.measure and self.resume is None and not self.group.serial:
+            self.meter = Meter(self.settings.device)
+        self.open()
+        yield from self.members.start()
+        for variant in sorted(self.trainer.early_stops & set(self.members.ids)):
+            why = "stopped before it started" if self.resume is None else "stopped by request"
+            yield from self._leave([variant], ev.STOPPED, why)
+        if self.resume is None:
+            self.stage = "tuning"
+            yield from self._tune()
+        self.stage = "training"
+        yield ev.PhaseChanged(time.time(), index, "training")
+        self.probe = self._probe()
+        if self.ending and self.members.ids:
+            yield from self._end_epoch()
+        while self.members.ids and self.epoch < self.settings.epochs:
+            yield from self._run_epoch()
+            if self.trainer.stopped:
+                return
+        for variant in list(self.members.ids):
+            yield from self._leave([variant], ev.COMPLETE, "")
+        yield from self._save(done=True)
+
+    def open(self) -> None:
+        """Build the members and their books, and take up what was left off."""
+        s = self.settings
+        with self.meter or nullcontext():
+            self.step: Step = self.trainer.build(self.group)
         if self.trainer.prepare is not None:
             self.step = self.trainer.prepare(self.step)
-        s = self.settings
         narrowers = [self.step.narrower(i) for i in range(len(self.step))]
         self.members = Members(self.group, s.monitor, s.maximize, s.patience, narrowers, s.validate_every == 1)
         self.metrics = s.family.metrics_for(s.data)
@@ -79,20 +119,6 @@ class GroupRun:
         )
         if self.resume is not None:
             self._load(self.resume)
-        yield from self.members.start()
-        for variant in sorted(self.trainer.early_stops & set(self.members.ids)):
-            yield from self._leave([variant], ev.STOPPED, "stopped before it started")
-        if self.resume is None:
-            yield from self._tune()
-        yield ev.PhaseChanged(time.time(), index, "training")
-        self.probe = self._probe()
-        while self.members.ids and self.epoch < self.settings.epochs:
-            yield from self._run_epoch()
-            if self.trainer.stopped:
-                return
-        for variant in list(self.members.ids):
-            yield from self._leave([variant], ev.COMPLETE, "")
-        yield from self._save(done=True)
 
     # An epoch.
 
@@ -110,6 +136,7 @@ class GroupRun:
         if not self.members.ids:
             return
         self.step.end_epoch()
+        self.ending = True
         yield from self._end_epoch()
         if time.perf_counter() - self.trainer.last_save > self.trainer.checkpoint_every_s:
             yield from self._save()
@@ -149,20 +176,59 @@ class GroupRun:
     def _train_step(self, batch: Batch) -> Iterator[Event]:
         probe = self.probe
         begin = probe.start() if probe else 0.0
-        scores = self.step.train(*batch.inputs)
+        try:
+            with self.meter or nullcontext():
+                scores = self.step.train(*batch.inputs)
+        except Exception:
+            self.place -= 1  # of this batch no step has been made
+            self.whole = getattr(self.step, "whole", True)
+            raise
         if probe:
             probe.stop(begin)
+        self.whole = False
         self.scores.record(self.batch, scores, batch.size, batch.y, batch.own)
+        self.whole = True
         self.batch, self.steps = self.batch + 1, self.steps + 1
         self.samples += batch.size * len(self.members.ids)
         self.trainer.clock.work_done += len(self.members.ids)
-        if probe and probe.alone(*batch.first):
+        if self.meter is not None and self.steps >= 2:  # the second has the optimizer's state beside its activations
+            yield from self._measured(self.meter)
+        if probe:
+            yield from self._beside(probe, batch)
+        yield from self._tell()
+
+    def _measured(self, meter: Meter) -> Iterator[Event]:
+        """What the array took, told; the plan of what is still to come is corrected by it."""
+        self.meter = None
+        best = sum(v.numel() * v.element_size() for v in self.step.weights().values())
+        peak, free = meter.peak_bytes + best, free_bytes(self.settings.device)
+        members = len(self.group.variants)
+        planned = self.group.fixed_bytes + self.group.memory_bytes * members
+        yield ev.MemoryMeasured(time.time(), self.group.index, members, peak, planned, free)
+        before, self.group = self.trainer.records(), self.trainer.measured(self.group, peak, meter.held_bytes)
+        if self.trainer.records() != before:
+            yield ev.PlanMade(time.time(), self.trainer.records())
+
+    def _beside(self, probe: SpeedProbe, batch: Batch) -> Iterator[Event]:
+        """The step of the plain module that is timed; it is let go where there is no room for it."""
+        try:
+            done = probe.alone(*batch.first)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            self.probe = None
+            return
+        if done:
             yield probe.event()
             self.probe = None
-        yield from self._tell()
 
     def _end_epoch(self) -> Iterator[Event]:
         """Means over the epoch, validation where it is due, and what follows for each member."""
+        self.stage = "validating"
+        yield from self._ended()
+        self.stage, self.ending = "training", False
+
+    def _ended(self) -> Iterator[Event]:
         found = {f"train_{name}": value for name, value in self.scores.means().items()}
         scales = self.step.scales()
         if scales is not None:
@@ -299,12 +365,16 @@ class GroupRun:
         if not isinstance(self.step, ArrayStep) or len(self.step) == 1:
             return
         yield ev.PhaseChanged(time.time(), self.group.index, "tuning", "choosing how many members run at once")
+        self.step.tune(*self.sample().inputs, TUNING_S)
+
+    def sample(self) -> Batch:
+        """A batch as the members train on, to try something with."""
         x, y = self.data.sample_batch(self.batch_size, self.settings.device, self.settings.dtype)
         self._prepare()
         own = False
         if self.source.prepare is not None:
             x, y, own = self.source.prepare.training(x, y, own, 0, 0)
-        self.step.tune(*Batch(x, y, self.batch_size, own).inputs, TUNING_S)
+        return Batch(x, y, self.batch_size, own)
 
     def _probe(self) -> SpeedProbe | None:
         if not self.settings.measure or self.resume is not None or not isinstance(self.step, ArrayStep):
@@ -314,7 +384,12 @@ class GroupRun:
         family, data = self.settings.family, self.settings.data
         objective, metrics = family.objective_for(data), family.metrics_for(data)
         how = self.settings.epochs, generators, self.settings.precision
-        twin = PlainStep(step.array[0], self.group.rows[0], objective, metrics, *how)
+        try:
+            twin = PlainStep(step.array[0], self.group.rows[0], objective, metrics, *how)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            return None
         return SpeedProbe(self.group.index, step, twin)
 
     # Checkpoints.
@@ -322,41 +397,38 @@ class GroupRun:
     def _save(self, done: bool = False) -> Iterator[Event]:
         if self.trainer.save is None:
             return
-        clock = self.trainer.clock
-        clock.tick()
-        state = {
-            # A finished group's checkpoint says that the next one is to start from its beginning.
-            "group": self.group.index + (1 if done else 0),
-            "elapsed_s": clock.elapsed_s,
-            "work_done": clock.work_done,
-            "run": None
-            if done
-            else {
-                "epoch": self.epoch,
-                "batch": self.batch,
-                "steps": self.steps,
-                "pass": self.pass_,
-                "place": self.place,
-                "told": self.told,
-                "ids": list(self.members.ids),
-                "scores": self.scores.state(),
-                "members": self.members.state(),
-                "step": self.step.state(),
-            },
-        }
-        path = self.trainer.save(state, self.members.unsaved())
+        path = self.trainer.checkpoint(self.group, None if done else self.state(), self.members.unsaved())
         self.members.saved()
-        self.trainer.last_save = time.perf_counter()
         yield ev.CheckpointSaved(time.time(), self.group.index, self.epoch, path)
 
-    def _load(self, state: Mapping[str, Any]) -> None:
-        run = state["run"]
-        if run is None:
-            return
+    def state(self, ids: Sequence[int] | None = None) -> dict[str, Any]:
+        """All that is needed to carry on: a tree of tensors and plain data; of these members alone, if given."""
+        step, scores, kept = self.step, self.scores, list(self.members.ids)
+        if ids is not None:
+            places = [i for i, v in enumerate(kept) if v in ids]
+            step, scores, kept = step.select(places), copy.deepcopy(scores), list(ids)
+            scores.select(places)
+        return {
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "steps": self.steps,
+            "pass": self.pass_,
+            "place": self.place,
+            "told": self.told,
+            "ending": self.ending,
+            "ids": kept,
+            "scores": scores.state(),
+            "members": self.members.state(ids),
+            "step": step.state(),
+        }
+
+    def _load(self, run: Mapping[str, Any]) -> None:
         keep = [i for i, v in enumerate(self.group.variants) if v.id in run["ids"]]
         self.step = self.step.select(keep)
+        self.scores.select(keep)
         self.step.load_state(run["step"])
         self.members.load(run["members"], run["ids"])
         self.epoch, self.batch, self.told = int(run["epoch"]), int(run["batch"]), int(run["told"])
         self.steps, self.pass_, self.place = int(run["steps"]), int(run["pass"]), int(run["place"])
+        self.ending = bool(run.get("ending", False))
         self.scores.load_state(run["scores"])

@@ -78,17 +78,19 @@ class Members:
         self, epoch: int, values: Mapping[str, Sequence[float]], weights: Mapping[str, Tensor]
     ) -> Iterator[Event]:
         """Note an epoch's values; keep the weights of those that were never better."""
-        improved = []
-        for place, (member, value) in enumerate(zip(self.active, values[self.monitor], strict=True)):
-            if math.isfinite(value) and self._better(value, member.best_value):
+        pairs = list(zip(self.active, values[self.monitor], strict=True))
+        better = [math.isfinite(value) and self._better(value, member.best_value) for member, value in pairs]
+        improved = [place for place, yes in enumerate(better) if yes]
+        if improved:  # before the books: where this needs more memory than there is, the epoch's end comes again
+            self._keep(weights, improved, [self.active[place].slot for place in improved])
+        for (member, value), yes in zip(pairs, better, strict=True):
+            if yes:
                 member.best_value, member.best_epoch, member.waited = value, epoch, 0
                 member.unsaved = True
-                improved.append((place, member))
             else:
                 member.waited += 1
-        if improved:
-            self._keep(weights, [place for place, _ in improved], [m.slot for _, m in improved])
-        for _, member in improved:
+        for place in improved:
+            member = self.active[place]
             yield ev.MemberImproved(time.time(), member.id, epoch, self.monitor, member.best_value)
 
     def verdicts(self, epoch: int, values: Mapping[str, Sequence[float]]) -> Iterator[tuple[list[int], str, str]]:
@@ -116,10 +118,12 @@ class Members:
         for member in self.all:
             member.unsaved = False
 
-    def state(self) -> dict[str, Any]:
-        """The books as a tree of tensors and plain data."""
-        pages = [[m.id, repr(m.best_value), m.best_epoch, m.waited] for m in self.all]
-        return {"pages": pages, "best": dict(self.best)}
+    def state(self, ids: Sequence[int] | None = None) -> dict[str, Any]:
+        """The books as a tree of tensors and plain data; of these variants alone where some are named."""
+        kept = [m for m in self.all if ids is None or m.id in ids]
+        pages = [[m.id, repr(m.best_value), m.best_epoch, m.waited] for m in kept]
+        slots = [m.slot for m in kept]
+        return {"pages": pages, "best": {k: v if ids is None else v[slots] for k, v in self.best.items()}}
 
     def load(self, state: Mapping[str, Any], ids: Sequence[int]) -> None:
         """Take what `state` gave, with these variants still training."""

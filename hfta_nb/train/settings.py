@@ -31,6 +31,8 @@ class Settings:
         validate_every: epochs from one validation to the next; the last epoch always has one.
         steps_per_epoch: optimizer steps of an epoch; None for as many as go through the training data.
         precision: in which the members compute.
+        capacity: the most members of an array; None for as many as fit, "auto" for as many as are fastest.
+        checkpointing: "auto", "never" or "always", of activations.
     """
 
     family: Family
@@ -46,6 +48,8 @@ class Settings:
     validate_every: int = 1
     steps_per_epoch: int | None = None
     precision: Precision = field(default_factory=Precision)
+    capacity: int | str | None = None
+    checkpointing: str = "auto"
 
     def validates(self, epoch: int) -> bool:
         """Whether there is a validation after this epoch, from 1."""

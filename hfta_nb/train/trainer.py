@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,11 +14,27 @@ import torch
 from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
 from hfta_nb.array.generators import seeded_state
 from hfta_nb.data import placed
-from hfta_nb.events import Control, Event
+from hfta_nb.errors import out_of_memory
+from hfta_nb.events import Control, Event, GroupRecord, PlanMade
+from hfta_nb.memory import MemoryModel, free_bytes, shown
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
+from hfta_nb.train.fitting import fit
 from hfta_nb.train.group import GroupRun
+from hfta_nb.train.halving import halve
 from hfta_nb.train.settings import Clock, Save, Settings
+
+
+@dataclass(frozen=True)
+class Todo:
+    """An array that is to be trained.
+
+    Attributes:
+        run: how far it is; None where it has not begun.
+    """
+
+    group: Group
+    run: Mapping[str, Any] | None = None
 
 
 class Trainer:
@@ -34,6 +52,7 @@ class Trainer:
     Attributes:
         stopped: whether the run was asked to stop.
         early_stops: variants that were stopped before their group began.
+        arrays: all arrays of the run in the order of training, done ones as well; more where memory makes it so.
     """
 
     def __init__(
@@ -46,35 +65,163 @@ class Trainer:
         prepare: Callable[[Step], Step] | None = None,
         checkpoint_every_s: float = 10.0,
     ) -> None:
-        self.settings, self.groups, self.control, self.save = settings, groups, control, save
+        self.settings, self.control, self.save = settings, control, save
         self.prepare = prepare
         self.checkpoint_every_s = checkpoint_every_s
         self.stopped = False
-        self._resume = resume
         self.data = placed(settings.data, settings.device, settings.dtype)
         self.lengths: dict[int, int] = {}  # by batch size, of the passes of a stream, once known
+        self.arrays = list(groups)
+        self.waiting: deque[Todo] = deque()
         self.clock = Clock(work_total=self._work())
         self.early_stops: set[int] = set()
         self.last_save = time.perf_counter()
+        if resume is None:
+            self.waiting.extend(map(Todo, groups))
+        else:
+            self._take_up(resume)
 
     def __iter__(self) -> Iterator[Event]:
-        first = 0
-        if self._resume is not None:
-            first = int(self._resume["group"])
-            self.clock.elapsed_s = float(self._resume["elapsed_s"])
-            self.clock.work_done = float(self._resume["work_done"])
         self.clock.skip()
-        for group in self.groups[first:]:
-            yield from GroupRun(self, group, self._resume).events()
-            self._resume = None
+        while self.waiting:
+            todo = self.waiting.popleft()
+            if todo.run is None and not todo.group.fitted:
+                first, *rest = yield from self.fitted(todo.group)
+                self.waiting.extendleft(map(Todo, reversed(rest)))
+                todo = Todo(first)
+                self.clock.skip()
+            yield from self._train(todo)
             if self.stopped:
                 return
 
+    def _train(self, todo: Todo) -> Iterator[Event]:
+        run = GroupRun(self, todo.group, todo.run)
+        try:
+            yield from run.events()
+            return
+        except Exception as error:
+            if not (out_of_memory(error) and run.whole):
+                raise
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        # Here the error is gone, and the tensors of its frames with it.
+        yield from halve(self, run, reason)
+
+    # The arrays.
+
+    def fitted(self, group: Group, measure: bool = False) -> Generator[Event, None, list[Group]]:
+        """Find out how many members train together, and put the arrays that this makes in the group's place.
+
+        Args:
+            group: of `arrays`.
+            measure: measure also where it is plain that all members fit.
+
+        Returns:
+            The arrays.
+        """
+        found = yield from fit(self, group, measure)
+        before = self.records()
+        self.replace(group, found)
+        if self.records() != before:
+            yield PlanMade(time.time(), self.records())
+        return found
+
+    def put_first(self, groups: Sequence[Group], runs: Sequence[Mapping[str, Any] | None]) -> None:
+        """Train these arrays next, in this order, from where they are."""
+        self.waiting.extendleft(reversed([Todo(g, r) for g, r in zip(groups, runs, strict=True)]))
+
+    def measured(self, group: Group, peak_bytes: int, held_bytes: int) -> Group:
+        """Take in what an array took in its first steps, where that is more than planned or nothing was measured yet.
+
+        Arrays like it that wait are divided if they would not fit now.
+
+        Args:
+            peak_bytes: the most that it took.
+            held_bytes: what it holds between two steps, which is not free now.
+
+        Returns:
+            The array with its new figures.
+        """
+        members = len(group.variants)
+        model = MemoryModel(group.fixed_bytes, group.memory_bytes)
+        if group.measured and peak_bytes <= model.bytes(members):
+            return group
+        model = model.corrected(members, peak_bytes)
+        free = free_bytes(self.settings.device) + held_bytes
+        known: dict[str, Any] = {"memory_bytes": model.member_bytes, "fixed_bytes": model.fixed_bytes, "measured": True}
+        if group.capacity and self.settings.capacity is None:
+            known["capacity"] = model.capacity(free)
+        found = replace(group, **known)
+        self.replace(group, [found])
+        waiting = list(self.waiting)
+        self.waiting.clear()
+        for todo in waiting:
+            if todo.run is not None or not (todo.group.fitted and alike(todo.group, group)):
+                self.waiting.append(todo)
+                continue
+            other = replace(todo.group, **known)
+            parts = [other]
+            fits = max(1, model.capacity(free))
+            if fits < len(other.variants):
+                why = f"{fits} members fit in {shown(free)}, as measured in array {group.index}"
+                parts = other.divided(fits, why, self.free_index)
+            self.replace(todo.group, parts)
+            self.waiting.extend(map(Todo, parts))
+        return found
+
+    def replace(self, group: Group, by: Sequence[Group]) -> None:
+        """Put these arrays in the place of another."""
+        place = next(i for i, g in enumerate(self.arrays) if g.index == group.index)
+        self.arrays[place : place + 1] = by
+
+    def records(self) -> tuple[GroupRecord, ...]:
+        """All arrays, as records."""
+        return tuple(g.record() for g in self.arrays)
+
+    @property
+    def free_index(self) -> int:
+        """A number that no array has."""
+        return max(g.index for g in self.arrays) + 1
+
+    # Checkpoints.
+
+    def checkpoint(self, group: Group, run: Mapping[str, Any] | None, weights: Mapping[int, Any]) -> str:
+        """Keep where the run is.
+
+        Args:
+            group, run: the array that trains, and how far it is; None where it is done.
+            weights: the best weights of variants, which are kept beside it.
+        """
+        assert self.save is not None  # asked before
+        self.clock.tick()
+        todo = [] if run is None else [Todo(group, run)]
+        state = {
+            "elapsed_s": self.clock.elapsed_s,
+            "work_done": self.clock.work_done,
+            "arrays": [_told(g) for g in self.arrays],
+            "todo": [{"array": t.group.index, "run": t.run} for t in [*todo, *self.waiting]],
+        }
+        path = self.save(state, weights)
+        self.last_save = time.perf_counter()
+        return path
+
+    def _take_up(self, state: Mapping[str, Any]) -> None:
+        self.clock.elapsed_s, self.clock.work_done = float(state["elapsed_s"]), float(state["work_done"])
+        if "todo" not in state:  # written before arrays could be divided while they train
+            first = int(state["group"])
+            self.waiting.extend(Todo(g) for g in self.arrays[first:])
+            if state["run"] is not None:
+                self.waiting[0] = Todo(self.arrays[first], state["run"])
+            return
+        plan = self.arrays
+        self.arrays = [_heard(told, plan) for told in state["arrays"]]
+        by_index = {g.index: g for g in self.arrays}
+        self.waiting.extend(Todo(by_index[t["array"]], t["run"]) for t in state["todo"])
+
     def _work(self) -> float:
         """Steps of all members of all groups; NaN while that is not known."""
-        lengths = [self.batches(g) for g in self.groups]
+        lengths = [self.batches(g) for g in self.arrays]
         steps = [math.nan if length is None else self.settings.epochs * length for length in lengths]
-        return float(sum(len(g.variants) * n for g, n in zip(self.groups, steps, strict=True)))
+        return float(sum(len(g.variants) * n for g, n in zip(self.arrays, steps, strict=True)))
 
     def batches(self, group: Group) -> int | None:
         """Steps in an epoch of this group; None while that is not known."""
@@ -92,7 +239,7 @@ class Trainer:
         modules, states = [], []
         outer = torch.random.get_rng_state()
         try:
-            for variant, arguments in zip(group.variants, group.arguments, strict=True):
+            for variant, arguments in [*zip(group.variants, group.arguments, strict=True), *group.likes]:
                 torch.default_generator.manual_seed(variant.seed)
                 module = s.family.build(**arguments).to(s.device, s.dtype)
                 if has_lazy(module):
@@ -108,6 +255,32 @@ class Trainer:
         objective, metrics = s.family.objective_for(s.data), s.family.metrics_for(s.data)
         if group.serial:
             return PlainStep(modules[0], group.rows[0], objective, metrics, s.epochs, generators, s.precision)
-        array = fuse(modules, [v.seed for v in group.variants])
+        array = fuse(modules, [v.seed for v in (*group.variants, *(v for v, _ in group.likes))])
         array.generators.states = generators.states
+        if group.likes:
+            array = array.select(range(len(group.variants)))
         return ArrayStep(array, group.rows, objective, metrics, s.epochs, s.precision)
+
+
+def _told(group: Group) -> dict[str, Any]:
+    """What of an array its plan does not say."""
+    sizes = {"memory_bytes": group.memory_bytes, "fixed_bytes": group.fixed_bytes, "capacity": group.capacity}
+    flags = {"fitted": group.fitted, "measured": group.measured, "checkpointed": group.checkpointed}
+    likes = [v.id for v, _ in group.likes]
+    return {"index": group.index, "variants": list(group.ids), "reason": group.reason, "likes": likes, **sizes, **flags}
+
+
+def _heard(told: Mapping[str, Any], plan: Sequence[Group]) -> Group:
+    """The array that `_told` told of."""
+    ids = tuple(told["variants"])
+    whole = next(g for g in plan if ids[0] in g.ids)
+    every = {v.id: (v, a) for g in plan for v, a in zip(g.variants, g.arguments, strict=True)}
+    known = {k: told[k] for k in ("memory_bytes", "fixed_bytes", "capacity", "fitted", "measured", "checkpointed")}
+    likes = tuple(every[i] for i in told["likes"])
+    return replace(whole.part(ids, int(told["index"]), told["reason"]), likes=likes, **known)
+
+
+def alike(a: Group, b: Group) -> bool:
+    """Whether two arrays were one until capacity divided them."""
+    sizes = [(g.capacity, g.parameters, g.rows[0]["batch_size"]) for g in (a, b)]
+    return sizes[0] == sizes[1] and a.capacity > 0

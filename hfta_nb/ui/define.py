@@ -21,6 +21,9 @@ from hfta_nb.ui.text import words as error_words
 
 DTYPES = ("float32", "float64")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+CHECKPOINTING = ("auto", "never", "always")
+_CAPACITY = "Most members of an array: a number, auto for the fastest, empty for as many as fit"
+_CHECKPOINTING = "Compute activations again in the backward, to fit more members; costs a second forward"
 FIRST_GRID: dict[str, tuple[Json, ...]] = {"lr": (1e-3, 3e-3, 1e-2)}
 """What the grid is when nothing was said: enough to press Train."""
 
@@ -100,6 +103,10 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             "precision", PRECISIONS, "How it computes: tf32 products; bf16 or fp16 autocast"
         )
         self.precision_field.value = _chosen("precision", precision, PRECISIONS)
+        self.capacity_field = _text("capacity", self._options.pop("capacity", None), "as many as fit", _CAPACITY)
+        self.checkpointing_field = _dropdown("checkpointing", CHECKPOINTING, _CHECKPOINTING)
+        again = self._options.pop("checkpointing", "auto")
+        self.checkpointing_field.value = _chosen("checkpointing", again, CHECKPOINTING)
         self.device_field = _dropdown("device", _devices(), "Where it is trained")
         wanted = {None: self.device_field.options[0], "cuda": "cuda:0"}.get(device, device)
         self.device_field.value = _chosen("device", str(wanted), self.device_field.options)
@@ -143,6 +150,8 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             "seed": self.seed_field.value,
             "dtype": self.dtype_field.value,
             "precision": self.precision_field.value,
+            "capacity": _capacity(self.capacity_field.value),
+            "checkpointing": self.checkpointing_field.value,
             "device": self.device_field.value,
         }
         data = self._own.get(self.data_field.value, self.data_field.value)
@@ -213,6 +222,8 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             self.seed_field,
             self.dtype_field,
             self.precision_field,
+            self.capacity_field,
+            self.checkpointing_field,
             self.device_field,
         ]
         fixed = ", ".join(f"{k}={show(v) if not isinstance(v, dict | list) else v}" for k, v in self._options.items())
@@ -230,7 +241,8 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self.family_field.observe(self._family_changed, "value")
         self.data_field.observe(self._data_changed, "value")
         plain = (self.epochs_field, self.batch_field, self.patience_field, self.seed_field)
-        for widget in (*plain, self.dtype_field, self.precision_field, self.device_field):
+        memory = self.capacity_field, self.checkpointing_field
+        for widget in (*plain, self.dtype_field, self.precision_field, *memory, self.device_field):
             widget.observe(lambda _: self._edited(), "value")
         self.add_button.on_click(lambda _: self.add_axis())
         me = weakref.ref(self)
@@ -355,6 +367,24 @@ def _integer(description: str, value: int, low: int, tooltip: str) -> ipywidgets
         value, min=low, max=10**9, description=description, tooltip=tooltip, layout={"width": "auto"}
     )
     return made.add_class("hfta-field").add_class(f"hfta-field-{description.replace(' ', '-')}")
+
+
+def _text(description: str, value: Any, nothing: str, tooltip: str) -> ipywidgets.Text:
+    made = ipywidgets.Text(
+        "" if value is None else str(value),
+        placeholder=nothing,
+        description=description,
+        tooltip=tooltip,
+        continuous_update=False,
+        layout={"width": "auto"},
+    )
+    return made.add_class("hfta-field").add_class(f"hfta-field-{description}")
+
+
+def _capacity(text: str) -> int | str | None:
+    """What was typed, as `Study` takes it, which complains of what it can't use."""
+    typed = text.strip()
+    return int(typed) if typed.isdecimal() else typed or None
 
 
 def _chosen(where: str, value: str, options: Sequence[str]) -> str:

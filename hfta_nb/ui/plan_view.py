@@ -47,7 +47,7 @@ def plan_table(study: Study) -> str:
                 shorten(group.reason) or "-",
                 f"{group.padding:.0%}" if group.architectures > 1 else "-",
                 amount(group.parameters),
-                memory(group.memory_bytes * members),
+                memory(group.fixed_bytes + group.memory_bytes * members),
             )
         )
     rest = len(groups) - len(rows)
@@ -57,7 +57,7 @@ def plan_table(study: Study) -> str:
 
 def needs(study: Study) -> str:
     """What the largest array needs of the device, in a sentence."""
-    most = max(g.memory_bytes * len(g.variants) for g in study.groups())
+    most = max(g.fixed_bytes + g.memory_bytes * len(g.variants) for g in study.groups())
     total = device_memory_bytes(study.device)
     has = f" of {memory(total)}" if total else ""
     short = "; it may not fit" if total and most > total else ""

@@ -50,6 +50,8 @@ def arguments_of(study: Study) -> dict[str, Any]:
         "seed": study.seed,
         "dtype": str(study.dtype).removeprefix("torch."),
         "precision": study.precision,
+        **({"capacity": study.capacity} if study.capacity else {}),
+        **({"checkpointing": study.checkpointing} if study.checkpointing != "auto" else {}),
         "device": str(study.device),
         "monitor": study.monitor,
         **({"serial": True} if study.serial else {}),

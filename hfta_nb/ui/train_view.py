@@ -12,7 +12,7 @@ from hfta_nb import events as ev
 from hfta_nb.history import History
 from hfta_nb.ui.machine import AT_REST, BUTTONS, ENDED, Phase, why_not
 from hfta_nb.ui.parts import Progress, button, words
-from hfta_nb.ui.text import clock, count, escape, number, rate, shorten
+from hfta_nb.ui.text import clock, count, escape, memory, number, rate, shorten
 
 SETTLED_S = 2.0
 """After so much training the rate says something about the time left."""
@@ -76,6 +76,7 @@ def details(history: History, phase: Phase) -> list[str]:
     paused = {ev.RUNNING: "paused"} if history.state == ev.PAUSED else {}
     counts = [(history.count(state), paused.get(state, state.lower())) for state in _COUNTED]
     found.append(", ".join(f"{n} {state}" for n, state in counts if n))
+    found += [halving(event) for event in history.halvings[-1:]]
     if history.phase and history.phase != "training" and phase is Phase.RUNNING:
         found.append(history.phase)
     return [text for text in found if text]
@@ -88,6 +89,13 @@ def speedup(history: History) -> str:
     now = history.progress.group if history.progress else -1
     measured = history.speeds.get(now) or history.speeds[max(history.speeds)]
     return f"{number(measured.speedup, 3)}x the serial rate, measured on {count(measured.steps, 'step')}"
+
+
+def halving(event: ev.ArrayHalved) -> str:
+    """That an array went on as two, as its memory did not suffice."""
+    first, second = event.into
+    how = f"{event.members} members went on as {first} and {second}"
+    return f"out of memory while {event.phase}: {how}; {memory(event.needed_bytes)} of {memory(event.free_bytes)}"
 
 
 class TrainView(ipywidgets.VBox):  # type: ignore[misc]

@@ -37,6 +37,8 @@ USAGE = [
     (("run", "--seed", "-1"), "argument --seed: '-1' is not a whole number from 0"),
     (("run", "--threads", "0"), "argument --threads: '0' is not a whole number from 1"),
     (("run", "--dtype", "float16"), "argument --dtype: invalid choice: 'float16'"),
+    (("run", "--precision", "half"), "argument --precision: invalid choice: 'half'"),
+    (("run", "--resume", "DIR", "--precision", "bf16"), "so --precision can't be given with it"),
     (("run", "--check", "best"), "argument --check: 'best' is not a list of member numbers such as 0,3"),
     (("run", "--fast"), "unrecognized arguments: --fast"),
     (("run", "--epoch", "3"), "unrecognized arguments: --epoch 3"),
@@ -113,3 +115,11 @@ def test_check_takes_members_or_none() -> None:
     assert parse(["run"]).check is None
     assert parse(["run", "--check"]).check == ()
     assert parse(["run", "--check", "0,#3"]).check == (0, 3)
+
+
+def test_capacity() -> None:
+    assert parse(["run", "--capacity", "4"]).capacity == 4
+    assert parse(["plan", "--capacity", "auto", "--checkpointing", "always"]).capacity == "auto"
+    for wrong in ("0", "most", "2.5"):
+        with pytest.raises(SystemExit):
+            parse(["run", "--capacity", wrong])

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hfta_nb import events as ev
-from hfta_nb.cli.displays import MOST_GROUPS, REDRAWS_PER_S, Lines, Screen, Silent, headline
+from hfta_nb.cli.displays import MOST_GROUPS, REDRAWS_PER_S, Lines, Screen, Silent, halving, headline
 from hfta_nb.cli.progress import Progress
 from hfta_nb.events import Event
 from hfta_nb.history import History
@@ -173,3 +173,9 @@ def test_quiet_shows_notes_alone() -> None:
 )
 def test_the_headline_names_the_device(changes: dict[str, object], device: str) -> None:
     assert headline(started(**changes)).endswith(device)
+
+
+def test_an_array_that_is_halved() -> None:
+    event = ev.ArrayHalved(0.0, 1, "training", 8, (4, 4), (1, 2), 3 << 30, 2 << 30, "no memory")
+    wanted = "array 1: out of memory while training: 8 members carry on as 4 and then 4"
+    assert halving(event) == f"{wanted} (they need 3.0 GiB, 2.0 GiB are free)"

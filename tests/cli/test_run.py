@@ -205,6 +205,12 @@ def test_options_reach_the_study(tmp_path: Path) -> None:
     assert study.directory == tmp_path / "run"
 
 
+def test_precision_reaches_the_study() -> None:
+    assert studies.new(given(family="mlp", precision="bf16")).precision == "bf16"
+    with pytest.raises(StudyError, match="bf16 is a precision of float32 models"):
+        studies.new(given(family="mlp", precision="bf16", dtype="float64"))
+
+
 def test_what_is_not_given_is_left_to_the_study() -> None:
     study, plain = studies.new(given(family="mlp")), hfta_nb.Study("mlp")
     assert (study.epochs, study.seed, study.monitor) == (plain.epochs, plain.seed, plain.monitor)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
-from hfta_nb.array.capture.pooling import max_pool2d
+from hfta_nb.array.strategy.pooling import ChannelsLast, max_pool2d
 from hfta_nb.errors import FusionError, MemberError
 from tests.contract.rows import MODULES, ModuleRow
 from tests.contract.serial import loss_of, make, target_for
@@ -425,7 +425,7 @@ def test_tuning_leaves_gradients_as_they_are(x: Tensor, y: Tensor) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(2, 3, 8, 6), (2, 3, 7, 9), (3, 4, 5), (1, 1, 2, 2)], ids=str)
-def test_max_pooling_by_comparisons_is_torch_s(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_max_pooling_in_other_ways_is_torch_s(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x = torch.randn(shape, dtype=dtype).relu()
     special = torch.where(torch.rand(shape) < 0.2, float("inf"), torch.where(torch.rand(shape) < 0.2, -0.0, x))
     lost = torch.where(torch.rand(shape) < 0.3, float("nan"), x)
@@ -443,6 +443,12 @@ def test_max_pooling_by_comparisons_is_torch_s(shape: tuple[int, ...], dtype: to
             max_pool2d(value, *settings, out=rooms[0], indices=rooms[1])
             torch.testing.assert_close(rooms[0], out, atol=0, rtol=0, equal_nan=True)
             assert torch.equal(rooms[1], indices)
+            if len(shape) == 4:
+                rooms = torch.empty_like(out), torch.empty_like(indices)
+                other = ChannelsLast(torch.ops.aten.max_pool2d_with_indices.out)
+                other(value, *settings, out=rooms[0], indices=rooms[1])
+                torch.testing.assert_close(rooms[0], out, atol=0, rtol=0, equal_nan=True)
+                assert torch.equal(rooms[1], indices)
 
 
 def test_on_or_off(x: Tensor, y: Tensor) -> None:

@@ -111,7 +111,7 @@ def test_stopped_within_an_epoch_of_steps_and_resumed(serial: bool, tmp_path: Pa
 
     control.poll = counted  # type: ignore[method-assign]
     _run(parts, control=control)
-    run = parts.store.read_checkpoint()["run"]
+    run = parts.store.read_checkpoint()["todo"][0]["run"]
     assert run["batch"] % 31
     rest = hfta.Study.load(parts.directory)
     assert rest.options == parts.options

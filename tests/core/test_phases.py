@@ -172,7 +172,7 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(serial: bool, tmp_path: P
     _run(parts, control=spied)
     assert parts.history.state == ev.STOPPED
     checkpoint = parts.store.read_checkpoint()
-    assert 0 < checkpoint["run"]["batch"] < 20
+    assert 0 < checkpoint["todo"][0]["run"]["batch"] < 20
     rest = hfta.Study.load(parts.directory, family=whole.family)
     _run(rest, resume=True)
     assert rest.history.state == ev.COMPLETE

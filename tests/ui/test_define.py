@@ -51,7 +51,18 @@ def test_what_is_given_stands_in_the_fields(make: Make) -> None:
     found = define.definition()
     assert found.grid == {"lr": (1e-3, 1e-2), "activation": ("relu", "gelu")}
     wanted = {"epochs": 7, "batch_size": None, "patience": 3, "seed": 5, "dtype": "float64", "device": "cpu"}
+    wanted |= {"precision": "fp32", "capacity": None, "checkpointing": "auto"}
     assert found.options == wanted | {"device": define.device_field.value}
+
+
+def test_a_precision_that_does_not_go_with_the_dtype_is_said(make: Make) -> None:
+    bench = make(precision="bf16")
+    assert bench.study.precision == "bf16"
+    bench.define.dtype_field.value = "float64"
+    assert "bf16 is a precision of float32 models" in bench.define.problem.value
+    bench.define.precision_field.value = "fp32"
+    assert bench.define.problem.value == ""
+    assert str(bench.study.dtype) == "torch.float64"
 
 
 def test_values_are_read_as_typed(make: Make) -> None:
@@ -334,6 +345,7 @@ def test_data_in_a_directory_joins_the_list(make: Make, tmp_path: Path) -> None:
         ({"grid": {"lr": ["fast"]}}, GridError),
         ({"data": "digit"}, HftaError),
         ({"dtype": "float8"}, HftaError),
+        ({"precision": "float8"}, HftaError),
         ({"device": "tpu"}, HftaError),
     ],
 )
@@ -358,3 +370,18 @@ def test_every_field_has_a_label_and_a_hint(make: Make) -> None:
     assert labels <= bench.bar.hints.keys()
     assert all(bench.bar.hints.values())
     assert not any(getattr(w, "description_allow_html", False) for w in bench.define.fields_box.children)
+
+
+def test_capacity_is_a_number_auto_or_nothing(make: Make) -> None:
+    bench = make(grid={"lr": [1e-3, 1e-2, 1e-1]}, capacity=2, checkpointing="never")
+    define = bench.define
+    assert (define.capacity_field.value, define.checkpointing_field.value) == ("2", "never")
+    assert define.definition().options["capacity"] == 2
+    assert "2 arrays" in bench.plan_view.sentence.value
+    for text, meant in (("", None), (" auto ", "auto"), ("3", 3)):
+        define.capacity_field.value = text
+        assert define.definition().options["capacity"] == meant
+    define.capacity_field.value = "most"
+    assert define.definition().options["capacity"] == "most"
+    bench._plan()
+    assert "capacity: not a number of members" in define.problem.value

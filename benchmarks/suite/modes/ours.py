@@ -12,7 +12,9 @@ from benchmarks.suite.job import Job
 from benchmarks.suite.modes.base import Mode, table
 from benchmarks.suite.tasks import Feed, Update, inputs
 from hfta_nb.array.gradients import Arguments
-from hfta_nb.step import ArrayStep, Precision
+from hfta_nb.array.tree import tensor_map
+from hfta_nb.step import ArrayStep
+from hfta_nb.step.precision import whole
 
 ADAM = {"optimizer": "adam", "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "lr_scheduler": "none"}
 """A study's training axes; the values are those of `torch.optim.Adam`."""
@@ -35,8 +37,9 @@ class Ours(Mode):
     def _prepare(self) -> None:
         task = self.job.task
         rows = [{**ADAM, "lr": lr} for lr in self.job.lrs]
-        precision = Precision("fp32" if self.job.precision == "float32" else self.job.precision, self.job.where)
-        self.stepper = ArrayStep(self.array, rows, task.phases or task.loss, {}, 1, precision)
+        self.stepper = ArrayStep(
+            self.array, rows, task.phases or task.loss, {}, epochs=1, precision=self.job.arithmetic
+        )
         self.optimizers: list[Any] = [update.optimizer for update in self.stepper.updates]
         if len(self.array) > 1:  # as a study does
             self.stepper.tune(*self.feed(0), TUNING_S)
@@ -61,7 +64,7 @@ class OursSplit(Ours):
         several = len(self.updates) > 1
         trained = [[named[name] for name in u.trains] if several else self.array for u in self.updates]
         self.optimizers = [hfta.optim.Adam(parameters, lr=job.lrs, fused=True) for parameters in trained]
-        self.scaler = hfta.optim.GradScaler(self.array) if job.precision == "fp16" else None
+        self.scaler = job.arithmetic.array_scaler(self.array)
 
     def _step(self, number: int) -> Tensor:
         x, y = self.feed(number)
@@ -94,6 +97,8 @@ class OursSplit(Ours):
     def _backward(self, update: Update, x: Any, y: Tensor) -> Tensor:
         with self.job.autocast():
             output = self.array(*inputs(x), **update.words)
+            # Autocast does not see through a `vmap` of one's own: there the loss would stay in half precision.
+            output = tensor_map(whole, output)
             losses: Tensor = torch.func.vmap(update.loss, in_dims=(0, None))(output, y)
         named = dict(self.array.named_parameters()) if len(self.updates) > 1 else {}
         trained = [named[name] for name in update.trains] if named else None

@@ -37,7 +37,7 @@ class PlainTrainer:
         self.losses: list[LossOf] = [functools.partial(u.loss_of, self.module) for u in updates]
         self.trained = [[named[name] for name in u.trains] for u in updates]
         self.optimizers = [adam(parameters, lr) for parameters in self.trained]
-        self.scaler = torch.amp.GradScaler(job.where.type) if job.precision == "fp16" else None
+        self.scaler = job.arithmetic.plain_scaler()
 
     def train(self, begin: int, steps: int) -> list[Tensor]:
         """Steps `begin`, `begin + 1`, ...; gives their losses."""

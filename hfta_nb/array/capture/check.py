@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array.fallback import snapshot
+from hfta_nb.array.rules.autocast import half_under_way
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
@@ -98,15 +99,18 @@ def close(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
     """Whether tensors are the same: to the bit, or to the rounding of the largest of them.
 
     Where memory lies may change the order of sums. A gradient that is exactly zero but for rounding (a bias before
-    batch norm) is measured by the others.
+    batch norm) is measured by the others. Under autocast sums are rounded to its dtype on the way.
     """
     pairs = [(a, b) for a, b in zip(old, new, strict=True) if not _same_bits(a, b)]
     if any(not a.is_floating_point() for a, _ in pairs):
         return False
     sizes = [a[a.isfinite()].abs().max().item() for a in old if a.is_floating_point() and a.isfinite().any()]
     largest = max(sizes, default=0.0)
+    half = half_under_way()
+    least = 0.0 if half is None else 2 * torch.finfo(half).eps
     return all(
-        torch.allclose(a, b, rtol=0, atol=64 * torch.finfo(a.dtype).eps * largest, equal_nan=True) for a, b in pairs
+        torch.allclose(a, b, rtol=0, atol=max(64 * torch.finfo(a.dtype).eps, least) * largest, equal_nan=True)
+        for a, b in pairs
     )
 
 

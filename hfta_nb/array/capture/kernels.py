@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.capture.pooling import max_pool2d
-
 _aten = torch.ops.aten
 
 
@@ -131,7 +129,7 @@ def _table() -> dict[Any, Kernel]:
         add(name, f"{name}.grad_input", ("grad_input",), True)
     for name in _WHOLE_GRAD_INPUT:
         add(name, f"{name}.out" if name.startswith("_") else f"{name}.grad_input", ("grad_input",), False)
-    found[_aten.max_pool2d_with_indices.default] = Kernel(max_pool2d, ("out", "indices"))
+    add("max_pool2d_with_indices", "max_pool2d_with_indices.out", ("out", "indices"), False)
     add("nll_loss_forward", "nll_loss_forward.output", ("output", "total_weight"), False)
     found[_aten.relu.default] = Kernel(_relu, pointwise=True)
     found[_aten.sum.default] = Kernel(_sum)

@@ -67,6 +67,11 @@ def cast(name: str, args: Any, kwargs: Any, kept: Kept) -> tuple[Any, Any]:
     return args, kwargs
 
 
+def half_under_way() -> torch.dtype | None:
+    """What an autocast under way casts to; None where there is none."""
+    return next((torch.get_autocast_dtype(k) for k in _LOWER if torch.is_autocast_enabled(k)), None)
+
+
 @contextmanager
 def uncast() -> Iterator[None]:
     """Within, autocast is off, as it is to be in a backward pass; the weights that it has cast are kept."""

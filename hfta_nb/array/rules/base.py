@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.rules.autocast import Kept, cast
+from hfta_nb.errors import out_of_memory
 
 
 class Disagreement(RuntimeError):  # noqa: N818  (a reason to go another way, not a failure)
@@ -155,6 +156,8 @@ class RuleMode(TorchFunctionMode):
         except Disagreement:
             raise
         except Exception as error:
+            if out_of_memory(error):
+                raise
             return self.fallback(context, func, args, kwargs, error)
         finally:
             functorch._set_vmap_fallback_enabled(True)  # type: ignore[attr-defined]

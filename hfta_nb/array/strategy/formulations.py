@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from hfta_nb.array.strategy import precision
+from hfta_nb.array.strategy.pooling import ChannelsLast, max_pool2d
 from hfta_nb.array.strategy.products import Added, InTurn
 from hfta_nb.array.strategy.softmax import LogSoftmaxBackward, SoftmaxBackward, Turned
 
@@ -88,7 +89,7 @@ _IN_TURN = {
 
 
 def formulations(function: Any, args: Sequence[Any], device: torch.device) -> list[Formulation]:
-    """All ways but torch's own to compute a call on the CPU in float32; those of other devices and dtypes are torch's.
+    """All ways but torch's own to compute a call on the CPU; in float64 only those with the same bits.
 
     Args:
         function: the overload of an aten operator.
@@ -96,7 +97,11 @@ def formulations(function: Any, args: Sequence[Any], device: torch.device) -> li
         device: of the tensors.
     """
     operands = [a for a in args if isinstance(a, Operand)]
-    if device.type != "cpu" or not operands or any(o.dtype != torch.float32 for o in operands):
+    if device.type != "cpu" or not operands:
+        return []
+    if function is _MAX_POOL:
+        return _pools(args)
+    if any(o.dtype != torch.float32 for o in operands):
         return []  # in float64 the bits are to be the plain module's
     if function in PRODUCTS:
         return _products(function, args) if precision.can_switch() else []
@@ -108,6 +113,19 @@ def formulations(function: Any, args: Sequence[Any], device: torch.device) -> li
         if len(args) > at and args[at] in (last, -1) and not (function in _TURNED and args[2]):
             return [_OVER_LAST[function]]
     return []
+
+
+_MAX_POOL = _aten.max_pool2d_with_indices.default
+_PAIRS = Formulation("pairs", lambda _: max_pool2d)
+_CHANNELS_LAST = Formulation("channels last", ChannelsLast)
+
+
+def _pools(args: Sequence[Any]) -> list[Formulation]:
+    x, size, stride = args[0], list(args[1]), list(args[2]) if len(args) > 2 else []
+    if x.dtype not in (torch.float32, torch.float64) or not x.contiguous or len(x.size) < 3:
+        return []
+    found = [_CHANNELS_LAST] if len(x.size) == 4 else []
+    return [*found, _PAIRS] if size == [2, 2] and stride in ([], [2, 2]) else found
 
 
 def _products(function: Any, args: Sequence[Any]) -> list[Formulation]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,14 +12,14 @@ from torch import nn
 
 from hfta_nb import augment
 from hfta_nb.array import Blueprint, blueprint, difference, has_lazy, take_shapes
-from hfta_nb.array.gradients import call_module
-from hfta_nb.data import AnyData, Samples, Stream, tree_map
+from hfta_nb.data import AnyData, Stream
 from hfta_nb.errors import FamilyError, FusionError, GridError, HftaError
-from hfta_nb.events import GroupRecord
 from hfta_nb.family import Family
 from hfta_nb.grid import Grid, Variant, show
 from hfta_nb.phases import Phase, split
-from hfta_nb.step import call_all, in_phase
+from hfta_nb.plan.estimate import estimate
+from hfta_nb.plan.group import Group
+from hfta_nb.step import call_all
 
 SPLITTING = ("optimizer", "lr_scheduler", "batch_size")
 """Training axes whose values can't differ within an array."""
@@ -30,59 +30,6 @@ MOST_PADDING = {"cuda": 0.5, "cpu": 0.25}
 _OPTIMIZER_STATES = {"sgd": 1, "adam": 2, "adamw": 2}
 
 
-@dataclass(frozen=True)
-class Group:
-    """Variants of one array, with everything their training needs to know.
-
-    Attributes:
-        rows: per variant, the value of every training axis.
-        arguments: per variant, what the family's `build` is called with.
-        parameters: number of parameters that one member takes, with its padding.
-        architectures: how many different ones there are.
-        padding: the share of the parameters that is padding.
-        fused_over: the axes whose values differ within the group.
-    """
-
-    index: int
-    variants: tuple[Variant, ...]
-    rows: tuple[dict[str, Any], ...]
-    arguments: tuple[dict[str, Any], ...]
-    reason: str
-    parameters: int
-    memory_bytes: int
-    serial: bool = False
-    architectures: int = 1
-    padding: float = 0.0
-
-    @property
-    def fused_over(self) -> tuple[str, ...]:
-        names = self.variants[0].config
-        return tuple(n for n in names if len({show(v.config[n]) for v in self.variants}) > 1)
-
-    def row(self) -> dict[str, Any]:
-        """The group as a row of a table."""
-        return {
-            "array": self.index,
-            "members": len(self.variants),
-            "variants": [v.id for v in self.variants],
-            "fused_over": ", ".join(self.fused_over) or "-",
-            "split_because": self.reason or "-",
-            "architectures": self.architectures,
-            "padding": self.padding,
-            "parameters": self.parameters,
-            "memory_bytes": self.memory_bytes,
-        }
-
-    def record(self) -> GroupRecord:
-        strategy = "one after another" if self.serial else "fused"
-        if self.architectures > 1:
-            strategy += f", {self.architectures} architectures, {self.padding:.0%} padding"
-        ids = tuple(v.id for v in self.variants)
-        return GroupRecord(
-            self.index, ids, self.reason, self.parameters, self.memory_bytes, strategy, self.padding, self.architectures
-        )
-
-
 def make_plan(
     family: Family,
     grid: Grid,
@@ -91,6 +38,7 @@ def make_plan(
     *,
     serial: bool = False,
     across: float | str = MOST_PADDING["cpu"],
+    capacity: int | None = None,
 ) -> list[Group]:
     """Group the variants of a grid by what fuses.
 
@@ -100,6 +48,7 @@ def make_plan(
         serial: put every variant into a group of its own, to be trained as a plain module.
         across: the largest share of an array's parameters that may be padding, where variants of different
             architecture share it; "never" to keep them apart.
+        capacity: the most members of an array; None for any number.
 
     Returns:
         Groups in the order of their first variants, variants in the order of the grid.
@@ -130,7 +79,19 @@ def make_plan(
             home.join(draft, across)
     settings = [augment.Setting.of(row) for draft in found for row in draft.rows]
     augment.check(settings, data, [name for name in specs if len(grid.axes.get(name, ())) > 1])
-    return [draft.group(i, data, serial) for i, draft in enumerate(found)]
+    groups = [draft.group(i, data, serial) for i, draft in enumerate(found)]
+    return groups if capacity is None else _capped(groups, capacity)
+
+
+def _capped(groups: Sequence[Group], capacity: int) -> list[Group]:
+    """No array of more members; new ones have numbers after all others, and stand after the one they come from."""
+    found: list[Group] = []
+    free = len(groups)
+    for group in groups:
+        parts = group.divided(capacity, f"at most {capacity} members, as asked", free)
+        free += len(parts) - 1
+        found += [replace(part, fitted=False) for part in parts]  # whether so many fit is still to be seen
+    return found
 
 
 @dataclass
@@ -205,7 +166,7 @@ class _Draft:
     def group(self, index: int, data: AnyData, serial: bool) -> Group:
         row, fit = self.rows[0], self.fit
         largest = max(self.modules, key=_count)
-        memory = _memory(largest, data, row["batch_size"], _OPTIMIZER_STATES[row["optimizer"]], self.phases)
+        memory = estimate(largest, data, row["batch_size"], _OPTIMIZER_STATES[row["optimizer"]], self.phases)
         return Group(
             index,
             tuple(self.variants),
@@ -316,42 +277,3 @@ def _check_stream(grid: Grid, fixed: Mapping[str, Any], data: AnyData) -> None:
             where="batch_size",
             remedy="leave it out and let the loader or function decide, or give the Dataset itself",
         )
-
-
-def _memory(module: nn.Module, data: AnyData, batch_size: int, states: int, phases: Sequence[Phase]) -> int:
-    """Estimate of the bytes one member needs: values, gradients, optimizer state, best values, activations."""
-    values = sum(p.numel() * p.element_size() for p in module.parameters())
-    buffers = sum(b.numel() * b.element_size() for b in module.buffers())
-    return (
-        values * (3 + states) + 2 * buffers + max(_activations(module, data, batch_size, p) for p in phases or (None,))
-    )
-
-
-def _activations(module: nn.Module, data: AnyData, batch_size: int, phase: Phase | None) -> int:
-    """Bytes that autograd keeps for the backward pass, counted on a forward without memory; 0 if that can't run."""
-    kept: dict[int, int] = {}
-    own = {id(p) for p in module.parameters()}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in own:
-            kept[id(tensor.untyped_storage())] = tensor.numel() * tensor.element_size()
-        alive.append(tensor)  # an id must not be given to a second tensor
-        return tensor
-
-    alive: list[torch.Tensor] = []
-    try:
-        spare = module.to("meta") if all(p.is_meta for p in module.parameters()) else _meta_copy(module)
-        x: Samples = tree_map(
-            lambda t: torch.empty((batch_size, *t.shape[1:]), dtype=t.dtype, device="meta"), data.sample(2)
-        )
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), torch.random.fork_rng(devices=[]):
-            call_module(spare, in_phase(x, phase))
-    except Exception:  # an estimate is not worth an error: a model may read values, which meta has none of
-        return 0
-    return sum(kept.values())
-
-
-def _meta_copy(module: nn.Module) -> nn.Module:
-    import copy
-
-    return copy.deepcopy(module).to("meta")

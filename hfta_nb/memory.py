@@ -1,0 +1,210 @@
+"""How many bytes a device holds: what a stretch of work takes at its peak, what is free, and how many members fit.
+
+On a GPU torch's caching allocator keeps the peak. On a CPU the storages are counted that torch's operators return while
+a `Meter` is on, from their making until the last tensor over them is gone. Not counted on a CPU is what a kernel
+takes and gives back within itself, and what numpy or a data loader holds; `MARGIN` leaves room for these.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+MARGIN = {"cuda": 0.1, "cpu": 0.2}
+"""The share of the free memory that is left alone: for fragments on a GPU, for other programs on a CPU."""
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class MemoryModel:
+    """Bytes that training takes, as a straight line through two measurements.
+
+    Attributes:
+        fixed_bytes: whatever the number of members: a mini-batch, say.
+        member_bytes: of each member: parameters, gradients, optimizer state, best weights, activations.
+    """
+
+    fixed_bytes: int
+    member_bytes: int
+
+    @classmethod
+    def of_points(cls, members: int, peak_bytes: int, more: int, more_bytes: int) -> MemoryModel:
+        """Through the peaks of two numbers of members, the smaller first."""
+        slope = max(1, -(-(more_bytes - peak_bytes) // (more - members)))
+        return cls(max(0, peak_bytes - members * slope), slope)
+
+    def bytes(self, members: int) -> int:
+        """What an array of so many members takes."""
+        return self.fixed_bytes + members * self.member_bytes
+
+    def capacity(self, free_bytes: int) -> int:
+        """How many members fit; 0 where not even one does."""
+        return max(0, (free_bytes - self.fixed_bytes) // self.member_bytes)
+
+    def corrected(self, members: int, peak_bytes: int) -> MemoryModel:
+        """The same with each member's share as it was measured in an array of so many."""
+        return MemoryModel(self.fixed_bytes, max(1, math.ceil((peak_bytes - self.fixed_bytes) / members)))
+
+
+class Meter:
+    """A context that measures memory; may be entered again and goes on from there. Not with another meter within.
+
+    Args:
+        device: whose memory.
+
+    Example:
+        >>> meter = Meter(torch.device("cpu"))
+        >>> with meter:
+        ...     kept = torch.zeros(1000)
+        ...     passing = torch.zeros(1000); del passing
+        >>> meter.held_bytes, meter.peak_bytes
+        (4000, 8000)
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._counter = _Counter() if device.type != "cuda" else None
+        self._before, self._most = 0, 0
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+            self._before = torch.cuda.memory_allocated(device)
+
+    def see(self) -> None:
+        """Bring `peak_bytes` up to now, while within."""
+        if self._counter is None:
+            self._most = max(self._most, torch.cuda.max_memory_allocated(self.device) - self._before)
+
+    def __enter__(self) -> Meter:
+        if self._counter is not None:
+            self._counter.__enter__()  # type: ignore[no-untyped-call]
+        else:
+            torch.cuda.reset_peak_memory_stats(self.device)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._counter is not None:
+            self._counter.__exit__(*error)  # type: ignore[no-untyped-call]
+        self.see()
+
+    @property
+    def held_bytes(self) -> int:
+        """What is held now of all that was made within."""
+        if self._counter is not None:
+            return self._counter.held
+        return max(0, torch.cuda.memory_allocated(self.device) - self._before)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that was held at once within."""
+        return self._most if self._counter is None else self._counter.most
+
+
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Follows storages; it sees kernels, those of a backward included."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.held, self.most = 0, 0
+        self._alive: dict[int, tuple[Any, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not _gives_what_it_got(func):
+            self._see(result)
+        return result
+
+    def _see(self, value: Any) -> None:
+        if isinstance(value, Tensor):
+            self._count(value)
+        elif isinstance(value, list | tuple):
+            for part in value:
+                self._see(part)
+
+    def _count(self, tensor: Tensor) -> None:
+        if tensor.device.type == "meta" or tensor.layout is not torch.strided:
+            return
+        storage = tensor.untyped_storage()
+        key = id(storage)
+        known = self._alive.get(key)
+        if known is not None and known[0]() is storage:
+            return
+        size = storage.nbytes()
+        self._alive[key] = weakref.ref(storage, lambda gone: self._forget(key, gone)), size
+        self.held += size
+        self.most = max(self.most, self.held)
+
+    def _forget(self, key: int, gone: Any) -> None:
+        known = self._alive.get(key)
+        if known is not None and known[0] is gone:
+            del self._alive[key]
+            self.held -= known[1]
+
+
+@functools.cache
+def _gives_what_it_got(func: Any) -> bool:
+    """Whether an operator returns views of its arguments, or themselves: memory that was there before."""
+    return any(r.alias_info is not None for r in func._schema.returns)
+
+
+def free_bytes(device: torch.device) -> int:
+    """The memory that training may still take: what is free, less a margin.
+
+    On a GPU what torch holds in its cache counts as free; on a CPU a container's limit counts as well.
+    """
+    share = 1 - MARGIN["cuda" if device.type == "cuda" else "cpu"]
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(share * (free + cached))
+    free = int(psutil.virtual_memory().available)
+    limit = _left_in_container(_CGROUP)
+    return int(share * (free if limit is None else min(free, limit)))
+
+
+def _left_in_container(root: Path) -> int | None:
+    """What a container may still take (cgroup version 2, else 1); None where it has no limit."""
+    for most, now, cache in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        try:
+            limit = (root / most).read_text(encoding="utf-8").strip()
+            used = int((root / now).read_text(encoding="utf-8"))
+            lines = (root / now).parent.joinpath("memory.stat").read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError):
+            continue
+        if not limit.isdecimal() or int(limit) >= 1 << 60:  # "max", or version 1's way to say so
+            return None
+        # Files that are kept because there was room make way; the system counts them as used.
+        kept = next((int(line.split()[1]) for line in lines if line.startswith(cache + " ")), 0)
+        return max(0, int(limit) - used + kept)
+    return None
+
+
+def let_go(device: torch.device) -> None:
+    """Give cached memory back, after what held it is gone."""
+    import gc
+
+    gc.collect()  # an error's frames and the tensors in them are often a circle
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def shown(size: int) -> str:
+    """A number of bytes for people: ``3.2 GiB``."""
+    value, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1000:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.3g} {unit}"

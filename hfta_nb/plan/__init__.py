@@ -1,0 +1,8 @@
+"""Which variants train together, and why the others do not."""
+
+from __future__ import annotations
+
+from hfta_nb.plan.group import Group
+from hfta_nb.plan.making import MOST_PADDING, SPLITTING, make_plan
+
+__all__ = ["MOST_PADDING", "SPLITTING", "Group", "make_plan"]
