@@ -461,6 +461,32 @@ def test_mixed_precision(x: Tensor) -> None:
     assert _notes(array) == REPLAYED
 
 
+WAYS: dict[str, Callable[[FusedArray, Tensor], Tensor]] = {
+    "backward": lambda a, x: a.backward(loss_of, x, x[:, :3]),
+    "evaluate": lambda a, x: a.evaluate(loss_of, x, x[:, :3]),
+    "array(x)": lambda a, x: a(x).float().square().mean((1, 2)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("block", [1, MEMBERS])
+def test_weights_that_autocast_keeps_are_not_kept_by_a_recording(way: str, block: int, x: Tensor) -> None:
+    array, other = _pair(_plain, x.device, torch.float32)
+    array.block_size = other.block_size = block
+    for _ in range(3):
+        told = []
+        for a in (array, other):
+            with torch.autocast(x.device.type, dtype=torch.bfloat16):
+                for _ in range(4):
+                    _forget(a)
+                    result = WAYS[way](a, x.float()).detach()
+            with torch.no_grad():
+                for p in a.parameters():
+                    p.sub_(0.05)
+            told.append(result)
+        torch.testing.assert_close(*told, atol=1e-3, rtol=1e-2)
+
+
 class Constants(nn.Module):
     """Makes tensors of numbers, and picks entries by their numbers."""
 
