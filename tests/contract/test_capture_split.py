@@ -381,6 +381,33 @@ def test_a_backward_that_must_compute_again_and_can_t_says_so(x: Tensor, device:
         loss.backward()
 
 
+def test_a_change_of_the_model_before_the_backward(x: Tensor, device: torch.device) -> None:
+    array, other = _pair(_mlp, device)
+    _warm(array, other, x)
+    for a in (array, other):
+        _forget(a)
+        loss = _loss(a(x))
+        a.eval()
+        a.get_submodule("3").p = 0.9
+        a(x)
+        loss.backward()
+    _same(array, other)
+
+
+def test_a_loss_that_is_kept_keeps_no_inputs(device: torch.device) -> None:
+    array, other = _pair(_plain, device)
+    given = torch.ones(6, 5, dtype=torch.float64, device=device)
+    _warm(array, other, given)
+    own = given.clone()
+    watch = weakref.ref(own)
+    loss = _loss(array(own))
+    loss.backward()
+    del own
+    gc.collect()
+    assert watch() is None
+    assert loss.grad_fn is not None
+
+
 def test_backward_and_split_form_beside_each_other(x: Tensor, device: torch.device) -> None:
     array, other = _pair(_mlp, device)
     y = torch.ones(6, 3, dtype=x.dtype, device=device)
