@@ -514,35 +514,50 @@ def test_weights_that_autocast_keeps_are_not_kept_by_a_recording(way: str, block
         torch.testing.assert_close(*told, atol=1e-3, rtol=1e-2)
 
 
-class Constants(nn.Module):
-    """Makes tensors of numbers, and picks entries by their numbers."""
+class Picks(nn.Module):
+    """Picks entries by their numbers."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner, self.factors = nn.Linear(5, 4), [1.0, 2.0, 3.0, 4.0]
+        self.inner, self.order = nn.Linear(5, 4), [2, 0]
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.inner(x) * torch.tensor(self.factors, dtype=x.dtype, device=x.device)
-        return out[:, [2, 0]].sin()
+        return self.inner(x)[:, self.order].sin()
 
 
-def test_constants_that_a_model_makes(x: Tensor, device: torch.device) -> None:
-    array, other = _pair(Constants, device)
-    for step in range(8):
-        if step == 5:
+def test_entries_picked_by_their_numbers(x: Tensor, device: torch.device) -> None:
+    array, other = _pair(Picks, device)
+    for step in range(10):
+        if step == 6:
             for a in (array, other):
-                a._skeleton.factors[1] = 7.0  # type: ignore[union-attr, index, operator]
-        told = []
+                a._skeleton.order[1] = 3  # type: ignore[union-attr, index, operator]
         for a in (array, other):
-            _forget(a)
-            out = a(x)
-            _loss(out).backward()
-            made = a.evaluate(lambda o, t: torch.tensor([1.0, 2.0]), x)
-            told.append((out, made.clone(), a.evaluate(lambda o, t: o * torch.tensor(2.0), x)))
-            made.zero_()  # it is the caller's
+            _step(a, x)
+        told = [a.evaluate(lambda o, t: o[[1, 0]], x) for a in (array, other)]
         torch.testing.assert_close(*told, **TIGHT)
         _same(array, other)
-        assert step != 4 or _notes(array) == REPLAYED
+        assert step != 5 or _notes(array) == _notes(array, "without gradients") == REPLAYED
+
+
+class MakesTensors(Picks):
+    """Makes a tensor of the value of another."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) * torch.tensor([x.detach().sum(), 2.0]).to(x).sum()
+
+
+@pytest.mark.filterwarnings("ignore:Converting a tensor:UserWarning")
+def test_a_tensor_made_of_values_is_no_constant(x: Tensor, device: torch.device) -> None:
+    array, other = _pair(MakesTensors, device)
+    for factor in (1, 1, 1, 1, 1, 2, 3):  # the same at first, as if it were one
+        told = [(_step(a, x * factor), a.backward(loss_of, x * factor, x[:, :4])) for a in (array, other)]
+        torch.testing.assert_close(*told, **TIGHT)
+        _same(array, other)
+    assert (
+        _notes(array)
+        == _notes(array, "backward")
+        == "not replayed: a tensor is made of numbers that may be values of others"
+    )
 
 
 class Aliased(nn.Module):
