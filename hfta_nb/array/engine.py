@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from hfta_nb.array.attributes import Attributes, Place, taken_off
 from hfta_nb.array.body import Body, Run
+from hfta_nb.array.checkpointing import alone
 from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.intercept import Handler, intercepted
 from hfta_nb.array.per_member import PerMember
@@ -114,6 +115,7 @@ class Engine:
     Attributes:
         root: the plain module that calls go through.
         handlers: what runs in place of submodules, by path; see `intercept`.
+        segments: paths of what a member that runs alone computes again in the backward; see `checkpointing`.
         used: per function that the model called while `recording`, how it was fused.
         private: members get tensors of their own where the model shares inputs, or empty ones that it makes, to
             write into.
@@ -128,6 +130,7 @@ class Engine:
     slots: Slots
     generators: MemberGenerators
     handlers: dict[str, Handler] = field(default_factory=dict)
+    segments: list[str] = field(default_factory=list)
     used: dict[str, str] = field(default_factory=dict)
     recording: bool = False
     private: bool = False
@@ -170,7 +173,8 @@ class Engine:
         changes: dict[Place, Any] = {}
         with self.generators.member(member), self._tracked(body, self.attributes.of(member), changes):
             state = {**body.parameters, **body.buffers}
-            result, replaced = body.slots.call(state, lambda: call(body.root, leaves))
+            with alone(body.root, self.segments, self.generators) if self.segments else nullcontext():
+                result, replaced = body.slots.call(state, lambda: call(body.root, leaves))
         self.attributes.keep(member, changes)
         with torch.no_grad():
             body.finish(replaced)

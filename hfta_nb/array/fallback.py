@@ -179,6 +179,7 @@ class Settings:
 
     Attributes:
         block_size: how many members run at once.
+        checkpointed: activations are computed again in the backward (see `checkpointing`).
         private, fast_rng: see `Engine`.
         strategy: how kernels are chosen; see `FusedArray.strategy`.
         paths: submodules that run one member at a time, and why.
@@ -191,6 +192,7 @@ class Settings:
         self.block_size = block_size
         self.unlike = False
         self.apart = ""
+        self.checkpointed = False
         self.private = False
         self.fast_rng = False
         self.strategy = "measured"
@@ -204,7 +206,7 @@ class Settings:
 
     def copy(self) -> Settings:
         other = Settings(self.block_size)
-        other.private, other.fast_rng = self.private, self.fast_rng
+        other.private, other.fast_rng, other.checkpointed = self.private, self.fast_rng, self.checkpointed
         other.unlike, other.apart, other.strategy = self.unlike, self.apart, self.strategy
         other.paths, other.notes = dict(self.paths), list(self.notes)
         return other

@@ -23,6 +23,8 @@ from hfta_nb.array.capture import calls
 from hfta_nb.array.capture.forward import CapturedForwards
 from hfta_nb.array.capture.results import CapturedResults
 from hfta_nb.array.capture.steps import Asked, CapturedSteps
+from hfta_nb.array.checkpointing import handlers as checkpointing
+from hfta_nb.array.checkpointing import segments
 from hfta_nb.array.engine import Call, Engine, Inputs
 from hfta_nb.array.explaining import table
 from hfta_nb.array.fallback import Settings, attention_handlers, one_by_one
@@ -416,4 +418,6 @@ class FusedArray(nn.Module):
         handlers = attention_handlers(self._skeleton)
         for path in self.settings.paths:
             handlers[path] = one_by_one(self._skeleton, path)
-        self.engine.handlers = handlers
+        self.engine.segments = segments(self._skeleton) if self.settings.checkpointed else []
+        again = checkpointing(self._skeleton, handlers) if self.engine.segments else {}
+        self.engine.handlers = handlers | {p: h for p, h in again.items() if p not in self.settings.paths}

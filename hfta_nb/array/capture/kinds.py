@@ -112,6 +112,10 @@ class Kinds(Generic[S]):
     def clear(self) -> None:
         self._seen.clear()
 
+    def keep(self, wanted: Callable[[S], bool]) -> None:
+        """Forget the others."""
+        self._seen = {key: seen for key, seen in self._seen.items() if wanted(seen)}
+
     def of(self, key: Any, new: Callable[[], S]) -> S:
         """The one of this key; what `new` makes if there is none yet."""
         seen = self._seen.get(key)
