@@ -20,6 +20,7 @@ from hfta_nb.array.arena import Arena, arenas_of
 from hfta_nb.array.attempt import attempt, gradient_probe
 from hfta_nb.array.blocks import Blocks
 from hfta_nb.array.capture import calls
+from hfta_nb.array.capture.deciding import WAYS
 from hfta_nb.array.capture.forward import CapturedForwards
 from hfta_nb.array.capture.results import CapturedResults
 from hfta_nb.array.capture.steps import Asked, CapturedSteps
@@ -52,6 +53,7 @@ class FusedArray(nn.Module):
         buffer_arenas: the same under the buffers.
         missing_grads: parameter to the members whose loss did not depend on it in the last `backward`; their rows of
             `.grad` are zero, where alone `.grad` would be None.
+        step_notes: how whole training steps run, where something is to be told of that.
         followers: optimizers and the like, whose state moves along with the members.
         padding: clears the gradients of what is not owned.
         owned: where members differ in architecture: parameter or buffer to which entries are the members' own, bool
@@ -74,6 +76,7 @@ class FusedArray(nn.Module):
         self.buffer_arenas: list[Arena] = []
         self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()
         self.missing_grads: dict[str, list[int]] = {}
+        self.step_notes: list[str] = []
         self.settings = Settings(len(generators))
         self._proven: set[tuple[Any, ...]] = set()
         self._blocks = Blocks(self)
@@ -156,6 +159,19 @@ class FusedArray(nn.Module):
         self.settings.strategy = strategy
         for captured in (self._steps, self._forwards, self._results):
             captured.clear()
+
+    @property
+    def compiling(self) -> str:
+        """Whether what is replayed is compiled: "never"; "auto", where that is faster and pays in the steps to come;
+        or "always". It takes seconds to minutes; `explain` tells what came of it."""
+        return self.settings.compiling
+
+    @compiling.setter
+    def compiling(self, way: str) -> None:
+        if way not in WAYS:
+            raise FusionError("unknown choice", where="compiling", got=way, accepted=", ".join(WAYS))
+        self.settings.compiling = way
+        self._steps.clear()
 
     @property
     def notes(self) -> list[str]:
