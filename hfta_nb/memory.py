@@ -26,7 +26,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 RECORDING = 6
-"""Times the peak of a step that recording it takes, as all that it makes is held meanwhile; measured up to 5.6."""
+"""Times the peak of a step that recording it takes, as all that it makes is held meanwhile; measured up to 5.8."""
 
 
 def can_record(device: torch.device, peak_bytes: int, free: int) -> bool:

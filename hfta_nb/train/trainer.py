@@ -259,7 +259,7 @@ class Trainer:
         array.generators.states = generators.states
         if group.likes:
             array = array.select(range(len(group.variants)))
-        array.capture = group.captured
+        array.capture = group.captured and not group.checkpointed  # recording holds what checkpointing lets go of
         if group.checkpointed:
             checkpointing.turn(array, True)
         return ArrayStep(array, group.rows, objective, metrics, s.epochs, s.precision)

@@ -211,6 +211,8 @@ def test_activations_are_computed_again_if_more_fit_so(tmp_path: Path, monkeypat
     for each in (plain, study):
         list(each.run())
     assert _apart(curves(study), curves(plain)) < 1e-10
+    trainer = Trainer(study.settings(), study.plan_groups, ev.Control())
+    assert not trainer.build(study.plan_groups[0]).array.capture  # type: ignore[attr-defined]
     models[True] = MemoryModel(0, 95)  # hardly worth a second forward
     study = Study("mlp", GRID, "iris", directory=tmp_path / "hardly", **ASKED)
     assert list(study.plan()["members"]) == [2, 2, 2]
