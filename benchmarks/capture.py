@@ -52,10 +52,23 @@ def _cnn() -> nn.Module:
     return nn.Sequential(*block(1, 16), *block(16, 32), nn.Flatten(), nn.Linear(32 * 49, 10))
 
 
+class Attention(nn.Module):
+    """Two layers of a Transformer's encoder whose mean output is classified."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+        self.layers, self.last = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.layers(x).mean(1))  # type: ignore[no-any-return]
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (_mlp, (64, 64)),
     "cnn": (_cnn, (32, 1, 28, 28)),
     "lstm": (Recurrent, (32, 20, 32)),
+    "transformer": (Attention, (16, 32, 64)),
 }
 
 
@@ -146,7 +159,7 @@ def main() -> int:
             row = {"model": name, "members": members, **measure(name, members, given.rounds, given.lap)}
             rows.append(row)
             print(
-                f"{name:5} {members:3}  {row['step_ms_median']}  {row['ratio_to_serial']}  "
+                f"{name:11} {members:3}  {row['step_ms_median']}  {row['ratio_to_serial']}  "
                 f"pays after {row['pays_after_steps']} steps"
             )
     print(write("capture_cpu", {"what": "training steps, processor time, one thread, float32", "rows": rows}))

@@ -117,6 +117,10 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.held, self.most = 0, 0
         self._alive: dict[int, tuple[Any, int]] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports its compiler here, which takes a second
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if not _gives_what_it_got(func):

@@ -20,6 +20,8 @@ from torch import Tensor
 from benchmarks.common import environment
 from benchmarks.suite.job import HALF, Job, numbers
 
+CHANGED = ("status", "--porcelain", "-uno", "--", ".", ":!benchmarks/results", ":!docs/performance.md")
+
 OTHERS = 0.2
 """Cores that anything else may use before the suite refuses to measure."""
 LOOK_S = 2.0
@@ -116,7 +118,7 @@ def _measuring(words: Sequence[str]) -> list[str]:
 
 
 def commit() -> str:
-    """The commit of the working tree, with "+" where it has changes of tracked files; empty without git."""
+    """The commit of the working tree, with "+" where tracked files other than results differ; empty without git."""
     root = Path(__file__).resolve().parents[2]
 
     def git(*words: str) -> str:
@@ -124,7 +126,7 @@ def commit() -> str:
         return done.stdout.strip() if done.returncode == 0 else ""
 
     try:
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if git(*CHANGED) else "")
     except OSError:
         return ""
 

@@ -22,6 +22,9 @@ COLUMNS = {
     "ours_split": "split form",
 }
 
+ACTIVITY = {"sm_active": "SM active", "sm_occupancy": "occupancy", "tensor_active": "tensor"}
+"""A GPU's counters that are shown (NVML's GPM)."""
+
 
 def rows_of(lines: Sequence[dict[str, Any]]) -> list[Row]:
     """The lines, put together by model, members and precision; of one measured twice the later counts."""
@@ -102,20 +105,25 @@ def _named(verdict: Verdict) -> str:
 
 
 def _limits(rows: Sequence[Row]) -> str:
-    """What holds ours back, a line a row."""
-    text = ["| model | members | precision | of the roofline | drawing batches | paid after | where the step goes |"]
-    text.append("|" + "---|" * 7)
-    for row in rows:
-        line = row.get("ours")
-        if not line or not line.get("agrees") or not line.get("roofline"):
-            continue
-        limits = line["roofline"]
+    """What holds ours back, a line a row; with a GPU's counters where there are such."""
+    shown = [line for row in rows if (line := row.get("ours")) and line.get("agrees") and line.get("roofline")]
+    busy = {key: title for key, title in ACTIVITY.items() if any(key in (line.get("activity") or {}) for line in shown)}
+    columns = ["model", "members", "precision", "of the roofline", *busy.values(), "drawing batches", "paid after"]
+    text = [f"| {' | '.join(columns)} | where the step goes |", "|" + "---|" * (len(columns) + 1)]
+    for line in shown:
+        limits, activity = line["roofline"], line.get("activity") or {}
         drawing = "-" if line["data_share"] is None else f"{line['data_share']:.1%}"
         pays = "-" if "pays_after_steps" not in line else _steps(line["pays_after_steps"])
-        cells = [*map(str, key_of(row)), f"{limits['achieved']:.0%} ({limits['bound']})", drawing]
-        cells += [pays, (limits.get("held_back") or {}).get("note", "-")]
+        cells = [
+            line["model"],
+            str(line["members"]),
+            line["precision"],
+            f"{limits['achieved']:.0%} ({limits['bound']})",
+        ]
+        cells += [f"{activity[key]:.0%}" if key in activity else "-" for key in busy]
+        cells += [drawing, pays, (limits.get("held_back") or {}).get("note", "-")]
         text.append("| " + " | ".join(cells) + " |")
-    return "\n".join(text) + "\n" if len(text) > 2 else ""
+    return "\n".join(text) + "\n" if shown else ""
 
 
 def _steps(number: int | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from hfta_nb.array.attributes import Attributes, Place, taken_off
 from hfta_nb.array.body import Body, Run
+from hfta_nb.array.checkpointing import alone
 from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.intercept import Handler, intercepted
 from hfta_nb.array.per_member import PerMember
@@ -58,6 +59,11 @@ class Inputs:
                 )
         return cls(tuple(v.value if m else v for v, m in zip(leaves, marked, strict=True)), marked, rebuild)
 
+    @classmethod
+    def positional(cls, tensors: tuple[Tensor, ...]) -> Inputs:
+        """Of a call with these tensors, shared by all members, and no keywords."""
+        return cls(tensors, (False,) * len(tensors), _positional)
+
     def structure(self, leaves: list[Any]) -> Any:
         return unflatten(self.rebuild, leaves)
 
@@ -91,6 +97,10 @@ class Inputs:
         return [v for v in self.leaves if isinstance(v, Tensor) and v.requires_grad]
 
 
+def _positional(leaves: Iterator[Any]) -> Any:
+    return tuple(leaves), {}
+
+
 @dataclass(frozen=True)
 class Block:
     """Members ``start .. stop`` with their tensors.
@@ -114,6 +124,7 @@ class Engine:
     Attributes:
         root: the plain module that calls go through.
         handlers: what runs in place of submodules, by path; see `intercept`.
+        segments: paths of what a member that runs alone computes again in the backward; see `checkpointing`.
         used: per function that the model called while `recording`, how it was fused.
         private: members get tensors of their own where the model shares inputs, or empty ones that it makes, to
             write into.
@@ -128,6 +139,7 @@ class Engine:
     slots: Slots
     generators: MemberGenerators
     handlers: dict[str, Handler] = field(default_factory=dict)
+    segments: list[str] = field(default_factory=list)
     used: dict[str, str] = field(default_factory=dict)
     recording: bool = False
     private: bool = False
@@ -170,7 +182,8 @@ class Engine:
         changes: dict[Place, Any] = {}
         with self.generators.member(member), self._tracked(body, self.attributes.of(member), changes):
             state = {**body.parameters, **body.buffers}
-            result, replaced = body.slots.call(state, lambda: call(body.root, leaves))
+            with alone(body.root, self.segments, self.generators) if self.segments else nullcontext():
+                result, replaced = body.slots.call(state, lambda: call(body.root, leaves))
         self.attributes.keep(member, changes)
         with torch.no_grad():
             body.finish(replaced)

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 _HOPELESS = 1.6
 """Times the fastest: slower than this without replaying, a block size is not looked at with it."""
-_RECORDING = 4
+_RECORDING = 3
 """Calls until a step is replayed, and the first replay."""
-_LAPS = 3
-"""Laps that count, of each block size and way to run, at least."""
-_MOST_LAPS, _ENOUGH_S = 10, 5e-3
-"""Of sizes close to the fastest there are so many, or until they took so long: short laps say little."""
+_LAPS = 3, 10
+"""Laps that count, of each block size and way to run: at least, and at most of those close to the fastest."""
+_ENOUGH_S = 5e-3
+"""After so long laps are not added any more: only short ones say little."""
 _CLOSE = 1.25
 """Times the fastest."""
 
@@ -44,7 +44,8 @@ def tune(array: FusedArray, inputs: Inputs, call: Call, step: Callable[[], Any],
     def run(inputs: Inputs) -> Any:
         return Gradients(array, inputs, keep=False).of(call, array._blocks.leaves())
 
-    restore = snapshot(array)
+    restore, compiling = snapshot(array), array.settings.compiling
+    array.settings.compiling = "never"
     try:
         attempt(array, "backward", inputs, run, gradient_probe(array, call, None))
         members = len(array)
@@ -52,8 +53,9 @@ def tune(array: FusedArray, inputs: Inputs, call: Call, step: Callable[[], Any],
             return {}
         deadline = time.perf_counter() + budget_s
         sizes = sorted({1, members, *(s for s in (4,) if s < members)}, reverse=True)
-        found = _least(array, lambda: run(inputs), sizes, 1, deadline)
-        if array.capture and not inputs.grad_leaves():
+        replaying = array.capture and not inputs.grad_leaves()
+        found = _least(array, lambda: run(inputs), sizes, 1, (1, 1) if replaying else _LAPS, deadline)
+        if replaying:
             hopeful = [size for size in sizes if found[size] <= _HOPELESS * min(found.values())]
             with _gradients_kept(array) as forget:
 
@@ -62,25 +64,38 @@ def tune(array: FusedArray, inputs: Inputs, call: Call, step: Callable[[], Any],
                     step()
 
                 if len(hopeful) > 1:
-                    found.update(_least(array, whole, hopeful, _RECORDING, deadline))
+                    array._steps.at_once = True
+                    found.update(_least(array, whole, hopeful, _RECORDING, _LAPS, deadline))
         array.block_size = min(found, key=lambda size: found[size])
         return found
     finally:
         restore()
-        array._steps.clear()  # what was recorded for sizes that lost takes room
+        array.settings.compiling = compiling
+        array._steps.at_once = False
+        array._steps.keep(array.block_size)  # what was recorded for others takes room
 
 
 def _least(
-    array: FusedArray, run: Callable[[], Any], sizes: Sequence[int], unused: int, deadline: float
+    array: FusedArray,
+    run: Callable[[], Any],
+    sizes: Sequence[int],
+    unused: int,
+    counted: tuple[int, int],
+    deadline: float,
 ) -> dict[int, float]:
-    """Seconds of `run` by block size; the first `unused` laps warm up: caches, kernels chosen at first use."""
+    """Seconds of `run` by block size.
+
+    The first `unused` laps warm up: caches, kernels chosen at first use. Of those that count there are at least and at
+    most so many.
+    """
     clock = _clock(array.generators.device)
     laps: dict[int, list[float]] = {size: [] for size in sizes}
     close = list(sizes)
-    for lap in range(unused + _MOST_LAPS):
+    fewest, most = counted
+    for lap in range(unused + most):
         if lap > unused and time.perf_counter() > deadline:
             break
-        if lap >= unused + _LAPS:
+        if lap >= unused + fewest:
             least = {size: min(laps[size][unused:]) for size in sizes}
             close = [size for size in close if least[size] <= _CLOSE * min(least.values())]
             if len(close) < 2 or sum(laps[close[0]][unused:]) > _ENOUGH_S:

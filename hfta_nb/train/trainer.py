@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
+from hfta_nb.array import MemberGenerators, checkpointing, fuse, has_lazy, take_shapes
 from hfta_nb.array.generators import seeded_state
 from hfta_nb.data import placed
 from hfta_nb.errors import out_of_memory
@@ -259,6 +259,8 @@ class Trainer:
         array.generators.states = generators.states
         if group.likes:
             array = array.select(range(len(group.variants)))
+        if group.checkpointed:
+            checkpointing.turn(array, True)
         return ArrayStep(array, group.rows, objective, metrics, s.epochs, s.precision)
 
 

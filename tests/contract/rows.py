@@ -159,6 +159,13 @@ MODULES = [
     ),
     ModuleRow("attention", _attention, _sequences, noise=("self_attn.in_proj_bias",)),
     ModuleRow("lstm", lambda: _Last(nn.LSTM(8, 6, batch_first=True)), _sequences),
+    ModuleRow(
+        "lstm of two layers, both ways, with dropout",
+        lambda: _Last(nn.LSTM(8, 3, 2, batch_first=True, bidirectional=True, dropout=0.3)),
+        _sequences,
+    ),
+    ModuleRow("gru", lambda: _Last(nn.GRU(8, 6, bias=False, batch_first=True)), _sequences),
+    ModuleRow("recurrent", lambda: _Last(nn.RNN(8, 6, 2, nonlinearity="relu", batch_first=True)), _sequences),
     ModuleRow("tied parameters", Tied, _vectors),
     ModuleRow("frozen and unused parameters", Frozen, _vectors),
     ModuleRow("buffers replaced", Counting, _vectors),

@@ -199,6 +199,33 @@ def test_a_measured_peak_divides_what_waits(tmp_path: Path, monkeypatch: pytest.
     assert sorted(g.index for g in trainer.arrays) == [0, 1, 2]
 
 
+def test_activations_are_computed_again_if_more_fit_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "free_bytes", lambda device: 250)
+    models = {False: MemoryModel(0, 100), True: MemoryModel(0, 40)}
+    monkeypatch.setattr(fitting, "_model", lambda trainer, group: models[group.checkpointed])
+    plain = Study("mlp", GRID, "iris", directory=tmp_path / "never", checkpointing="never", **ASKED)
+    assert list(plain.plan()["members"]) == [2, 2, 2]
+    study = Study("mlp", GRID, "iris", directory=tmp_path / "auto", **ASKED)
+    assert list(study.plan()["members"]) == [6]
+    assert "computed again" in study.groups()[0].strategy
+    for each in (plain, study):
+        list(each.run())
+    assert _apart(curves(study), curves(plain)) < 1e-10
+    models[True] = MemoryModel(0, 95)  # hardly worth a second forward
+    study = Study("mlp", GRID, "iris", directory=tmp_path / "hardly", **ASKED)
+    assert list(study.plan()["members"]) == [2, 2, 2]
+    assert "computed again" not in study.groups()[0].strategy
+    monkeypatch.setattr(fitting, "free_bytes", lambda device: 700)
+    study = Study("mlp", GRID, "iris", directory=tmp_path / "easy", **ASKED)
+    assert list(study.plan()["members"]) == [6]
+    assert "computed again" not in study.groups()[0].strategy
+
+
+def test_wrong_checkpointing() -> None:
+    with pytest.raises(StudyError, match="checkpointing: unknown choice"):
+        Study("mlp", GRID, "iris", checkpointing="sometimes")
+
+
 @pytest.mark.parametrize("wrong", [0, -1, 2.5, True, "most", [1]])
 def test_wrong_capacities(wrong: Any) -> None:
     with pytest.raises(StudyError, match="capacity: not a number of members"):

@@ -256,3 +256,14 @@ def test_no_such_strategy() -> None:
     with pytest.raises(FusionError, match="measured or fixed"):
         array.strategy = "guessed"
     assert array.strategy == "measured"
+
+
+def test_tuning_leaves_the_program_of_its_choice() -> None:
+    array = hfta.fuse([_mlp() for _ in range(4)])
+    x, y = torch.randn(32, 64), torch.randint(0, 10, (32,))
+    found = array.tune(F.cross_entropy, x, y, budget_s=30)
+    assert array.block_size in found
+    assert all(p.grad is None for p in array.parameters())
+    (seen,) = array._steps._kinds
+    assert seen.ready
+    assert seen.block_size == array.block_size

@@ -83,6 +83,9 @@ class Seen:
 
     def agrees(self, recording: Recording, reads: Reads, told: list[Any]) -> bool:
         """Keep the first recording; of the second whether it is like the first."""
+        if recording.constants and reads.makes_tensors:
+            self.refuse("a tensor is made of numbers that may be values of others")
+            return False
         if self.first is None:
             self.first, self.reads, self.leaves = recording, reads, told
             return False
@@ -111,6 +114,10 @@ class Kinds(Generic[S]):
 
     def clear(self) -> None:
         self._seen.clear()
+
+    def keep(self, wanted: Callable[[S], bool]) -> None:
+        """Forget the others."""
+        self._seen = {key: seen for key, seen in self._seen.items() if wanted(seen)}
 
     def of(self, key: Any, new: Callable[[], S]) -> S:
         """The one of this key; what `new` makes if there is none yet."""

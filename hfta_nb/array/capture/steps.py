@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor, nn
 
 from hfta_nb.array.capture.check import Before, compared, failure
+from hfta_nb.array.capture.deciding import decide
 from hfta_nb.array.capture.delivery import Target, delivered
 from hfta_nb.array.capture.kinds import (
     Kinds,
@@ -57,11 +58,13 @@ class SeenStep(Seen):
     Attributes:
         program: to be run, once there is one.
         targets: where it writes gradients.
+        block_size: how many members run at once.
     """
 
     scale: Tensor | None = None
     program: Program | None = None
     targets: list[Target] = field(default_factory=list)
+    block_size: int = 0
 
     @property
     def ready(self) -> bool:
@@ -108,11 +111,12 @@ class CapturedSteps:
 
     Attributes:
         on: whether calls of the array may be replayed at all.
+        at_once: record the first call of a kind already, as such calls were made before.
     """
 
     def __init__(self, array: FusedArray) -> None:
         self.array = array
-        self.on = True
+        self.on, self.at_once = True, False
         self._kinds: Kinds[SeenStep] = Kinds()
         self._parameters: list[nn.Parameter] = []
 
@@ -120,6 +124,10 @@ class CapturedSteps:
         """Forget all; wanted after the array's tensors have moved, or it runs in another way."""
         self._kinds.clear()
         self._parameters = []
+
+    def keep(self, block_size: int) -> None:
+        """Forget what is of other block sizes."""
+        self._kinds.keep(lambda seen: seen.block_size == block_size)
 
     def notes(self) -> list[str]:
         """How calls run, each way once."""
@@ -142,8 +150,13 @@ class CapturedSteps:
             )
         except NotRecordableError:
             return None
-        seen = self._kinds.of(key, lambda: SeenStep((asked.loss_fn,)))
+        seen = self._kinds.of(key, lambda: SeenStep((asked.loss_fn,), block_size=array.block_size))
         return None if seen.reason else seen
+
+    def decisions(self) -> list[str]:
+        """What has been decided about compiling what is replayed, each once."""
+        notes = [s.program.decision.note for s in self._kinds if s.program is not None]
+        return list(dict.fromkeys(note for note in notes if note))
 
     def choices(self) -> list[Choice]:
         """Of kernels that can be computed in several ways, in what is replayed."""
@@ -162,6 +175,9 @@ class CapturedSteps:
         x, y = asked.given
         alone = isinstance(x, Tensor) and isinstance(y, Tensor)
         self._fill(seen, (x, y) if alone else Inputs.of(asked.given, len(self.array)).leaves, asked.scale)
+        settings = self.array.settings
+        if settings.compiling != "never" and not ready.decision.made:
+            decide(ready, settings.compiling, settings.planned_steps)
         before = Before(self.array)
         try:
             results = delivered(self.array, seen.targets, ready.run)
@@ -180,7 +196,7 @@ class CapturedSteps:
         """What does as `backward` does and records it; None where this call is not to be recorded."""
         array = self.array
         seen.calls += 1
-        if seen.calls == 1 or seen.program is not None:
+        if (seen.calls == 1 and not self.at_once) or seen.program is not None:
             return None
 
         def run(inputs: Inputs) -> tuple[Gradients, Any]:

@@ -15,6 +15,7 @@ from hfta_nb.array.rules import (
     norm,
     pooling,
     random,
+    recurrent,
     values,
 )
 from hfta_nb.array.rules.base import Context, Disagreement, Rule, RuleMode, SharedWrite
@@ -28,6 +29,7 @@ RULES: dict[object, Rule] = {
     **convolution.RULES,
     **embedding.RULES,
     **kernels.RULES,
+    **recurrent.RULES,
     **likelihood.RULES,
     **factories.RULES,
     **random.RULES,

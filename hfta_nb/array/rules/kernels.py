@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 
 from hfta_nb.array.rules.base import Context, Rule
@@ -16,11 +15,7 @@ def _once_each(context: Context, function: Callable[..., Any], args: Any, kwargs
     return member_by_member(context, function, args, kwargs, "torch's kernel, once per member")
 
 
-_KERNELS = (
-    *(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu),
-    *(torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell),
-    # New in torch 2.13.
-    *((F.linear_cross_entropy,) if hasattr(F, "linear_cross_entropy") else ()),
-)
+# New in torch 2.13.
+_KERNELS = (F.linear_cross_entropy,) if hasattr(F, "linear_cross_entropy") else ()
 
 RULES: dict[object, Rule] = dict.fromkeys(_KERNELS, _once_each)

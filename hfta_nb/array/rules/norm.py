@@ -1,4 +1,4 @@
-"""Norms: batch norm as one over M times the channels; others rounded as torch's own kernels round."""
+"""Norms: batch and group norm as one over M times the channels; others rounded as torch's own kernels round."""
 
 from __future__ import annotations
 
@@ -35,10 +35,27 @@ def _batch_norm(context: Context, function: Callable[..., Any], args: Any, kwarg
         return context.wrapped(stored_as(apart, memory_order(x)))
 
 
+def _group_norm(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    given = arguments(_GROUP_NAMES, args, kwargs)
+    x, groups, weight, bias = given["input"], given["num_groups"], given.get("weight"), given.get("bias")
+    batched = any(isinstance(t, Tensor) and context.batched(t) for t in (x, weight, bias))
+    if not batched or x.ndim < 2 or groups < 1 or x.shape[1] % groups:
+        return function(*args, **kwargs)
+    context.note(function, "one group norm over the channels of all members")
+    with context.outside():
+        whole = context.stacked(x)
+        members, samples, channels = whole.shape[:3]
+        together = whole.transpose(0, 1).reshape(samples, members * channels, *whole.shape[3:])
+        flat = [None if t is None else context.stacked(t).reshape(-1) for t in (weight, bias)]
+        out = function(together, members * groups, *flat, **{k: v for k, v in given.items() if k == "eps"})
+        apart = out.view(samples, members, *whole.shape[2:]).transpose(0, 1)
+        return context.wrapped(stored_as(apart, memory_order(whole)))
+
+
+_GROUP_NAMES = ("input", "num_groups", "weight", "bias", "eps")
 _AFFINE = {
     F.layer_norm: ("input", "normalized_shape", "weight", "bias", "eps"),
     F.rms_norm: ("input", "normalized_shape", "weight", "eps"),
-    F.group_norm: ("input", "num_groups", "weight", "bias", "eps"),
     F.instance_norm: (
         *("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps"),
     ),
@@ -59,4 +76,8 @@ def _low_precision(context: Context, function: Callable[..., Any], args: Any, kw
         return function(**whole).to(x.dtype)
 
 
-RULES: dict[object, Rule] = {F.batch_norm: _batch_norm, **dict.fromkeys(_AFFINE, _low_precision)}
+RULES: dict[object, Rule] = {
+    F.batch_norm: _batch_norm,
+    F.group_norm: _group_norm,
+    **dict.fromkeys(_AFFINE, _low_precision),
+}

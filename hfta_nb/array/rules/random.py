@@ -33,6 +33,8 @@ def _out_of_place(function: Callable[..., Any]) -> Callable[..., Any]:
 def _dropout(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     given = arguments(("input", "p", "training"), args, kwargs)
     if given.get("training", given.get("train", True)):
+        if given.get("p") == 0:  # nothing is drawn
+            return given["input"]
         return member_by_member(context, function, args, kwargs)
     return function(*args, **kwargs)
 

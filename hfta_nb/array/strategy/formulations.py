@@ -80,11 +80,11 @@ _BATCHED = {
     _aten.baddbmm.default: _aten.addmm.out._op,
 }
 _ONEDNN = Formulation("oneDNN", same, precision.ONEDNN)
-_COPIED = Formulation("oneDNN, copied", same, precision.ONEDNN, copies=True)
-_BIAS_AFTER = Formulation("oneDNN, bias after", _added, precision.ONEDNN)
-_COPIED_BIAS_AFTER = Formulation("oneDNN, copied, bias after", _added, precision.ONEDNN, copies=True)
+_COPIED = Formulation("oneDNN (copied)", same, precision.ONEDNN, copies=True)
+_BIAS_AFTER = Formulation("oneDNN (bias after)", _added, precision.ONEDNN)
+_COPIED_BIAS_AFTER = Formulation("oneDNN (copied, bias after)", _added, precision.ONEDNN, copies=True)
 _IN_TURN = {
-    batched: Formulation("oneDNN, in turn", partial(_in_turn, one), precision.ONEDNN)
+    batched: Formulation("oneDNN (in turn)", partial(_in_turn, one), precision.ONEDNN)
     for batched, one in _BATCHED.items()
 }
 

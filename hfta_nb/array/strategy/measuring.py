@@ -52,7 +52,7 @@ class Choice:
     def __str__(self) -> str:
         rest = [_told(n, s) for n, s in self.seconds.items() if n != self.chosen.name]
         own = self.seconds.get(self.chosen.name)
-        return _told(self.chosen.name, own) + (f", rather than {', '.join(rest)}" if rest else "")
+        return _told(self.chosen.name, own) + "".join(f"; {other}" for other in rest)
 
 
 def _told(name: str, seconds: float | None) -> str:

@@ -1,0 +1,180 @@
+"""The LSTM of `lstm.c` as operators of torch, so that steps which call it can be recorded and replayed."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.array.native.build import library
+
+_SCHEMAS = {
+    "lstm": "(Tensor x, Tensor w_x, Tensor w_h, Tensor? b_x, Tensor? b_h, Tensor(a!) gates, Tensor(b!) h, "
+    "Tensor(c!) c, Tensor(d!) squashed, bool last_first) -> ()",
+    "lstm_backward": "(Tensor x, Tensor w_x, Tensor w_h, Tensor gates, Tensor h, Tensor c, Tensor squashed, "
+    "Tensor? by_out, Tensor(a!) dh, Tensor(b!) dc, Tensor(c!) grad, Tensor(d!)? dw_x, Tensor(e!)? dw_h, Tensor(f!) db, "
+    "bool last_first, bool wants_first) -> ()",
+}
+
+
+def usable(x: Tensor, h: Tensor) -> bool:
+    """Whether the kernel is there, and made for such tensors: float32, and a hidden size of whole vectors."""
+    if x.device.type != "cpu" or x.dtype != torch.float32:
+        return False
+    found = _lstm()
+    return found is not None and h.shape[-1] % int(found.hfta_wide()) == 0
+
+
+@cache
+def _operators() -> Any:
+    """``torch.ops.hfta_nb``, with the kernels in it."""
+    made = torch.library.Library("hfta_nb", "FRAGMENT")  # type: ignore[no-untyped-call]
+    for name, kernel in (("lstm", _forward), ("lstm_backward", _backward)):
+        made.define(name + _SCHEMAS[name])  # type: ignore[no-untyped-call]
+        made.impl(name, kernel, "CPU")  # type: ignore[no-untyped-call]
+    _kept.append(made)
+    return torch.ops.hfta_nb
+
+
+_kept: list[torch.library.Library] = []
+
+
+def _lstm() -> ctypes.CDLL | None:
+    return library("lstm")
+
+
+def forward(
+    x: Tensor,
+    w_x: Tensor,
+    w_h: Tensor,
+    b_x: Tensor | None,
+    b_h: Tensor | None,
+    gates: Tensor,
+    h: Tensor,
+    c: Tensor,
+    squashed: Tensor,
+    last_first: bool,
+) -> None:
+    """All steps of a layer in one direction; as `rules.lstm.LSTM`, into memory given.
+
+    Args:
+        x, w_x, w_h, b_x, b_h: as there.
+        gates: ``[M, T, N, 4H]`` for i, f, g, o.
+        h, c: ``[M, T + 1, N, H]`` with the states before the first step in place.
+        squashed: ``[M, T, N, H]`` for tanh(c).
+        last_first: the last time step comes first.
+    """
+    _operators().lstm(_whole(x), _whole(w_x), _whole(w_h), _maybe(b_x), _maybe(b_h), gates, h, c, squashed, last_first)
+
+
+def backward(
+    x: Tensor,
+    w_x: Tensor,
+    w_h: Tensor,
+    gates: Tensor,
+    h: Tensor,
+    c: Tensor,
+    squashed: Tensor,
+    by_out: Tensor | None,
+    dh: Tensor,
+    dc: Tensor,
+    grad: Tensor,
+    dw_x: Tensor | None,
+    dw_h: Tensor | None,
+    db: Tensor,
+    last_first: bool,
+    wants_first: bool,
+) -> None:
+    """Gradients of what `forward` has computed.
+
+    Args:
+        x, w_x, w_h, gates, h, c, squashed, last_first: as there.
+        by_out: gradient of h after each step.
+        dh, dc: ``[M, N, H]`` of the last states; afterwards of the first ones, dh where `wants_first`.
+        grad: ``[M, T, N, 4H]``, of the gates' sums.
+        dw_x, dw_h, db: of the weights, and of each of the biases.
+    """
+    if by_out is not None and (by_out.stride(-1) != 1 and by_out.shape[-1] != 1):
+        by_out = by_out.contiguous()
+    _operators().lstm_backward(
+        *(_whole(x), _whole(w_x), _whole(w_h), gates, h, c, squashed, by_out),
+        *(dh, dc, grad, dw_x, dw_h, db, last_first, wants_first),
+    )
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """Without gaps within a member; members may lie apart, or be one."""
+    return tensor if tensor[0].is_contiguous() else tensor.contiguous()
+
+
+def _maybe(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else _whole(tensor)
+
+
+def _forward(
+    x: Tensor,
+    w_x: Tensor,
+    w_h: Tensor,
+    b_x: Tensor | None,
+    b_h: Tensor | None,
+    gates: Tensor,
+    h: Tensor,
+    c: Tensor,
+    squashed: Tensor,
+    last_first: bool,
+) -> None:
+    given = (x, w_x, w_h, b_x, b_h, gates, h, c, squashed)
+    _call("hfta_lstm_forward", x, c, last_first, False, _strides(x, w_x, w_h, b_x, b_h), given)
+
+
+def _backward(
+    x: Tensor,
+    w_x: Tensor,
+    w_h: Tensor,
+    gates: Tensor,
+    h: Tensor,
+    c: Tensor,
+    squashed: Tensor,
+    by_out: Tensor | None,
+    dh: Tensor,
+    dc: Tensor,
+    grad: Tensor,
+    dw_x: Tensor | None,
+    dw_h: Tensor | None,
+    db: Tensor,
+    last_first: bool,
+    wants_first: bool,
+) -> None:
+    strides = _strides(x, w_x, w_h, None, None) + ([] if by_out is None else [by_out.stride(i) for i in range(3)])
+    given = (x, w_x, w_h, None, None, gates, h, c, squashed, by_out, dh, dc, grad, dw_x, dw_h, db)
+    _call("hfta_lstm_backward", x, c, last_first, wants_first, strides, given)
+
+
+def _strides(*tensors: Tensor | None) -> list[int]:
+    return [0 if t is None else t.stride(0) for t in tensors]
+
+
+def _call(
+    name: str,
+    x: Tensor,
+    c: Tensor,
+    last_first: bool,
+    wants_first: bool,
+    strides: Sequence[int],
+    given: Sequence[Tensor | None],
+) -> None:
+    found = _lstm()
+    assert found is not None  # asked before
+    members, steps, samples, inputs = x.shape
+    sizes = (members, steps, samples, inputs, c.shape[-1], last_first, torch.get_num_threads(), wants_first)
+    failed = getattr(found, name)(
+        (ctypes.c_ssize_t * 8)(*sizes),
+        (ctypes.c_ssize_t * 8)(*strides),
+        (ctypes.c_void_p * len(given))(*(None if t is None else t.data_ptr() for t in given)),
+    )
+    if failed:
+        raise MemoryError(f"{name}: no memory for the weights of a member")

@@ -1,0 +1,103 @@
+"""What the recurrent layers of all members of a block share: products over all time steps, states, second derivatives.
+
+The input's part of the gates is one batched matrix product over all time steps, and so are the gradients of the
+weights; between them stand, per time step, one batched product ``[M, N, H] x [M, H, G]`` and a few passes over the
+gates.
+
+``tanh(a)`` is ``1 - 2 sigmoid(-2 a)``: torch's vectorised sigmoid takes a tenth of the time of its tanh on a CPU, and
+the difference is at most the rounding of a number near one.
+
+Source: the formulas of `torch.nn.LSTM`, `torch.nn.GRU` and `torch.nn.RNN`. Deviation: a backward pass that is to be
+differentiated itself goes by the formulas written out in torch's operations, which is slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def order(steps: int, backward: bool) -> range:
+    """Time steps as they are computed."""
+    return range(steps - 1, -1, -1) if backward else range(steps)
+
+
+def rows(tensor: Float[Tensor, "M T N *f"]) -> Float[Tensor, "M TN *f"]:
+    """Time steps and samples as one axis, without a copy where torch can do without."""
+    return tensor.flatten(1, 2)
+
+
+def project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "M T N G"]:
+    """The input's part of the gates at all time steps."""
+    turned = weight.transpose(1, 2)
+    flat = rows(x)
+    out = torch.bmm(flat, turned) if bias is None else torch.baddbmm(bias.unsqueeze(1), flat, turned)
+    return out.view(*x.shape[:3], -1)
+
+
+def tanh_(a: Tensor, one: Tensor, out: Tensor) -> None:
+    """``tanh(a)`` into `out`."""
+    torch.mul(a, -2, out=out)
+    torch.sigmoid(out, out=out)
+    torch.add(one, out, alpha=-2, out=out)
+
+
+def aliased(tensor: Tensor) -> Tensor:
+    """The same memory by a tensor that is no view, so that autograd lets a model write into an output.
+
+    Such a write is seen all the same: the output is saved, and its version compared, before the memory is read.
+    """
+    made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def beside(state: Tensor, steps: int, backward: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Room ``[M, T + 1, N, H]`` for a state: as it is before each time step, and after it; and all of it."""
+    members, samples, wide = state.shape
+    whole = state.new_empty(members, steps + 1, samples, wide)
+    early, late = whole[:, :-1], whole[:, 1:]
+    whole[:, -1 if backward else 0].copy_(state)
+    return (late, early, whole) if backward else (early, late, whole)
+
+
+def gradients(
+    wanted: Sequence[bool], grad: Tensor, grad_h: Tensor, x: Tensor, before: Tensor, weights: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """Of x, the weights and the biases.
+
+    Args:
+        wanted: of which.
+        grad: ``[M, T, N, G]`` of the gates by way of the input; `grad_h`, by way of the state (often the same).
+        x: the input; `before`, the state before each step.
+        weights: the first of them multiplies x.
+    """
+    flat, flat_h = rows(grad), rows(grad_h)
+    by_input = flat.sum(1) if wanted[3] else None
+    same = grad_h is grad and by_input is not None
+    return [
+        torch.bmm(flat, weights[0]).view(x.shape) if wanted[0] else None,
+        torch.bmm(flat.transpose(1, 2), rows(x)) if wanted[1] else None,
+        torch.bmm(flat_h.transpose(1, 2), rows(before)) if wanted[2] else None,
+        by_input,
+        (by_input if same else flat_h.sum(1)) if wanted[4] else None,
+    ]
+
+
+def again(
+    formula: Callable[..., Sequence[Tensor]], inputs: Sequence[Any], grads: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """Gradients that can be differentiated once more."""
+    with torch.enable_grad():
+        outputs = formula(*inputs)
+        chosen = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None]
+        wanted = [v for v in inputs if isinstance(v, Tensor) and v.requires_grad]
+        found = iter(
+            torch.autograd.grad(
+                [o for o, _ in chosen], wanted, [g for _, g in chosen], create_graph=True, allow_unused=True
+            )
+        )
+    return [next(found) if isinstance(v, Tensor) and v.requires_grad else None for v in inputs]

@@ -1,0 +1,119 @@
+"""Kernels in C: where they are compiled, kept and switched off, and against torch's own on one and two threads."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hfta_nb as hfta
+from hfta_nb.array.native import build, recurrent
+
+needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")
+
+
+@pytest.fixture(autouse=True)
+def _anew() -> Iterator[None]:
+    build._library.cache_clear()
+    yield
+    build._library.cache_clear()
+
+
+@needs_compiler
+def test_a_library_is_compiled_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path / "kept"))
+    monkeypatch.delenv("HFTA_NB_NATIVE", raising=False)
+    assert build.library("lstm") is not None
+    (kept,) = (tmp_path / "kept").iterdir()
+    assert kept.name.startswith("lstm-")
+    assert kept.suffix == ".so"
+    written = kept.stat().st_mtime_ns
+    build._library.cache_clear()
+    assert build.library("lstm") is not None
+    assert kept.stat().st_mtime_ns == written
+
+
+@needs_compiler
+def test_nothing_is_kept_where_the_cache_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HFTA_NB_CACHE", "off")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert build.library("lstm") is not None
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_compiler_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    assert build.library("lstm") is None
+    assert not recurrent.usable(torch.zeros(1), torch.zeros(1, 16))
+
+
+def test_a_compiler_that_fails_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "cc"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CC", str(broken))
+    assert build.library("lstm") is None
+
+
+def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HFTA_NB_NATIVE", "off")
+    assert build.library("lstm") is None
+
+
+class _Last(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.LSTM(8, 32, batch_first=True), nn.Linear(32, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.inner(x)[0][:, -1])  # type: ignore[no-any-return]
+
+
+def _trained(threads: int, members: int = 5) -> list[Tensor]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        torch.manual_seed(0)
+        array = hfta.fuse([_Last() for _ in range(members)])
+        array.block_size = members
+        optimizer = hfta.optim.SGD(array, lr=0.1)
+        x, y = torch.randn(7, 6, 8), torch.randint(0, 3, (7,))
+        losses = []
+        for _ in range(6):  # of which the last are replayed
+            optimizer.zero_grad()
+            losses.append(array.backward(nn.functional.cross_entropy, x, y))
+            optimizer.step()
+        return [*losses, *(p.detach().clone() for p in array.parameters())]
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_compiler
+def test_training_is_that_of_torch_s_kernels_on_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = _trained(1), _trained(2)
+    monkeypatch.setenv("HFTA_NB_NATIVE", "off")
+    plain = _trained(1)
+    for a, b, c in zip(one, two, plain, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(a, c, atol=1e-6, rtol=1e-5)
+
+
+@needs_compiler
+def test_numbers_beyond_the_range_of_exp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saturated gates are what torch's are, and a NaN or an infinity stays with its sample."""
+    torch.manual_seed(0)
+    modules = [nn.LSTM(4, 16) for _ in range(2)]
+    array = hfta.fuse(modules)
+    array.block_size = 2
+    x = torch.randn(3, 6, 4)
+    x[:, 1] *= 1e4
+    x[:, 2] *= -1e30
+    x[1, 3], x[1, 4] = float("nan"), float("inf")
+    out, _ = array(x)
+    for i, module in enumerate(modules):
+        torch.testing.assert_close(out[i], module.double()(x.double())[0].float(), equal_nan=True, atol=1e-5, rtol=1e-5)
