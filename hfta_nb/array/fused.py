@@ -199,8 +199,9 @@ class FusedArray(nn.Module):
         Raises:
             FusionError: a `per_member` input has another number of members.
         """
-        given = args, kwargs
-        inputs = Inputs.of(given, len(self))
+        plain = not kwargs and all(isinstance(v, Tensor) for v in args)
+        given = args if plain else (args, kwargs)
+        inputs = Inputs.positional(args) if plain else Inputs.of(given, len(self))
 
         def call(module: nn.Module, leaves: list[Any]) -> Any:
             given, named = inputs.structure(leaves)
