@@ -95,7 +95,7 @@ def _pays(source: Source, known: Times | None, measure: Callable[[], float], ste
     else:
         gain = USUAL_GAIN.get(source.device.type, 0.0)
         if not gain:
-            return False, f"on a {source.device.type} most steps are slower compiled; \"always\" measures this one"
+            return False, f'on a {source.device.type} most steps are slower compiled; "always" measures this one'
         saved, cost = gain * measure(), USUAL_SECONDS + SECONDS_PER_CALL * len(source.calls)
     if saved * steps <= cost:
         return False, f"it takes about {cost:.0f} s, more than {steps:.0f} steps would save"
