@@ -45,7 +45,8 @@ def tune(array: FusedArray, inputs: Inputs, call: Call, step: Callable[[], Any],
     def run(inputs: Inputs) -> Any:
         return Gradients(array, inputs, keep=False).of(call, array._blocks.leaves())
 
-    restore = snapshot(array)
+    restore, compiling = snapshot(array), array.settings.compiling
+    array.settings.compiling = "never"
     try:
         with compiling():  # here it may pay
             attempt(array, "backward", inputs, run, gradient_probe(array, call, None))
@@ -71,6 +72,7 @@ def tune(array: FusedArray, inputs: Inputs, call: Call, step: Callable[[], Any],
         return found
     finally:
         restore()
+        array.settings.compiling = compiling
         array._steps.at_once = False
         array._steps.keep(array.block_size)  # what was recorded for others takes room
 

@@ -108,6 +108,8 @@ class GroupRun:
         s = self.settings
         with self.meter or nullcontext():
             self.step: Step = self.trainer.build(self.group)
+        if isinstance(self.step, ArrayStep):
+            self.step.plan(self.settings.compiling, float(self.settings.epochs * (self.length or 0)))
         if self.trainer.prepare is not None:
             self.step = self.trainer.prepare(self.step)
         narrowers = [self.step.narrower(i) for i in range(len(self.step))]

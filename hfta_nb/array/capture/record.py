@@ -148,6 +148,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._member: int | None = None
         self._state: State | None = None
 
+    def __enter__(self) -> Recorder:
+        torch.clear_autocast_cache()  # a weight that was cast before would be taken for one that stays as it is
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # else torch imports its compiler here, which takes a second

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor, nn
 
 from hfta_nb.array.capture.check import Before, compared, failure
+from hfta_nb.array.capture.deciding import decide
 from hfta_nb.array.capture.delivery import Target, delivered
 from hfta_nb.array.capture.kinds import (
     Kinds,
@@ -152,6 +153,11 @@ class CapturedSteps:
         seen = self._kinds.of(key, lambda: SeenStep((asked.loss_fn,), block_size=array.block_size))
         return None if seen.reason else seen
 
+    def decisions(self) -> list[str]:
+        """What has been decided about compiling what is replayed, each once."""
+        notes = [s.program.decision.note for s in self._kinds if s.program is not None]
+        return list(dict.fromkeys(note for note in notes if note))
+
     def choices(self) -> list[Choice]:
         """Of kernels that can be computed in several ways, in what is replayed."""
         return self._kinds.choices()
@@ -169,6 +175,9 @@ class CapturedSteps:
         x, y = asked.given
         alone = isinstance(x, Tensor) and isinstance(y, Tensor)
         self._fill(seen, (x, y) if alone else Inputs.of(asked.given, len(self.array)).leaves, asked.scale)
+        settings = self.array.settings
+        if settings.compiling != "never" and not ready.decision.made:
+            decide(ready, settings.compiling, settings.planned_steps)
         before = Before(self.array)
         try:
             results = delivered(self.array, seen.targets, ready.run)
