@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -59,6 +59,11 @@ class Inputs:
                 )
         return cls(tuple(v.value if m else v for v, m in zip(leaves, marked, strict=True)), marked, rebuild)
 
+    @classmethod
+    def positional(cls, tensors: tuple[Tensor, ...]) -> Inputs:
+        """Of a call with these tensors, shared by all members, and no keywords."""
+        return cls(tensors, (False,) * len(tensors), _positional)
+
     def structure(self, leaves: list[Any]) -> Any:
         return unflatten(self.rebuild, leaves)
 
@@ -90,6 +95,10 @@ class Inputs:
     def grad_leaves(self) -> list[Tensor]:
         """Inputs through which a gradient is wanted."""
         return [v for v in self.leaves if isinstance(v, Tensor) and v.requires_grad]
+
+
+def _positional(leaves: Iterator[Any]) -> Any:
+    return tuple(leaves), {}
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,10 @@ def table(array: FusedArray) -> pandas.DataFrame:
     capturing = (("backward", array._steps), ("array(x)", array._forwards), ("without gradients", array._results))
     for what, captured in capturing:
         rows += [(what, note) for note in captured.notes()]
+    rows += [("backward", note) for note in array._steps.decisions()]
     choices = {c.what: c for _, captured in capturing for c in captured.choices()}
     rows += [(what, f"measured: {choice}") for what, choice in choices.items()]
+    rows += [("training step", note) for note in array.step_notes]
     how = "each architecture by itself" if array.settings.unlike else "one member at a time, as vmap can't run it"
     for path, reason in array.settings.paths.items():
         rows.append((f"submodule {path}", f"{how}: {reason}"))

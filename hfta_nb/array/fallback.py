@@ -182,6 +182,8 @@ class Settings:
         checkpointed: activations are computed again in the backward (see `checkpointing`).
         private, fast_rng: see `Engine`.
         strategy: how kernels are chosen; see `FusedArray.strategy`.
+        compiling: whether replayed steps are compiled; see `FusedArray.compiling`.
+        planned_steps: how many steps are to come, as far as is known.
         paths: submodules that run one member at a time, and why.
         notes: what a person should know of the array as a whole.
         unlike: members are of different architecture; then `paths` run at true sizes, each architecture by itself.
@@ -196,6 +198,7 @@ class Settings:
         self.private = False
         self.fast_rng = False
         self.strategy = "measured"
+        self.compiling, self.planned_steps = "never", 0.0
         self.paths: dict[str, str] = {}
         self.notes: list[str] = []
 
@@ -208,6 +211,7 @@ class Settings:
         other = Settings(self.block_size)
         other.private, other.fast_rng, other.checkpointed = self.private, self.fast_rng, self.checkpointed
         other.unlike, other.apart, other.strategy = self.unlike, self.apart, self.strategy
+        other.compiling, other.planned_steps = self.compiling, self.planned_steps
         other.paths, other.notes = dict(self.paths), list(self.notes)
         return other
 

@@ -20,6 +20,7 @@ from hfta_nb.array.arena import Arena, arenas_of
 from hfta_nb.array.attempt import attempt, gradient_probe
 from hfta_nb.array.blocks import Blocks
 from hfta_nb.array.capture import calls
+from hfta_nb.array.capture.deciding import WAYS
 from hfta_nb.array.capture.forward import CapturedForwards
 from hfta_nb.array.capture.results import CapturedResults
 from hfta_nb.array.capture.steps import Asked, CapturedSteps
@@ -52,6 +53,7 @@ class FusedArray(nn.Module):
         buffer_arenas: the same under the buffers.
         missing_grads: parameter to the members whose loss did not depend on it in the last `backward`; their rows of
             `.grad` are zero, where alone `.grad` would be None.
+        step_notes: how whole training steps run, where something is to be told of that.
         followers: optimizers and the like, whose state moves along with the members.
         padding: clears the gradients of what is not owned.
         owned: where members differ in architecture: parameter or buffer to which entries are the members' own, bool
@@ -74,6 +76,7 @@ class FusedArray(nn.Module):
         self.buffer_arenas: list[Arena] = []
         self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()
         self.missing_grads: dict[str, list[int]] = {}
+        self.step_notes: list[str] = []
         self.settings = Settings(len(generators))
         self._proven: set[tuple[Any, ...]] = set()
         self._blocks = Blocks(self)
@@ -158,6 +161,19 @@ class FusedArray(nn.Module):
             captured.clear()
 
     @property
+    def compiling(self) -> str:
+        """Whether what is replayed is compiled: "never"; "auto", where that is faster and pays in the steps to come;
+        or "always". It takes seconds to minutes; `explain` tells what came of it."""
+        return self.settings.compiling
+
+    @compiling.setter
+    def compiling(self, way: str) -> None:
+        if way not in WAYS:
+            raise FusionError("unknown choice", where="compiling", got=way, accepted=", ".join(WAYS))
+        self.settings.compiling = way
+        self._steps.clear()
+
+    @property
     def notes(self) -> list[str]:
         """Why the array does not run as one call, where it does not."""
         return self.settings.notes
@@ -183,8 +199,9 @@ class FusedArray(nn.Module):
         Raises:
             FusionError: a `per_member` input has another number of members.
         """
-        given = args, kwargs
-        inputs = Inputs.of(given, len(self))
+        plain = not kwargs and all(isinstance(v, Tensor) for v in args)
+        given = args if plain else (args, kwargs)
+        inputs = Inputs.positional(args) if plain else Inputs.of(given, len(self))
 
         def call(module: nn.Module, leaves: list[Any]) -> Any:
             given, named = inputs.structure(leaves)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,12 +26,72 @@ class MemberGenerators:
     Args:
         states: one per member.
         device: where the members draw; the CPU's stream is kept beside a GPU's, as both are used.
+
+    Attributes:
+        own: of a GPU, each member's stream as a generator of its own, which a CUDA graph draws from; None while the
+            states are kept as tensors.
     """
 
     def __init__(self, states: Sequence[State], device: torch.device) -> None:
-        self.states = [dict(s) for s in states]
+        self._states = [dict(s) for s in states]
         self.device = device
+        self.own: list[torch.Generator] | None = None
+        self._capturing = False
         self._listener: Callable[[int | None], None] | None = None
+
+    @property
+    def states(self) -> list[State]:
+        """One per member; `keep` changes one."""
+        if self.own is not None and not self._capturing:
+            own = [generator.get_state() for generator in self.own]
+            self._states = [{**s, "cuda": state} for s, state in zip(self._states, own, strict=True)]
+        return self._states
+
+    @states.setter
+    def states(self, states: Sequence[State]) -> None:
+        self._states, self.own = list(states), None
+
+    def keep(self, index: int, state: State) -> None:
+        """A member goes on with this state."""
+        states = list(self.states)
+        states[index] = dict(state)
+        self.states = states
+
+    def put(self, rows: Sequence[Tensor]) -> None:
+        """Every member goes on with these states, member by member, in the order of the devices' names."""
+        left = iter(rows)
+        self._states = [{kind: next(left) for kind in sorted(s)} for s in self._states]
+        for generator, state in zip(self.own or (), self._states, strict=False):
+            generator.set_state(state["cuda"])
+
+    @contextmanager
+    def captured(self, graph: Any) -> Iterator[list[torch.Generator]]:
+        """Within, a CUDA graph is captured; what the members draw there, they draw anew each time that it runs.
+
+        Args:
+            graph: a `torch.cuda.CUDAGraph` that has not begun.
+
+        Raises:
+            FusionError: a member draws from the CPU, which a graph does not do again.
+        """
+        if self.own is None:
+            made = [torch.Generator(self.device) for _ in self._states]
+            for generator, state in zip(made, self._states, strict=True):
+                generator.set_state(state["cuda"])
+            self.own = made
+        for generator in self.own:
+            graph.register_generator_state(generator)
+        before = list(self.states)
+        self._capturing = True
+        try:
+            yield self.own
+            if any(not torch.equal(a["cpu"], b["cpu"]) for a, b in zip(before, self._states, strict=True)):
+                raise FusionError("a member draws random numbers on the CPU", where="a CUDA graph")
+        except BaseException:
+            self._capturing = False
+            self.states = before
+            raise
+        self._capturing = False
 
     @classmethod
     def seeded(cls, seeds: Sequence[int], device: torch.device) -> MemberGenerators:
@@ -53,21 +114,37 @@ class MemberGenerators:
     @contextmanager
     def borrowed(self) -> Iterator[None]:
         """Within, the default generators may be overwritten (`enter`); afterwards they are as before."""
-        outer = current_state(self.device)
+        default = None if self.own is None else torch.cuda.default_generators[self.device.index or 0]
+        if default is None:
+            outer = current_state(self.device)
+            try:
+                yield
+            finally:
+                set_state(outer, self.device)
+            return
+        cpu, gpu = torch.default_generator.get_state(), default.graphsafe_get_state()
         try:
             yield
         finally:
-            set_state(outer, self.device)
+            torch.default_generator.set_state(cpu)
+            default.graphsafe_set_state(gpu)
 
     def enter(self, index: int) -> None:
         """Make the default generators those of a member. Only within `borrowed`."""
-        set_state(self.states[index], self.device)
+        if self.own is None:
+            set_state(self._states[index], self.device)
+        else:
+            torch.default_generator.set_state(self._states[index]["cpu"])
+            torch.cuda.default_generators[self.device.index or 0].graphsafe_set_state(self.own[index])
         if self._listener is not None:
             self._listener(index)
 
     def leave(self, index: int) -> None:
         """Keep where the member's streams have got to."""
-        self.states[index] = current_state(self.device)
+        if self.own is None:
+            self._states[index] = current_state(self.device)
+        else:  # a GPU's stream is in its generator
+            self._states[index] = {**self._states[index], "cpu": torch.default_generator.get_state()}
         if self._listener is not None:
             self._listener(None)
 
@@ -85,6 +162,7 @@ class MemberGenerators:
 
     def to(self, device: torch.device) -> None:
         """Move where the members draw. Streams of a device not used before start from the member's CPU seed."""
+        self.states = self.states  # a generator is of one device
         if device.type == "cuda" and self.device.type != "cuda":
             for state in self.states:
                 generator = torch.Generator()
@@ -107,8 +185,7 @@ class MemberGenerators:
                 raise FusionError(
                     "another number of members", where=f"rng.{kind}", got=len(rows), accepted=f"{len(self)}"
                 )
-            for member, row in zip(self.states, rows, strict=True):
-                member[kind] = row.clone()
+            self.states = [{**member, kind: row.clone()} for member, row in zip(self.states, rows, strict=True)]
 
 
 def seeded_state(seed: int, device: torch.device) -> State:

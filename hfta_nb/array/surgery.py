@@ -86,7 +86,7 @@ def copy_member(array: FusedArray, src: int, dst: int) -> None:
     for p in array.parameters():
         if p.grad is not None:
             p.grad[dst].copy_(p.grad[src])
-    array.generators.states[dst] = dict(array.generators.states[src])
+    array.generators.keep(dst, array.generators.states[src])
     array.engine.attributes.keep(dst, array.engine.attributes.of(src))
     for follower in list(array.followers):
         follower.copy_member(src, dst)

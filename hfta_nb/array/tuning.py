@@ -13,6 +13,7 @@ from hfta_nb.array.attempt import attempt, gradient_probe
 from hfta_nb.array.engine import Call, Inputs
 from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.gradients import Gradients
+from hfta_nb.array.native.build import compiling
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
@@ -46,9 +47,11 @@ def tune(array: FusedArray, inputs: Inputs, call: Call, step: Callable[[], Any],
     def run(inputs: Inputs) -> Any:
         return Gradients(array, inputs, keep=False).of(call, array._blocks.leaves())
 
-    restore = snapshot(array)
+    restore, asked = snapshot(array), array.settings.compiling
+    array.settings.compiling = "never"
     try:
-        attempt(array, "backward", inputs, run, gradient_probe(array, call, None))
+        with compiling():  # here it may pay
+            attempt(array, "backward", inputs, run, gradient_probe(array, call, None))
         members = len(array)
         if array.block_size == 1:
             return {}
@@ -74,6 +77,7 @@ def tune(array: FusedArray, inputs: Inputs, call: Call, step: Callable[[], Any],
         return found
     finally:
         restore()
+        array.settings.compiling = asked
         array._steps.at_once = False
         array._steps.keep(array.block_size)  # what was recorded for others takes room
 

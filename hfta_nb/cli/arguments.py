@@ -58,6 +58,7 @@ STUDY_OPTIONS = (
         "steps_per_epoch",
         "capacity",
         "checkpointing",
+        "compile",
     ),
 )
 """Options that define a study, and so can't be given where a saved one is resumed."""
@@ -168,6 +169,8 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     study.add_argument("--capacity", metavar="N", type=_capacity, help=capacity)
     again = "compute activations again in the backward, to fit more members (default: auto)"
     study.add_argument("--checkpointing", choices=("auto", "never", "always"), help=again)
+    compiling = "compile replayed steps; auto: where that is faster and pays in this run (default: auto)"
+    study.add_argument("--compile", choices=("auto", "never", "always"), help=compiling)
     study.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: the GPU if there is one)")
     study.add_argument("--threads", metavar="N", type=_whole(1), help="torch threads on the CPU (default: chosen)")
 

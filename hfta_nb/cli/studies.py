@@ -29,6 +29,7 @@ PASSED_ON = (
         "precision",
         "capacity",
         "checkpointing",
+        "compile",
         "device",
         "serial",
     ),

@@ -53,6 +53,7 @@ class ArrayOptimizer(abc.ABC):
         self.carriers: list[torch.optim.Optimizer] = []
         self._schedulers: list[weakref.ref[Any]] = []
         self._prepared: Prepared | None = None
+        self._marked: Tensor | None = None  # members to leave out of the step under way, on the device
         for group in groups:
             self._admit(group)
         self.array.followers.add(self)
@@ -174,7 +175,24 @@ class ArrayOptimizer(abc.ABC):
             if ready:
                 prepared.run(marked)
                 return None
-        return self._whole_step(closure, listed if marked is None else marked.nonzero().flatten().tolist())
+        self._marked = marked
+        try:
+            return self._whole_step(closure, listed if marked is None else marked.nonzero().flatten().tolist())
+        finally:
+            self._marked = None
+
+    def ready(self) -> tuple[Any, ...] | None:
+        """What the next step, if gradients lie where they do now, will call: a step that was captured is good for as
+        long as these objects are the same. New values that are kept on the device are taken over here.
+
+        Returns:
+            None where a step computes on the host, or isn't bound yet.
+        """
+        return None
+
+    def tensors(self) -> list[Tensor]:
+        """What a step that is `ready` changes beside the parameters."""
+        return []
 
     @torch.no_grad()
     def _whole_step(self, closure: Callable[[], Any] | None, skip: Sequence[int]) -> Any:

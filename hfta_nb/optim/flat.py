@@ -136,7 +136,7 @@ class FlatOptimizer(ArrayOptimizer):
         for segment in self._ready():
             left = sorted({*skip, *self.array.missing_grads.get(segment.spans[0].name, ())})
             if len(left) < len(self.array):
-                self._advance(segment, values[segment.group], left)
+                self._advance(segment, values[segment.group], left, None if len(left) > len(skip) else self._marked)
                 stepped.append(segment)
         if not self.array.missing_grads:
             self._prepared = self._prepare_step(stepped, values)
@@ -159,6 +159,25 @@ class FlatOptimizer(ArrayOptimizer):
             if self.owned() or self._eps_is_zero(segment):
                 calls.append(partial(self._clear, segment, self._views(segment)[0]))
         return Prepared(self.array, self.param_groups, list(self.kinds), gradients, calls, skips)
+
+    def ready(self) -> tuple[Any, ...] | None:
+        prepared = self._prepared
+        if prepared is None or not prepared.skips or not prepared.stands():
+            return None
+        segments = [s for s in self._segments if s.fused in prepared.calls]
+        if not prepared.holds(self.param_groups):
+            values = self.read()
+            for segment in segments:
+                p, g = self._views(segment)
+                state = {k: segment.state.get(k, p) for k in self.states(values[segment.group])}
+                if self.fused_calls(segment, p, g, state, values[segment.group]) is not segment.fused:
+                    return None
+            self._prepared = self._prepare_step(segments, values)
+        return tuple(s.fused for s in segments)
+
+    def tensors(self) -> list[Tensor]:
+        kept = [t for s in self._segments for t in s.state.values()]
+        return kept + [s.fused.counts for s in self._segments if s.fused is not None]
 
     def _advance_without(self, segment: Segment, values: Numbers, _: Tensor | None) -> None:
         self._advance(segment, values, [])
@@ -199,20 +218,25 @@ class FlatOptimizer(ArrayOptimizer):
         columns = slice(segment.start, segment.stop)
         return arena.data[:, columns], arena.grad[:, columns]
 
-    def _advance(self, segment: Segment, values: Numbers, left: list[int]) -> None:
-        """One step of a segment; members in `left` are put back afterwards, which costs the others not a bit."""
+    def _advance(self, segment: Segment, values: Numbers, left: list[int], marked: Tensor | None = None) -> None:
+        """One step of a segment; members in `left` are put back afterwards, which costs the others not a bit.
+
+        Args:
+            marked: the same members marked on the device, which a kernel of torch's can leave out.
+        """
         self.segment = segment
         p, g = self._views(segment)
         self._prepare(segment, p, values)
         state = {k: segment.state[k] for k in self.states(values)}
+        fused = None if p.is_complex() else self.fused_calls(segment, p, g, state, values)
+        marked, left = (None, left) if fused is None or marked is None else (marked, [])
         kept = None
         if left:
             kept = p[left], {k: v[left] for k, v in state.items()}, segment.steps[left]
             kept_scalars = {k: v[left] for k, v in segment.scalars.items()}
-        fused = None if p.is_complex() else self.fused_calls(segment, p, g, state, values)
         if fused is not None:
             segment.fused = fused
-            fused()
+            fused(marked)
         else:
             segment.steps = segment.steps + 1
             numbers = self.numbers(values, segment.steps, segment.scalars)
@@ -264,7 +288,7 @@ class FlatOptimizer(ArrayOptimizer):
             rows = slice(None) if name in lacking or len(new) == len(p) else new.tolist()
             if rows != []:
                 fill = np.broadcast_to(self.fresh(name, values), (len(p),))[rows]
-                _fill(segment.state[name], rows, fill)
+                flat_state.fill(segment.state[name], rows, fill)
         scalars = self.fresh_scalars(values) if len(new) else {}
         for name, fill in scalars.items():
             old = segment.scalars.get(name, fill)
@@ -369,16 +393,3 @@ def not_differentiable(differentiable: bool, where: str) -> None:
 def _real(x: Tensor) -> Tensor:
     """A complex ``[M, P]`` as ``[M, 2 P]``, the same memory: torch treats the two parts as two parameters."""
     return torch.view_as_real(x).flatten(1) if x.is_complex() else x
-
-
-def _fill(tensor: Tensor, rows: slice | list[int], values: HostColumn) -> None:
-    if (values == values[0]).all():
-        filled: Any = float(values[0])
-        if tensor.is_complex():
-            filled = complex(filled, filled)
-        tensor[rows] = filled
-        return
-    column = torch.tensor(values, dtype=torch.float64, device=tensor.device)
-    if tensor.is_complex():
-        column = torch.complex(column, column)
-    tensor[rows] = column.to(tensor.dtype).view(-1, *[1] * (tensor.ndim - 1)).expand_as(tensor[rows])

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hfta_nb.optim.own import Own
 from hfta_nb.optim.segments import Entry
+from hfta_nb.optim.values import HostColumn
 
 if TYPE_CHECKING:
     from hfta_nb.optim.flat import FlatOptimizer
@@ -85,3 +86,17 @@ def of_rows(parts: Sequence[tuple[Mapping[str, Entry], list[int]]]) -> dict[str,
         }
         known[name] = Entry(steps, state, scalars)
     return known
+
+
+def fill(tensor: Tensor, rows: slice | list[int], values: HostColumn) -> None:
+    """These members' rows of a state become a number each."""
+    if (values == values[0]).all():
+        filled: Any = float(values[0])
+        if tensor.is_complex():
+            filled = complex(filled, filled)
+        tensor[rows] = filled
+        return
+    column = torch.tensor(values, dtype=torch.float64, device=tensor.device)
+    if tensor.is_complex():
+        column = torch.complex(column, column)
+    tensor[rows] = column.to(tensor.dtype).view(-1, *[1] * (tensor.ndim - 1)).expand_as(tensor[rows])

@@ -142,6 +142,20 @@ def _shared(settings: Sequence[Hashable], lrs: Sequence[float]) -> list[int]:
     return [first.setdefault(key, i) for i, key in enumerate(zip(settings, lrs, strict=True))]
 
 
+def rows_of(tensors: Sequence[Tensor], places: Sequence[slice]) -> Rows:
+    """What the kernel is to see of tensors ``[M, columns]``.
+
+    The last entries of a tensor, which fill no vector of a CPU, are rounded in another way. In float64, where runs are
+    compared to the last bit, the kernel gets what it would get of a plain module: the parameters, one by one. Else it
+    gets a member's row, which is faster.
+
+    Args:
+        places: of the parameters.
+    """
+    exact = tensors[0].dtype == torch.float64
+    return [[[row[place] for place in places] if exact else [row] for row in t.unbind(0)] for t in tensors]
+
+
 def settings_of(values: Mapping[str, HostColumn], names: Sequence[str]) -> list[Hashable]:
     """Per member, its values of these hyperparameters."""
     columns = [[tuple(v) if isinstance(v, list) else v for v in values[n].tolist()] for n in names]

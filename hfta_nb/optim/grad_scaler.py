@@ -181,6 +181,18 @@ class GradScaler:
         """Per member."""
         return list(self._enabled)
 
+    def progress(self) -> tuple[dict[int, Tensor], set[int]]:
+        """What has been done since the last `update`."""
+        return dict(self._found), set(self._stepped)
+
+    def set_progress(self, progress: tuple[dict[int, Tensor], set[int]]) -> None:
+        """Go back to there: the step is made once more."""
+        self._found, self._stepped = dict(progress[0]), set(progress[1])
+
+    def tensors(self) -> list[Tensor]:
+        """What a step changes, always in the same memory until members or states are put in."""
+        return [self.scales, self._streak]
+
     # Saving and surgery.
 
     def state_dict(self) -> dict[str, Any]:

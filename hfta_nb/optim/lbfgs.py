@@ -163,7 +163,7 @@ class _Rest:
                 p.grad[self.index].copy_(self.grads[name])
         for arena, row in zip(self.array.buffer_arenas, self.buffers, strict=True):
             arena.data[self.index].copy_(row)
-        self.array.generators.states[self.index] = dict(self.streams)
+        self.array.generators.keep(self.index, self.streams)
         self.array.engine.attributes.keep(self.index, self.attributes)
 
 

@@ -41,9 +41,18 @@ class Prepared:
         self._values = [(g, n, type(g[n]), copy.deepcopy(g[n])) for g in groups for n in kinds if _plain(g[n])]
         self._whole = len(self._values) == len(groups) * len(kinds)
 
-    def stand(self, groups: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether parameters lie where they did and have the hyperparameters that they had."""
-        if self._array.arenas is not self._arenas or not self._whole or len(groups) != self._count:
+    def holds(self, groups: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the calls are what a step would do now."""
+        return self.stands() and self._same_values(groups)
+
+    def stands(self) -> bool:
+        """Whether parameters and gradients lie where they did."""
+        if self._array.missing_grads or self._array.arenas is not self._arenas:
+            return False
+        return all(p.grad is grad for p, grad in self._gradients)
+
+    def _same_values(self, groups: Sequence[Mapping[str, Any]]) -> bool:
+        if not self._whole or len(groups) != self._count:
             return False
         try:
             for group, name, kind, value in self._values:
@@ -53,12 +62,6 @@ class Prepared:
         except (ValueError, RuntimeError):  # somebody has put an array into a list
             return False
         return True
-
-    def holds(self, groups: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether the calls are what a step would do now."""
-        if self._array.missing_grads or not self.stand(groups):
-            return False
-        return all(p.grad is grad for p, grad in self._gradients)
 
     def run(self, skip: Tensor | None) -> None:
         """Step."""

@@ -56,6 +56,11 @@ class Segment:
         return [s.name for s in self.spans]
 
     @property
+    def places(self) -> list[slice]:
+        """Where each parameter is among the columns."""
+        return [slice(s.start - self.start, s.stop - self.start) for s in self.spans]
+
+    @property
     def start(self) -> int:
         return self.spans[0].start
 

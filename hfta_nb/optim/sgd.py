@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.flat import FlatOptimizer, Numbers, not_differentiable
-from hfta_nb.optim.fused import FusedCalls, Lr, settings_of
+from hfta_nb.optim.fused import FusedCalls, Lr, rows_of, settings_of
 from hfta_nb.optim.passes import add, add_, ascended, choose, decayed
 from hfta_nb.optim.segments import Entry, Segment
 from hfta_nb.optim.values import FLAG, LR, NUMBER, HostColumn, Kind, at_least
@@ -132,10 +132,7 @@ class SGD(FlatOptimizer):
         old = segment.fused
         if old is not None and old.over(tensors, settings) and old.learn(lrs):
             return old
-        # The last entries of a tensor, which fill no vector of the CPU, are rounded in another way: so the kernel gets
-        # the tensors that it would get of a plain module.
-        places = [slice(s.start - segment.start, s.stop - segment.start) for s in segment.spans]
-        rows = [[[row[place] for place in places] for row in t.unbind(0)] for t in tensors]
+        rows = rows_of(tensors, segment.places)
         return FusedCalls(_bind, tensors, rows, settings, lrs, segment.steps)
 
     def state_for(self, name: str, values: Mapping[str, Any]) -> bool:

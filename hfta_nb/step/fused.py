@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from hfta_nb import optim
-from hfta_nb.array import FusedArray
+from hfta_nb.array import FusedArray, per_member
+from hfta_nb.array.capture.standing import program_of
+from hfta_nb.array.engine import Inputs
 from hfta_nb.array.fallback import snapshot
 from hfta_nb.errors import OptimError
 from hfta_nb.losses import Loss
@@ -19,6 +21,8 @@ from hfta_nb.metrics import Metric
 from hfta_nb.optim.fused import available
 from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
 from hfta_nb.phases import Phase, split
+from hfta_nb.step.cuda import CudaGraphs
+from hfta_nb.step.graph import StepGraph
 from hfta_nb.step.precision import Precision, whole
 from hfta_nb.step.protocol import Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
 from hfta_nb.step.whole import first_step
@@ -87,11 +91,12 @@ class ArrayStep:
         self.precision = precision or Precision()
         self.scaler = self.precision.array_scaler(array)
         self.phases = phases_of(objective)
-        self.steps = 0
+        self.steps, self.planned = 0, 0.0
         self.whole = True  # whether what failed has left all as it was before
         self.done = 0  # updates of the step under way: one that ran out of memory goes on with the next
         self.last: Scores = {}  # of each phase, its latest loss
         self._metrics = metrics
+        self.graph = graph_of(self)
         if not self.phases and callable(objective):
             optimizer = make_optimizer(array, rows)
             schedule = make_lr_scheduler(optimizer, rows, epochs)
@@ -112,6 +117,15 @@ class ArrayStep:
     def train(self, x: Any, y: Any) -> Scores:
         if not self.array.training:
             self.array.train()
+        scores = self._advance(x, y) if self.graph is None else self._in_graph(self.graph, x, y)
+        self.steps, self.done = self.steps + 1, 0
+        if not self.phases:
+            return scores
+        self.last.update(scores)
+        return summed(self.last)
+
+    def _advance(self, x: Any, y: Any) -> Scores:
+        """One step: the scores, or the losses of the phases that are due."""
         scores: Scores = {}
         stepped = False
         for number, update in enumerate(self.updates):
@@ -122,7 +136,7 @@ class ArrayStep:
             update.optimizer.zero_grad()
             restore = None if update.settled else snapshot(self.array)
             given = in_phase(x, phase)
-            scale = None if self.scaler is None else self.scaler.scales
+            scale = self.scales()
             # One per update: autocast keeps the weights that it has cast for as long as it lasts.
             with self.precision.products(), self.precision.autocast():
                 losses, found = self.array.backward(update.score, given, y, has_aux=True, scale=scale, only=update.only)
@@ -133,12 +147,59 @@ class ArrayStep:
             if phase is None:
                 scores = {"loss": losses, **found}
             else:
-                self.last[phase.score] = losses
+                scores[phase.score] = self.last[phase.score] = losses
             self.done = number + 1
         if self.scaler is not None and stepped:
             self.scaler.update()
-        self.steps, self.done = self.steps + 1, 0
-        return summed(self.last) if self.phases else scores
+        return scores
+
+    def _in_graph(self, graph: StepGraph, x: Any, y: Any) -> Scores:
+        """A step that is captured where it can be."""
+        inputs = Inputs.of((x, y), len(self))
+        due = [u for u in self.updates if u.phase is None or u.phase.due(self.steps)]
+        shapes = [(v.shape, v.stride(), v.dtype) if isinstance(v, Tensor) else v for v in inputs.leaves]
+        kind = repr((shapes, inputs.per_member, [u.phase and u.phase.name for u in due], self.done))
+        done, progress = self.done, None if self.scaler is None else self.scaler.progress()
+
+        def action(leaves: list[Any]) -> Scores:
+            marked = [per_member(v) if m else v for v, m in zip(leaves, inputs.per_member, strict=True)]
+            return self._advance(*inputs.structure(marked))
+
+        def rewind() -> None:
+            self.done = done
+            if self.scaler is not None and progress is not None:
+                self.scaler.set_progress(progress)
+
+        scores = graph.run(kind, inputs.leaves, self._marks(due, x, y), action, rewind)
+        self.array.step_notes = graph.notes()
+        return scores
+
+    def _marks(self, due: Sequence[Update], x: Any, y: Any) -> list[Any] | None:
+        """What a captured step would depend on; None where this one is not certain to be the same again."""
+        marks: list[Any] = [] if self.scaler is None else self.scaler.tensors()
+        for update in due:
+            given, scale = in_phase(x, update.phase), self.scales()
+            with self.precision.products(), self.precision.autocast():
+                program = program_of(self.array, update.score, given, y, scale=scale, only=update.only)
+            bound = update.optimizer.ready()
+            if program is None or bound is None:
+                return None
+            marks += [program, *bound]
+        return marks
+
+    def tensors(self) -> list[Tensor]:
+        """What a step changes, but for the random streams."""
+        found = [arena.data for arena in [*self.array.arenas, *self.array.buffer_arenas]]
+        found += [] if self.scaler is None else self.scaler.tensors()
+        return found + [t for u in self.updates for t in u.optimizer.tensors()]
+
+    def plan(self, compiling: str, steps: float) -> None:
+        """Say how many steps there will be in all, and whether they may be compiled; see `FusedArray.compiling`."""
+        self.array.compiling, self.planned = compiling, steps
+        self._foresee()
+
+    def _foresee(self) -> None:
+        self.array.settings.planned_steps = max(0.0, self.planned - self.steps)
 
     def end_epoch(self) -> None:
         for update in self.updates:
@@ -158,6 +219,7 @@ class ArrayStep:
         return {**summed(found), **metrics}
 
     def scales(self) -> Tensor | None:
+        """What each member's loss is multiplied by, ``[M]``; None for nothing."""
         return None if self.scaler is None else self.scaler.scales
 
     def tune(self, x: Any, y: Any, budget_s: float) -> dict[int, float]:
@@ -181,6 +243,8 @@ class ArrayStep:
         other.__dict__.update(self.__dict__)
         other.array = self.array.select(indices)
         other.scaler = None if self.scaler is None else self.scaler.select(indices, other.array)
+        other._foresee()
+        other.graph = graph_of(other)
         other.updates = [update.select(indices, other.array) for update in self.updates]
         other.last = {name: losses[list(indices)] for name, losses in self.last.items()}
         return other
@@ -219,8 +283,15 @@ class ArrayStep:
             self.scaler.load_state_dict(state["scaler"])
         device = self.array.generators.device
         self.steps, self.last = int(state["steps"]), {k: v.to(device) for k, v in state["last"].items()}
+        self._foresee()
         self.done = int(state.get("done", 0))
         self.array.block_size = min(int(state["block_size"]), len(self))
+
+
+def graph_of(step: ArrayStep) -> StepGraph | None:
+    """What captures the step; None where there is nothing to be had from that, as on a CPU."""
+    generators = step.array.generators
+    return StepGraph(CudaGraphs(generators), step.tensors) if generators.device.type == "cuda" else None
 
 
 def make_optimizer(params: Any, rows: Sequence[Row]) -> optim.ArrayOptimizer:
@@ -239,7 +310,8 @@ def make_optimizer(params: Any, rows: Sequence[Row]) -> optim.ArrayOptimizer:
         return optim.SGD(params, momentum=column("momentum"), nesterov=column("nesterov"), **common)
     betas = list(zip(column("beta1"), column("beta2"), strict=True))
     if kind in ("adam", "adamw"):
-        return (optim.Adam if kind == "adam" else optim.AdamW)(params, betas=betas, eps=column("eps"), **common)
+        made = optim.Adam if kind == "adam" else optim.AdamW
+        return made(params, betas=betas, eps=column("eps"), capturable=fused, **common)
     raise OptimError("unknown optimizer", got=kind, accepted="sgd, adam, adamw")
 
 

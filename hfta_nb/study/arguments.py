@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from hfta_nb.array.capture.deciding import WAYS
 from hfta_nb.data import AnyData
 from hfta_nb.errors import DeviceError, FamilyError, StudyError
 from hfta_nb.family import Family, family
@@ -44,6 +45,13 @@ def checkpointing_of(given: Any) -> str:
     """Whether activations are computed again in the backward."""
     if given not in CHECKPOINTING:
         raise StudyError("unknown choice", where="checkpointing", got=given, accepted=", ".join(CHECKPOINTING))
+    return str(given)
+
+
+def compile_of(given: Any) -> str:
+    """Whether replayed steps are compiled."""
+    if given not in WAYS:
+        raise StudyError("unknown choice", where="compile", got=given, accepted=", ".join(WAYS))
     return str(given)
 
 

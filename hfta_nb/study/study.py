@@ -26,6 +26,7 @@ from hfta_nb.study.arguments import (
     across_of,
     capacity_of,
     checkpointing_of,
+    compile_of,
     device_of,
     dtype_of,
     family_of,
@@ -74,6 +75,8 @@ class Study:
             that is measured to be fastest, of those that fit. Results do not depend on it.
         checkpointing: activation checkpointing: "always", "never", or "auto" for where not all members fit without it
             and more do with it. It costs a second forward and changes no number.
+        compile: whether replayed steps are compiled by `torch.compile`'s compiler, which takes seconds to minutes and
+            changes rounding: "never", "always", or "auto" for where it is faster and the run is long enough to pay.
         seed: of the order of the data.
         name: shown to people.
         validate_every: epochs from one validation to the next; the last epoch always has one. Only epochs with a
@@ -109,6 +112,7 @@ class Study:
         across: float | str = "auto",
         capacity: int | str | None = None,
         checkpointing: str = "auto",
+        compile: str = "auto",
         seed: int = 0,
         name: str | None = None,
         validate_every: int = 1,
@@ -130,6 +134,7 @@ class Study:
         self._precision = precision_of(precision, self.device, self.dtype)
         self.serial, self.seed, self.across = serial, seed, across_of(across, self.device)
         self.capacity, self.checkpointing = capacity_of(capacity), checkpointing_of(checkpointing)
+        self.compile = compile_of(compile)
         self.monitor, self.maximize = monitor_of(self.family, self.data, monitor)
         self.name = name or f"{self.family.name} on {self.data.name}"
         most = self.capacity if isinstance(self.capacity, int) else None
@@ -357,7 +362,8 @@ class Study:
         where = self.device, self.dtype
         pace = self.validate_every, self.steps_per_epoch
         memory = self.capacity, self.checkpointing
-        return Settings(self.family, self.data, *how, *where, self.seed, True, *pace, self._precision, *memory)
+        settings = *how, *where, self.seed, True, *pace, self._precision, *memory, self.compile
+        return Settings(self.family, self.data, *settings)
 
     def _open(self, resume: bool) -> Any:
         """Make the run's directory, or read the checkpoint in it."""
@@ -424,6 +430,7 @@ class Study:
             "across": self.across,
             "capacity": self.capacity,
             "checkpointing": self.checkpointing,
+            "compile": self.compile,
             "seed": self.seed,
             "name": self.name,
             "validate_every": self.validate_every,

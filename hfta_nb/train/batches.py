@@ -37,7 +37,7 @@ EVALUATION_BATCH = 1024
 
 AT_ONCE_BYTES = 2**20
 MOST_TOGETHER = 16
-"""Batches that are read ahead go together up to so many, or so many bytes."""
+"""Batches are drawn together up to so many, or so many bytes."""
 
 ALIGNED = 64
 """Bytes to a multiple of which torch begins a tensor on a CPU."""
@@ -156,9 +156,20 @@ class Whole(Batches):
     def length(self) -> int:
         return -(-len(self.data) // self.batch_size)
 
-    def _size(self, number: int) -> int:
-        """Samples of a batch."""
-        return min(self.batch_size, len(self.data) - number * self.batch_size)
+    def _together(self, order: Tensor) -> int:
+        """How many batches are drawn at once."""
+        return 1 if order.ndim == 2 else together(self.data.x, self.data.y, self.batch_size, self.dtype)
+
+    def _numbered(
+        self, chunks: Iterator[tuple[Samples, Samples]], order: Tensor, epoch: int, start: int, several: int
+    ) -> Iterator[Batch]:
+        """The batches of a pass, from number `start` on, of samples drawn `several` batches at a time."""
+        number, own = start, order.ndim == 2
+        for chunk in chunks:
+            for x, y in _apart(*chunk, several, self.batch_size):
+                size = min(self.batch_size, len(self.data) - number * self.batch_size)
+                yield self._made(x, y, size, own, epoch, number)
+                number += 1
 
 
 class Resident(Whole):
@@ -169,9 +180,10 @@ class Resident(Whole):
         if self.device.type == "cuda":  # so that the host does not wait for the copy
             order = order.pin_memory()
         order = order.to(self.device, non_blocking=True)
-        drawn = ((take(self.data.x, rows), take(self.data.y, rows)) for rows in parts(order, self.batch_size, start))
-        for number, (x, y) in enumerate(self._waited_for(drawn), start):
-            yield self._made(x, y, self._size(number), order.ndim == 2, epoch, number)
+        several = self._together(order)
+        chunks = parts(order, self.batch_size, start, several)
+        drawn = ((take(self.data.x, rows), take(self.data.y, rows)) for rows in chunks)
+        yield from self._numbered(self._waited_for(drawn), order, epoch, start, several)
 
     def validation(self) -> Iterator[Batch]:
         for start in range(0, self.data.held_out, EVALUATION_BATCH):
@@ -192,16 +204,11 @@ class Hosted(Whole):
 
     def epoch(self, epoch: int, start: int, seeds: Sequence[int]) -> Iterator[Batch]:
         order = orders(len(self.data), seeds, epoch)
-        own = order.ndim == 2
-        several = 1 if own else together(self.data.x, self.data.y, self.batch_size, self.dtype)
+        several = self._together(order)
         self.close()
-        order = order[..., start * self.batch_size :]
-        self._open = self._begin(self.data.x, self.data.y, parts(order, several * self.batch_size, 0))
-        number = start
-        for sent in self._waited_for(self._open):
-            for x, y in _apart(*sent.taken(), several, self.batch_size):
-                yield self._made(x, y, self._size(number), own, epoch, number)
-                number += 1
+        self._open = self._begin(self.data.x, self.data.y, parts(order, self.batch_size, start, several))
+        there = (sent.taken() for sent in self._waited_for(self._open))
+        yield from self._numbered(there, order, epoch, start, several)
 
     def validation(self) -> Iterator[Batch]:
         rows = parts(torch.arange(self.data.held_out), EVALUATION_BATCH, 0)
@@ -300,20 +307,21 @@ def batches_of(data: Data | Stream, batch_size: int, device: torch.device, dtype
     return (Resident if resident else Hosted)(data, batch_size, device, dtype)
 
 
-def parts(order: Tensor, batch_size: int, start: int) -> Iterator[Tensor]:
+def parts(order: Tensor, batch_size: int, start: int, several: int = 1) -> Iterator[Tensor]:
     """The rows of each batch of a pass, from number `start` on; the last batch has what is left.
 
     Args:
         order: of all samples, ``[N]``, or ``[M, N]``.
         batch_size: of a batch.
         start: the first batch.
+        several: so many batches at a time.
     """
     if start * batch_size < order.shape[-1]:
-        yield from torch.split(order[..., start * batch_size :], batch_size, -1)
+        yield from torch.split(order[..., start * batch_size :], several * batch_size, -1)
 
 
 def together(x: Samples, y: Samples, batch_size: int, dtype: torch.dtype) -> int:
-    """How many batches are gathered and sent at once: small ones cost more in going from thread to thread than in
+    """How many batches are drawn at once: small ones cost more in calls, and in going from thread to thread, than in
     copying. Each begins where memory of its own would: kernels may compute other bits where it does not."""
     tensors = [*leaves(x), *leaves(y)]
     widths = [dtype.itemsize if t.is_floating_point() else t.element_size() for t in tensors]

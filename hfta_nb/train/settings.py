@@ -33,6 +33,7 @@ class Settings:
         precision: in which the members compute.
         capacity: the most members of an array; None for as many as fit, "auto" for as many as are fastest.
         checkpointing: "auto", "never" or "always", of activations.
+        compiling: "auto", "never" or "always", of replayed steps.
     """
 
     family: Family
@@ -50,6 +51,7 @@ class Settings:
     precision: Precision = field(default_factory=Precision)
     capacity: int | str | None = None
     checkpointing: str = "auto"
+    compiling: str = "auto"
 
     def validates(self, epoch: int) -> bool:
         """Whether there is a validation after this epoch, from 1."""

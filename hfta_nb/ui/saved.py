@@ -52,6 +52,7 @@ def arguments_of(study: Study) -> dict[str, Any]:
         "precision": study.precision,
         **({"capacity": study.capacity} if study.capacity else {}),
         **({"checkpointing": study.checkpointing} if study.checkpointing != "auto" else {}),
+        **({"compile": study.compile} if study.compile != "auto" else {}),
         "device": str(study.device),
         "monitor": study.monitor,
         **({"serial": True} if study.serial else {}),

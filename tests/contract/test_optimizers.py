@@ -62,7 +62,7 @@ def test_twenty_steps_by_torch_s_fused_kernel(
 
 @pytest.mark.parametrize(("name", "settings"), [("Adam", {}), ("SGD", {"momentum": 0.9}), ("SGD", {})], ids=str)
 def test_the_fused_kernel_gives_the_bits_of_torch_s_and_goes_on_after_surgery(name: str, settings: dict) -> None:
-    modules, x, y = _setup(torch.float32, torch.device("cpu"))
+    modules, x, y = _setup(torch.float64, torch.device("cpu"))
     array = hfta.fuse([m.eval() for m in modules], SEEDS)
     lrs = [1e-2, 3e-2, 1e-2]
     settings = {**settings, "fused": True}

@@ -23,7 +23,7 @@ def forward(array: FusedArray, given: Any, inputs: Inputs, call: Call) -> Any:
 
     if not array._forwards.learns(inputs):
         return _result(array, "forward", None, given, inputs, run, call)
-    seen = array._forwards.find(given, inputs)
+    seen = array._forwards.find(given)
     replayed = None if seen is None else array._forwards.replay(seen, inputs, over)
     if replayed is not None:
         return replayed[0]
@@ -43,7 +43,7 @@ def evaluate(array: FusedArray, function: Callable[..., Any], given: Any, inputs
 def _result(
     array: FusedArray, what: str, function: Any, given: Any, inputs: Inputs, run: Callable[[Inputs], Any], call: Call
 ) -> Any:
-    seen = array._results.find((what, function), given, inputs)
+    seen = array._results.find((what, function), given)
     replayed = None if seen is None else array._results.replay(seen, inputs)
     if replayed is not None:
         return replayed[0]

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.capture.check import compared, failure, undone_if_it_fails
+from hfta_nb.array.capture.check import Before, compared, failure
 from hfta_nb.array.capture.delivery import Target
 from hfta_nb.array.capture.halves import Halves
 from hfta_nb.array.capture.kinds import Kinds, Seen, form, outputs_of, reads_of, room_like, rooms_for, state_of
-from hfta_nb.array.capture.node import Replayed, Ticket
+from hfta_nb.array.capture.node import Ready, Replayed, Ticket
 from hfta_nb.array.capture.program import program
 from hfta_nb.array.capture.reads import Reads, UnclearError
 from hfta_nb.array.capture.record import NotRecordableError, Place, Recorder, places
@@ -41,34 +41,24 @@ class SeenForward(Seen):
     """A kind of forward with gradients.
 
     Attributes:
-        halves: to be run, once there are.
-        targets: where the backward writes gradients.
+        made: to be run, once there is something.
         grads: memory that stands for the gradients of the outputs used.
         used: of the outputs that have gradients, whether each is used; None where that is not known yet.
         changes: how often `used` has changed.
-        differentiable: of the outputs, whether each has a gradient.
-        learning: the parameters that may have gradients.
-        passes: of the inputs that want a gradient, whether they get one.
-        needs: the parameters, and the positions of the inputs, that the backward reads.
     """
 
-    halves: Halves | None = None
-    targets: list[Target] = field(default_factory=list)
+    made: Ready | None = None
     grads: list[Tensor] = field(default_factory=list)
     used: tuple[bool, ...] | None = None
     changes: int = 0
-    differentiable: tuple[bool, ...] = ()
-    learning: list[nn.Parameter] = field(default_factory=list)
-    passes: tuple[bool, ...] = ()
-    needs: tuple[list[nn.Parameter], list[int]] = ([], [])
 
     @property
     def ready(self) -> bool:
-        return self.halves is not None
+        return self.made is not None
 
     def drop(self) -> None:
         super().drop()
-        self.halves = None
+        self.made = None
 
     def other_outputs(self, used: tuple[bool, ...]) -> None:
         """Note that the caller's loss uses other outputs than was thought, which leaves other gradients None."""
@@ -108,13 +98,13 @@ class CapturedForwards:
         wanted = any(p.requires_grad for p in self._parameters) or bool(inputs.grad_leaves())
         return wanted and torch.is_grad_enabled()
 
-    def find(self, given: Any, inputs: Inputs) -> SeenForward | None:
+    def find(self, given: Any) -> SeenForward | None:
         """What is known of this kind of call; None where it is to run as ever."""
         if not self._kinds.open(self.array):
             return None
         try:
             wants = tuple(p.requires_grad for p in self._parameters)
-            key = form(given, grads=True), inputs.per_member, *state_of(self.array), wants
+            key = form(given, grads=True), *state_of(self.array), wants
         except NotRecordableError:
             return None
         seen = self._kinds.of(key, lambda: SeenForward(()))
@@ -124,8 +114,8 @@ class CapturedForwards:
 
     def replay(self, seen: SeenForward, inputs: Inputs, run: Run) -> tuple[Any] | None:
         """The outputs in a tuple; None if this call must run as ever."""
-        halves, reads = seen.halves, seen.reads
-        if halves is None or reads is None:
+        made, reads = seen.made, seen.reads
+        if made is None or reads is None:
             return None
         before = None if self._outstanding is None else self._outstanding()
         if before is not None and not before.spent:
@@ -134,15 +124,18 @@ class CapturedForwards:
             seen.refuse("the model has changed since it was recorded", forget=True)
             return None
         seen.fill(inputs.leaves)
+        start = Before(self.array)
         try:
-            with undone_if_it_fails(self.array) as start:
-                outputs = halves.forward()
-        except Exception as error:
+            outputs = made.halves.forward()
+        except BaseException as error:
+            start.put_back()
+            if not isinstance(error, Exception):
+                raise
             seen.refuse(failure(error))
             return None
         ticket = Ticket(self.array, seen, inputs, run, start)
         self._outstanding = weakref.ref(ticket)
-        kinds = seen.differentiable
+        kinds = made.differentiable
         left = iter(Replayed.apply(ticket, [t for t, d in zip(outputs, kinds, strict=True) if d], *ticket.roots))  # type: ignore[no-untyped-call]
         return (seen.told([next(left) if d else t for t, d in zip(outputs, kinds, strict=True)]),)
 
@@ -211,7 +204,6 @@ class _Recorded:
         if reason:
             seen.refuse(reason)
             return result
-        seen.differentiable = tuple(t.requires_grad for t in tensors)
         if seen.agrees(self.recorder.recording, reads, told):
             seen.rebuild = rebuild
             self._finish(tensors, outputs, gradients, restore)
@@ -283,17 +275,15 @@ class _Recorded:
         """Make the program and compare it with this call."""
         array, seen, recording = self.array, self.seen, self.recorder.recording
         seen.inputs = rooms_for(self.inputs)
-        seen.needs = self._needed()
         rooms = [v for v in seen.inputs.leaves if isinstance(v, Tensor)]
         for place, room in zip(self.places, rooms, strict=True):
             recording.held[place.storage] = room
-        seen.learning = [p for p in array.parameters() if p.requires_grad]
-        seen.passes = tuple(g is not None for g in self.upstream)
         upstream = [g for g in self.upstream if g is not None]
         results = [*outputs, *(self.recorder.place(g) for g in upstream)]
-        made = program(recording, results, gradients, array.generators, array.strategy == "measured")
-        halves, seen.choices = Halves(made, len(outputs)), made.choices
-        seen.targets = [
+        needs = self._needed()
+        whole = program(recording, results, gradients, array.generators, array.strategy == "measured")
+        halves, seen.choices = Halves(whole, len(outputs)), whole.choices
+        targets = [
             Target(array.get_parameter(n), n, array.arena_of(n).grad_view(n), tuple(set(range(len(array))) - have))
             for n, have in self.rows.items()
         ]
@@ -308,7 +298,11 @@ class _Recorded:
         if reason:
             seen.refuse(reason)
         else:
-            seen.halves = halves
+            assert seen.used is not None  # known since the backward
+            learning = [p for p in array.parameters() if p.requires_grad]
+            passes = tuple(g is not None for g in self.upstream)
+            kinds = tuple(t.requires_grad for t in tensors)
+            seen.made = Ready(halves, targets, seen.grads, seen.used, kinds, learning, passes, needs)
 
     def _needed(self) -> tuple[list[nn.Parameter], list[int]]:
         """What of the parameters and inputs the backward reads: it must not change before."""

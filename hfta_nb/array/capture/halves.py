@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array.capture.program import Fetch, Program
+from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.strategy import precision
 
 
@@ -35,12 +36,12 @@ class Halves:
     def forward(self) -> list[Tensor]:
         """Compute the outputs."""
         self.serial += 1
-        return self._run(self._forward, (), self._outputs)
+        return self._run(self._forward, (), self._outputs, self.program.generators)
 
     def backward(self) -> list[Tensor]:
         """Write the gradients to where they go; returns those of the inputs. Once after each forward."""
         self.serial += 1
-        results = self._run(self._backward, self.program.gradients, self._inputs)
+        results = self._run(self._backward, self.program.gradients, self._inputs, None)  # which draws nothing
         for storage in self.program.left:
             self.program.made[storage] = None
         return results
@@ -50,8 +51,9 @@ class Halves:
         steps: Sequence[Callable[[], Any]],
         gradients: Sequence[tuple[Tensor, Tensor | Fetch]],
         results: Sequence[Tensor | Fetch],
+        generators: MemberGenerators | None,
     ) -> list[Tensor]:
-        made, generators, on = self.program.made, self.program.generators, torch.is_grad_enabled()
+        made, on = self.program.made, torch.is_grad_enabled()
         torch._C._set_grad_enabled(True)  # as in `Program.run`
         try:
             with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():

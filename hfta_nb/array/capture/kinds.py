@@ -83,7 +83,11 @@ class Seen:
 
     def agrees(self, recording: Recording, reads: Reads, told: list[Any]) -> bool:
         """Keep the first recording; of the second whether it is like the first."""
+        if recording.constants and reads.makes_tensors:
+            self.refuse("a tensor is made of numbers that may be values of others")
+            return False
         if self.first is None:
+            recording.forget_made()
             self.first, self.reads, self.leaves = recording, reads, told
             return False
         if not self.first.like(recording) or told != self.leaves:

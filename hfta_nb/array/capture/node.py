@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hfta_nb.array.capture.check import Before, failure
-from hfta_nb.array.capture.delivery import apart, delivered, settle, written
+from hfta_nb.array.capture.delivery import Target, apart, delivered, settle, written
+from hfta_nb.array.capture.halves import Halves
 from hfta_nb.array.capture.kinds import watched
 from hfta_nb.array.engine import Block, Inputs
 from hfta_nb.array.fallback import snapshot
@@ -22,6 +23,31 @@ from hfta_nb.errors import FusionError
 if TYPE_CHECKING:
     from hfta_nb.array.capture.forward import SeenForward
     from hfta_nb.array.fused import FusedArray
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What replays a kind of forward and its backward.
+
+    Attributes:
+        halves: the program.
+        targets: where the backward writes gradients.
+        grads: memory that stands for the gradients of the outputs used.
+        used: of the outputs that have gradients, whether each is used.
+        differentiable: of the outputs, whether each has a gradient.
+        learning: the parameters that may have gradients.
+        passes: of the inputs that want a gradient, whether they get one.
+        needs: the parameters, and the positions of the inputs, that the backward reads.
+    """
+
+    halves: Halves
+    targets: list[Target]
+    grads: list[Tensor]
+    used: tuple[bool, ...]
+    differentiable: tuple[bool, ...]
+    learning: list[nn.Parameter]
+    passes: tuple[bool, ...]
+    needs: tuple[list[nn.Parameter], list[int]]
 
 
 class Ticket:
@@ -47,12 +73,15 @@ class Ticket:
         run: Callable[[Inputs, Sequence[Block]], Any],
         start: Before,
     ) -> None:
-        assert seen.halves is not None  # it has just run
-        self.array, self.seen, self.inputs, self.run, self.start = array, seen, inputs, run, start
-        self.halves, self.reads = seen.halves, seen.reads
-        self.serial = self.halves.serial
-        self.roots = [*seen.learning, *inputs.grad_leaves()]
-        self.needs = [*seen.needs[0], *(inputs.leaves[i] for i in seen.needs[1])]
+        assert seen.made is not None  # it has just run
+        self.array, self.seen, self.start = array, seen, start
+        self.inputs: Inputs | None = inputs
+        self.run: Callable[[Inputs, Sequence[Block]], Any] | None = run
+        self.made, self.reads, self.arenas = seen.made, seen.reads, array.arenas
+        self.serial = self.made.halves.serial
+        parameters, positions = self.made.needs
+        self.roots = [*self.made.learning, *inputs.grad_leaves()]
+        self.needs = [*parameters, *(inputs.leaves[i] for i in positions)]
         self._versions = [v._version for v in inputs.leaves if isinstance(v, Tensor)]
         self._autocast = [
             (kind, torch.get_autocast_dtype(kind))
@@ -63,7 +92,7 @@ class Ticket:
     @property
     def spent(self) -> bool:
         """Whether what the forward left in memory is there no more."""
-        return self.halves.serial != self.serial
+        return self.made.halves.serial != self.serial
 
     def gradients(self, nodes: Sequence[Any], wanted: Sequence[bool], grads: Sequence[Tensor | None]) -> list[Any]:
         """The gradients of the roots, None for those that are delivered already.
@@ -73,62 +102,67 @@ class Ticket:
             wanted: of the roots, whether a gradient is asked for.
             grads: of the outputs.
         """
-        seen = self.seen
-        used = tuple(g is not None for g in grads)
         if (
             self.spent
-            or seen.halves is not self.halves
+            or self.arenas is not self.array.arenas
             or torch.is_grad_enabled()
             or torch._C._is_any_autocast_enabled()
             or watched()
         ):
             return self._again(wanted, grads)
-        if used != seen.used:
-            seen.other_outputs(used)
+        used = tuple(g is not None for g in grads)
+        if used != self.made.used:
+            self.seen.other_outputs(used)
             return self._again(wanted, grads)
         try:
-            for room, grad in zip(seen.grads, (g for g in grads if g is not None), strict=True):
+            for room, grad in zip(self.made.grads, (g for g in grads if g is not None), strict=True):
                 room.copy_(grad)
             found = self._replayed(nodes)
         except Exception as error:
-            seen.refuse(failure(error))
+            self.seen.refuse(failure(error))
             return self._again(wanted, grads)
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            self.inputs, self.run, self.roots, self.needs = None, None, [], []  # the caller may keep the loss for long
         return found
 
     def _replayed(self, nodes: Sequence[Any]) -> list[Any]:
-        seen = self.seen
-        count = len(seen.learning)
-        if _accumulated(nodes[:count], seen):
+        made = self.made
+        count = len(made.learning)
+        if _accumulated(nodes[:count], made.learning):
             upstream = self._deliver()
             found: list[Any] = [None] * count
         else:
-            gradients, upstream = apart(self.array, seen.targets, self.halves.backward)
-            by = {id(t.parameter): g for t, g in zip(seen.targets, gradients, strict=True)}
-            found = [by.get(id(p)) for p in seen.learning]
+            gradients, upstream = apart(self.array, made.targets, made.halves.backward)
+            by = {id(t.parameter): g for t, g in zip(made.targets, gradients, strict=True)}
+            found = [by.get(id(p)) for p in made.learning]
         left = iter(upstream)
-        return found + [next(left) if passes else None for passes in seen.passes]
+        return found + [next(left) if passes else None for passes in made.passes]
 
     def _deliver(self) -> list[Tensor]:
         """Run the backward and see to it that its gradients become `.grad`; returns those of the inputs."""
-        array, targets = self.array, self.seen.targets
+        array, targets, backward = self.array, self.made.targets, self.made.halves.backward
         if any(t.parameter.grad is not None for t in targets):
-            return delivered(array, targets, self.halves.backward)
-        upstream = written(targets, self.halves.backward)
+            return delivered(array, targets, backward)
+        upstream = written(targets, backward)
         # At the end: what else of the graph depends on the parameters may give them a gradient meanwhile.
         torch.autograd.Variable._execution_engine.queue_callback(partial(settle, array, targets))
         return upstream
 
     def _again(self, wanted: Sequence[bool], grads: Sequence[Tensor | None]) -> list[Any]:
         """Compute the forward once more, from where it began, and differentiate it as ever."""
-        array = self.array
-        versions = [v._version for v in self.inputs.leaves if isinstance(v, Tensor)]
+        array, inputs, run = self.array, self.inputs, self.run
+        if inputs is None or run is None:
+            raise RuntimeError(
+                "Trying to backward through the graph a second time, without retain_graph=True the first"
+            )
+        versions = [v._version for v in inputs.leaves if isinstance(v, Tensor)]
         if versions != self._versions or self.reads is None or not self.reads.hold():
             raise FusionError(
                 "the backward has to compute the forward again, but since then an input or the model has changed",
                 where="array(x)",
                 remedy="change them after the backward, or set array.capture = False",
             )
-        create, inputs = torch.is_grad_enabled(), self.inputs
+        create = torch.is_grad_enabled()
         if not create:
             own = [
                 v.detach().requires_grad_() if isinstance(v, Tensor) and v.requires_grad else v for v in inputs.leaves
@@ -141,13 +175,13 @@ class Ticket:
                 stack.enter_context(torch.enable_grad())
                 for kind, dtype in self._autocast:
                     stack.enter_context(torch.autocast(kind, dtype=dtype))
-                result = self.run(inputs, array._blocks.graph())
+                result = run(inputs, array._blocks.graph())
         finally:
             now()
         tensors = [v for v in flatten(result)[0] if isinstance(v, Tensor)]
-        outputs = [t for t, d in zip(tensors, self.seen.differentiable, strict=True) if d]
+        outputs = [t for t, d in zip(tensors, self.made.differentiable, strict=True) if d]
         pairs = [(t, g) for t, g in zip(outputs, grads, strict=True) if g is not None]
-        roots = [*self.seen.learning, *inputs.grad_leaves()]
+        roots = [*self.made.learning, *inputs.grad_leaves()]
         found = iter(
             torch.autograd.grad(
                 [t for t, _ in pairs],
@@ -160,9 +194,9 @@ class Ticket:
         return [next(found) if want else None for want in wanted]
 
 
-def _accumulated(nodes: Sequence[Any], seen: SeenForward) -> bool:
+def _accumulated(nodes: Sequence[Any], learning: Sequence[nn.Parameter]) -> bool:
     """Whether all gradients of parameters go to `.grad`, and nobody wants to see them on their way."""
-    if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in seen.learning):
+    if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in learning):
         return False
     try:
         return all(torch._C._will_engine_execute_node(node) for node, _ in nodes)

@@ -8,7 +8,7 @@ belong. Views cost nothing, as they are made once. The remaining kernels allocat
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array.capture.choosing import Chooser
+from hfta_nb.array.capture.compiling import Source
+from hfta_nb.array.capture.deciding import Decision
 from hfta_nb.array.capture.kernels import KERNELS, SHAPE_ONLY, Kernel, bare, nothing
 from hfta_nb.array.capture.record import Call, Place, Recording, places
 from hfta_nb.array.generators import MemberGenerators
@@ -51,6 +53,8 @@ class Program:
         setting: of oneDNN's products, to be put back after a run that changes it; None where none does.
         choices: of kernels that can be computed in several ways.
         cut: how many of the steps belong to the first of two halves.
+        source: what it was made of.
+        decision: whether it is compiled.
     """
 
     steps: list[Callable[[], Any]]
@@ -63,9 +67,13 @@ class Program:
     setting: str | None = None
     choices: Sequence[Choice] = ()
     cut: int = 0
+    source: Source | None = None
+    decision: Decision = field(default_factory=Decision)
 
     def run(self) -> list[Tensor]:
         """Compute; the results are copies, the gradients are where they go."""
+        if self.decision.compiled is not None:
+            return self.decision.compiled.run()
         made, on = self.made, torch.is_grad_enabled()
         torch._C._set_grad_enabled(True)  # some kernels ask; the recorded ones ran below autograd, and so do these
         try:
@@ -165,7 +173,9 @@ class _Builder:
         drawing = generators if draws else None
         left = [s for s, last in self.last.items() if last == len(self.calls)]
         setting, choices = self.chooser.done(), list(self.chooser.choices.values())
-        return Program(steps, results, rest, made, drawing, self.slots, left, setting, choices, cut)
+        there = {s: self.recording.held[s] for s in self.fixed}
+        source = Source(self.calls, there, self.outputs, self.gradients, generators.device)
+        return Program(steps, results, rest, made, drawing, self.slots, left, setting, choices, cut, source)
 
     # Where things lie.
 

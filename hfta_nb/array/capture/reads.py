@@ -38,6 +38,12 @@ _NAMES_REFUSED = {
 }
 """Attributes in a model's code by which it reads or does what kernels don't show."""
 
+_TENSORS_OF_VALUES = {
+    *("tensor", "as_tensor", "asarray", "new_tensor", "new", "Tensor", "FloatTensor", "DoubleTensor", "HalfTensor"),
+    *("BFloat16Tensor", "LongTensor", "IntTensor", "ShortTensor", "ByteTensor", "CharTensor", "BoolTensor"),
+}
+"""What makes a tensor of a list. Tensors in the list are read then, which no dispatch mode gets to see."""
+
 _PLAIN = (
     *(type(None), bool, int, float, complex, str, bytes, range, slice, type(Ellipsis), type(NotImplemented)),
     *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, enum.Enum),
@@ -87,6 +93,11 @@ class Reads:
             self._value(function, "the loss")
         while self._reach():
             pass
+
+    @property
+    def makes_tensors(self) -> bool:
+        """Whether the code may make tensors of the values of others."""
+        return bool(self._names & _TENSORS_OF_VALUES)
 
     def hold(self) -> bool:
         """Whether all is as it was."""

@@ -117,6 +117,11 @@ class Recording:
     reason: str = ""
     cut: int | None = None
 
+    def forget_made(self) -> None:
+        """Let go of what calls have made, all that a step makes in sum; the recording can only be compared then."""
+        kept = self.outside | self.constants
+        self.held = [t if i in kept else t.new_empty(0) for i, t in enumerate(self.held)]
+
     def like(self, other: Recording) -> bool:
         """Whether two steps were the same."""
         anywhere = self.given | self.constants
@@ -147,6 +152,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._quiet = 0
         self._member: int | None = None
         self._state: State | None = None
+
+    def __enter__(self) -> Recorder:
+        torch.clear_autocast_cache()  # a weight that was cast before would be taken for one that stays as it is
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -62,12 +62,12 @@ class CapturedResults:
         """How calls run, each way once."""
         return self._kinds.notes()
 
-    def find(self, what: tuple[str, Any], given: Any, inputs: Inputs) -> SeenResult | None:
+    def find(self, what: tuple[str, Any], given: Any) -> SeenResult | None:
         """What is known of this kind of call, by its name and what is computed from the model's output."""
         if not self._kinds.open(self.array):
             return None
         try:
-            key = what[0], identity(what[1]), form(given, grads=True), inputs.per_member, *state_of(self.array)
+            key = what[0], identity(what[1]), form(given, grads=True), *state_of(self.array)
         except NotRecordableError:
             return None
         seen = self._kinds.of(key, lambda: SeenResult(what))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor, nn
 
 from hfta_nb.array.capture.check import Before, compared, failure
+from hfta_nb.array.capture.deciding import decide
 from hfta_nb.array.capture.delivery import Target, delivered
 from hfta_nb.array.capture.kinds import (
     Kinds,
@@ -33,6 +34,7 @@ from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.gradients import Gradients
 from hfta_nb.array.strategy.measuring import Choice
 from hfta_nb.array.tree import flatten
+from hfta_nb.errors import out_of_memory
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
@@ -152,6 +154,11 @@ class CapturedSteps:
         seen = self._kinds.of(key, lambda: SeenStep((asked.loss_fn,), block_size=array.block_size))
         return None if seen.reason else seen
 
+    def decisions(self) -> list[str]:
+        """What has been decided about compiling what is replayed, each once."""
+        notes = [s.program.decision.note for s in self._kinds if s.program is not None]
+        return list(dict.fromkeys(note for note in notes if note))
+
     def choices(self) -> list[Choice]:
         """Of kernels that can be computed in several ways, in what is replayed."""
         return self._kinds.choices()
@@ -169,6 +176,9 @@ class CapturedSteps:
         x, y = asked.given
         alone = isinstance(x, Tensor) and isinstance(y, Tensor)
         self._fill(seen, (x, y) if alone else Inputs.of(asked.given, len(self.array)).leaves, asked.scale)
+        settings = self.array.settings
+        if settings.compiling != "never" and not ready.decision.made:
+            decide(ready, settings.compiling, settings.planned_steps)
         before = Before(self.array)
         try:
             results = delivered(self.array, seen.targets, ready.run)
@@ -192,10 +202,16 @@ class CapturedSteps:
 
         def run(inputs: Inputs) -> tuple[Gradients, Any]:
             if not inputs.copied:  # else the array has just found another way to run
+                restore = snapshot(array)
                 try:
                     return self._record(seen, asked, call, inputs, reads_of(array, (asked.loss_fn,)))
                 except UnclearError as error:
                     seen.refuse(str(error))
+                except Exception as error:
+                    if not out_of_memory(error):
+                        raise
+                    seen.refuse("there is not enough memory to record it")  # which holds all that a step makes
+                    restore()
             gradients = Gradients(array, inputs, scale=asked.scale, only=asked.only)
             return gradients, gradients.of(call, array._blocks.leaves())
 

@@ -1,0 +1,85 @@
+"""Training steps as CUDA graphs.
+
+Source: "CUDA Graphs" in torch's notes on CUDA semantics: warm-up on a side stream, memory of the graph's own,
+generators registered with the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.array import MemberGenerators
+from hfta_nb.step.protocol import Scores
+
+
+class CudaGraphs:
+    """Captures steps on a GPU.
+
+    Args:
+        generators: of the members, which draw within a graph as well.
+    """
+
+    def __init__(self, generators: MemberGenerators) -> None:
+        self.generators, self.device = generators, generators.device
+        self._stream: torch.cuda.Stream | None = None
+
+    def refuses(self, leaves: Sequence[Any]) -> str:
+        tensors = [v for v in leaves if isinstance(v, Tensor)]
+        away = next((v.device for v in tensors if v.device != self.device), None)
+        return "" if away is None else f"an input is on {away}"
+
+    def warm(self, action: Callable[[], Scores]) -> Scores:
+        current, side = torch.cuda.current_stream(self.device), self._side()
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            scores = action()
+        current.wait_stream(side)
+        for value in scores.values():
+            value.record_stream(current)
+        return scores
+
+    def capture(self, action: Callable[[], Scores]) -> CapturedGraph:
+        graph: Any = torch.cuda.CUDAGraph()
+        # Other threads (a loader's) may go on using the device meanwhile.
+        within = torch.cuda.graph(graph, stream=self._side(), capture_error_mode="thread_local")
+        with self.generators.captured(graph) as streams, within:
+            scores = action()
+        return CapturedGraph(graph, scores, self.generators, streams)
+
+    def streams(self) -> list[Tensor]:
+        return [state[kind] for state in self.generators.states for kind in sorted(state)]
+
+    def put_streams(self, streams: Sequence[Tensor]) -> None:
+        self.generators.put(streams)
+
+    def _side(self) -> torch.cuda.Stream:
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        return self._stream
+
+
+class CapturedGraph:
+    """A step as a CUDA graph.
+
+    Args:
+        graph: what was captured.
+        scores: where it leaves the scores.
+        generators: of the members.
+        streams: the members' generators that the graph draws from.
+    """
+
+    def __init__(
+        self, graph: Any, scores: Scores, generators: MemberGenerators, streams: Sequence[torch.Generator]
+    ) -> None:
+        self._graph, self._scores, self._generators, self._streams = graph, scores, generators, streams
+
+    def stands(self) -> bool:
+        return self._generators.own is self._streams
+
+    def run(self) -> Scores:
+        self._graph.replay()
+        return {name: value.clone() for name, value in self._scores.items()}

@@ -1,0 +1,229 @@
+"""A whole training step that is captured once and run again: when that is done, when it is given up, and why not.
+
+What a capture is, is a backend's affair: on a GPU a CUDA graph of everything in the step, forward, loss, backward,
+loss scaling, optimizer and metrics (`hfta_nb.step.cuda`). Here is what decides. A step may be captured if the same call
+would make the same kernel calls on the same memory, which is so when it is replayed from a recording
+(`hfta_nb.array.capture`) and its optimizers are bound (`ArrayOptimizer.ready`). What those are bound to are *marks*; a
+capture is good for as long as they are the same objects. Learning rates and loss scales are read from the device, so
+that they may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from hfta_nb.step.protocol import Scores
+
+WARM_STEPS = 2
+"""Steps that run as ever, with the same marks, before one is captured."""
+
+MOST_FAILURES = 3
+"""How often in a row a capture may be given up before it has run ten times, until nothing is captured any more."""
+
+Marks = Sequence[Any]
+Action = Callable[[list[Any]], Scores]
+
+
+class Captured(Protocol):
+    """A captured step."""
+
+    def run(self) -> Scores:
+        """Run it; the scores are copies."""
+
+    def stands(self) -> bool:
+        """Whether what the capture itself depends on is as it was."""
+
+
+class Backend(Protocol):
+    """What captures."""
+
+    def refuses(self, leaves: Sequence[Any]) -> str:
+        """Why a step with these inputs can't be captured; empty where it can."""
+
+    def warm(self, action: Callable[[], Scores]) -> Scores:
+        """Run a step as ever, in the place where one will be captured."""
+
+    def capture(self, action: Callable[[], Scores]) -> Captured:
+        """Capture a step without running it.
+
+        Raises:
+            Exception: it can't be captured. What it has changed on the host is put back.
+        """
+
+    def streams(self) -> list[Tensor]:
+        """Where the members' random streams are."""
+
+    def put_streams(self, streams: Sequence[Tensor]) -> None:
+        """Put them back there."""
+
+
+@dataclass
+class Kind:
+    """What is known of steps of one kind.
+
+    Attributes:
+        reason: why they are not captured; empty where they are or may be yet.
+        rooms: memory that stands for the inputs.
+        marks: of the latest step.
+        same: how many steps had these marks.
+        runs: of this capture.
+        failures: captures in a row that were given up early.
+    """
+
+    reason: str = ""
+    rooms: list[Any] = field(default_factory=list)
+    marks: Marks | None = None
+    same: int = 0
+    captured: Captured | None = None
+    runs: int = 0
+    failures: int = 0
+
+    def note(self, marks: Marks | None) -> None:
+        """Take the marks of the next step; a capture with others is given up."""
+        old = self.marks
+        self.marks = marks
+        if marks is not None and old is not None and [id(m) for m in marks] == [id(m) for m in old]:
+            self.same += 1
+            return
+        self.same = 0
+        self.drop()
+
+    def drop(self) -> None:
+        """Give the capture up."""
+        if self.captured is not None:
+            self.failures = self.failures + 1 if self.runs < 10 else 0
+            if self.failures >= MOST_FAILURES:
+                self.reason = "what the step depends on changes again and again"
+        self.captured, self.runs = None, 0
+
+    def fill(self, leaves: Sequence[Any]) -> list[Any]:
+        """The inputs in memory that is always the same."""
+        if not self.rooms:
+            self.rooms = [torch.empty_like(v) if isinstance(v, Tensor) else v for v in leaves]
+        for room, value in zip(self.rooms, leaves, strict=True):
+            if isinstance(room, Tensor) and room is not value:
+                room.copy_(value, non_blocking=True)
+        return self.rooms
+
+
+class StepGraph:
+    """Captures steps by kind, and runs them.
+
+    Args:
+        backend: what captures.
+        state: all tensors that a step changes, but for the random streams.
+    """
+
+    most_kinds = 4
+
+    def __init__(self, backend: Backend, state: Callable[[], Sequence[Tensor]]) -> None:
+        self.backend, self._state = backend, state
+        self._kinds: dict[Hashable, Kind] = {}
+
+    def notes(self) -> list[str]:
+        """How steps run, each way once."""
+        ways = ["captured as one graph" for k in self._kinds.values() if k.captured is not None]
+        ways += [f"not captured: {k.reason}" for k in self._kinds.values() if k.reason]
+        return list(dict.fromkeys(ways))
+
+    def run(
+        self, kind: Hashable, leaves: Sequence[Any], marks: Marks | None, action: Action, rewind: Callable[[], None]
+    ) -> Scores:
+        """One step.
+
+        Args:
+            kind: steps of one kind have inputs of the same shapes, and go the same way.
+            leaves: the inputs, tensors and others.
+            marks: what a capture depends on; None where the step is not to be captured.
+            action: the step of some inputs, as ever.
+            rewind: puts back what it notes on the host, so that it can be made once more.
+        """
+        known = self._kinds.get(kind)
+        if known is None:
+            while len(self._kinds) >= self.most_kinds:
+                del self._kinds[next(iter(self._kinds))]
+            known = self._kinds[kind] = Kind(self.backend.refuses(leaves))
+        if known.reason:
+            return action(list(leaves))
+        known.note(marks)
+        if known.reason or marks is None:
+            return action(list(leaves))
+        if known.captured is not None and not known.captured.stands():
+            known.captured = None  # captured anew at once: nothing about the step has changed
+        rooms = known.fill(leaves)
+        if known.captured is None:
+            if known.same < WARM_STEPS:
+                return self.backend.warm(lambda: action(rooms))
+            return self._capture(known, lambda: action(rooms), rewind)
+        known.runs += 1
+        return known.captured.run()
+
+    def _capture(self, known: Kind, action: Callable[[], Scores], rewind: Callable[[], None]) -> Scores:
+        """Capture a step; where it does what the step does, it is that from now on. Returns what the step gives."""
+        try:
+            captured = self.backend.capture(action)
+            tensors, streams = list(self._state()), self.backend.streams()
+            before = [t.clone() for t in tensors]
+        except Exception as error:
+            known.reason = _told(error)
+            rewind()
+            return action()
+        rewind()
+        scores = action()
+        after, went = [t.clone() for t in tensors], self.backend.streams()
+        _copy(tensors, before)
+        self.backend.put_streams(streams)
+        rewind()
+        try:
+            again = captured.run()
+            known.reason = self._difference([*after, *scores.values()], [*tensors, *again.values()], went)
+        except Exception as error:
+            known.reason = _told(error)
+        _copy(tensors, after)
+        self.backend.put_streams(went)
+        if not known.reason:
+            known.captured = captured
+        return scores
+
+    def _difference(self, old: Sequence[Tensor], new: Sequence[Tensor], streams: Sequence[Tensor]) -> str:
+        if not _alike(old, new):
+            return "captured, the step gives other numbers"
+        if any(not torch.equal(a, b) for a, b in zip(streams, self.backend.streams(), strict=True)):
+            return "captured, the step draws other random numbers"
+        return ""
+
+
+def _told(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+@torch.no_grad()
+def _copy(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:
+    for room, value in zip(to, source, strict=True):
+        room.copy_(value)
+
+
+def _alike(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
+    """Whether tensors are the same up to the order of sums.
+
+    That order may differ from run to run on a GPU. An optimizer that divides by the size of a gradient can make much of
+    it where the gradient is noise: so single entries may differ.
+    """
+    for a, b in zip(old, new, strict=True):
+        if not a.numel():
+            continue
+        if not a.is_floating_point():
+            if not torch.equal(a, b):
+                return False
+            continue
+        finite = a[a.isfinite()].abs()
+        largest = finite.max().item() if finite.numel() else 0.0
+        far = ~torch.isclose(a, b, rtol=0, atol=64 * torch.finfo(a.dtype).eps * largest, equal_nan=True)
+        if far.double().mean().item() > 0.01:
+            return False
+    return True

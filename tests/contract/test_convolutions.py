@@ -1,0 +1,105 @@
+"""Convolutions and group norm of several members at once, against the modules alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hfta_nb as hfta
+from hfta_nb.array.rules.base import memory_order
+
+PRODUCT = "batched matrix product"
+GROUPED = "vmap, a grouped convolution"
+CONVOLUTIONS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
+    "1d": (lambda: nn.Conv1d(4, 6, 1), (3, 4, 5), PRODUCT),
+    "2d": (lambda: nn.Conv2d(4, 6, 1), (3, 4, 5, 2), PRODUCT),
+    "2d, no bias": (lambda: nn.Conv2d(4, 6, 1, bias=False), (3, 4, 5, 2), PRODUCT),
+    "3d": (lambda: nn.Conv3d(4, 2, (1, 1, 1)), (2, 4, 3, 2, 2), PRODUCT),
+    "2d, padded": (lambda: nn.Conv2d(4, 6, 1, padding=1), (3, 4, 5, 2), GROUPED),
+    "2d, strided": (lambda: nn.Conv2d(4, 6, 1, stride=2), (3, 4, 5, 3), GROUPED),
+    "2d, groups": (lambda: nn.Conv2d(4, 6, 1, groups=2), (3, 4, 5, 2), GROUPED),
+    "2d, of three": (lambda: nn.Conv2d(4, 6, (1, 3)), (3, 4, 5, 4), GROUPED),
+    "one sample without a batch": (lambda: nn.Conv1d(4, 6, 1), (4, 5), GROUPED),
+}
+NORMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "2d": (lambda: nn.GroupNorm(2, 4), (3, 4, 5, 2)),
+    "no affine part": (lambda: nn.GroupNorm(2, 4, affine=False), (3, 4, 5)),
+    "vectors": (lambda: nn.GroupNorm(4, 8), (3, 8)),
+    "one group": (lambda: nn.GroupNorm(1, 4, eps=1e-2), (3, 4, 5)),
+}
+dtypes = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+
+
+class After(nn.Module):
+    """A module whose input the members do not share."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.scale = nn.Parameter(torch.rand(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x * self.scale)
+
+
+def _loss(out: Tensor, y: Tensor) -> Tensor:
+    return (out.sin() + out.square()).mean()
+
+
+def _agree(build: Callable[[], nn.Module], x: Tensor, own: bool, dtype: torch.dtype) -> list[str]:
+    """Losses, gradients and order in memory are those of the modules alone; tells how functions are fused."""
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-5
+    torch.manual_seed(5)
+    modules = [(After(build()) if own else nn.Sequential(build())).to(x.device, dtype) for _ in range(3)]
+    x = x.to(dtype)
+    array = hfta.fuse(modules)
+    array.block_size = 3
+    losses = array.backward(_loss, x, x)
+    outs = array(x)
+    for i, module in enumerate(modules):
+        out = module(x)
+        _loss(out, x).backward()
+        assert memory_order(outs[i].unsqueeze(0)) == memory_order(out.unsqueeze(0))
+        torch.testing.assert_close(outs[i], out, atol=tolerance, rtol=tolerance)
+        torch.testing.assert_close(losses[i], _loss(out, x).detach(), atol=tolerance, rtol=tolerance)
+        for name, p in array.named_parameters():
+            torch.testing.assert_close(p.grad[i], module.get_parameter(name).grad, atol=tolerance, rtol=tolerance)
+    return list(array.explain()["how"])
+
+
+@dtypes
+@pytest.mark.parametrize("own", [True, False], ids=["own input", "shared input"])
+@pytest.mark.parametrize("name", list(CONVOLUTIONS))
+def test_convolutions(name: str, own: bool, dtype: torch.dtype, device: torch.device) -> None:
+    build, shape, how = CONVOLUTIONS[name]
+    torch.manual_seed(1)
+    assert (how if own else GROUPED) in _agree(build, torch.randn(shape, device=device), own, dtype)
+
+
+@dtypes
+def test_channels_last_stay_last(dtype: torch.dtype, device: torch.device) -> None:
+    torch.manual_seed(1)
+    x = torch.randn(3, 4, 5, 2, device=device).to(memory_format=torch.channels_last)
+    assert GROUPED in _agree(lambda: nn.Conv2d(4, 6, 1), x, True, dtype)
+
+
+@dtypes
+@pytest.mark.parametrize("own", [True, False], ids=["own input", "shared input"])
+@pytest.mark.parametrize("name", list(NORMS))
+def test_group_norm(name: str, own: bool, dtype: torch.dtype, device: torch.device) -> None:
+    build, shape = NORMS[name]
+    own = own or name == "no affine part"  # else there is nothing of a member's own
+    torch.manual_seed(1)
+    made = _agree(build, torch.randn(shape, device=device), own, dtype)
+    assert "one group norm over the channels of all members" in made
+
+
+def test_group_norm_tells_what_torch_tells(device: torch.device) -> None:
+    modules = [After(nn.GroupNorm(2, 4)).to(device) for _ in range(2)]
+    array = hfta.fuse(modules)
+    array.block_size = 2
+    with pytest.raises(hfta.errors.MemberError, match="channels"):
+        array(torch.randn(3, 6, 5, device=device))

@@ -1,0 +1,350 @@
+"""Steps that are captured: when, when anew, when no more, and that they are the steps that they would be uncaptured.
+
+On a CPU a stand-in captures: it runs the step again on the memory that it was captured with. What is decided, and what
+is put back after a failure, is the same. A CUDA graph is the backend where there is a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hfta_nb as hfta
+from hfta_nb.metrics import Metric
+from hfta_nb.phases import Phase
+from hfta_nb.step import ArrayStep, Precision
+from hfta_nb.step.graph import MOST_FAILURES, WARM_STEPS, StepGraph
+
+MEMBERS = 3
+ROW = {
+    "optimizer": "adam", "lr": 1e-2, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "momentum": 0.9,
+    "nesterov": False, "lr_scheduler": "step", "step_size": 1, "gamma": 0.5,
+}  # fmt: skip
+
+
+class _Captured:
+    def __init__(self, action: Callable[[], Any]) -> None:
+        self.action, self.runs, self.standing = action, 0, True
+
+    def stands(self) -> bool:
+        return self.standing
+
+    def run(self) -> Any:
+        self.runs += 1
+        return {name: value.clone() for name, value in self.action().items()}
+
+
+class StandIn:
+    """Captures on a CPU."""
+
+    def __init__(self, generators: Any, fails: str = "") -> None:
+        self.generators, self.fails = generators, fails
+        self.warmed, self.made = 0, []
+
+    def refuses(self, leaves: Sequence[Any]) -> str:
+        return ""
+
+    def warm(self, action: Callable[[], Any]) -> Any:
+        self.warmed += 1
+        return action()
+
+    def capture(self, action: Callable[[], Any]) -> _Captured:
+        if self.fails:
+            raise RuntimeError(self.fails)
+        self.made.append(_Captured(action))
+        return self.made[-1]
+
+    def streams(self) -> list[Tensor]:
+        return [s["cpu"].clone() for s in self.generators.states]
+
+    def put_streams(self, streams: Sequence[Tensor]) -> None:
+        self.generators.put(streams)
+
+
+def _build() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 4))
+
+
+def _right(output: Tensor, target: Tensor) -> Tensor:
+    return (output.argmax(-1) == target).double().mean()
+
+
+def _steps(device: torch.device, fails: str = "", **row: Any) -> tuple[ArrayStep, ArrayStep]:
+    """Two of the same: one captured, one as ever."""
+    made = []
+    for captured in (True, False):
+        torch.manual_seed(0)
+        modules = [_build().double().to(device) for _ in range(MEMBERS)]
+        array = hfta.fuse(modules, [1, 2, 3])
+        rows = [{**ROW, "lr": lr, **row} for lr in (1e-2, 2e-2, 5e-3)]
+        step = ArrayStep(array, rows, nn.functional.cross_entropy, {"right": Metric(_right)}, 10)
+        step.graph = None
+        if captured:
+            step.graph = _graph(step, fails)
+        made.append(step)
+    return made[0], made[1]
+
+
+def _graph(step: ArrayStep, fails: str = "") -> StepGraph:
+    return StepGraph(StandIn(step.array.generators, fails), step.tensors)
+
+
+def _batch(number: int, size: int = 5) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(number)
+    x = torch.randn(size, 6, generator=generator, dtype=torch.float64)
+    return x, torch.randint(0, 4, (size,), generator=generator)
+
+
+def _train(steps: Sequence[ArrayStep], numbers: range, size: int = 5) -> None:
+    for number in numbers:
+        scores = [step.train(*_batch(number, size)) for step in steps]
+        for name, value in scores[0].items():
+            assert torch.equal(value, scores[1][name]), (name, number)
+    _same(*steps)
+
+
+def _same(a: ArrayStep, b: ArrayStep) -> None:
+    for (name, p), q in zip(a.array.named_parameters(), b.array.parameters(), strict=True):
+        assert torch.equal(p, q), name
+    for (name, p), q in zip(a.array.named_buffers(), b.array.buffers(), strict=True):
+        assert torch.equal(p, q), name
+    for one, other in zip(a.array.generators.states, b.array.generators.states, strict=True):
+        assert torch.equal(one["cpu"], other["cpu"])
+
+
+CPU = torch.device("cpu")
+SETTLED = 5 + WARM_STEPS  # one step as ever, two recorded, one to bind, those that warm up, and the first captured
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+def test_a_step_is_captured_once_and_then_run(optimizer: str) -> None:
+    step, plain = _steps(CPU, optimizer=optimizer)
+    _train([step, plain], range(20))
+    backend = step.graph.backend
+    assert len(backend.made) == 1
+    assert backend.made[0].runs > 10
+    assert backend.warmed == WARM_STEPS
+    how = step.array.explain().set_index("function")["how"]
+    assert how["training step"] == "captured as one graph"
+    assert int(step.updates[0].optimizer.state_of(1)["state"][0].get("step", 20)) == 20
+
+
+def test_a_batch_of_another_size_is_another_kind() -> None:
+    step, plain = _steps(CPU)
+    _train([step, plain], range(12))
+    _train([step, plain], range(12, 24), size=3)
+    _train([step, plain], range(24, 28))
+    assert len(step.graph.backend.made) == 2
+
+
+def test_scores_stay_as_they_were_given() -> None:
+    step, _ = _steps(CPU)
+    kept = [step.train(*_batch(n)) for n in range(12)]
+    before = [{k: v.clone() for k, v in scores.items()} for scores in kept]
+    step.train(*_batch(12))
+    for old, now in zip(before, kept, strict=True):
+        assert all(torch.equal(old[k], now[k]) for k in old)
+
+
+def test_learning_rates_go_on_changing() -> None:
+    step, plain = _steps(CPU)
+    for epoch in range(4):
+        _train([step, plain], range(epoch * 24, epoch * 24 + 24))
+        for one in (step, plain):
+            one.end_epoch()
+    assert len(step.graph.backend.made) == 4  # on a CPU a learning rate is part of the call
+
+
+def _selected(step: ArrayStep) -> ArrayStep:
+    other = step.select([2, 0])
+    assert other.graph is None  # this is a CPU
+    other.graph = _graph(other) if step.graph is not None else None
+    return other
+
+
+def _copied(step: ArrayStep) -> ArrayStep:
+    step.array.copy_member(0, 1)
+    return step
+
+
+def _loaded(step: ArrayStep) -> ArrayStep:
+    step.load_state(step.state())
+    return step
+
+
+def _other_blocks(step: ArrayStep) -> ArrayStep:
+    step.array.block_size = 1
+    return step
+
+
+def _evaluated(step: ArrayStep) -> ArrayStep:
+    step.evaluate(*_batch(99))
+    return step
+
+
+def _frozen(step: ArrayStep) -> ArrayStep:
+    step.array.get_parameter("0.bias").requires_grad_(False)
+    return step
+
+
+def _rate_of_dropout(step: ArrayStep) -> ArrayStep:
+    step.array.get_submodule("3").p = 0.6
+    return step
+
+
+CHANGES = [_selected, _copied, _loaded, _other_blocks, _evaluated, _frozen, _rate_of_dropout]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__.strip("_"))
+def test_what_changes_between_two_steps_is_noticed(change: Callable[[ArrayStep], ArrayStep]) -> None:
+    pair = list(_steps(CPU))
+    _train(pair, range(12))
+    pair = [change(step) for step in pair]
+    _train(pair, range(12, 26))
+    assert pair[0].graph.notes() == ["captured as one graph"]
+
+
+def test_random_streams_that_are_set_are_taken_over() -> None:
+    step, plain = _steps(CPU)
+    _train([step, plain], range(12))
+    for one in (step, plain):
+        one.array.generators.keep(1, {"cpu": torch.Generator().manual_seed(77).get_state()})
+    _train([step, plain], range(12, 18))
+
+
+def test_a_capture_that_no_longer_stands_is_made_anew_at_once() -> None:
+    step, plain = _steps(CPU)
+    _train([step, plain], range(12))
+    backend = step.graph.backend
+    backend.made[0].standing = False
+    _train([step, plain], range(12, 16))
+    assert len(backend.made) == 2
+    assert backend.warmed == WARM_STEPS
+
+
+def test_what_can_t_be_captured_runs_as_ever_and_is_told() -> None:
+    step, plain = _steps(CPU, fails="operation not permitted when stream is capturing\nmore of that")
+    _train([step, plain], range(12))
+    assert step.graph.notes() == ["not captured: operation not permitted when stream is capturing"]
+    assert "not captured: operation not permitted when stream is capturing" in set(step.array.explain()["how"])
+
+
+@pytest.mark.parametrize("what", ["scores", "weights", "error"])
+def test_a_capture_that_does_something_else_is_not_used_and_leaves_no_trace(what: str) -> None:
+    step, plain = _steps(CPU)
+    backend = step.graph.backend
+    capture = backend.capture
+
+    def wrong(action: Callable[[], Any]) -> _Captured:
+        made = capture(action)
+        run = made.run
+
+        def other() -> Any:
+            scores = run()
+            if what == "error":
+                raise RuntimeError("lost")
+            if what == "weights":
+                step.array.arenas[0].data.add_(1e-3)
+            return {k: v + 1 if what == "scores" else v for k, v in scores.items()}
+
+        made.run = other
+        return made
+
+    backend.capture = wrong
+    _train([step, plain], range(14))
+    reason = "lost" if what == "error" else "captured, the step gives other numbers"
+    assert step.graph.notes() == [f"not captured: {reason}"]
+
+
+def test_a_step_that_is_not_replayed_is_not_captured() -> None:
+    step, plain = _steps(CPU)
+    for one in (step, plain):
+        one.array.capture = False
+    _train([step, plain], range(12))
+    assert step.graph.backend.made == []
+
+
+def test_what_changes_again_and_again_is_let_alone() -> None:
+    step, plain = _steps(CPU)
+    epochs = MOST_FAILURES + 3
+    for epoch in range(epochs):
+        start = epoch * SETTLED
+        _train([step, plain], range(start, start + SETTLED))
+        for one in (step, plain):
+            one.end_epoch()
+    assert len(step.graph.backend.made) == MOST_FAILURES
+    assert "not captured: what the step depends on changes again and again" in step.graph.notes()
+
+
+@pytest.mark.parametrize("fails", ["", "not here"])
+def test_loss_scales_go_on_changing(fails: str) -> None:
+    pair = []
+    for captured in (True, False):
+        torch.manual_seed(0)
+        array = hfta.fuse([_build() for _ in range(MEMBERS)], [1, 2, 3])
+        step = ArrayStep(array, [ROW] * MEMBERS, nn.functional.cross_entropy, {}, 10, Precision("fp16"))
+        step.scaler = hfta.optim.GradScaler(array, init_scale=[2.0**22, 2.0**10, 2.0**20], growth_interval=3)
+        step.graph = _graph(step, fails) if captured else None
+        pair.append(step)
+    for number in range(24):
+        x, y = _batch(number)
+        losses = [step.train(x.float(), y)["loss"] for step in pair]
+        assert torch.equal(*losses)
+        assert pair[0].scaler.get_scale() == pair[1].scaler.get_scale()
+    _same(*pair)
+    assert pair[0].scaler.get_scale()[0] < 2.0**22
+    assert pair[0].scaler.get_scale()[1] > 2.0**10
+    assert pair[0].graph.notes() == ["captured as one graph" if not fails else "not captured: not here"]
+
+
+class _Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(6, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, phase: str = "") -> Tensor:
+        return self.two(self.one(x)) if phase != "first" else self.one(x)
+
+
+def test_phases_of_another_pace() -> None:
+    loss = nn.functional.cross_entropy
+    phases = [Phase("first", ["one"], loss), Phase("second", ["two"], loss, every=2)]
+    pair = []
+    for captured in (True, False):
+        torch.manual_seed(0)
+        array = hfta.fuse([_Pair().double() for _ in range(MEMBERS)], [1, 2, 3])
+        step = ArrayStep(array, [ROW] * MEMBERS, phases, {}, 10)
+        step.graph = _graph(step) if captured else None
+        pair.append(step)
+    _train(pair, range(40))
+    assert len(pair[0].graph.backend.made) == 2
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_on_a_gpu_the_step_is_one_cuda_graph(optimizer: str) -> None:
+    device = torch.device("cuda", 0)
+    pair = []
+    for captured in (True, False):
+        torch.manual_seed(0)
+        array = hfta.fuse([_build().to(device) for _ in range(MEMBERS)], [1, 2, 3])
+        rows = [{**ROW, "optimizer": optimizer, "lr": lr} for lr in (1e-2, 2e-2, 5e-3)]
+        step = ArrayStep(array, rows, nn.functional.cross_entropy, {}, 10)
+        step.graph = step.graph if captured else None
+        pair.append(step)
+    for epoch in range(3):
+        for number in range(epoch * 12, epoch * 12 + 12):
+            x, y = (v.to(device) for v in _batch(number))
+            losses = [step.train(x.float(), y)["loss"] for step in pair]
+            assert torch.allclose(*losses, rtol=1e-4)
+        for step in pair:
+            step.end_epoch()
+    assert pair[0].graph.notes() == ["captured as one graph"]
+    for a, b in zip(pair[0].array.parameters(), pair[1].array.parameters(), strict=True):
+        assert torch.allclose(a, b, rtol=1e-3, atol=1e-5)
+    for one, other in zip(pair[0].array.generators.states, pair[1].array.generators.states, strict=True):
+        assert all(torch.equal(one[k], other[k]) for k in one)

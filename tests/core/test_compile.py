@@ -1,0 +1,76 @@
+"""`Study(compile=...)`: refused, kept, handed on, and no other numbers."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+import hfta_nb as hfta
+from hfta_nb.array.capture import deciding
+from hfta_nb.cli.arguments import parse
+from hfta_nb.errors import StudyError
+from hfta_nb.ui.saved import arguments_of
+
+
+@hfta.family(loss=nn.functional.cross_entropy, metrics={}, data="digits")
+def bare(in_features: int = 64, out_features: int = 10) -> nn.Module:
+    """Whose loss is torch's own: the package's losses and metrics are watched in tests, and so not replayed."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(in_features, out_features))
+
+
+def _study(tmp_path: Path, family: object = "mlp", **options: object) -> hfta.Study:
+    settings = {"epochs": 1, "dtype": "float64", "device": "cpu", "directory": tmp_path / "run", **options}
+    return hfta.Study(family, {"lr": [1e-3, 1e-2]}, "digits", **settings)
+
+
+def test_an_unknown_choice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="auto, never, always"):
+        _study(tmp_path, compile="sometimes")
+    with pytest.raises(SystemExit):
+        parse(["run", "--family", "mlp", "--compile", "sometimes"])
+
+
+def test_it_is_kept_with_the_study(tmp_path: Path) -> None:
+    study = _study(tmp_path, compile="never")
+    study.save(tmp_path / "kept")
+    found = hfta.Study.load(tmp_path / "kept")
+    assert found.compile == found.settings().compiling == "never"
+    assert 'compile="never"' in study.to_code() or "compile='never'" in study.to_code()
+    assert arguments_of(found)["compile"] == "never"
+    assert _study(tmp_path).compile == "auto"
+    assert parse(["run", "--family", "mlp", "--compile", "always"]).compile == "always"
+
+
+@pytest.mark.parametrize("way", ["auto", "never", "always"])
+def test_the_steps_are_told(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("hfta_nb.array.capture.steps.decide", lambda program, how, steps: asked.append((how, steps)))
+    study = _study(tmp_path, bare, compile=way, epochs=2)
+    for _ in study.run():
+        pass
+    if way == "never":
+        assert not asked
+    else:
+        assert set(asked) == {(way, 2.0 * study.data.batches(64))}
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="no compiler")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_compiled_members_are_what_they_are_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path / "times"))
+    decisions = []
+    decide = deciding.decide
+
+    def watched(program, how, steps):
+        decide(program, how, steps)
+        decisions.append(program.decision)
+
+    monkeypatch.setattr("hfta_nb.array.capture.steps.decide", watched)
+    study = _study(tmp_path, bare, compile="always")
+    for _ in study.run():
+        pass
+    assert any(d.compiled is not None for d in decisions), [d.note for d in decisions]
+    assert study.check(members=[0, 1])["equal"].all()
