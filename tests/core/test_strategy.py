@@ -154,6 +154,17 @@ def test_times_are_kept_and_shared(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["kernels.json"]
 
 
+def test_times_of_a_busy_machine_do_not_last(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.json"
+    found = Kept(path, MACHINE)
+    found.put("a", {"torch": 1.0}, lasting=False)
+    found.put("b", {"torch": 2.0})
+    found.write()
+    assert found.get("a") == {"torch": 1.0}
+    assert Kept(path, MACHINE).get("a") is None
+    assert Kept(path, MACHINE).get("b") == {"torch": 2.0}
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -43,16 +43,17 @@ class Kept:
         """Times found earlier."""
         return self._times.get(what)
 
-    def put(self, what: str, times: Times) -> None:
-        """Note times; `write` brings them to disk."""
-        self._times[what] = self._new[what] = times
+    def put(self, what: str, times: Times, lasting: bool = True) -> None:
+        """Note times; `write` brings those to disk that last."""
+        self._times[what] = times
+        if lasting:
+            self._new[what] = times
 
     def write(self) -> None:
         """Add what is new to the file; other processes may do so too, and of two at the same moment one is lost."""
         if self.path is None or not self._new:
             return
-        self._times = {**self._read(), **self._times}
-        content = {"format": _FORMAT, "machine": self.machine, "seconds": self._times}
+        content = {"format": _FORMAT, "machine": self.machine, "seconds": {**self._read(), **self._new}}
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             number, name = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.stem, suffix=".tmp")
