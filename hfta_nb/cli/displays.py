@@ -103,6 +103,7 @@ class Lines:
         self._progress = Progress(history)
         self._last_s = float("-inf")
         self._epoch: ev.EpochDone | None = None
+        self._told: dict[int, tuple[tuple[int, ...], str]] = {}  # arrays by number, as they were printed
 
     def __enter__(self) -> Lines:
         return self
@@ -119,8 +120,13 @@ class Lines:
         self._progress.add(event)
         if isinstance(event, ev.RunStarted):
             self._print(headline(event))
+            self._told = {}
         elif isinstance(event, ev.PlanMade):
             for group in event.groups:
+                told = group.variants, group.reason
+                if self._told.get(group.index) == told:  # only its figures are new
+                    continue
+                self._told[group.index] = told
                 because = f"; {show.clean(group.reason)}" if group.reason else ""
                 members = show.several(len(group.variants), "member")
                 parameters = f"{show.count(group.parameters)} parameters each"

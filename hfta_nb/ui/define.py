@@ -103,7 +103,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             "precision", PRECISIONS, "How it computes: tf32 products; bf16 or fp16 autocast"
         )
         self.precision_field.value = _chosen("precision", precision, PRECISIONS)
-        self.capacity_field = _text("capacity", self._options.pop("capacity", None), "as many as fit", _CAPACITY)
+        self.capacity_field = _text("capacity", self._options.pop("capacity", None), "fit", _CAPACITY)
         self.checkpointing_field = _dropdown("checkpointing", CHECKPOINTING, _CHECKPOINTING)
         again = self._options.pop("checkpointing", "auto")
         self.checkpointing_field.value = _chosen("checkpointing", again, CHECKPOINTING)

@@ -179,3 +179,16 @@ def test_an_array_that_is_halved() -> None:
     event = ev.ArrayHalved(0.0, 1, "training", 8, (4, 4), (1, 2), 3 << 30, 2 << 30, "no memory")
     wanted = "array 1: out of memory while training: 8 members carry on as 4 and then 4"
     assert halving(event) == f"{wanted} (they need 3.0 GiB, 2.0 GiB are free)"
+
+
+def test_a_plan_that_is_made_again_is_told_where_it_is_new() -> None:
+    out, file = console()
+    history = History()
+    lines = Lines(out, lambda: history)
+    first = ev.GroupRecord(0, (0, 1), "", 10, 2000)
+    plans = [(first,), (replace(first, memory_bytes=3000),), (replace(first, variants=(0,)), replace(first, index=1))]
+    for event in [started(), *(ev.PlanMade(1.0, groups) for groups in plans)]:
+        history.add(event)
+        lines.add(event)
+    told = [line for line in file.getvalue().splitlines() if line.startswith("array")]
+    assert [line.partition(" member")[0] for line in told] == ["array 0: 2", "array 0: 1", "array 1: 2"]
