@@ -47,7 +47,7 @@ def tune(array: FusedArray, inputs: Inputs, call: Call, step: Callable[[], Any],
     def run(inputs: Inputs) -> Any:
         return Gradients(array, inputs, keep=False).of(call, array._blocks.leaves())
 
-    restore, compiling = snapshot(array), array.settings.compiling
+    restore, asked = snapshot(array), array.settings.compiling
     array.settings.compiling = "never"
     try:
         with compiling():  # here it may pay
@@ -77,7 +77,7 @@ def tune(array: FusedArray, inputs: Inputs, call: Call, step: Callable[[], Any],
         return found
     finally:
         restore()
-        array.settings.compiling = compiling
+        array.settings.compiling = asked
         array._steps.at_once = False
         array._steps.keep(array.block_size)  # what was recorded for others takes room
 
