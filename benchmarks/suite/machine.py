@@ -104,6 +104,7 @@ def description(device: str, threads: int, cores: list[int]) -> dict[str, Any]:
         "device_name": name,
         "threads": threads,
         "cores_used": len(cores),
+        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", ""),
         **found,
         "cuda": torch.version.cuda or "",
         "commit": commit(),

@@ -39,6 +39,8 @@ NAMES = {
 }
 MARKERS = "os^vDPX*p"
 COLUMNS = 4
+FEW_LABELS = 4
+"""An axis of ratios that spans more than this factor has labels at 1, 2, 5, 10 only."""
 
 
 def figure(lines: Sequence[dict[str, Any]]) -> Figure:
@@ -48,6 +50,7 @@ def figure(lines: Sequence[dict[str, Any]]) -> Figure:
     on a machine whose load changes the lower panels say more; on a busy one they are by processor time.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
     measured = [line for line in lines if line["measured"]]
     panels = list(dict.fromkeys((line["model"], line["precision"]) for line in measured))
@@ -67,8 +70,11 @@ def figure(lines: Sequence[dict[str, Any]]) -> Figure:
         above.set_title(f"{panel[0]}, {panel[1]}", fontsize=10)
         for axes in (above, below):
             _members(axes, own)
-        for axis in (below.yaxis.set_major_formatter, below.yaxis.set_minor_formatter):
-            axis(lambda value, _: f"{value:.2g}")
+        low, high = below.get_ylim()
+        below.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        few = high > FEW_LABELS * low
+        below.yaxis.set_minor_locator(LogLocator(subs=(2, 5) if few else range(2, 10)))
+        below.yaxis.set_minor_formatter(lambda value, _: f"{value:g}")
     handles: dict[str, Any] = {}
     for axes in grid.flat:
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}

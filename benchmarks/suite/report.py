@@ -51,6 +51,8 @@ def _about(lines: Sequence[dict[str, Any]], by_cpu: bool) -> str:
     first = lines[0]
     versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items())
     threads = f"{first['threads']} thread{'s' * (first['threads'] > 1)}"
+    if first.get("omp_wait_policy"):
+        threads += f", OMP_WAIT_POLICY={first['omp_wait_policy']}"
     commands = dict.fromkeys(f"`{line['command']}`" for line in lines)
     commits = ", ".join(dict.fromkeys(line["commit"] for line in lines if line["commit"]))
     clock = (
