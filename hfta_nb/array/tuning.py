@@ -13,7 +13,7 @@ from hfta_nb.array.attempt import attempt, gradient_probe
 from hfta_nb.array.engine import Call, Inputs
 from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.gradients import Gradients
-from hfta_nb.array.native.build import compiling
+from hfta_nb.array.native import build
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
@@ -50,7 +50,7 @@ def tune(array: FusedArray, inputs: Inputs, call: Call, step: Callable[[], Any],
     restore, asked = snapshot(array), array.settings.compiling
     array.settings.compiling = "never"
     try:
-        with compiling():  # here it may pay
+        with build.compiling():  # here it may pay
             attempt(array, "backward", inputs, run, gradient_probe(array, call, None))
         members = len(array)
         if array.block_size == 1:

@@ -38,38 +38,38 @@ class LSTM(torch.autograd.Function):
         squashed = x.new_empty(c_after.shape)
         ctx.native = native.usable(x, h)
         if ctx.native:
-            gates = x.new_empty(*x.shape[:3], 4 * wide)
-            native.forward(x, w_x, w_h, b_x, b_h, gates, h_all, c_all, squashed, backward)
+            gates = [x.new_empty(*x.shape[:3], 4 * wide)]
+            native.forward(x, w_x, w_h, b_x, b_h, gates[0], h_all, c_all, squashed, backward)
         else:
             bias = None if b_x is None or b_h is None else _turned_g(b_x + b_h, wide)
-            gates = project(x, _turned_g(w_x.clone(), wide), bias)
+            gates = list(project(x, _turned_g(w_x.clone(), wide), bias).unbind(1))
             turned = _turned_g(w_h.clone(), wide).transpose(1, 2).contiguous()
             one = x.new_ones(())
             for t in order(steps, backward):
-                torch.baddbmm(gates[:, t], h_before[:, t], turned, out=gates[:, t])
-                _step(gates[:, t], c_before[:, t], c_after[:, t], squashed[:, t], h_after[:, t], one)
+                gates[t] = torch.baddbmm(gates[t], h_before[:, t], turned)  # a program chooses the kernel, and the room
+                _step(gates[t], c_before[:, t], c_after[:, t], squashed[:, t], h_after[:, t], one)
         last = 0 if backward else -1
         with unseen():  # no kernel
             out = aliased(h_after)
-        ctx.save_for_backward(x, w_x, w_h, b_x, b_h, h, c, out, gates, squashed, h_all, c_all)
+        ctx.save_for_backward(x, w_x, w_h, b_x, b_h, h, c, out, squashed, h_all, c_all, *gates)
         ctx.set_materialize_grads(False)
         ctx.last_first = backward
         return out, h_after[:, last].clone(), c_after[:, last].clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, w_x, w_h, b_x, b_h, h, c, _, gates, squashed, h_all, c_all = ctx.saved_tensors
+        x, w_x, w_h, b_x, b_h, h, c, _, squashed, h_all, c_all, *gates = ctx.saved_tensors
         wanted = ctx.needs_input_grad
         if torch.is_grad_enabled():
             return tuple(again(formula, (x, w_x, w_h, b_x, b_h, h, c, ctx.last_first), grads))
         by_out, by_h, by_c = grads
-        grad = torch.empty_like(gates)
+        grad = x.new_empty(*x.shape[:3], w_h.shape[1])
         dh = torch.zeros_like(h) if by_h is None else by_h.clone(memory_format=torch.contiguous_format)
         dc = torch.zeros_like(c) if by_c is None else by_c.clone(memory_format=torch.contiguous_format)
         if ctx.native:
             dw_x, dw_h = (w.new_empty(w.shape) if k else None for w, k in ((w_x, wanted[1]), (w_h, wanted[2])))
-            db = x.new_empty(*gates.shape[:1], gates.shape[-1])
-            saved = (x, w_x, w_h, gates, h_all, c_all, squashed)
+            db = x.new_empty(*w_h.shape[:2])
+            saved = (x, w_x, w_h, gates[0], h_all, c_all, squashed)
             native.backward(*saved, by_out, dh, dc, grad, dw_x, dw_h, db, ctx.last_first, wanted[5])
             dx = torch.bmm(rows(grad), w_x).view(x.shape) if wanted[0] else None
             biases = (db if k else None for k in wanted[3:5])
@@ -81,9 +81,9 @@ class LSTM(torch.autograd.Function):
         room = torch.empty_like(h), torch.empty_like(h)
         later: Tensor | None = None
         for t in reversed(order(x.shape[1], ctx.last_first)):
-            _dh(dh, None if by_out is None else by_out[:, t], later, w_h)
+            dh = _dh(dh, None if by_out is None else by_out[:, t], later, w_h)
             later = grad[:, t]
-            _step_back(gates[:, t], c_before[:, t], squashed[:, t], h_after[:, t], dh, dc, later, room)
+            _step_back(gates[t], c_before[:, t], squashed[:, t], h_after[:, t], dh, dc, later, room)
         found = gradients(wanted, grad, grad, x, h_before, (w_x, w_h))
         first = torch.bmm(later, w_h) if wanted[5] and later is not None else None
         return (*found, first, dc if wanted[6] else None, None)
@@ -131,15 +131,11 @@ def _turned_g(weight: Tensor, wide: int) -> Tensor:
     return weight
 
 
-def _dh(dh: Tensor, own: Tensor | None, later: Tensor | None, weight: Tensor) -> None:
+def _dh(dh: Tensor, own: Tensor | None, later: Tensor | None, weight: Tensor) -> Tensor:
     """The gradient of h: what the output's gives, and what comes from the step after."""
     if later is None:
-        if own is not None:
-            dh.add_(own)
-    elif own is None:
-        torch.bmm(later, weight, out=dh)
-    else:
-        torch.baddbmm(own, later, weight, out=dh)
+        return dh if own is None else dh + own
+    return torch.bmm(later, weight) if own is None else torch.baddbmm(own, later, weight)
 
 
 def formula(
