@@ -13,6 +13,7 @@ from hfta_nb.array.attempt import attempt, gradient_probe
 from hfta_nb.array.engine import Call, Inputs
 from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.gradients import Gradients
+from hfta_nb.array.native.build import compiling
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
@@ -25,6 +26,8 @@ _LAPS = 3, 10
 """Laps that count, of each block size and way to run: at least, and at most of those close to the fastest."""
 _ENOUGH_S = 5e-3
 """After so long laps are not added any more: only short ones say little."""
+_GAIN = 0.95
+"""Fewer members at once must take less than this part of the time of more."""
 _CLOSE = 1.25
 """Times the fastest."""
 
@@ -44,14 +47,15 @@ def tune(array: FusedArray, inputs: Inputs, call: Call, step: Callable[[], Any],
     def run(inputs: Inputs) -> Any:
         return Gradients(array, inputs, keep=False).of(call, array._blocks.leaves())
 
-    restore, compiling = snapshot(array), array.settings.compiling
+    restore, asked = snapshot(array), array.settings.compiling
     array.settings.compiling = "never"
     try:
-        attempt(array, "backward", inputs, run, gradient_probe(array, call, None))
+        with compiling():  # here it may pay
+            attempt(array, "backward", inputs, run, gradient_probe(array, call, None))
         members = len(array)
         if array.block_size == 1:
             return {}
-        deadline = time.perf_counter() + budget_s
+        deadline = _clock(array.generators.device)() + budget_s
         sizes = sorted({1, members, *(s for s in (4,) if s < members)}, reverse=True)
         replaying = array.capture and not inputs.grad_leaves()
         found = _least(array, lambda: run(inputs), sizes, 1, (1, 1) if replaying else _LAPS, deadline)
@@ -66,11 +70,14 @@ def tune(array: FusedArray, inputs: Inputs, call: Call, step: Callable[[], Any],
                 if len(hopeful) > 1:
                     array._steps.at_once = True
                     found.update(_least(array, whole, hopeful, _RECORDING, _LAPS, deadline))
-        array.block_size = min(found, key=lambda size: found[size])
+        array.block_size = members
+        for size in sizes:
+            if found[size] < _GAIN * found[array.block_size]:
+                array.block_size = size
         return found
     finally:
         restore()
-        array.settings.compiling = compiling
+        array.settings.compiling = asked
         array._steps.at_once = False
         array._steps.keep(array.block_size)  # what was recorded for others takes room
 
@@ -93,7 +100,7 @@ def _least(
     close = list(sizes)
     fewest, most = counted
     for lap in range(unused + most):
-        if lap > unused and time.perf_counter() > deadline:
+        if lap > unused and clock() > deadline:
             break
         if lap >= unused + fewest:
             least = {size: min(laps[size][unused:]) for size in sizes}

@@ -27,6 +27,7 @@ class Group:
         measured: whether the device was asked what members take.
         fitted: whether it is known to be of the right size, or need not be.
         checkpointed: whether the backward computes activations again instead of keeping them.
+        captured: whether steps may be recorded to be replayed, for which there must be memory.
         likes: variants of further architectures, built along so that the members are padded as they were with them.
         fused_over: the axes whose values differ within the group.
     """
@@ -46,6 +47,7 @@ class Group:
     measured: bool = False
     fitted: bool = False
     checkpointed: bool = False
+    captured: bool = True
     likes: tuple[tuple[Variant, dict[str, Any]], ...] = ()
 
     @property

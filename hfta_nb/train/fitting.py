@@ -13,7 +13,7 @@ from hfta_nb import events as ev
 from hfta_nb.data import Stream
 from hfta_nb.errors import out_of_memory
 from hfta_nb.events import Event
-from hfta_nb.memory import MemoryModel, Meter, free_bytes, let_go, shown
+from hfta_nb.memory import MemoryModel, Meter, can_record, free_bytes, let_go, shown
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep
 
@@ -69,6 +69,7 @@ def fit(trainer: Trainer, group: Group, measure: bool = False) -> FitEvents:
         most = max(1, min(members, asked, capacity))
         takes = shown(model.bytes(members))
         why = f"{most} members fit in {shown(free)}, {members} would take {takes}"
+        group = replace(group, captured=can_record(s.device, model.bytes(most), free))
     if fastest:
         most, why = yield from _fastest(trainer, group, most, why)
         group = replace(group, capacity=most)
@@ -79,36 +80,36 @@ def fit(trainer: Trainer, group: Group, measure: bool = False) -> FitEvents:
 
 def _chosen(trainer: Trainer, group: Group, free: int) -> tuple[Group, MemoryModel]:
     """The model of the group's memory; with activations computed again, if only so more members fit."""
-    model = _model(trainer, group)
+    model = model_of(trainer, group)
     members, how = len(group.variants), trainer.settings.checkpointing
     if how == "auto" and model.capacity(free) < members:
         again = replace(group, checkpointed=True)
-        other = _model(trainer, again)
+        other = model_of(trainer, again)
         if other.member_bytes <= WORTH * model.member_bytes and other.capacity(free) > model.capacity(free):
             return again, other
     return group, model
 
 
-def _model(trainer: Trainer, group: Group) -> MemoryModel:
+def model_of(trainer: Trainer, group: Group, validation: bool = True) -> MemoryModel:
     """Through two members and three: one alone takes less than its share, as it runs as the plain module that it is.
 
     Where there are not so many, or no memory for them, through what there is.
     """
     peaks: list[int] = []
     for members in (2, 3):
-        peak = _peak(trainer, group, members) if members <= len(group.variants) else None
+        peak = peak_of(trainer, group, members, validation) if members <= len(group.variants) else None
         if peak is None:
             break
         peaks.append(peak)
     if len(peaks) == 2:
         return MemoryModel.of_points(2, peaks[0], 3, peaks[1])
-    one = _peak(trainer, group, 1)
+    one = peak_of(trainer, group, 1, validation)
     if one is None:
         return MemoryModel(0, max(group.memory_bytes, 2 * free_bytes(trainer.settings.device)))  # not even one fits
     return MemoryModel.of_points(1, one, 2, peaks[0]) if peaks else MemoryModel(0, one)
 
 
-def _peak(trainer: Trainer, group: Group, members: int) -> int | None:
+def peak_of(trainer: Trainer, group: Group, members: int, validation: bool = True) -> int | None:
     """The peak of two training steps of so many members, and of validation; None if it fails for lack of memory."""
     part = group.part(group.ids[:members], group.index, group.reason)
     s, meter = trainer.settings, Meter(trainer.settings.device)
@@ -116,7 +117,7 @@ def _peak(trainer: Trainer, group: Group, members: int) -> int | None:
         with meter:
             run = _opened(trainer, part)
             try:
-                return int(_scale(run, group) * (_steps(run, meter, s.device)))
+                return int(_scale(run, group) * (_steps(run, meter, validation)))
             finally:
                 run.source.close()
     except Exception as error:
@@ -127,11 +128,11 @@ def _peak(trainer: Trainer, group: Group, members: int) -> int | None:
         let_go(s.device)
 
 
-def _steps(run: GroupRun, meter: Meter, device: torch.device) -> int:
+def _steps(run: GroupRun, meter: Meter, validation: bool) -> int:
     batch = run.sample()
     for _ in range(2):  # the second has the optimizer's state beside its activations
         run.step.train(*batch.inputs)
-    if not isinstance(run.data, Stream):
+    if validation and not isinstance(run.data, Stream):
         held_out = next(iter(run.source.validation()), None)
         if held_out is not None:
             run.step.evaluate(*held_out.inputs)

@@ -15,7 +15,7 @@ from hfta_nb.array import MemberGenerators
 from hfta_nb.augment import Augmenting
 from hfta_nb.errors import out_of_memory
 from hfta_nb.events import Event
-from hfta_nb.memory import Meter, free_bytes
+from hfta_nb.memory import Meter, can_record, free_bytes
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep, Scores, Step
 from hfta_nb.train.batches import Batch, batches_of
@@ -204,6 +204,8 @@ class GroupRun:
         self.meter = None
         best = sum(v.numel() * v.element_size() for v in self.step.weights().values())
         peak, free = meter.peak_bytes + best, free_bytes(self.settings.device)
+        if isinstance(self.step, ArrayStep) and not can_record(self.settings.device, peak, free + meter.held_bytes):
+            self.step.array.capture = False
         members = len(self.group.variants)
         planned = self.group.fixed_bytes + self.group.memory_bytes * members
         yield ev.MemoryMeasured(time.time(), self.group.index, members, peak, planned, free)

@@ -259,6 +259,7 @@ class Trainer:
         array.generators.states = generators.states
         if group.likes:
             array = array.select(range(len(group.variants)))
+        array.capture = group.captured and not group.checkpointed  # recording holds what checkpointing lets go of
         if group.checkpointed:
             checkpointing.turn(array, True)
         return ArrayStep(array, group.rows, objective, metrics, s.epochs, s.precision)
@@ -268,6 +269,7 @@ def _told(group: Group) -> dict[str, Any]:
     """What of an array its plan does not say."""
     sizes = {"memory_bytes": group.memory_bytes, "fixed_bytes": group.fixed_bytes, "capacity": group.capacity}
     flags = {"fitted": group.fitted, "measured": group.measured, "checkpointed": group.checkpointed}
+    flags["captured"] = group.captured
     likes = [v.id for v, _ in group.likes]
     return {"index": group.index, "variants": list(group.ids), "reason": group.reason, "likes": likes, **sizes, **flags}
 
@@ -277,7 +279,10 @@ def _heard(told: Mapping[str, Any], plan: Sequence[Group]) -> Group:
     ids = tuple(told["variants"])
     whole = next(g for g in plan if ids[0] in g.ids)
     every = {v.id: (v, a) for g in plan for v, a in zip(g.variants, g.arguments, strict=True)}
-    known = {k: told[k] for k in ("memory_bytes", "fixed_bytes", "capacity", "fitted", "measured", "checkpointed")}
+    known = {
+        k: told[k]
+        for k in ("memory_bytes", "fixed_bytes", "capacity", "fitted", "measured", "checkpointed", "captured")
+    }
     likes = tuple(every[i] for i in told["likes"])
     return replace(whole.part(ids, int(told["index"]), told["reason"]), likes=likes, **known)
 

@@ -179,7 +179,7 @@ def _agree(fused: dict[str, Tensor], serial: list[dict[str, Tensor]], precision:
 def test_bits_of_members_that_run_one_by_one(name: str, precision: str) -> None:
     """The kernels are those of the plain module. At a learning rate of 0: torch's fused Adam rounds by place."""
     step, alone = _steps(name, precision, torch.device("cpu"), lr=0.0)
-    step.array.block_size = 1
+    step.array.block_size, step.array.strategy = 1, "fixed"
     x, y = _batch(name, torch.device("cpu"))
     for _ in range(STEPS):
         fused, serial = step.train(x, y), [s.train(x, y) for s in alone]

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
+from hfta_nb.array.native import recurrent
+from hfta_nb.array.native.build import compiling
 from hfta_nb.array.rules.gru import gru, simple
 from hfta_nb.array.rules.lstm import formula
 
@@ -126,6 +128,8 @@ def test_every_form_of_whole_vectors(
 ) -> None:
     """Hidden sizes that the compiled kernel takes, where there is a compiler."""
     monkeypatch.setenv("HFTA_NB_NATIVE", switch)
+    with compiling():
+        recurrent.usable(torch.zeros(1), torch.zeros(1, 16))
     torch.manual_seed(7)
     for samples, form in zip(itertools.cycle((3, 4, 9)), FORMS, strict=False):
         if form["dropout"] and device.type != "cpu":

@@ -100,7 +100,7 @@ def test_the_prediction_is_what_is_measured(family: str, data: str, tmp_path: Pa
     assert row["fixed_bytes"] >= 0
     group = study.plan_groups[0]
     assert group.measured
-    peak = fitting._peak(Trainer(study.settings(), [group], ev.Control()), group, 6)
+    peak = fitting.peak_of(Trainer(study.settings(), [group], ev.Control()), group, 6)
     assert peak == pytest.approx(group.fixed_bytes + 6 * group.memory_bytes, rel=0.05)
 
 
@@ -117,7 +117,7 @@ def test_first_steps_tell_what_they_took(tmp_path: Path) -> None:
 def test_as_many_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Study("mlp", GRID, "iris", directory=tmp_path / "plain", **ASKED)
     list(plain.run())
-    one = fitting._model(Trainer(plain.settings(), plain.plan_groups, ev.Control()), plain.plan_groups[0])
+    one = fitting.model_of(Trainer(plain.settings(), plain.plan_groups, ev.Control()), plain.plan_groups[0])
     monkeypatch.setattr(fitting, "free_bytes", lambda device: one.bytes(4) + one.member_bytes // 2)
     study = Study("mlp", GRID, "iris", directory=tmp_path / "run", **ASKED)
     assert len(study.plan(measure=False)) == 1
@@ -202,7 +202,7 @@ def test_a_measured_peak_divides_what_waits(tmp_path: Path, monkeypatch: pytest.
 def test_activations_are_computed_again_if_more_fit_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting, "free_bytes", lambda device: 250)
     models = {False: MemoryModel(0, 100), True: MemoryModel(0, 40)}
-    monkeypatch.setattr(fitting, "_model", lambda trainer, group: models[group.checkpointed])
+    monkeypatch.setattr(fitting, "model_of", lambda trainer, group: models[group.checkpointed])
     plain = Study("mlp", GRID, "iris", directory=tmp_path / "never", checkpointing="never", **ASKED)
     assert list(plain.plan()["members"]) == [2, 2, 2]
     study = Study("mlp", GRID, "iris", directory=tmp_path / "auto", **ASKED)
@@ -211,6 +211,8 @@ def test_activations_are_computed_again_if_more_fit_so(tmp_path: Path, monkeypat
     for each in (plain, study):
         list(each.run())
     assert _apart(curves(study), curves(plain)) < 1e-10
+    trainer = Trainer(study.settings(), study.plan_groups, ev.Control())
+    assert not trainer.build(study.plan_groups[0]).array.capture  # type: ignore[attr-defined]
     models[True] = MemoryModel(0, 95)  # hardly worth a second forward
     study = Study("mlp", GRID, "iris", directory=tmp_path / "hardly", **ASKED)
     assert list(study.plan()["members"]) == [2, 2, 2]
@@ -219,6 +221,21 @@ def test_activations_are_computed_again_if_more_fit_so(tmp_path: Path, monkeypat
     study = Study("mlp", GRID, "iris", directory=tmp_path / "easy", **ASKED)
     assert list(study.plan()["members"]) == [6]
     assert "computed again" not in study.groups()[0].strategy
+
+
+def test_steps_are_recorded_only_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert memory.can_record(torch.device("cpu"), 100, 600)
+    assert not memory.can_record(torch.device("cpu"), 101, 600)
+    assert memory.can_record(torch.device("cuda"), 101, 600)
+    monkeypatch.setattr(fitting, "model_of", lambda trainer, group: MemoryModel(0, 100))
+    made = []
+    for free in (600, 6 * 600):
+        monkeypatch.setattr(fitting, "free_bytes", lambda device, free=free: free)
+        study = Study("mlp", GRID, "iris", directory=tmp_path / str(free), **ASKED)
+        assert list(study.plan()["members"]) == [6]
+        trainer = Trainer(study.settings(), study.plan_groups, ev.Control())
+        made.append(trainer.build(study.plan_groups[0]).array.capture)  # type: ignore[attr-defined]
+    assert made == [False, True]
 
 
 def test_wrong_checkpointing() -> None:

@@ -18,21 +18,25 @@ needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "cla
 
 @pytest.fixture(autouse=True)
 def _anew() -> Iterator[None]:
-    build._library.cache_clear()
+    before = dict(build._loaded)
+    build._loaded.clear()
     yield
-    build._library.cache_clear()
+    build._loaded.clear()
+    build._loaded.update(before)
 
 
 @needs_compiler
 def test_a_library_is_compiled_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path / "kept"))
     monkeypatch.delenv("HFTA_NB_NATIVE", raising=False)
-    assert build.library("lstm") is not None
+    assert build.library("lstm") is None  # not while nothing is compared
+    with build.compiling():
+        assert build.library("lstm") is not None
     (kept,) = (tmp_path / "kept").iterdir()
     assert kept.name.startswith("lstm-")
     assert kept.suffix == ".so"
     written = kept.stat().st_mtime_ns
-    build._library.cache_clear()
+    build._loaded.clear()
     assert build.library("lstm") is not None
     assert kept.stat().st_mtime_ns == written
 
@@ -41,14 +45,17 @@ def test_a_library_is_compiled_once_and_kept(tmp_path: Path, monkeypatch: pytest
 def test_nothing_is_kept_where_the_cache_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HFTA_NB_CACHE", "off")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert build.library("lstm") is not None
+    with build.compiling():
+        assert build.library("lstm") is not None
+    assert build.library("lstm") is not None  # as long as the process lives
     assert not list(tmp_path.iterdir())
 
 
 def test_without_a_compiler_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)
-    assert build.library("lstm") is None
+    with build.compiling():
+        assert build.library("lstm") is None
     assert not recurrent.usable(torch.zeros(1), torch.zeros(1, 16))
 
 
@@ -57,12 +64,14 @@ def test_a_compiler_that_fails_is_no_error(tmp_path: Path, monkeypatch: pytest.M
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("CC", str(broken))
-    assert build.library("lstm") is None
+    with build.compiling():
+        assert build.library("lstm") is None
 
 
 def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HFTA_NB_NATIVE", "off")
-    assert build.library("lstm") is None
+    with build.compiling():
+        assert build.library("lstm") is None
 
 
 class _Last(nn.Module):
@@ -95,7 +104,9 @@ def _trained(threads: int, members: int = 5) -> list[Tensor]:
 
 @needs_compiler
 def test_training_is_that_of_torch_s_kernels_on_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = _trained(1), _trained(2)
+    with build.compiling():
+        one, two = _trained(1), _trained(2)
+    assert recurrent.usable(torch.zeros(1), torch.zeros(1, 32))
     monkeypatch.setenv("HFTA_NB_NATIVE", "off")
     plain = _trained(1)
     for a, b, c in zip(one, two, plain, strict=True):
@@ -114,6 +125,28 @@ def test_numbers_beyond_the_range_of_exp(monkeypatch: pytest.MonkeyPatch) -> Non
     x[:, 1] *= 1e4
     x[:, 2] *= -1e30
     x[1, 3], x[1, 4] = float("nan"), float("inf")
-    out, _ = array(x)
+    with build.compiling():
+        out, _ = array(x)
     for i, module in enumerate(modules):
         torch.testing.assert_close(out[i], module.double()(x.double())[0].float(), equal_nan=True, atol=1e-5, rtol=1e-5)
+
+
+@needs_compiler
+def test_tuning_compiles_and_a_step_does_not() -> None:
+    array = hfta.fuse([_Last() for _ in range(3)])
+    array.block_size = 3
+    x, y = torch.randn(7, 6, 8), torch.randint(0, 3, (7,))
+    array.backward(nn.functional.cross_entropy, x, y)
+    assert not recurrent.usable(torch.zeros(1), torch.zeros(1, 32))
+    array.tune(nn.functional.cross_entropy, x, y, budget_s=0.01)
+    assert recurrent.usable(torch.zeros(1), torch.zeros(1, 32))
+
+
+@needs_compiler
+def test_a_library_with_wrong_numbers_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "lstm.c"
+    source.write_text(Path(build.__file__).with_name("lstm.c").read_text().replace("1.0f - g * g", "1.0f - g"))
+    monkeypatch.setattr(build, "__file__", str(tmp_path / "build.py"))
+    with build.compiling():
+        assert build.library("lstm") is not None
+        assert not recurrent.usable(torch.zeros(1), torch.zeros(1, 32))

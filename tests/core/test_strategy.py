@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
+from hfta_nb.array import tuning
 from hfta_nb.array.strategy import measuring, precision
 from hfta_nb.array.strategy.formulations import PLAIN, Formulation, Operand, formulations
 from hfta_nb.array.strategy.kept import VARIABLE, Kept, kept
@@ -258,7 +259,8 @@ def test_no_such_strategy() -> None:
     assert array.strategy == "measured"
 
 
-def test_tuning_leaves_the_program_of_its_choice() -> None:
+def test_tuning_leaves_the_program_of_its_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "_HOPELESS", float("inf"))  # no size is left out for a slow lap
     array = hfta.fuse([_mlp() for _ in range(4)])
     x, y = torch.randn(32, 64), torch.randint(0, 10, (32,))
     found = array.tune(F.cross_entropy, x, y, budget_s=30)

@@ -95,19 +95,23 @@ def failure(error: Exception) -> str:
     return f"replaying failed: {str(error).strip() or type(error).__name__}"
 
 
+_HALF = 2.0**-5
+"""How far from each other values may be under autocast, as a part of the largest: wrong programs are far from that."""
+
+
 def close(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
     """Whether tensors are the same: to the bit, or to the rounding of the largest of them.
 
     Where memory lies may change the order of sums. A gradient that is exactly zero but for rounding (a bias before
-    batch norm) is measured by the others. Under autocast sums are rounded to its dtype on the way.
+    batch norm) is measured by the others. Under autocast a rounding to 16 bits may turn a unit on or off,
+    and with it a sample's share of a gradient.
     """
     pairs = [(a, b) for a, b in zip(old, new, strict=True) if not _same_bits(a, b)]
     if any(not a.is_floating_point() for a, _ in pairs):
         return False
     sizes = [a[a.isfinite()].abs().max().item() for a in old if a.is_floating_point() and a.isfinite().any()]
     largest = max(sizes, default=0.0)
-    half = half_under_way()
-    least = 0.0 if half is None else 2 * torch.finfo(half).eps
+    least = 0.0 if half_under_way() is None else _HALF
     return all(
         torch.allclose(a, b, rtol=0, atol=max(64 * torch.finfo(a.dtype).eps, least) * largest, equal_nan=True)
         for a, b in pairs

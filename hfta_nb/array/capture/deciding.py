@@ -27,7 +27,7 @@ WAYS = ("auto", "never", "always")
 
 USUAL_GAIN = {"cpu": 0.0, "cuda": 0.1}
 """The share of a replayed step that compiling saves, where it has not been measured yet. On a CPU it cost time with
-every model measured (decision 15); for GPUs a cautious guess."""
+most models measured (decision 15); for GPUs a cautious guess."""
 
 USUAL_SECONDS, SECONDS_PER_CALL = 10.0, 0.15
 """How long compiling takes, where it has not been measured yet."""
@@ -43,11 +43,13 @@ class Decision:
         made: whether anything has.
         note: what, in words; empty where nobody asked.
         compiled: runs in the program's place.
+        measured: seconds of a step replayed and compiled, and of compiling, where that was tried now.
     """
 
     made: bool = False
     note: str = ""
     compiled: Compiled | None = None
+    measured: Times | None = None
 
 
 def decide(program: Program, way: str, steps: float) -> None:
@@ -75,7 +77,7 @@ def decide(program: Program, way: str, steps: float) -> None:
         if not pays:
             decision.note = f"not compiled: {why}"
             return
-    found = _tried(program, device, always=way == "always")
+    found = decision.measured = _tried(program, device, always=way == "always")
     if found is not None:
         times.put(what, found)
         times.write()
@@ -93,7 +95,7 @@ def _pays(source: Source, known: Times | None, measure: Callable[[], float], ste
     else:
         gain = USUAL_GAIN.get(source.device.type, 0.0)
         if not gain:
-            return False, f"on a {source.device.type} compiled steps have been slower than replayed ones"
+            return False, f'on a {source.device.type} most steps are slower compiled; "always" measures this one'
         saved, cost = gain * measure(), USUAL_SECONDS + SECONDS_PER_CALL * len(source.calls)
     if saved * steps <= cost:
         return False, f"it takes about {cost:.0f} s, more than {steps:.0f} steps would save"

@@ -87,6 +87,7 @@ class Seen:
             self.refuse("a tensor is made of numbers that may be values of others")
             return False
         if self.first is None:
+            recording.forget_made()
             self.first, self.reads, self.leaves = recording, reads, told
             return False
         if not self.first.like(recording) or told != self.leaves:

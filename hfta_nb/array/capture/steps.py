@@ -34,6 +34,7 @@ from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.gradients import Gradients
 from hfta_nb.array.strategy.measuring import Choice
 from hfta_nb.array.tree import flatten
+from hfta_nb.errors import out_of_memory
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
@@ -201,10 +202,16 @@ class CapturedSteps:
 
         def run(inputs: Inputs) -> tuple[Gradients, Any]:
             if not inputs.copied:  # else the array has just found another way to run
+                restore = snapshot(array)
                 try:
                     return self._record(seen, asked, call, inputs, reads_of(array, (asked.loss_fn,)))
                 except UnclearError as error:
                     seen.refuse(str(error))
+                except Exception as error:
+                    if not out_of_memory(error):
+                        raise
+                    seen.refuse("there is not enough memory to record it")  # which holds all that a step makes
+                    restore()
             gradients = Gradients(array, inputs, scale=asked.scale, only=asked.only)
             return gradients, gradients.of(call, array._blocks.leaves())
 

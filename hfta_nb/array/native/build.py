@@ -1,7 +1,9 @@
 """Compiling a C file of this package and loading it; whatever goes wrong, there is no library, which is no error.
 
-The library is kept with the times of kernels (`HFTA_NB_CACHE`), named by its source, the compiler and the processor, so
-that a machine compiles once. ``HFTA_NB_NATIVE=off`` compiles and loads nothing.
+Nothing is compiled on import or by a step: only while an array is tuned (`compiling`), which is when ways to compute
+are compared. The library is kept with the times of kernels (`HFTA_NB_CACHE`), named by its source, the compiler and
+the processor, so that a machine compiles once, and any process may load it. ``HFTA_NB_NATIVE=off`` compiles and loads
+nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
 
 from hfta_nb.array.strategy.kept import VARIABLE as CACHE
@@ -25,14 +27,34 @@ _OF_THIS_PROCESSOR = ("-march=native", "-mcpu=native")
 _TIME_S = 60
 
 
+_loaded: dict[tuple[str, ...], ctypes.CDLL | None] = {}
+_compiling = 0
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """Within, a library that is asked for and not there is compiled."""
+    global _compiling
+    _compiling += 1
+    try:
+        yield
+    finally:
+        _compiling -= 1
+
+
 def library(name: str) -> ctypes.CDLL | None:
-    """The library of ``<name>.c``; None where it is switched off or can't be made."""
+    """The library of ``<name>.c``; None where it is switched off, not compiled yet or can't be made."""
     if os.environ.get(VARIABLE, "").lower() == "off":
         return None
-    return _library(name, os.environ.get(CACHE, ""), os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("CC", ""))
+    given = name, *(os.environ.get(v, "") for v in (CACHE, "XDG_CACHE_HOME", "CC", "PATH"))
+    found = _loaded.get(given)
+    if found is None and (given not in _loaded or (_compiling and (*given, "tried") not in _loaded)):
+        found = _loaded[given] = _library(*given[:4])
+        if _compiling:
+            _loaded[(*given, "tried")] = None
+    return found
 
 
-@cache
 def _library(name: str, given: str, xdg: str, cc: str) -> ctypes.CDLL | None:
     compiler = next((found for c in (cc, "cc", "gcc", "clang") if c and (found := shutil.which(c))), None)
     if compiler is None or os.name != "posix":
@@ -40,19 +62,21 @@ def _library(name: str, given: str, xdg: str, cc: str) -> ctypes.CDLL | None:
     source = Path(__file__).with_name(f"{name}.c")
     try:
         folder = _folder(given, xdg)
-        if folder is not None:
-            kept = folder / f"{name}-{_key(source, compiler)}.so"
-            if kept.is_file():
-                return ctypes.CDLL(str(kept))
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder) as room:
-                made = _compiled(compiler, source, Path(room))
-                if made is not None:
-                    os.replace(made, kept)
-            return None if made is None else ctypes.CDLL(str(kept))
-        with tempfile.TemporaryDirectory() as room:
+        kept = None if folder is None else folder / f"{name}-{_key(source, compiler)}.so"
+        if kept is not None and kept.is_file():
+            return ctypes.CDLL(str(kept))
+        if not _compiling:
+            return None
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as room:
             made = _compiled(compiler, source, Path(room))
-            return None if made is None else ctypes.CDLL(str(made))  # loaded, it needs its file no more
+            if made is None:
+                return None
+            if kept is None:
+                return ctypes.CDLL(str(made))  # loaded, it needs its file no more
+            os.replace(made, kept)
+            return ctypes.CDLL(str(kept))
     except OSError:
         return None
 

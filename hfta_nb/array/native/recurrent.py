@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hfta_nb.array.capture.record import unseen
 from hfta_nb.array.native.build import library
 
 _SCHEMAS = {
@@ -44,7 +45,54 @@ _kept: list[torch.library.Library] = []
 
 
 def _lstm() -> ctypes.CDLL | None:
-    return library("lstm")
+    found = library("lstm")
+    if found is not None and found._handle not in _right:
+        _right[found._handle] = False  # what is asked while checking is not this one
+        _right[found._handle] = _is_right(found)
+    return found if found is not None and _right[found._handle] else None
+
+
+_right: dict[int, bool] = {}
+"""By library, whether it computes what it should."""
+_ERROR = 1e-4
+"""Float32 gives errors of 1e-6 here."""
+
+
+def _is_right(found: ctypes.CDLL) -> bool:
+    """Compares two members with torch's LSTM in float64."""
+    members, steps, samples, inputs, hidden = 2, 3, 5, 3, int(found.hfta_wide())
+    with unseen(), torch.no_grad():
+        x = _spread(members, steps, samples, inputs)
+        w_x, w_h = _spread(members, 4 * hidden, inputs), _spread(members, 4 * hidden, hidden) * 0.3
+        by_out = _spread(members, steps, samples, hidden)
+        h, c = torch.zeros(members, steps + 1, samples, hidden), torch.zeros(members, steps + 1, samples, hidden)
+        gates, squashed = x.new_empty(members, steps, samples, 4 * hidden), torch.empty_like(by_out)
+        given = [x, w_x, w_h, None, None, gates, h, c, squashed]
+        strides = _strides(x, w_x, w_h, None, None)
+        _call(found, "hfta_lstm_forward", x, c, False, False, strides, given)
+        dh, dc, grad = torch.zeros_like(h[:, 0]), torch.zeros_like(h[:, 0]), torch.empty_like(gates)
+        dw_x, dw_h, db = torch.empty_like(w_x), torch.empty_like(w_h), x.new_empty(members, 4 * hidden)
+        strides += [by_out.stride(i) for i in range(3)]
+        given += [by_out, dh, dc, grad, dw_x, dw_h, db]
+        _call(found, "hfta_lstm_backward", x, c, False, True, strides, given)
+        for i in range(members):
+            with torch.enable_grad():
+                zeros = torch.zeros(4 * hidden, dtype=torch.float64)
+                exact = [t.double().requires_grad_() for t in (w_x[i], w_h[i], torch.zeros(4 * hidden))]
+                start = torch.zeros(1, samples, hidden, dtype=torch.float64)
+                weights = [*exact, zeros]
+                out = torch.lstm(x[i].double(), (start, start), weights, True, 1, 0.0, False, False, False)[0]
+                wanted = torch.autograd.grad(out, exact, by_out[i].double())
+            for a, b in zip((h[i, 1:], dw_x[i], dw_h[i], db[i]), (out, *wanted), strict=True):
+                if not bool((a - b).abs().max() < _ERROR * (1 + b.abs().max())):
+                    return False
+    return True
+
+
+def _spread(*size: int) -> Tensor:
+    """Numbers between -1 and 1 that no two places share, without a random generator."""
+    count = torch.Size(size).numel()
+    return torch.sin(torch.arange(count, dtype=torch.float32) * 1.7 + len(size)).view(size)
 
 
 def forward(
@@ -128,7 +176,7 @@ def _forward(
     last_first: bool,
 ) -> None:
     given = (x, w_x, w_h, b_x, b_h, gates, h, c, squashed)
-    _call("hfta_lstm_forward", x, c, last_first, False, _strides(x, w_x, w_h, b_x, b_h), given)
+    _call(_lstm(), "hfta_lstm_forward", x, c, last_first, False, _strides(x, w_x, w_h, b_x, b_h), given)
 
 
 def _backward(
@@ -151,7 +199,7 @@ def _backward(
 ) -> None:
     strides = _strides(x, w_x, w_h, None, None) + ([] if by_out is None else [by_out.stride(i) for i in range(3)])
     given = (x, w_x, w_h, None, None, gates, h, c, squashed, by_out, dh, dc, grad, dw_x, dw_h, db)
-    _call("hfta_lstm_backward", x, c, last_first, wants_first, strides, given)
+    _call(_lstm(), "hfta_lstm_backward", x, c, last_first, wants_first, strides, given)
 
 
 def _strides(*tensors: Tensor | None) -> list[int]:
@@ -159,6 +207,7 @@ def _strides(*tensors: Tensor | None) -> list[int]:
 
 
 def _call(
+    found: ctypes.CDLL | None,
     name: str,
     x: Tensor,
     c: Tensor,
@@ -167,8 +216,8 @@ def _call(
     strides: Sequence[int],
     given: Sequence[Tensor | None],
 ) -> None:
-    found = _lstm()
-    assert found is not None  # asked before
+    if found is None:  # asked for before, and switched off since
+        raise RuntimeError("the compiled LSTM has been switched off between a forward and a backward pass")
     members, steps, samples, inputs = x.shape
     sizes = (members, steps, samples, inputs, c.shape[-1], last_first, torch.get_num_threads(), wants_first)
     failed = getattr(found, name)(

@@ -13,6 +13,7 @@ from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.pooling import ChannelsLast, max_pool2d
 from hfta_nb.array.strategy.products import Added, InTurn
 from hfta_nb.array.strategy.softmax import LogSoftmaxBackward, SoftmaxBackward, Turned
+from hfta_nb.array.strategy.widened import HALVES, Widened
 
 _aten = torch.ops.aten
 
@@ -101,6 +102,8 @@ def formulations(function: Any, args: Sequence[Any], device: torch.device) -> li
         return []
     if function is _MAX_POOL:
         return _pools(args)
+    if function in _WIDENED and any(o.dtype in HALVES for o in operands):
+        return [_IN_FLOAT32]
     if any(o.dtype != torch.float32 for o in operands):
         return []  # in float64 the bits are to be the plain module's
     if function in PRODUCTS:
@@ -115,6 +118,15 @@ def formulations(function: Any, args: Sequence[Any], device: torch.device) -> li
     return []
 
 
+_IN_FLOAT32 = Formulation("in float32", Widened)
+_WIDENED = frozenset(
+    found
+    for name in (
+        *("bmm", "baddbmm", "mm", "addmm", "convolution", "mkldnn_convolution", "convolution_backward"),
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
+    )
+    if (found := getattr(getattr(_aten, name, None), "default", None)) is not None
+)
 _MAX_POOL = _aten.max_pool2d_with_indices.default
 _PAIRS = Formulation("pairs", lambda _: max_pool2d)
 _CHANNELS_LAST = Formulation("channels last", ChannelsLast)
@@ -122,7 +134,7 @@ _CHANNELS_LAST = Formulation("channels last", ChannelsLast)
 
 def _pools(args: Sequence[Any]) -> list[Formulation]:
     x, size, stride = args[0], list(args[1]), list(args[2]) if len(args) > 2 else []
-    if x.dtype not in (torch.float32, torch.float64) or not x.contiguous or len(x.size) < 3:
+    if x.dtype not in (torch.float32, torch.float64, *HALVES) or not x.contiguous or len(x.size) < 3:
         return []
     found = [_CHANNELS_LAST] if len(x.size) == 4 else []
     return [*found, _PAIRS] if size == [2, 2] and stride in ([], [2, 2]) else found

@@ -228,7 +228,7 @@ def _floats(result: Any, named: Mapping[str, Any]) -> list[Tensor]:
 def _doubled(tree: Any) -> Any:
     if isinstance(tree, list | tuple):
         return [_doubled(v) for v in tree]
-    if isinstance(tree, Tensor) and tree.dtype == torch.float32:
+    if isinstance(tree, Tensor) and tree.is_floating_point():
         return tree.double()
     return torch.float64 if tree is torch.float32 else tree
 

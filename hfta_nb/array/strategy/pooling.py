@@ -30,7 +30,7 @@ def max_pool2d(
     """`torch.max_pool2d_with_indices` into `out` and `indices`."""
     pairs = list(kernel_size) == [2, 2] and list(stride or kernel_size) == [2, 2] and not ceil_mode
     plain = not any(padding) and all(d == 1 for d in dilation) and x.is_contiguous() and out.is_contiguous()
-    if not (pairs and plain and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)):
+    if not (pairs and plain and x.device.type == "cpu" and x.is_floating_point()):
         given = kernel_size, stride, padding, dilation, ceil_mode
         return _aten.max_pool2d_with_indices.out(x, *given, out=out, indices=indices)
     rows, columns = out.shape[-2:]

@@ -1,0 +1,122 @@
+"""What the memory model predicts against what arrays take: 1, 2, 4, 8 and 16 members, with and without checkpointing.
+
+The model is fitted to steps of two members and of three. Measured is the peak of two training steps ("training"), or
+of these and of validation ("both"): on a CPU the storages that torch's operators make (`hfta_nb.memory`), on a GPU what
+torch's allocator held. The growth of the whole process in building and six steps stands beside it for few members: it
+has in it what kernels take within and what is held while a step is recorded, and depends on what came before.
+
+    OMP_NUM_THREADS=1 python benchmarks/memory.py [--members 1 2 4 8 16] [--models mlp cnn transformer_lm]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.common import write
+from benchmarks.suite.memory import Peak
+from hfta_nb import Study
+from hfta_nb.events import Control
+from hfta_nb.memory import MemoryModel, let_go, shown
+from hfta_nb.plan import Group
+from hfta_nb.train import Trainer
+from hfta_nb.train.fitting import model_of, peak_of
+from hfta_nb.train.group import GroupRun
+
+MODELS: dict[str, dict[str, Any]] = {
+    "mlp": {"data": "digits", "width": 128, "depth": 8, "batch_size": 512},
+    "cnn": {"data": "digits", "depth": 3, "batch_size": 64},
+    "transformer_lm": {"data": "english", "width": 64, "depth": 4, "batch_size": 8},
+}
+GROWN = 4
+"""The most members for which the growth of the process is looked at."""
+WAYS = ((False, True), (False, False), (True, False))
+"""Whether activations are computed again, and whether validation counts."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--members", type=int, nargs="+", default=[1, 2, 4, 8, 16])
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--device", default=None)
+    given = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for name in given.models:
+        with tempfile.TemporaryDirectory() as place:
+            rows += _model(name, given.members, given.device, Path(place))
+    worst = max(abs(r["error"]) for r in rows)
+    print(f"largest error {worst:.1%}")
+    print(write("memory", {"what": "bytes predicted and measured", "rows": rows, "largest_error": worst}))
+    return 0
+
+
+def _model(name: str, members: list[int], device: str | None, place: Path) -> list[dict[str, Any]]:
+    asked = dict(MODELS[name])
+    study = Study(name, {"seed": range(max(3, *members))}, asked.pop("data"), device=device, directory=place, **asked)
+    trainer = Trainer(study.settings(), study.plan_groups, Control())
+    rows = []
+    for again, validation in WAYS:
+        group = replace(study.plan_groups[0], checkpointed=again)
+        model = model_of(trainer, group, validation)
+        for count in members:
+            rows.append(_row(name, trainer, group, model, count, validation))
+            told = rows[-1]
+            how = f"{'again' if again else 'kept'}, {told['what']}"
+            sizes = [shown(told[f"{kind}_bytes"] or 0) for kind in ("predicted", "measured", "process")]
+            print(
+                f"{name:15} {how:15} {count:3} members: predicted {sizes[0]:>9}, measured {sizes[1]:>9} "
+                f"({told['error']:+.1%}), process {sizes[2]:>9}",
+                flush=True,
+            )
+    return rows
+
+
+def _row(
+    name: str, trainer: Trainer, group: Group, model: MemoryModel, members: int, validation: bool
+) -> dict[str, Any]:
+    measured = peak_of(trainer, group, members, validation)
+    assert measured is not None  # else the machine is too small for this benchmark
+    predicted = model.bytes(members)
+    return {
+        "model": name,
+        "checkpointing": group.checkpointed,
+        "what": "both" if validation else "training",
+        "members": members,
+        "fixed_bytes": model.fixed_bytes,
+        "member_bytes": model.member_bytes,
+        "predicted_bytes": predicted,
+        "measured_bytes": measured,
+        "error": round(predicted / measured - 1, 4),
+        "process_bytes": _growth(trainer, group, members) if members <= GROWN and not validation else None,
+    }
+
+
+def _growth(trainer: Trainer, group: Group, members: int) -> int:
+    """How much the process grew at most in building and six steps, the last of them replayed."""
+    let_go(trainer.settings.device)
+    part = group.part(group.ids[:members], group.index, group.reason)
+    peak = Peak(trainer.settings.device)
+    peak.begin()
+    run = GroupRun(trainer, part, None)
+    run.open()
+    batch = run.sample()
+    for _ in range(6):
+        run.step.train(*batch.inputs)
+    if trainer.settings.device.type == "cuda":
+        torch.cuda.synchronize(trainer.settings.device)
+    found = peak.bytes()
+    run.forget()
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

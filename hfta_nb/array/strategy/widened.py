@@ -1,0 +1,56 @@
+"""Kernels of 16-bit numbers, computed in float32 and rounded once.
+
+A processor without a matrix unit for such numbers may have slow kernels for them: torch's backward pass of bfloat16
+attention takes four times as long as that of float32, casts included, and products in float16 five times. As what is
+summed is summed in float32 either way, nothing is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+HALVES = (torch.bfloat16, torch.float16)
+
+
+class Widened:
+    """A kernel on float32 copies of its 16-bit tensors.
+
+    Args:
+        function: the kernel; what it makes, or has rooms for, is of its tensors' dtype.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self._copies: dict[Any, Tensor] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        half = next(a.dtype for a in args if isinstance(a, Tensor) and a.dtype in HALVES)
+        given = [self._copied(i, a) for i, a in enumerate(args)]
+        rooms = {k: v for k, v in kwargs.items() if isinstance(v, Tensor) and v.dtype in HALVES}
+        if rooms:
+            wide = {k: self._room(k, v) for k, v in rooms.items()}
+            self.function(*given, **{**kwargs, **wide})
+            for name, room in rooms.items():
+                room.copy_(wide[name])
+            return None
+        made = self.function(*given, **kwargs)
+        if isinstance(made, tuple | list):
+            return tuple(t.to(half) if isinstance(t, Tensor) and t.dtype == torch.float32 else t for t in made)
+        return made.to(half)
+
+    def _copied(self, key: Any, value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.dtype not in HALVES:
+            return value
+        room = self._room(key, value)
+        room.copy_(value)
+        return room
+
+    def _room(self, key: Any, like: Tensor) -> Tensor:
+        room = self._copies.get(key)
+        if room is None or room.shape != like.shape:
+            room = self._copies[key] = torch.empty_like(like, dtype=torch.float32)
+        return room
