@@ -237,7 +237,7 @@ def _resnet(name: str, scale: str) -> Task:
 
 
 def _mobilenet(name: str, scale: str) -> Task:
-    wide, side, batch = {"quick": (0.25, 8, 2), "cpu": (0.25, 32, 8), "gpu": (1.0, 32, 1024)}[scale]
+    wide, side, batch = {"quick": (0.25, 8, 8), "cpu": (0.25, 32, 8), "gpu": (1.0, 32, 1024)}[scale]
     build = functools.partial(hfta.family(name).build, width_multiplier=wide, dropout=0.0)
     size = f"{name}, width multiplier {wide}, {batch} of {side}x{side}, no dropout"
     return Task(name, build, _images(3, side), batch, F.cross_entropy, size)
