@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -301,19 +302,31 @@ class FusedArray(nn.Module):
 
         return calls.evaluate(self, function, given, inputs, call)
 
-    def tune(self, loss_fn: Callable[..., Any], x: Any, y: Any = None, *, budget_s: float = 0.5) -> dict[int, float]:
+    def tune(
+        self,
+        loss_fn: Callable[..., Any],
+        x: Any,
+        y: Any = None,
+        *,
+        budget_s: float = 0.5,
+        has_aux: bool = False,
+        only: Collection[str] | None = None,
+    ) -> dict[int, float]:
         """Time `backward` on these inputs and set `block_size` to the fastest; nothing else changes.
 
+        A `backward` with the same arguments afterwards finds the step recorded already.
+
         Args:
-            loss_fn, x, y: as for `backward`.
+            loss_fn, x, y, has_aux, only: as for `backward`.
             budget_s: about how long to take, in seconds.
 
         Returns:
             Seconds of one `backward` per block size tried (the least); nothing where only one is possible.
         """
         inputs = Inputs.of((x, target_of(loss_fn, y)), len(self))
-        call = self._loss_call(loss_fn, inputs, has_aux=False)
-        return tune(self, inputs, call, lambda: self.backward(loss_fn, x, y), budget_s)
+        call = self._loss_call(loss_fn, inputs, has_aux=has_aux)
+        step = partial(self.backward, loss_fn, x, y, has_aux=has_aux, only=only)
+        return tune(self, inputs, call, step, budget_s, only)
 
     def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """From a member's row of the array's `state_dict` to the `state_dict` of its plain module."""

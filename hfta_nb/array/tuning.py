@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -32,20 +32,28 @@ _CLOSE = 1.25
 """Times the fastest."""
 
 
-def tune(array: FusedArray, inputs: Inputs, call: Call, step: Callable[[], Any], budget_s: float) -> dict[int, float]:
+def tune(
+    array: FusedArray,
+    inputs: Inputs,
+    call: Call,
+    step: Callable[[], Any],
+    budget_s: float,
+    only: Collection[str] | None = None,
+) -> dict[int, float]:
     """Set the array's `block_size` to that with which a step is fastest; nothing else changes.
 
     Args:
         inputs, call: what a step computes.
         step: does it.
         budget_s: about how long to take.
+        only: names of the parameters that it trains; None for all.
 
     Returns:
         Seconds of one step by block size, the least of several; nothing where only one is possible.
     """
 
     def run(inputs: Inputs) -> Any:
-        return Gradients(array, inputs, keep=False).of(call, array._blocks.leaves())
+        return Gradients(array, inputs, only=only, keep=False).of(call, array._blocks.leaves())
 
     restore, asked = snapshot(array), array.settings.compiling
     array.settings.compiling = "never"

@@ -231,7 +231,9 @@ class ArrayStep:
             self.array.block_size = size
             given = in_phase(x, update.phase)
             with self.precision.products(), self.precision.autocast():
-                laps = self.array.tune(update.loss, given, y, budget_s=budget_s / len(self.updates))
+                laps = self.array.tune(
+                    update.score, given, y, budget_s=budget_s / len(self.updates), has_aux=True, only=update.only
+                )
             if not laps:  # only one size is possible
                 return {}
             total = {size: total.get(size, 0.0) + seconds for size, seconds in laps.items()}
