@@ -76,7 +76,8 @@ def _agree(build: Callable[[], nn.Module], x: Tensor, own: bool, dtype: torch.dt
 def test_convolutions(name: str, own: bool, dtype: torch.dtype, device: torch.device) -> None:
     build, shape, how = CONVOLUTIONS[name]
     torch.manual_seed(1)
-    assert (how if own else GROUPED) in _agree(build, torch.randn(shape, device=device), own, dtype)
+    kept = dtype == torch.float64 or not own  # float64 keeps the bits of the plain convolution
+    assert (GROUPED if kept else how) in _agree(build, torch.randn(shape, device=device), own, dtype)
 
 
 @dtypes

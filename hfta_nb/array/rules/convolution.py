@@ -33,7 +33,10 @@ def _convolution(context: Context, function: Callable[..., Any], args: Any, kwar
 
 
 def _pointwise(context: Context, given: dict[str, Any]) -> bool:
-    """Whether this is a linear map of the channels, with inputs and weights of the members' own."""
+    """Whether this is a linear map of the channels, with inputs and weights of the members' own.
+
+    Not in float64, which is for comparisons: there a member gets the bits of the plain convolution.
+    """
     x, weight, bias = given["input"], given["weight"], given.get("bias")
     if context.members < 2 or not (isinstance(x, Tensor) and isinstance(weight, Tensor)) or x.ndim != weight.ndim:
         return False
@@ -42,7 +45,7 @@ def _pointwise(context: Context, given: dict[str, Any]) -> bool:
     own = context.batched(x) and context.batched(weight)
     fits = all(size == 1 for size in weight.shape[2:]) and x.shape[1] == weight.shape[1] and x.numel() > 0
     dtypes = {t.dtype for t in (x, weight, bias) if t is not None}
-    if not (plain and own and fits and len(dtypes) == 1):
+    if not (plain and own and fits and len(dtypes) == 1) or torch.float64 in dtypes:
         return False
     with context.outside():
         return memory_order(context.stacked(x))[-1] != 1  # channels last
