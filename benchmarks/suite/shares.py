@@ -23,11 +23,11 @@ PROFILES = 3
 OPTIMIZER = "suite::optimizer"
 
 PRODUCTS = re.compile(
-    r"aten::_?(mm|addmm|bmm|baddbmm|addbmm|mv|addmv|dot|matmul|linear|bilinear|einsum|conv\w*|cudnn_conv\w*|mkldnn_\w+|"
-    r"thnn_conv\w*|slow_conv\w*|lstm|gru|rnn_\w+|thnn_fused_\w+|scaled_dot_product\w*|efficient_attention\w*|"
+    r"(?:aten|hfta_nb)::_?(mm|addmm|bmm|baddbmm|addbmm|mv|addmv|dot|matmul|linear|bilinear|einsum|conv\w*|cudnn_conv\w*|mkldnn_\w+|"
+    r"thnn_conv\w*|slow_conv\w*|lstm|lstm_backward|gru|rnn_\w+|thnn_fused_\w+|scaled_dot_product\w*|efficient_attention\w*|"
     r"flash_attention\w*|addmm_activation)$"
 )
-"""Operators that are matrix products or convolutions, attention and recurrent kernels among them."""
+"""Operators, torch's and this package's, that are matrix products or convolutions, attention and recurrent kernels among them."""
 STEPS = re.compile(r"aten::_(fused_(adam|adamw|sgd|adagrad)_?|foreach_\w+)$")
 """Operators that optimizers alone call."""
 KERNELS = re.compile(r"gemm|gemv|cutlass|xmma|conv|implicit|wgrad|dgrad|fprop|flash|fmha|attention|winograd", re.I)
@@ -154,7 +154,7 @@ def _marked(mode: Mode) -> Iterator[None]:
 
 
 def _operator(event: Any) -> bool:
-    return event is not None and event.name.startswith("aten::")
+    return event is not None and event.name.startswith(("aten::", "hfta_nb::"))
 
 
 def _count(event: Any, spent: dict[str, Spent]) -> None:
