@@ -23,11 +23,12 @@ PROFILES = 3
 OPTIMIZER = "suite::optimizer"
 
 PRODUCTS = re.compile(
-    r"(?:aten|hfta_nb)::_?(mm|addmm|bmm|baddbmm|addbmm|mv|addmv|dot|matmul|linear|bilinear|einsum|conv\w*|cudnn_conv\w*|mkldnn_\w+|"
+    r"(?:aten|hfta_nb)::_?"
+    r"(mm|addmm|bmm|baddbmm|addbmm|mv|addmv|dot|matmul|linear|bilinear|einsum|conv\w*|cudnn_conv\w*|mkldnn_\w+|"
     r"thnn_conv\w*|slow_conv\w*|lstm|lstm_backward|gru|rnn_\w+|thnn_fused_\w+|scaled_dot_product\w*|efficient_attention\w*|"
     r"flash_attention\w*|addmm_activation)$"
 )
-"""Operators, torch's and this package's, that are matrix products or convolutions, attention and recurrent kernels among them."""
+"""Operators of torch and of this package that are matrix products, convolutions, attention or recurrent kernels."""
 STEPS = re.compile(r"aten::_(fused_(adam|adamw|sgd|adagrad)_?|foreach_\w+)$")
 """Operators that optimizers alone call."""
 KERNELS = re.compile(r"gemm|gemv|cutlass|xmma|conv|implicit|wgrad|dgrad|fprop|flash|fmha|attention|winograd", re.I)
