@@ -165,6 +165,13 @@ def measure(
     if entries[0].why or work is None or rounded is None:
         return [_head(job, entry) | common for entry in entries]
     allowed = tolerances(job.precision, rounded)
+    return [r | common for r in _records(job, entries, allowed, rounded, work, peaks, fetch_s)]
+
+
+def _records(
+    job: Job, entries: list[Entry], allowed: Any, rounded: Any, work: Work, peaks: Any, fetch_s: float | None
+) -> list[dict[str, Any]]:
+    """What is told of each mode: its times, what it is worth beside the best serial one if it is right, its limits."""
     right = [e for e in entries if not e.why and agrees(_apart(job, e, entries[0]), allowed)]
     best = min((e for e in right if e.name in SERIAL), key=lambda e: e.step_s)
     found = []
@@ -175,7 +182,7 @@ def measure(
             record |= checked | {"rounding": rounded} | _times(entry)
             record |= _worth(job, entry, entries[0], best) if entry in right else dict.fromkeys(WORTH)
             record |= _limits(job, entry, work, peaks, fetch_s)
-        found.append(record | common)
+        found.append(record)
     return found
 
 

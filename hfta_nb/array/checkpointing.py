@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from hfta_nb.array.attributes import Place, taken_off
 from hfta_nb.array.generators import MemberGenerators, current_state, set_state
-from hfta_nb.array.intercept import Handler, intercepted
+from hfta_nb.array.intercept import Handler, forwards_replaced, intercepted
 from hfta_nb.array.rules import Context, Disagreement, rule_mode
 from hfta_nb.array.rules.base import vmap_level
 from hfta_nb.array.slots import Slots
@@ -79,19 +79,12 @@ def handlers(root: nn.Module, others: Mapping[str, Handler]) -> dict[str, Handle
 @contextmanager
 def alone(root: nn.Module, paths: Sequence[str], generators: MemberGenerators) -> Iterator[None]:
     """Within, a member that runs through `root` as the plain module computes its segments again in the backward."""
-    put: list[tuple[nn.Module, Any]] = []
-    try:
-        for path in paths:
-            module = root.get_submodule(path)
-            put.append((module, module.__dict__.get("forward")))
-            module.__dict__["forward"] = _plain(_parts(module), module.forward, generators)
+
+    def make(module: nn.Module) -> Callable[..., Any]:
+        return _plain(_parts(module), module.forward, generators)
+
+    with forwards_replaced(root, dict.fromkeys(paths, make)):
         yield
-    finally:
-        for module, before in reversed(put):
-            if before is None:
-                del module.__dict__["forward"]
-            else:
-                module.__dict__["forward"] = before
 
 
 def _is_sequence(module: nn.Module) -> bool:

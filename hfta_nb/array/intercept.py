@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -23,12 +24,20 @@ Called within the array's `vmap`, while the members' tensors are in the module; 
 @contextmanager
 def intercepted(root: nn.Module, handlers: Mapping[str, Handler], context: Context) -> Iterator[None]:
     """Within, the submodules of `root` at these paths are run by their handlers; hooks stay as they are."""
+    with forwards_replaced(root, {p: partial(_bound, handler, context) for p, handler in handlers.items()}):
+        yield
+
+
+@contextmanager
+def forwards_replaced(root: nn.Module, made: Mapping[str, Callable[[nn.Module], Callable[..., Any]]]) -> Iterator[None]:
+    """Within, the submodules of `root` at these paths have a `forward` made of the module; afterwards their own."""
     put: list[tuple[nn.Module, Any]] = []
     try:
-        for path, handler in handlers.items():
+        for path, make in made.items():
             module = root.get_submodule(path)
+            forward = make(module)
             put.append((module, module.__dict__.get("forward")))
-            module.__dict__["forward"] = _bound(handler, context, module, module.forward)
+            module.__dict__["forward"] = forward
         yield
     finally:
         for module, before in reversed(put):
@@ -38,7 +47,9 @@ def intercepted(root: nn.Module, handlers: Mapping[str, Handler], context: Conte
                 module.__dict__["forward"] = before
 
 
-def _bound(handler: Handler, context: Context, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+def _bound(handler: Handler, context: Context, module: nn.Module) -> Callable[..., Any]:
+    forward = module.forward
+
     def run(*args: Any, **kwargs: Any) -> Any:
         if vmap_level() != context.level:  # within something that has left the array's `vmap` already
             return forward(*args, **kwargs)

@@ -19,6 +19,7 @@ from hfta_nb.array.strategy.measuring import Choice
 from hfta_nb.array.tree import Rebuild, unflatten
 
 if TYPE_CHECKING:
+    from hfta_nb.array.capture.program import Program
     from hfta_nb.array.fused import FusedArray
 
 _MOST = 8
@@ -41,6 +42,7 @@ class Seen:
         reads: what the model's code can see.
         rebuild, leaves: how the results are put together; `TENSOR` stands for a tensor.
         choices: of kernels, in what is replayed.
+        program: to be run, once there is one.
     """
 
     alive: tuple[Any, ...]
@@ -52,15 +54,16 @@ class Seen:
     rebuild: Rebuild | None = None
     leaves: list[Any] = field(default_factory=list)
     choices: Sequence[Choice] = ()
+    program: Program | None = None
 
     @property
     def ready(self) -> bool:
         """Whether it can be replayed."""
-        return False
+        return self.program is not None
 
     def drop(self) -> None:
         """Forget what was made to replay it."""
-        self.first, self.reads = None, None
+        self.first, self.reads, self.program = None, None, None
 
     def refuse(self, reason: str, forget: bool = False) -> None:
         """Don't replay it, for this reason; with `forget`, record it anew."""

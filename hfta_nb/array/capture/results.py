@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from hfta_nb.array.capture.check import compared, failure, undone_if_it_fails
 from hfta_nb.array.capture.kinds import Kinds, Seen, form, identity, outputs_of, reads_of, rooms_for, state_of
-from hfta_nb.array.capture.program import Program, program
+from hfta_nb.array.capture.program import program
 from hfta_nb.array.capture.reads import Reads, UnclearError
 from hfta_nb.array.capture.record import NotRecordableError, Recorder
 from hfta_nb.array.engine import Inputs
@@ -24,31 +23,12 @@ if TYPE_CHECKING:
 Run = Callable[[Inputs], Any]
 
 
-@dataclass
-class SeenResult(Seen):
-    """A kind of call without gradients.
-
-    Attributes:
-        program: to be run, once there is one.
-    """
-
-    program: Program | None = None
-
-    @property
-    def ready(self) -> bool:
-        return self.program is not None
-
-    def drop(self) -> None:
-        super().drop()
-        self.program = None
-
-
 class CapturedResults:
     """The calls of an array that give results only, by kind."""
 
     def __init__(self, array: FusedArray) -> None:
         self.array = array
-        self._kinds: Kinds[SeenResult] = Kinds()
+        self._kinds: Kinds[Seen] = Kinds()
 
     def clear(self) -> None:
         """Forget all; wanted after the array's tensors have moved, or it runs in another way."""
@@ -62,7 +42,7 @@ class CapturedResults:
         """How calls run, each way once."""
         return self._kinds.notes()
 
-    def find(self, what: tuple[str, Any], given: Any) -> SeenResult | None:
+    def find(self, what: tuple[str, Any], given: Any) -> Seen | None:
         """What is known of this kind of call, by its name and what is computed from the model's output."""
         if not self._kinds.open(self.array):
             return None
@@ -70,10 +50,10 @@ class CapturedResults:
             key = what[0], identity(what[1]), form(given, grads=True), *state_of(self.array)
         except NotRecordableError:
             return None
-        seen = self._kinds.of(key, lambda: SeenResult(what))
+        seen = self._kinds.of(key, lambda: Seen(what))
         return None if seen.reason else seen
 
-    def replay(self, seen: SeenResult, inputs: Inputs) -> tuple[Any] | None:
+    def replay(self, seen: Seen, inputs: Inputs) -> tuple[Any] | None:
         """The results in a tuple; None if this call must run as ever."""
         ready, reads = seen.program, seen.reads
         if ready is None or reads is None:
@@ -89,7 +69,7 @@ class CapturedResults:
             seen.refuse(failure(error))
             return None
 
-    def recorder(self, seen: SeenResult, run: Run) -> Run | None:
+    def recorder(self, seen: Seen, run: Run) -> Run | None:
         """What does as `run` does and records it; None where this call is not to be recorded."""
         seen.calls += 1
         if seen.calls == 1 or seen.ready:
@@ -107,7 +87,7 @@ class CapturedResults:
 
         return recorded
 
-    def _record(self, seen: SeenResult, run: Run, inputs: Inputs, reads: Reads) -> Any:
+    def _record(self, seen: Seen, run: Run, inputs: Inputs, reads: Reads) -> Any:
         array = self.array
         if seen.inputs is None:
             seen.inputs = rooms_for(inputs)

@@ -26,7 +26,7 @@ from hfta_nb.array.capture.kinds import (
     rooms_for,
     state_of,
 )
-from hfta_nb.array.capture.program import Program, program
+from hfta_nb.array.capture.program import program
 from hfta_nb.array.capture.reads import Reads, UnclearError
 from hfta_nb.array.capture.record import NotRecordableError, Place, Recorder
 from hfta_nb.array.engine import Block, Call, Inputs
@@ -57,23 +57,13 @@ class SeenStep(Seen):
     """A kind of `backward`.
 
     Attributes:
-        program: to be run, once there is one.
         targets: where it writes gradients.
         block_size: how many members run at once.
     """
 
     scale: Tensor | None = None
-    program: Program | None = None
     targets: list[Target] = field(default_factory=list)
     block_size: int = 0
-
-    @property
-    def ready(self) -> bool:
-        return self.program is not None
-
-    def drop(self) -> None:
-        super().drop()
-        self.program = None
 
 
 class RecordedGradients(Gradients):
