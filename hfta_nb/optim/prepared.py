@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hfta_nb.array import FusedArray
+from hfta_nb.array.threads import scope
 
 _COMPARED = (type(None), bool, int, float, str, tuple, list)
 
@@ -64,9 +65,10 @@ class Prepared:
         return True
 
     def run(self, skip: Tensor | None) -> None:
-        """Step."""
-        for call in self.calls:
-            call(skip)
+        """Step, on the threads that the array's steps run on."""
+        with scope(self._array.threads):
+            for call in self.calls:
+                call(skip)
 
 
 def _plain(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -12,8 +13,13 @@ from torch import Tensor
 from hfta_nb.array.capture.kernels import KERNELS
 from hfta_nb.array.capture.record import Call, Place
 from hfta_nb.array.strategy import precision
-from hfta_nb.array.strategy.formulations import PRODUCTS, Operand
+from hfta_nb.array.strategy.formulations import PLAIN, PRODUCTS, Formulation, Operand
 from hfta_nb.array.strategy.measuring import Choice, choose, made, write
+
+
+def indifferent(call: Call) -> bool:
+    """Whether the setting of oneDNN's products is sure to be nothing to a call."""
+    return call.function in KERNELS and call.function not in PRODUCTS
 
 
 class Chooser:
@@ -23,17 +29,22 @@ class Chooser:
         on: choose; else every call stays what it is.
         device: of the program's tensors.
         still: storages that no call of the program writes to, of which copies can be shared.
+        steady: the setting of oneDNN's products for the whole program, where calls run on several threads: it is the
+            process's. None to change it between calls.
 
     Attributes:
         choices: made so far, each kind once.
+        seconds: that products take, together.
     """
 
-    def __init__(self, on: bool, device: torch.device, still: Collection[int]) -> None:
+    def __init__(self, on: bool, device: torch.device, still: Collection[int], steady: str | None = None) -> None:
         self.on, self.device, self.still = on, device, still
         self.choices: dict[str, Choice] = {}
         self._before = self._now = precision.get()
         self._wanted = self._before
+        self.steady, self.seconds = steady, 0.0
         self._copies: dict[Place, Tensor] = {}
+        self._copies_of = {0: self._copies}
         self._copying: list[Callable[[], Any]] = []
 
     def best(
@@ -47,24 +58,36 @@ class Chooser:
             args: in place of the call's.
             kwargs: in place of the call's.
         """
-        indifferent = call.function in KERNELS and call.function not in PRODUCTS
-        self._wanted = self._now if indifferent else self._before
+        self._wanted = self._now if indifferent(call) or self.steady is not None else self._before
         if not self.on or call.draws:
             return called, args
         product = call.function in PRODUCTS
         if product:
             args = [self._copied(p, a) for p, a in zip(call.args, args, strict=True)]
         shapes = [_operand(a if isinstance(a, Tensor) else p) for p, a in zip(call.args, args, strict=True)]
-        choice = choose(call.function, called, shapes, {k: _operand(v) for k, v in kwargs.items()}, self.device)
+        named = {k: _operand(v) for k, v in kwargs.items()}
+        allowed = self._steadily if product and self.steady is not None else None
+        choice = choose(call.function, called, shapes, named, self.device, allowed)
         if choice is None:
             return called, args
         self.choices[choice.what] = choice
-        if choice.chosen.setting is not None:
+        if product:
+            self.seconds += choice.seconds.get(choice.chosen.name) or math.inf
+        if choice.chosen.setting is not None and self.steady is None:
             self._wanted = choice.chosen.setting
         if choice.chosen.copies and all(self._can_copy(p, a) for p, a in zip(call.args[-2:], args[-2:], strict=True)):
             both = [self._copy(p, a) for p, a in zip(call.args[-2:], args[-2:], strict=True)]
             return choice.chosen.make(called), [*args[:-2], *both]
         return made(choice.chosen, called), args
+
+    def _steadily(self, way: Formulation) -> bool:
+        if self.steady == precision.ONEDNN != self._before:
+            return way.name != PLAIN  # which would run by oneDNN, too
+        return way.setting is None
+
+    def on_lane(self, number: int) -> None:
+        """What is chosen next belongs to this thread's calls: copies are not shared with others."""
+        self._copies = self._copies_of.setdefault(number, {})
 
     def steps_before(self) -> list[Callable[[], Any]]:
         """Steps before the kernel chosen last."""
@@ -84,7 +107,11 @@ class Chooser:
         if self.choices:
             write(self.device)
         switched = any(c.chosen.setting is not None for c in self.choices.values())
-        return self._before if switched else None
+        return self._before if switched or self.opening() is not None else None
+
+    def opening(self) -> Callable[[], Any] | None:
+        """What a run begins with."""
+        return None if self.steady in (None, self._before) else precision.switch(str(self.steady))
 
     # Copies that several kernels share.
 

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.capture.program import Fetch, Program
+from hfta_nb.array.capture.late import Fetch
+from hfta_nb.array.capture.program import Program
 from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.strategy import precision
 

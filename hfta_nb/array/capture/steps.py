@@ -33,6 +33,7 @@ from hfta_nb.array.engine import Block, Call, Inputs
 from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.gradients import Gradients
 from hfta_nb.array.strategy.measuring import Choice
+from hfta_nb.array.threads import at_hand
 from hfta_nb.array.tree import flatten
 from hfta_nb.errors import out_of_memory
 
@@ -84,6 +85,8 @@ class RecordedGradients(Gradients):
         self.places: list[tuple[Place, Tensor]] = []
         self.grads: list[Tensor] = []
         self.trouble = ""
+        if array.threads == "blocks" and recorder.device.type == "cpu":
+            recorder.recording.lanes = at_hand()
 
     def _take(self, block: Block, names: list[str], grads: Any) -> None:
         with self.recorder.quiet():
@@ -95,6 +98,7 @@ class RecordedGradients(Gradients):
                     except NotRecordableError as error:
                         self.trouble = str(error)
             super()._take(block, names, grads)
+        self.recorder.recording.blocks.append(len(self.recorder.recording.calls))
 
 
 class CapturedSteps:

@@ -61,7 +61,12 @@ def _told(name: str, seconds: float | None) -> str:
 
 
 def choose(
-    function: Any, called: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device
+    function: Any,
+    called: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    device: torch.device,
+    allowed: Callable[[Formulation], bool] | None = None,
 ) -> Choice | None:
     """The fastest way to compute a call.
 
@@ -70,6 +75,7 @@ def choose(
         called: torch's own way, with the arguments below.
         args, kwargs: with an `Operand` in place of each tensor.
         device: of the tensors.
+        allowed: which ways may be chosen; all without.
 
     Returns:
         None where there is only one way.
@@ -86,7 +92,8 @@ def choose(
         except (RuntimeError, MemoryError):  # no room for it; it matters little
             return None
         known.put(key, times, lasting=not _disturbed(device))
-    best = min(ways, key=lambda name: _cost(name, times))
+    open_ways = [name for name, way in ways.items() if allowed is None or allowed(way)]
+    best = min(open_ways or [PLAIN], key=lambda name: _cost(name, times))
     return Choice(_label(function, args), ways[best], times)
 
 
