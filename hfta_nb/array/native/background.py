@@ -44,6 +44,14 @@ def compile_into(kept: Path, commands: Sequence[Sequence[str]]) -> None:
     script = f"({{ {tries}; }} && {after} || : > {shlex.quote(str(failed))}; rm -rf {shlex.quote(str(room))}) &"
     nice = shutil.which("nice")
     command = [*([nice, "-n", "15"] if nice else []), shell, "-c", script]
-    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    nothing = subprocess.DEVNULL
     with contextlib.suppress(subprocess.SubprocessError):
-        subprocess.run(command, check=False, start_new_session=True, timeout=_STALE_S, **streams)
+        subprocess.run(
+            command,
+            check=False,
+            start_new_session=True,
+            timeout=_STALE_S,
+            stdin=nothing,
+            stdout=nothing,
+            stderr=nothing,
+        )

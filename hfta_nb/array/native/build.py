@@ -1,9 +1,9 @@
 """Compiling a C file of this package and loading it; whatever goes wrong, there is no library, which is no error.
 
 Nothing is compiled on import, and nothing waits for a compiler but the tuning of an array (`compiling`), which is when
-ways to compute are compared. The library is kept with the times of kernels (`HFTA_NB_CACHE`), named by its source, the compiler and
-the processor, so that a machine compiles once, and any process may load it. ``HFTA_NB_NATIVE=off`` compiles and loads
-nothing.
+ways to compute are compared. The library is kept with the times of kernels (`HFTA_NB_CACHE`), named by its source, the
+compiler and the processor, so that a machine compiles once, and any process may load it. ``HFTA_NB_NATIVE=off``
+compiles and loads nothing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def library(name: str, wait: bool = True) -> ctypes.CDLL | None:
     found = _loaded.get(given)
     now = wait and _compiling > 0
     if found is None and (given not in _loaded or (now and (*given, "tried") not in _loaded)):
-        found = _loaded[given] = _library(*given[:4], wait)
+        found = _loaded[given] = _library(given[0], given[1], given[2], given[3], wait)
         if now:
             _loaded[(*given, "tried")] = None
     return found
