@@ -8,7 +8,7 @@ belong. Views cost nothing, as they are made once. The remaining kernels allocat
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from hfta_nb.array.capture.deciding import Decision
 from hfta_nb.array.capture.folding import Folding
 from hfta_nb.array.capture.kernels import KERNELS, SHAPE_ONLY, Kernel, bare, nothing
 from hfta_nb.array.capture.record import Call, Place, Recording, places
+from hfta_nb.array.capture.stacking import stacked
 from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.native.product import Compiled
 from hfta_nb.array.strategy import precision
@@ -127,6 +128,7 @@ class _Builder:
         gradients: Sequence[tuple[Place, Tensor]],
         measured: bool,
     ) -> None:
+        recording = replace(recording, calls=stacked(recording.calls))
         self.recording, self.outputs, self.gradients, self.measured = recording, outputs, gradients, measured
         wanted = {p.storage for p in outputs} | {p.storage for p, _ in gradients}
         calls = _needed(recording, wanted)
@@ -320,14 +322,8 @@ class _Late:
         keep: Sequence[tuple[int, int]],
         gone: Sequence[int] = (),
     ) -> None:
-        self.function, self.args, self.kwargs, self.made, self.keep, self.gone = (
-            function,
-            args,
-            kwargs,
-            made,
-            keep,
-            gone,
-        )
+        self.function, self.args, self.kwargs = function, args, kwargs
+        self.made, self.keep, self.gone = made, keep, gone
 
     def __call__(self) -> None:
         made = self.made
