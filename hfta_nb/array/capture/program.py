@@ -8,7 +8,7 @@ belong. Views cost nothing, as they are made once. The remaining kernels allocat
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,12 +18,15 @@ from torch import Tensor
 from hfta_nb.array.capture.choosing import Chooser, indifferent
 from hfta_nb.array.capture.compiling import Source
 from hfta_nb.array.capture.deciding import Decision
+from hfta_nb.array.capture.folding import Folding
 from hfta_nb.array.capture.kernels import KERNELS, Kernel, bare, nothing
 from hfta_nb.array.capture.lanes import Drawing, Lanes, count_of, deliver, lanes_of
 from hfta_nb.array.capture.late import Fetch, Late, dynamic
 from hfta_nb.array.capture.needed import constant, needed
 from hfta_nb.array.capture.record import Call, Place, Recording, places
+from hfta_nb.array.capture.stacking import stacked
 from hfta_nb.array.generators import MemberGenerators
+from hfta_nb.array.native.product import Compiled
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.formulations import PRODUCTS
 from hfta_nb.array.strategy.measuring import Choice
@@ -125,6 +128,7 @@ class _Builder:
         gradients: Sequence[tuple[Place, Tensor]],
         measured: bool,
     ) -> None:
+        recording = replace(recording, calls=stacked(recording.calls))
         self.recording, self.outputs, self.gradients, self.measured = recording, outputs, gradients, measured
         wanted = {p.storage for p in outputs} | {p.storage for p, _ in gradients}
         calls = needed(recording, wanted)
@@ -152,6 +156,7 @@ class _Builder:
         self.slots: list[Tensor] = []
         self.slot_of: dict[int, int] = {}
         written = {s for c in self.calls for s in c.writes}
+        self.folding = Folding(self.calls, self.half, self.recording.outside)
         self.chooser = Chooser(self.measured, generators.device, self.fixed - written, steady)
         made: list[Any] = [None] * len(self.recording.held)
         bound = self._destinations()
@@ -322,7 +327,12 @@ class _Builder:
         named = {k: v for k, v in kwargs.items() if k in known or not hasattr(kernel.function, "_schema")}
         if kernel.function is nothing:
             return None
+        if kernel.pointwise and len(rooms) == 1 and self.folding.takes(i, args, next(iter(rooms.values()))):
+            return None
         function, args = self.chooser.best(call, bare(kernel.function), args, {**named, **rooms})
+        if isinstance(function, Compiled) and (bound := function.bound(args, rooms["out"])) is not None:
+            self.folding.add(i, bound)
+            return bound
         if dynamic((args, kwargs)):
             return Late(function, args, {**named, **rooms}, made, (), self._gone(i, call))
         return partial(function, *args, **named, **rooms)
