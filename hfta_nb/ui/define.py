@@ -101,8 +101,8 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self._specs: dict[str, AxisSpec] = self._axes_now(grid or ())
         self.epochs_field = fields.whole("epochs", epochs, 1, "How often each member sees the training data")
         self.batch_field = fields.whole("batch size", batch_size or self._usual_batch, 1, _BATCH)
-        hint = "Validations without improvement after which a member stops; empty for never"
-        self.patience_field = fields.whole("patience", patience or None, 1, hint, "never")
+        hint = "Validations without improvement after which a member stops; 0 or empty for never"
+        self.patience_field = fields.whole("patience", patience or None, 0, hint, "never")
         self.seed_field = fields.whole("data seed", seed, 0, "Seed of the order of the data")
         self.device_field = fields.choice("device", fields.devices(), "Where it is trained")
         wanted = {None: self.device_field.options[0], "cuda": "cuda:0"}.get(device, device)
@@ -170,6 +170,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         }
         if "batch_size" in rows or options["batch_size"] == self._usual_batch:
             options["batch_size"] = None  # its default is left unsaid, so that the code cell does not say it either
+        options["patience"] = options["patience"] or None
         data = self._own.get(self.data_field.value, self.data_field.value)
         grid = {name: row.values for name, row in rows.items() if row.values is not None}
         problems = {self.fields[name].description: said for name, said in self._misread().items()}
@@ -199,7 +200,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         found = self.definition()
         axes = " x ".join(f"{len(values)} {name}" for name, values in found.grid.items()) or "no axis"
         total = "" if variants is None else f" = {count(variants, 'variant')}"
-        epochs = count(found.options["epochs"] or 0, "epoch")
+        epochs = count(found.options["epochs"], "epoch") if found.options["epochs"] else "? epochs"
         return f"{found.family} on {self.data_field.value}, {epochs}; {axes}{total}"
 
     def hints(self) -> dict[str, str]:
@@ -252,7 +253,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         typed = {name: widget for name, widget in self.fields.items() if isinstance(widget, fields.TypedField)}
         return {name: widget.error for name, widget in typed.items() if widget.error and not widget.disabled}
 
-    def _complain(self, more: Mapping[str, str]) -> None:
+    def _complain(self, more: dict[str, str]) -> None:
         """Show what is wrong in fields, each of which is marked."""
         found = self._misread() | more
         for name, widget in self.fields.items():

@@ -83,6 +83,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self._fallback = static.Fallback()
         self._session = Session(executor, self._later, self)
         self._waiting = False
+        self._groups: tuple[ev.GroupRecord, ...] = ()
         self.taken: Any = None
         self.define = Define(
             self._replan,
@@ -331,15 +332,21 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             table = table_of(history, self.live.color_by)
             lines = {"Watch": watch.summary(history), "Results": results.summary(history)}
             lines["Train"] = self.train_view.show(history, self._session.phase)
+            groups = history.groups
         if table != self.leaderboard.table:
             self.leaderboard.table = table
         for title, line in lines.items():
             self.sections[title].summarise(line)
+        if groups != self._groups and groups and self._session.phase not in AT_REST:
+            # Measured by now, and cut where that was too much; until a field is edited.
+            self._groups = groups
+            self.sections["Plan"].summarise(self.plan_view.show(self.study, groups))
 
     # The screen.
 
     def _clear(self) -> None:
         """Make room for a run."""
+        self._groups = ()
         for title, section in self.sections.items():
             # So that a screen holds what matters while a run is on: the plan says the most of it in one line.
             section.head.unfolded = True if title in AFTER_START else section.head.unfolded and title != "Plan"

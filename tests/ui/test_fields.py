@@ -60,7 +60,7 @@ def test_capacity_is_a_number_auto_or_nothing(make: Make) -> None:
         ("batch_size", "-3", "batch size: out of bounds"),
         ("batch_size", "9" * 5000, "batch size: not a whole number"),
         ("patience", "nan", "patience: not a whole number"),
-        ("patience", "0", "or nothing for never"),
+        ("patience", "-1", "or nothing for never"),
         ("seed", "-1", "data seed: out of bounds"),
         ("seed", "1e400", "data seed: not a whole number"),
         ("capacity", "most", "capacity: not a number of members; got 'most'; accepted: 1, 2, 3, ..., auto"),
