@@ -20,6 +20,8 @@ def table(array: FusedArray) -> pandas.DataFrame:
         rows.append(("the whole array", f"{count} architectures, {array.waste():.0%} of the parameters are padding"))
     if array.block_size < len(array):
         rows.append(("the whole array", f"in blocks of {array.block_size} of {len(array)} members"))
+    if array.settings.tuned:
+        rows.append(("the whole array", array.settings.tuned))
     capturing = (("backward", array._steps), ("array(x)", array._forwards), ("without gradients", array._results))
     for what, captured in capturing:
         rows += [(what, note) for note in captured.notes()]
