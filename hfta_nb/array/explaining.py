@@ -22,6 +22,8 @@ def table(array: FusedArray) -> pandas.DataFrame:
         rows.append(("the whole array", f"in blocks of {array.block_size} of {len(array)} members"))
     on = {"one": "on one thread", "blocks": "blocks of members side by side, a thread each"}
     rows += [("the whole array", on[array.threads])] if array.threads in on else []
+    if array.settings.tuned:
+        rows.append(("the whole array", array.settings.tuned))
     capturing = (("backward", array._steps), ("array(x)", array._forwards), ("without gradients", array._results))
     for what, captured in capturing:
         rows += [(what, note) for note in captured.notes()]

@@ -15,6 +15,7 @@ from hfta_nb.array import FusedArray, per_member
 from hfta_nb.array.capture.standing import program_of
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.fallback import snapshot
+from hfta_nb.array.tuning import Tuning
 from hfta_nb.errors import OptimError
 from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
@@ -97,6 +98,7 @@ class ArrayStep:
         self.last: Scores = {}  # of each phase, its latest loss
         self._metrics = metrics
         self.graph = graph_of(self)
+        self.tuning: Tuning | None = None
         if not self.phases and callable(objective):
             optimizer = make_optimizer(array, rows)
             schedule = make_lr_scheduler(optimizer, rows, epochs)
@@ -117,7 +119,10 @@ class ArrayStep:
     def train(self, x: Any, y: Any) -> Scores:
         if not self.array.training:
             self.array.train()
-        scores = self._advance(x, y) if self.graph is None else self._in_graph(self.graph, x, y)
+        if self.tuning is not None:
+            scores = self._tried(self.tuning, x, y)
+        else:
+            scores = self._advance(x, y) if self.graph is None else self._in_graph(self.graph, x, y)
         self.steps, self.done = self.steps + 1, 0
         if not self.phases:
             return scores
@@ -151,6 +156,14 @@ class ArrayStep:
             self.done = number + 1
         if self.scaler is not None and stepped:
             self.scaler.update()
+        return scores
+
+    def _tried(self, tuning: Tuning, x: Any, y: Any) -> Scores:
+        """A step by which the fastest block size is found out."""
+        due = tuple(u.phase and u.phase.name for u in self.updates if u.phase is None or u.phase.due(self.steps))
+        scores = tuning.step((x, y, due, self.done), lambda: self._advance(x, y))
+        if tuning.done:
+            self.tuning = None
         return scores
 
     def _in_graph(self, graph: StepGraph, x: Any, y: Any) -> Scores:
@@ -222,6 +235,13 @@ class ArrayStep:
         """What each member's loss is multiplied by, ``[M]``; None for nothing."""
         return None if self.scaler is None else self.scaler.scales
 
+    def tune_while_training(self) -> None:
+        """Find the fastest block size by the next steps, which train as ever."""
+        words = [type(u.optimizer).__name__ for u in self.updates]
+        self.tuning = Tuning(self.array, f"{self.precision.name} {words}")
+        if self.tuning.done:
+            self.tuning = None
+
     def tune(self, x: Any, y: Any, budget_s: float) -> dict[int, float]:
         """See `FusedArray.tune`; of a step with phases, seconds of all of them."""
         self.array.train()
@@ -241,6 +261,9 @@ class ArrayStep:
         return total
 
     def select(self, indices: Sequence[int]) -> ArrayStep:
+        if self.tuning is not None:
+            self.tuning.settle()
+            self.tuning = None
         other = object.__new__(ArrayStep)
         other.__dict__.update(self.__dict__)
         other.array = self.array.select(indices)
@@ -288,6 +311,7 @@ class ArrayStep:
         self.steps, self.last = int(state["steps"]), {k: v.to(device) for k, v in state["last"].items()}
         self._foresee()
         self.done = int(state.get("done", 0))
+        self.tuning = None
         self.array.block_size = min(int(state["block_size"]), len(self))
         self.array.threads = str(state.get("threads", "kernels"))
 

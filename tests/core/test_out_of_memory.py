@@ -112,7 +112,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """No calls of the model but those of training, in an order that is known."""
     forward.set(0, 0)
     backward.set(0, 0)
-    monkeypatch.setattr(ArrayStep, "tune", lambda self, x, y, budget_s: {})
+    monkeypatch.setattr(ArrayStep, "tune_while_training", lambda self: None)
     monkeypatch.setattr(SpeedProbe, "alone", lambda self, x, y: False)
 
 
@@ -243,7 +243,7 @@ def test_a_replayed_step(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-14)
 
 
-def test_building_and_tuning(tmp_path: Path, undisturbed: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_building(tmp_path: Path, undisturbed: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     build, sizes = Trainer.build, []
 
     def fail(self: Trainer, group: Any) -> Any:
@@ -252,16 +252,10 @@ def test_building_and_tuning(tmp_path: Path, undisturbed: dict[int, Any], monkey
             raise torch.OutOfMemoryError("injected")
         return build(self, group)
 
-    def tune(self: ArrayStep, x: Any, y: Any, budget_s: float) -> dict[int, float]:
-        if len(self) > 2:
-            raise torch.OutOfMemoryError("injected")
-        return {}
-
     monkeypatch.setattr(Trainer, "build", fail)
-    monkeypatch.setattr(ArrayStep, "tune", tune)
     study = made(tmp_path / "run")
     found = [(e.phase, e.into) for e in halved(list(study.run()))]
-    assert found == [("building", (3, 2)), ("tuning", (2, 1))]
+    assert found == [("building", (3, 2))]
     assert same(curves(study), undisturbed)
 
 

@@ -107,11 +107,12 @@ class CapturedSteps:
     Attributes:
         on: whether calls of the array may be replayed at all.
         at_once: record the first call of a kind already, as such calls were made before.
+        waiting: record and replay nothing for now.
     """
 
     def __init__(self, array: FusedArray) -> None:
         self.array = array
-        self.on, self.at_once = True, False
+        self.on, self.at_once, self.waiting = True, False, False
         self._kinds: Kinds[SeenStep] = Kinds()
         self._parameters: list[nn.Parameter] = []
 
@@ -137,7 +138,7 @@ class CapturedSteps:
         array = self.array
         if not self._parameters:
             self._parameters = list(array.parameters())
-        if not self._kinds.open(array):
+        if not self._kinds.open(array) or self.waiting:
             return None
         try:
             key = (
