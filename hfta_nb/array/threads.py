@@ -54,11 +54,9 @@ def _setters() -> _Setters | None:
     return _Setters(openmp, mkl)
 
 
-def ways(device: torch.device) -> tuple[str, ...]:
-    """Those that can be told apart here: more than the first only with several threads on a CPU."""
-    if device.type != "cpu" or torch.get_num_threads() == 1 or _setters() is None:
-        return WAYS[:1]
-    return WAYS
+def choice(device: torch.device) -> bool:
+    """Whether steps can run in more than the first of `WAYS`: with several threads on a CPU."""
+    return device.type == "cpu" and at_hand() > 1 and _setters() is not None
 
 
 class _Outer(threading.local):

@@ -18,7 +18,9 @@ import hfta_nb as hfta
 from hfta_nb.array import FusedArray, threads
 from hfta_nb.array.capture.lanes import lanes_of
 from hfta_nb.array.capture.record import Recorder
+from hfta_nb.array.trial import Trial, ways_of
 from hfta_nb.errors import FusionError
+from hfta_nb.step import ArrayStep
 from tests.contract.rows import MODULES, ModuleRow
 from tests.contract.serial import loss_of, make, target_for
 from tests.contract.test_capture import NOT
@@ -354,3 +356,98 @@ def test_unknown_ways_are_refused() -> None:
     assert array.select([0]).threads == "one"
     table = array.explain()
     assert "on one thread" in list(table["how"])
+
+
+# Which way is chosen.
+
+
+def _tried(array: FusedArray, took: dict[str, float], rest: float = 1.0) -> list[str]:
+    """Try ways on steps that take what is said, in seconds; gives the names of the ways in order."""
+    x, y = _batch()
+    found = Trial(array, ways_of(array), replaying=True)
+    names = []
+    while not found.done:
+        names.append(str(found.way))
+        _step(array, F.mse_loss, x, y)
+        found.took(took.get(names[-1], rest))
+    return list(dict.fromkeys(names))
+
+
+def test_the_fastest_way_is_found_on_one_thread_and_then_on_several() -> None:
+    one = "on one thread"
+    array = hfta.fuse(make(_mlp, MEMBERS, torch.float64, CPU), SEEDS)
+    names = _tried(array, {"1 on one thread": 0.8, "1 side by side": 0.5, "1 with threads in every kernel": 0.9})
+    assert names == [f"4 {one}", f"1 {one}", "1 with threads in every kernel", "1 side by side"]
+    assert (array.block_size, array.threads) == (1, "blocks")
+    assert _lanes(array) == [2]  # and what was recorded for the others has gone
+
+    array = hfta.fuse(make(_mlp, MEMBERS, torch.float64, CPU), SEEDS)
+    names = _tried(array, {f"4 {one}": 0.5, "4 with threads in every kernel": 5.0, "2 side by side": 0.49})
+    assert names == [f"4 {one}", f"1 {one}", "4 with threads in every kernel", "2 side by side"]
+    assert (array.block_size, array.threads) == (4, "one")  # not clearly slower, and more at once
+
+    array = hfta.fuse(make(_mlp, MEMBERS, torch.float64, CPU), SEEDS)
+    _tried(array, {"4 with threads in every kernel": 0.3})
+    assert (array.block_size, array.threads) == (4, "kernels")
+
+
+def test_one_member_has_a_choice_of_threads_too() -> None:
+    for took, way in ((0.5, "kernels"), (0.97, "one"), (3.0, "one")):
+        array = hfta.fuse(make(_mlp, 1, torch.float64, CPU), SEEDS[:1])
+        names = _tried(array, {"1 with threads in every kernel": took})
+        assert names == ["1 on one thread", "1 with threads in every kernel"]
+        assert (array.block_size, array.threads) == (1, way)
+    torch.set_num_threads(1)
+    array = hfta.fuse(make(_mlp, 2, torch.float64, CPU), SEEDS[:2])
+    assert _tried(array, {}) == ["2", "1"]
+    assert array.threads == "kernels"
+    torch.set_num_threads(2)
+
+
+class Branches(nn.Module):
+    """Control flow that `vmap` can't follow: members run one at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(x)
+        return out.relu() if float(out.detach().sum()) > 0 else out
+
+
+def test_members_that_run_one_at_a_time_have_a_choice_of_threads() -> None:
+    array = hfta.fuse(make(Branches, MEMBERS, torch.float64, CPU), SEEDS)
+    names = _tried(array, {"1 with threads in every kernel": 0.5})
+    assert names == ["4 on one thread", "1 on one thread", "1 with threads in every kernel", "1 side by side"]
+    assert (array.block_size, array.threads) == (1, "kernels")
+
+
+def test_what_tuning_finds_trains_as_alone() -> None:
+    array, other = (hfta.fuse(make(_mlp, MEMBERS, torch.float64, CPU), SEEDS) for _ in range(2))
+    other.capture, other.threads = False, "one"
+    x, y = _batch()
+    assert set(array.tune(F.mse_loss, x, y, budget_s=0.1)) <= {1, 2, 4}
+    assert array.threads in threads.WAYS
+    assert any("on one thread" in how for how in array.explain()["how"])  # what was tried
+    other.block_size = array.block_size
+    for _ in range(4):
+        torch.testing.assert_close(_step(array, F.mse_loss, x, y), _step(other, F.mse_loss, x, y), atol=1e-12, rtol=0)
+
+
+def test_a_study_is_trained_and_resumed_on_the_same_threads() -> None:
+    rows = [{"lr": 1e-2, "optimizer": "adam", "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}] * MEMBERS
+    rows = [{**row, "lr_scheduler": "none"} for row in rows]
+    x, y = _batch()
+
+    def made() -> ArrayStep:
+        return ArrayStep(hfta.fuse(make(_mlp, MEMBERS, torch.float64, CPU), SEEDS), rows, F.mse_loss, {}, epochs=1)
+
+    step, again = made(), made()
+    step.array.threads, step.array.block_size = "blocks", 2
+    for _ in range(5):
+        step.train(x, y)
+    again.load_state(step.state())
+    assert (again.array.threads, again.array.block_size) == ("blocks", 2)
+    for _ in range(5):
+        assert torch.equal(step.train(x, y)["loss"], again.train(x, y)["loss"])

@@ -60,11 +60,13 @@ class SeenStep(Seen):
     Attributes:
         targets: where it writes gradients.
         block_size: how many members run at once.
+        threads: what it runs on.
     """
 
     scale: Tensor | None = None
     targets: list[Target] = field(default_factory=list)
     block_size: int = 0
+    threads: str = ""
 
 
 class RecordedGradients(Gradients):
@@ -121,9 +123,9 @@ class CapturedSteps:
         self._kinds.clear()
         self._parameters = []
 
-    def keep(self, block_size: int) -> None:
-        """Forget what is of other block sizes."""
-        self._kinds.keep(lambda seen: seen.block_size == block_size)
+    def keep(self, block_size: int, threads: str) -> None:
+        """Forget what is of other block sizes, or runs on other threads."""
+        self._kinds.keep(lambda seen: (seen.block_size, seen.threads) == (block_size, threads))
 
     def notes(self) -> list[str]:
         """How calls run, each way once."""
@@ -150,7 +152,9 @@ class CapturedSteps:
             )
         except NotRecordableError:
             return None
-        seen = self._kinds.of(key, lambda: SeenStep((asked.loss_fn,), block_size=array.block_size))
+        seen = self._kinds.of(
+            key, lambda: SeenStep((asked.loss_fn,), block_size=array.block_size, threads=array.threads)
+        )
         return None if seen.reason else seen
 
     def decisions(self) -> list[str]:
