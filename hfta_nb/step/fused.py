@@ -235,6 +235,11 @@ class ArrayStep:
         """What each member's loss is multiplied by, ``[M]``; None for nothing."""
         return None if self.scaler is None else self.scaler.scales
 
+    @property
+    def trying(self) -> bool:
+        """Whether steps run in other ways than they will, to find the fastest."""
+        return self.tuning is not None and self.tuning.trying
+
     def tune_while_training(self) -> None:
         """Find the fastest block size by the next steps, which train as ever."""
         words = [type(u.optimizer).__name__ for u in self.updates]

@@ -174,7 +174,7 @@ class GroupRun:
         self.source.prepare = self.augmenting.of([m.row for m in self.members.active], self._order_seeds())
 
     def _train_step(self, batch: Batch) -> Iterator[Event]:
-        tuning = isinstance(self.step, ArrayStep) and self.step.tuning is not None
+        tuning = isinstance(self.step, ArrayStep) and self.step.trying
         probe = None if tuning else self.probe  # steps that try what is fastest are not as the others will be
         begin = probe.start() if probe else 0.0
         try:
