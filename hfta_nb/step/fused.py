@@ -16,7 +16,7 @@ from hfta_nb.array.capture.standing import program_of
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.tuning import Tuning
-from hfta_nb.errors import OptimError
+from hfta_nb.errors import OptimError, out_of_memory
 from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
 from hfta_nb.optim.fused import available
@@ -26,7 +26,7 @@ from hfta_nb.step.cuda import CudaGraphs
 from hfta_nb.step.graph import StepGraph
 from hfta_nb.step.precision import Precision, whole
 from hfta_nb.step.protocol import Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
-from hfta_nb.step.whole import first_step
+from hfta_nb.step.whole import OptimizerMemoryError, first_step, undone
 
 
 @dataclass
@@ -54,14 +54,24 @@ class Update:
         lr_scheduler = self.lr_scheduler.select(list(indices), optimizer) if self.lr_scheduler else None
         return replace(self, optimizer=optimizer, lr_scheduler=lr_scheduler, settled=False)
 
-    def step(self, scaler: optim.GradScaler | None, restore: Callable[[], None] | None) -> None:
-        """The optimizer's; of one that is not settled, with what undoes the backward before it."""
+    def step(self, scaler: optim.GradScaler | None, restore: Callable[[], None]) -> None:
+        """The optimizer's, with what undoes the backward before it."""
         update = self.optimizer.step if scaler is None else functools.partial(scaler.step, self.optimizer)
-        if restore is None:
-            update()
+        if not self.settled:
+            first_step(self.optimizer, update, restore)
+            self.settled = True
+            if self.optimizer.bound:  # else each step would be guarded
+                self.optimizer.guard = undone
             return
-        first_step(self.optimizer, update, restore)
-        self.settled = True
+        made = self.optimizer.made
+        try:
+            update()
+        except Exception as error:
+            untouched = isinstance(error, OptimizerMemoryError) or not self.optimizer.begun
+            if out_of_memory(error) and untouched and self.optimizer.made == made:
+                restore()
+                raise OptimizerMemoryError(str(error)) from error
+            raise
 
 
 class ArrayStep:
@@ -139,16 +149,18 @@ class ArrayStep:
                 continue
             stepped = True
             update.optimizer.zero_grad()
-            restore = None if update.settled else snapshot(self.array)
+            restore = snapshot(self.array)
             given = in_phase(x, phase)
             scale = self.scales()
             # One per update: autocast keeps the weights that it has cast for as long as it lasts.
             with self.precision.products(), self.precision.autocast():
                 losses, found = self.array.backward(update.score, given, y, has_aux=True, scale=scale, only=update.only)
             losses = whole(losses)
-            self.whole = not update.settled  # where a later step of an optimizer fails, some of it may be done
-            update.step(self.scaler, restore)
-            self.whole = True
+            try:
+                update.step(self.scaler, restore)
+            except Exception as error:  # where a later step of an optimizer fails, some of it may be done
+                self.whole = isinstance(error, OptimizerMemoryError) or not update.settled
+                raise
             if phase is None:
                 scores = {"loss": losses, **found}
             else:
