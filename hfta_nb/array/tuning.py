@@ -98,7 +98,9 @@ class Tuning:
             self._trial = Trial(self.array, ways, self.replaying)
             return self._trial
         best.put(self.array)
-        self.array.settings.tuned = f"block size {best}: found before, of {told(before)}"
+        self.array.settings.tuned = (
+            f"block size {best}: found before (nothing was tried for this array), of {told(before)}"
+        )
         self.done = True
         return None
 
@@ -111,7 +113,7 @@ class Tuning:
             keep(self.array, self._key, trial.seconds)
             took = f"{trial.steps} steps, which took {trial.lost_s:.2g} s longer than they do now"
             self.array.settings.tuned = (
-                f"block size {self.array.block_size}: of {told(trial.seconds)}, in the first {took}"
+                f"block size {self.array.block_size}: of {told(trial.seconds)}, tried on {took}"
             )
 
     def _look(self) -> None:

@@ -154,6 +154,11 @@ class CapturedSteps:
         notes = [s.program.decision.note for s in self._kinds if s.program is not None]
         return list(dict.fromkeys(note for note in notes if note))
 
+    def kernels(self) -> list[set[str]]:
+        """Names of the kernels of each step that is replayed, as they were recorded."""
+        sources = [s.program.source for s in self._kinds if s.program is not None]
+        return [{call.function._schema.name for call in source.calls} for source in sources if source is not None]
+
     def choices(self) -> list[Choice]:
         """Of kernels that can be computed in several ways, in what is replayed."""
         return self._kinds.choices()

@@ -46,11 +46,13 @@ class Choice:
         what: the function and its shapes, for people.
         chosen: the way.
         seconds: of all ways, by name.
+        kept: whether an earlier process measured them.
     """
 
     what: str
     chosen: Formulation
     seconds: Mapping[str, float | None]
+    kept: bool = False
 
     def __str__(self) -> str:
         rest = [_told(n, s) for n, s in self.seconds.items() if n != self.chosen.name]
@@ -89,7 +91,7 @@ def choose(
             return None
         known.put(key, times, lasting=not disturbed(device))
     best = min(ways, key=lambda name: _cost(name, times))
-    return Choice(_label(function, args), ways[best], times)
+    return Choice(_label(function, args), ways[best], times, kept=not known.own(key))
 
 
 def made(way: Formulation, called: Callable[..., Any]) -> Callable[..., Any]:
