@@ -14,6 +14,7 @@ from hfta_nb.array.capture.record import Call, Place
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.formulations import PRODUCTS, Operand
 from hfta_nb.array.strategy.measuring import Choice, choose, made, write
+from hfta_nb.array.strategy.norms import BATCH_NORM, batch_norm, in_groups
 
 
 class Chooser:
@@ -55,6 +56,8 @@ class Chooser:
         if product:
             args = [self._copied(p, a) for p, a in zip(call.args, args, strict=True)]
         shapes = [_operand(a if isinstance(a, Tensor) else p) for p, a in zip(call.args, args, strict=True)]
+        if call.function is BATCH_NORM and in_groups(shapes, self.device):
+            return batch_norm, args
         choice = choose(call.function, called, shapes, {k: _operand(v) for k, v in kwargs.items()}, self.device)
         if choice is None:
             return called, args
