@@ -1,7 +1,7 @@
 """Batch norm of images with channels last, as exact as with channels first.
 
-Torch's kernel for that layout adds all pixels of a channel one after another in float32, which loses a digit over 8 images
-of 32 x 32. In groups, whose means and variances are then put together, it loses none, in the same two passes.
+Torch's kernel for that layout adds all pixels of a channel one after another in float32, which loses a digit over 8
+images of 32 x 32. In groups, whose means and variances are then put together, it loses none, in the same two passes.
 """
 
 from __future__ import annotations
