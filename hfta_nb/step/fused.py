@@ -309,7 +309,9 @@ def make_optimizer(params: Any, rows: Sequence[Row]) -> optim.ArrayOptimizer:
     fused = available(params.parameters() if isinstance(params, FusedArray) else params)
     common: dict[str, Any] = {"lr": column("lr"), "weight_decay": column("weight_decay"), "fused": fused}
     if kind == "sgd":
-        return optim.SGD(params, momentum=column("momentum"), nesterov=column("nesterov"), **common)
+        sgd = optim.SGD(params, momentum=column("momentum"), nesterov=column("nesterov"), **common)
+        sgd.capturable = fused  # torch's has no argument of this name
+        return sgd
     betas = list(zip(column("beta1"), column("beta2"), strict=True))
     if kind in ("adam", "adamw"):
         made = optim.Adam if kind == "adam" else optim.AdamW
