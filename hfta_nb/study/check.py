@@ -17,6 +17,7 @@ from hfta_nb.grid import Variant
 from hfta_nb.history import History, Member
 from hfta_nb.plan import Group
 from hfta_nb.step import Keep, Scores, Step
+from hfta_nb.study import running
 from hfta_nb.study.arguments import positive
 from hfta_nb.train import Trainer
 
@@ -69,7 +70,7 @@ def _train_alone(
 ) -> Generator[Event, None, Curves]:
     """The curves of a group of one, trained as a plain module."""
     twin = History()
-    twin.add(study.started(False))
+    twin.add(running.started(study, False))
     # Lengths of lr schedules are those of the whole run, so the twin is stopped after some epochs instead.
     for event in Trainer(study.settings(), [group], Control(), prepare=prepare):
         twin.add(event)

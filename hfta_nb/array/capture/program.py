@@ -18,9 +18,11 @@ from torch import Tensor
 from hfta_nb.array.capture.choosing import Chooser
 from hfta_nb.array.capture.compiling import Source
 from hfta_nb.array.capture.deciding import Decision
+from hfta_nb.array.capture.folding import Folding
 from hfta_nb.array.capture.kernels import KERNELS, SHAPE_ONLY, Kernel, bare, nothing
 from hfta_nb.array.capture.record import Call, Place, Recording, places
 from hfta_nb.array.generators import MemberGenerators
+from hfta_nb.array.native.product import Compiled
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.measuring import Choice
 
@@ -145,6 +147,7 @@ class _Builder:
 
     def build(self, generators: MemberGenerators) -> Program:
         written = {s for c in self.calls for s in c.writes}
+        self.folding = Folding(self.calls, self.half, self.recording.outside)
         self.chooser = Chooser(self.measured, generators.device, self.fixed - written)
         made: list[Any] = [None] * len(self.recording.held)
         bound = self._destinations()
@@ -274,7 +277,12 @@ class _Builder:
         named = {k: v for k, v in kwargs.items() if k in known or not hasattr(kernel.function, "_schema")}
         if kernel.function is nothing:
             return None
+        if kernel.pointwise and len(rooms) == 1 and self.folding.takes(i, args, next(iter(rooms.values()))):
+            return None
         function, args = self.chooser.best(call, bare(kernel.function), args, {**named, **rooms})
+        if isinstance(function, Compiled) and (bound := function.bound(args, rooms["out"])) is not None:
+            self.folding.add(i, bound)
+            return bound
         if _dynamic((args, kwargs)):
             return _Late(function, args, {**named, **rooms}, made, (), self._gone(i, call))
         return partial(function, *args, **named, **rooms)

@@ -124,6 +124,10 @@ class CapturedSteps:
         """How calls run, each way once."""
         return self._kinds.notes()
 
+    def seen(self) -> list[SeenStep]:
+        """The kinds of calls that are known."""
+        return list(self._kinds)
+
     def find(self, asked: Asked) -> SeenStep | None:
         """What is known of this kind of call; None where it is to run as ever."""
         array = self.array
