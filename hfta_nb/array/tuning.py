@@ -112,9 +112,7 @@ class Tuning:
         if len(trial.seconds) == len(trial.ways):
             keep(self.array, self._key, trial.seconds)
             took = f"{trial.steps} steps, which took {trial.lost_s:.2g} s longer than they do now"
-            self.array.settings.tuned = (
-                f"block size {self.array.block_size}: of {told(trial.seconds)}, tried on {took}"
-            )
+            self.array.settings.tuned = f"block size {self.array.block_size}: of {told(trial.seconds)}, tried on {took}"
 
     def _look(self) -> None:
         """Now and then: what is compiled in the background may have come, and then all is tried again."""
