@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _HOPELESS = 1.6
 """Times the fastest: slower than this without replaying, a way is not looked at with it."""
-_LONG = 1.25, 0.02
+_LONG = 1.15, 0.02
 """The same for long steps, of which Python is a small part: times the fastest, and so many seconds more."""
 _RECORDING = 2
 """Steps that are recorded."""
@@ -29,7 +29,7 @@ _GAIN = 0.95
 """Fewer members at once must take less than this part of the time of more."""
 _CLOSE = 1.25
 """Times the fastest."""
-_SPEND = 20
+_SPEND = 12
 """Another way is not recorded once trying has taken as much more as this many steps."""
 
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_LSTM = "lstm"
+_LOOK_STEPS = 50
+"""Steps from one look for what is compiled in the background to the next."""
 _WORTH_STEPS = 40
 """A run of fewer steps ends before what trying takes has been won back."""
 
@@ -49,6 +52,12 @@ class Tuning:
         self._trial: Trial | None = None
         self._kind: Any = None
         self._key = ""
+        self._awaited = 0
+
+    @property
+    def trying(self) -> bool:
+        """Whether steps run in other ways than they will."""
+        return not self.done and not self._awaited
 
     def step(self, given: Any, step: Callable[[], T]) -> T:
         """Make a step in the way whose turn it is, and take its time.
@@ -57,6 +66,8 @@ class Tuning:
             given: the step's inputs, and whatever else tells it from others: those unlike the first don't count.
             step: makes it.
         """
+        if self._awaited:
+            self._look()
         trial = self._begun(given)
         if trial is None or _form(given) != self._kind:
             return step()
@@ -74,8 +85,9 @@ class Tuning:
         self.done = True
 
     def _begun(self, given: Any) -> Trial | None:
-        if self.done or self._trial is not None or self.array._pending:
+        if self.done or self._trial is not None or self._awaited or self.array._pending:
             return self._trial
+        build.ask_again(_LSTM)
         self._kind, self._key = _form(given), key_of(self.array, given, self.what)
         ways = ways_of(self.array)
         before = known(self.array, self._key, ways)
@@ -87,18 +99,31 @@ class Tuning:
             self._trial = Trial(self.array, ways, self.replaying)
             return self._trial
         best.put(self.array)
-        self.array.settings.tuned = f"block size {best}: found before, of {told(before)}"
+        self.array.settings.tuned = (
+            f"block size {best}: found before (nothing was tried for this array), of {told(before)}"
+        )
         self.done = True
         return None
 
     def _found(self, trial: Trial) -> None:
-        self.done = True
+        if _recurrent(self.array) and build.arrived(_LSTM) is not None:  # till then in another way
+            self._trial, self._awaited = None, _LOOK_STEPS
+        else:
+            self.done = True
         if len(trial.seconds) >= len(trial.ways):
             keep(self.array, self._key, trial.seconds)
             took = f"{trial.steps} steps, which took {trial.lost_s:.2g} s longer than they do now"
-            self.array.settings.tuned = (
-                f"block size {chosen(self.array)}: of {told(trial.seconds)}, in the first {took}"
-            )
+            self.array.settings.tuned = f"block size {chosen(self.array)}: of {told(trial.seconds)}, tried on {took}"
+
+    def _look(self) -> None:
+        """Now and then: what is compiled in the background may have come, and then all is tried again."""
+        self._awaited -= 1
+        if self._awaited == 0:
+            there = build.arrived(_LSTM)
+            if there:
+                self.array._steps.clear()
+            self._awaited = 0 if there else _LOOK_STEPS
+            self.done = there is None
 
 
 def tune(
@@ -142,14 +167,19 @@ def tune(
     return sizes if len(sizes) > 1 else {}
 
 
+def _recurrent(array: FusedArray) -> bool:
+    """Whether there is something that a kernel of our own may compute."""
+    return any(isinstance(m, nn.LSTM | nn.LSTMCell) for m in array._skeleton.modules())
+
+
 def key_of(array: FusedArray, given: Any, what: str) -> str:
     """Names steps that are alike, for what is kept of them."""
     parts = [a.data.shape for a in (*array.arenas, *array.buffer_arenas)]
     shapes = [(name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in array.named_parameters()]
-    native = any(isinstance(m, nn.LSTM | nn.LSTMCell) for m in array._skeleton.modules()) and build.library("lstm")
+    native = _recurrent(array) and build.library(_LSTM, wait=False) is not None
     across = array.engine.across
     models = [array._skeleton] if across is None else across.blueprint.templates
-    ways = [array.strategy, array.settings.checkpointed, array.fast_rng, sorted(array.settings.paths), bool(native)]
+    ways = [array.strategy, array.settings.checkpointed, array.fast_rng, sorted(array.settings.paths), native]
     text = repr((parts, shapes, [repr(m) for m in models], ways, settings(), _form(given), what))
     digest = hashlib.sha256(text.encode()).hexdigest()[:24]
     return f"block sizes of {len(array)} x {type(array._skeleton).__name__} {digest}"

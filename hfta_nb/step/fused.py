@@ -16,17 +16,17 @@ from hfta_nb.array.capture.standing import program_of
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.tuning import Tuning
-from hfta_nb.errors import OptimError
+from hfta_nb.errors import OptimError, out_of_memory
 from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
 from hfta_nb.optim.fused import available
 from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
 from hfta_nb.phases import Phase, split
 from hfta_nb.step.cuda import CudaGraphs
-from hfta_nb.step.graph import StepGraph
+from hfta_nb.step.graph import After, StepGraph
 from hfta_nb.step.precision import Precision, whole
-from hfta_nb.step.protocol import Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
-from hfta_nb.step.whole import first_step
+from hfta_nb.step.protocol import Keep, Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
+from hfta_nb.step.whole import OptimizerMemoryError, first_step, undone
 
 
 @dataclass
@@ -54,14 +54,24 @@ class Update:
         lr_scheduler = self.lr_scheduler.select(list(indices), optimizer) if self.lr_scheduler else None
         return replace(self, optimizer=optimizer, lr_scheduler=lr_scheduler, settled=False)
 
-    def step(self, scaler: optim.GradScaler | None, restore: Callable[[], None] | None) -> None:
-        """The optimizer's; of one that is not settled, with what undoes the backward before it."""
+    def step(self, scaler: optim.GradScaler | None, restore: Callable[[], None]) -> None:
+        """The optimizer's, with what undoes the backward before it."""
         update = self.optimizer.step if scaler is None else functools.partial(scaler.step, self.optimizer)
-        if restore is None:
-            update()
+        if not self.settled:
+            first_step(self.optimizer, update, restore)
+            self.settled = True
+            if self.optimizer.bound:  # else each step would be guarded
+                self.optimizer.guard = undone
             return
-        first_step(self.optimizer, update, restore)
-        self.settled = True
+        made = self.optimizer.made
+        try:
+            update()
+        except Exception as error:
+            untouched = isinstance(error, OptimizerMemoryError) or not self.optimizer.begun
+            if out_of_memory(error) and untouched and self.optimizer.made == made:
+                restore()
+                raise OptimizerMemoryError(str(error)) from error
+            raise
 
 
 class ArrayStep:
@@ -116,21 +126,31 @@ class ArrayStep:
     def __len__(self) -> int:
         return len(self.array)
 
-    def train(self, x: Any, y: Any) -> Scores:
+    def train(self, x: Any, y: Any, keep: Keep | None = None) -> Scores:
         if not self.array.training:
             self.array.train()
         if self.tuning is not None:
-            scores = self._tried(self.tuning, x, y)
+            scores = self._tried(self.tuning, x, y, keep)
         else:
-            scores = self._advance(x, y) if self.graph is None else self._in_graph(self.graph, x, y)
+            scores = self._made(x, y, keep) if self.graph is None else self._in_graph(self.graph, x, y, keep)
         self.steps, self.done = self.steps + 1, 0
-        if not self.phases:
+        return scores
+
+    def _made(self, x: Any, y: Any, keep: Keep | None) -> Scores:
+        """A step, and its scores where they are wanted."""
+        scores = self._advance(x, y)
+        if keep is None:
             return scores
-        self.last.update(scores)
-        return summed(self.last)
+        self._hand(keep, scores, y)
+        return {}
+
+    def _hand(self, keep: Keep, scores: Scores, y: Any) -> None:
+        self.whole = False  # the optimizers have stepped
+        keep.take(scores, y)
+        self.whole = True
 
     def _advance(self, x: Any, y: Any) -> Scores:
-        """One step: the scores, or the losses of the phases that are due."""
+        """One step: the scores; of phases that are not due, the losses of the last time."""
         scores: Scores = {}
         stepped = False
         for number, update in enumerate(self.updates):
@@ -139,34 +159,44 @@ class ArrayStep:
                 continue
             stepped = True
             update.optimizer.zero_grad()
-            restore = None if update.settled else snapshot(self.array)
+            restore = snapshot(self.array)
             given = in_phase(x, phase)
             scale = self.scales()
             # One per update: autocast keeps the weights that it has cast for as long as it lasts.
             with self.precision.products(), self.precision.autocast():
                 losses, found = self.array.backward(update.score, given, y, has_aux=True, scale=scale, only=update.only)
             losses = whole(losses)
-            self.whole = not update.settled  # where a later step of an optimizer fails, some of it may be done
-            update.step(self.scaler, restore)
-            self.whole = True
+            try:
+                update.step(self.scaler, restore)
+            except Exception as error:  # where a later step of an optimizer fails, some of it may be done
+                self.whole = isinstance(error, OptimizerMemoryError) or not update.settled
+                raise
             if phase is None:
                 scores = {"loss": losses, **found}
             else:
-                scores[phase.score] = self.last[phase.score] = losses
+                self._remember(phase.score, losses)
             self.done = number + 1
         if self.scaler is not None and stepped:
             self.scaler.update()
-        return scores
+        return {k: v.clone() for k, v in summed(self.last).items()} if self.phases else scores
 
-    def _tried(self, tuning: Tuning, x: Any, y: Any) -> Scores:
+    def _remember(self, name: str, losses: Tensor) -> None:
+        """Keep the latest loss of a phase, in memory that a captured step finds again."""
+        room = self.last.get(name)
+        if room is None:
+            self.last[name] = losses.clone()
+        else:
+            room.copy_(losses)
+
+    def _tried(self, tuning: Tuning, x: Any, y: Any, keep: Keep | None) -> Scores:
         """A step by which the fastest block size is found out."""
         due = tuple(u.phase and u.phase.name for u in self.updates if u.phase is None or u.phase.due(self.steps))
-        scores = tuning.step((x, y, due, self.done), lambda: self._advance(x, y))
+        scores = tuning.step((x, y, due, self.done), lambda: self._made(x, y, keep))
         if tuning.done:
             self.tuning = None
         return scores
 
-    def _in_graph(self, graph: StepGraph, x: Any, y: Any) -> Scores:
+    def _in_graph(self, graph: StepGraph, x: Any, y: Any, keep: Keep | None) -> Scores:
         """A step that is captured where it can be."""
         inputs = Inputs.of((x, y), len(self))
         due = [u for u in self.updates if u.phase is None or u.phase.due(self.steps)]
@@ -174,22 +204,27 @@ class ArrayStep:
         kind = repr((shapes, inputs.per_member, [u.phase and u.phase.name for u in due], self.done))
         done, progress = self.done, None if self.scaler is None else self.scaler.progress()
 
-        def action(leaves: list[Any]) -> Scores:
+        def given(leaves: list[Any]) -> tuple[Any, Any]:
             marked = [per_member(v) if m else v for v, m in zip(leaves, inputs.per_member, strict=True)]
-            return self._advance(*inputs.structure(marked))
+            pair: tuple[Any, Any] = inputs.structure(marked)
+            return pair
+
+        def action(leaves: list[Any]) -> Scores:
+            return self._advance(*given(leaves))
 
         def rewind() -> None:
             self.done = done
             if self.scaler is not None and progress is not None:
                 self.scaler.set_progress(progress)
 
-        scores = graph.run(kind, inputs.leaves, self._marks(due, x, y), action, rewind)
+        after = None if keep is None else After(lambda v, scores: self._hand(keep, scores, given(v)[1]), keep)
+        scores = graph.run(kind, inputs.leaves, self._marks(due, x, y), action, rewind, after)
         self.array.step_notes = graph.notes()
         return scores
 
     def _marks(self, due: Sequence[Update], x: Any, y: Any) -> list[Any] | None:
         """What a captured step would depend on; None where this one is not certain to be the same again."""
-        marks: list[Any] = [] if self.scaler is None else self.scaler.tensors()
+        marks: list[Any] = [*self.last.values(), *(self.scaler.tensors() if self.scaler is not None else ())]
         for update in due:
             given, scale = in_phase(x, update.phase), self.scales()
             with self.precision.products(), self.precision.autocast():
@@ -203,7 +238,7 @@ class ArrayStep:
     def tensors(self) -> list[Tensor]:
         """What a step changes, but for the random streams."""
         found = [arena.data for arena in [*self.array.arenas, *self.array.buffer_arenas]]
-        found += [] if self.scaler is None else self.scaler.tensors()
+        found += [*self.last.values(), *(self.scaler.tensors() if self.scaler is not None else ())]
         return found + [t for u in self.updates for t in u.optimizer.tensors()]
 
     def plan(self, compiling: str, steps: float) -> None:
@@ -234,6 +269,11 @@ class ArrayStep:
     def scales(self) -> Tensor | None:
         """What each member's loss is multiplied by, ``[M]``; None for nothing."""
         return None if self.scaler is None else self.scaler.scales
+
+    @property
+    def trying(self) -> bool:
+        """Whether steps run in other ways than they will, to find the fastest."""
+        return self.tuning is not None and self.tuning.trying
 
     def tune_while_training(self) -> None:
         """Find the fastest block size by the next steps, which train as ever."""
@@ -308,7 +348,7 @@ class ArrayStep:
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])
         device = self.array.generators.device
-        self.steps, self.last = int(state["steps"]), {k: v.to(device) for k, v in state["last"].items()}
+        self.steps, self.last = int(state["steps"]), {k: v.to(device, copy=True) for k, v in state["last"].items()}
         self._foresee()
         self.done = int(state.get("done", 0))
         self.tuning = None
@@ -335,7 +375,9 @@ def make_optimizer(params: Any, rows: Sequence[Row]) -> optim.ArrayOptimizer:
     fused = available(params.parameters() if isinstance(params, FusedArray) else params)
     common: dict[str, Any] = {"lr": column("lr"), "weight_decay": column("weight_decay"), "fused": fused}
     if kind == "sgd":
-        return optim.SGD(params, momentum=column("momentum"), nesterov=column("nesterov"), **common)
+        sgd = optim.SGD(params, momentum=column("momentum"), nesterov=column("nesterov"), **common)
+        sgd.capturable = fused  # torch's has no argument of this name
+        return sgd
     betas = list(zip(column("beta1"), column("beta2"), strict=True))
     if kind in ("adam", "adamw"):
         made = optim.Adam if kind == "adam" else optim.AdamW

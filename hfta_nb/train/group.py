@@ -174,21 +174,20 @@ class GroupRun:
         self.source.prepare = self.augmenting.of([m.row for m in self.members.active], self._order_seeds())
 
     def _train_step(self, batch: Batch) -> Iterator[Event]:
-        tuning = isinstance(self.step, ArrayStep) and self.step.tuning is not None
+        tuning = isinstance(self.step, ArrayStep) and self.step.trying
         probe = None if tuning else self.probe  # steps that try what is fastest are not as the others will be
         begin = probe.start() if probe else 0.0
         try:
             with self.meter or nullcontext():
-                scores = self.step.train(*batch.inputs)
+                self.scores.begin(self.batch)
+                self.step.train(*batch.inputs, keep=self.scores)
         except Exception:
             self.place -= 1  # of this batch no step has been made
             self.whole = getattr(self.step, "whole", True)
             raise
         if probe:
             probe.stop(begin)
-        self.whole = False
-        self.scores.record(self.batch, scores, batch.size, batch.y, batch.own)
-        self.whole = True
+        self.scores.end(batch.size)
         self.batch, self.steps = self.batch + 1, self.steps + 1
         self.samples += batch.size * len(self.members.ids)
         self.trainer.clock.work_done += len(self.members.ids)

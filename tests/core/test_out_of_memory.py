@@ -183,17 +183,54 @@ def test_the_first_step_of_the_optimizer(
     assert same(curves(study), undisturbed)
 
 
-def test_a_later_step_of_the_optimizer_ends_the_run(
+@pytest.mark.parametrize("lr_scheduler", ["none", "cosine"])
+@pytest.mark.parametrize("place", ["before it", "while it is bound anew"])
+def test_a_later_step_of_the_optimizer(
+    tmp_path: Path, quiet: None, monkeypatch: pytest.MonkeyPatch, place: str, lr_scheduler: str
+) -> None:
+    """Its calls, once bound, need no memory; where they are bound anew, all that is changed by then is put back."""
+    list((whole := made(tmp_path / "undisturbed", lr_scheduler=lr_scheduler)).run())
+    wanted = curves(whole)
+    forward.set(0, 0)
+    backward.set(0, 0)
+    step, update, calls = Adam.step, Adam._update, []
+
+    def fails_before(self: Adam, *args: Any, **named: Any) -> Any:
+        calls.append(self.bound)
+        if len(calls) == 3:
+            raise torch.OutOfMemoryError("injected")
+        if place != "before it" and len(calls) == 5:
+            self._prepared = None  # as after new hyperparameters
+        return step(self, *args, **named)
+
+    def fails_after(self: Adam, *args: Any) -> None:
+        update(self, *args)
+        if place != "before it" and len(calls) == 5:
+            calls.append(True)
+            raise torch.OutOfMemoryError("injected")
+
+    monkeypatch.setattr(Adam, "step", fails_before)
+    monkeypatch.setattr(Adam, "_update", fails_after)
+    study = made(tmp_path / "run", lr_scheduler=lr_scheduler)
+    events = list(study.run())
+    assert [e.phase for e in halved(events)] == ["training"] * (1 if place == "before it" else 2)
+    assert calls[2]
+    assert same(curves(study), wanted)
+    assert study.history.state == ev.COMPLETE
+
+
+def test_half_a_step_of_the_optimizer_ends_the_run(
     tmp_path: Path, quiet: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some of it may be done, so that going on could give other numbers: the checkpoint is the way back."""
+    """Where it can't be undone, going on would give other numbers: the checkpoint is the way back."""
     real, calls = Adam.step, []
 
     def step(self: Adam, *args: Any, **named: Any) -> Any:
         calls.append(1)
+        result = real(self, *args, **named)
         if len(calls) == 3:
             raise torch.OutOfMemoryError("injected")
-        return real(self, *args, **named)
+        return result
 
     monkeypatch.setattr(Adam, "step", step)
     study = made(tmp_path / "run")
@@ -264,10 +301,10 @@ def test_one_member_that_does_not_fit_fails_alone(
 ) -> None:
     train = ArrayStep.train
 
-    def fail(self: ArrayStep, x: Any, y: Any) -> Any:
+    def fail(self: ArrayStep, x: Any, y: Any, keep: Any = None) -> Any:
         if 3e-2 in self.updates[0].optimizer.rows(0, "lr"):
             raise torch.OutOfMemoryError("injected")
-        return train(self, x, y)
+        return train(self, x, y, keep)
 
     monkeypatch.setattr(ArrayStep, "train", fail)
     study = made(tmp_path / "run")

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array.capture.kernels import KERNELS
+from hfta_nb.array.capture.owned import Copying, Owned
 from hfta_nb.array.capture.record import Call, Place
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.formulations import PLAIN, PRODUCTS, Formulation, Operand
 from hfta_nb.array.strategy.measuring import Choice, choose, made, write
+from hfta_nb.array.strategy.norms import BATCH_NORM, batch_norm, in_groups
 
 
 def indifferent(call: Call) -> bool:
@@ -65,9 +67,11 @@ class Chooser:
         if product:
             args = [self._copied(p, a) for p, a in zip(call.args, args, strict=True)]
         shapes = [_operand(a if isinstance(a, Tensor) else p) for p, a in zip(call.args, args, strict=True)]
+        if call.function is BATCH_NORM and in_groups(shapes, self.device):
+            return batch_norm, args
         named = {k: _operand(v) for k, v in kwargs.items()}
         allowed = self._steadily if product and self.steady is not None else None
-        choice = choose(call.function, called, shapes, named, self.device, allowed)
+        choice = choose(call.function, called, shapes, named, self.device, allowed=allowed)
         if choice is None:
             return called, args
         self.choices[choice.what] = choice
@@ -88,6 +92,19 @@ class Chooser:
     def on_lane(self, number: int) -> None:
         """What is chosen next belongs to this thread's calls: copies are not shared with others."""
         self._copies = self._copies_of.setdefault(number, {})
+
+    def takes(self, call: Call, own: Owned, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether the library's way to compute a call is the fastest; it depends on no setting."""
+        if not self.on:
+            return False
+        rooms = dict(zip(own.rooms, map(_operand, call.results), strict=True))
+        named = {**{k: _operand(v) for k, v in kwargs.items()}, **rooms}
+        shapes = [_operand(a) for a in args]
+        choice = choose(call.function, Copying(call.function, own.rooms), shapes, named, self.device, [own.way])
+        if choice is None or choice.chosen.name == PLAIN:
+            return False
+        self.choices[choice.what], self._wanted = choice, self._now
+        return True
 
     def steps_before(self) -> list[Callable[[], Any]]:
         """Steps before the kernel chosen last."""

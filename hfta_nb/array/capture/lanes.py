@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.capture.needed import WRITES_UNSAID
+from hfta_nb.array.capture.needs import WRITES_UNSAID
 from hfta_nb.array.capture.record import Call, Place, Recording, places
 from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.threads import side_by_side

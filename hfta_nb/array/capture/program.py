@@ -22,7 +22,8 @@ from hfta_nb.array.capture.folding import Folding
 from hfta_nb.array.capture.kernels import KERNELS, Kernel, bare, nothing
 from hfta_nb.array.capture.lanes import Drawing, Lanes, count_of, deliver, lanes_of
 from hfta_nb.array.capture.late import Fetch, Late, dynamic
-from hfta_nb.array.capture.needed import constant, needed
+from hfta_nb.array.capture.needs import constant, needed, order
+from hfta_nb.array.capture.owned import Owned, owned
 from hfta_nb.array.capture.record import Call, Place, Recording, places
 from hfta_nb.array.capture.stacking import stacked
 from hfta_nb.array.generators import MemberGenerators
@@ -249,11 +250,11 @@ class _Builder:
             if maker is None or kernel is None or not kernel.anywhere or count[place.storage] > 1:
                 continue
             out = maker.results[0]
-            order = None if out is None else _order(place, out)
-            if out is None or order is None or views.get(place.storage, set()) - {out, place}:
+            axes = None if out is None else order(place, out)
+            if out is None or axes is None or views.get(place.storage, set()) - {out, place}:
                 continue
-            self.bound[place.storage] = room.permute(order), out
-            self.tensors[out], self.tensors[place] = room.permute(order), room
+            self.bound[place.storage] = room.permute(axes), out
+            self.tensors[out], self.tensors[place] = room.permute(axes), room
             written.add(place)
         return written
 
@@ -309,9 +310,19 @@ class _Builder:
     def _step(self, i: int, call: Call, made: list[Any]) -> Callable[[], Any] | None:
         kernel = KERNELS.get(call.function)
         args, kwargs = self._resolved(call.args), self._resolved(call.kwargs)
+        own = owned(call, args, kwargs)
+        if own is not None and self.chooser.takes(call, own, args, kwargs):
+            return self._owned(i, call, own, args, kwargs)
         if kernel is None or set(call.makes) != {r.storage for r in call.results if r is not None} or not call.makes:
             return self._open(i, call, args, kwargs, made)
         return self._into(i, call, kernel, args, kwargs, made)
+
+    def _owned(self, i: int, call: Call, own: Owned, args: Any, kwargs: Any) -> Callable[[], Any]:
+        for storage in call.makes:
+            self._room(i, call, storage, pointwise=False)
+        rooms = {n: self._tensor(p) for n, p in zip(own.rooms, call.results, strict=True) if p is not None}
+        bound: Callable[[], Any] = own.make().bound(args, {**kwargs, **rooms})
+        return bound
 
     def _into(
         self, i: int, call: Call, kernel: Kernel, args: Any, kwargs: Any, made: list[Any]
@@ -356,18 +367,3 @@ class _Builder:
         if isinstance(tree, dict):
             return {k: self._resolved(v) for k, v in tree.items()}
         return tree
-
-
-def _order(place: Place, out: Place) -> list[int] | None:
-    """The axes of `place` in the order of `out`, if both are the whole of a storage in another order of axes."""
-    if place.dtype != out.dtype or place.offset != out.offset or len(place.size) != len(out.size):
-        return None
-    left = list(range(len(place.size)))
-    order = []
-    for size, stride in zip(out.size, out.stride, strict=True):
-        axis = next((a for a in left if place.size[a] == size and (place.stride[a] == stride or size == 1)), None)
-        if axis is None:
-            return None
-        order.append(axis)
-        left.remove(axis)
-    return order

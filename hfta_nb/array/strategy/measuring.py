@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.formulations import PLAIN, Formulation, Operand, formulations, same
+from hfta_nb.array.strategy.graphed import graphed
 from hfta_nb.array.strategy.kept import Times, kept
 from hfta_nb.array.strategy.products import Copied
 
@@ -46,11 +47,13 @@ class Choice:
         what: the function and its shapes, for people.
         chosen: the way.
         seconds: of all ways, by name.
+        kept: whether an earlier process measured them.
     """
 
     what: str
     chosen: Formulation
     seconds: Mapping[str, float | None]
+    kept: bool = False
 
     def __str__(self) -> str:
         rest = [_told(n, s) for n, s in self.seconds.items() if n != self.chosen.name]
@@ -68,6 +71,7 @@ def choose(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     device: torch.device,
+    others: Sequence[Formulation] | None = None,
     allowed: Callable[[Formulation], bool] | None = None,
 ) -> Choice | None:
     """The fastest way to compute a call.
@@ -77,12 +81,13 @@ def choose(
         called: torch's own way, with the arguments below.
         args, kwargs: with an `Operand` in place of each tensor.
         device: of the tensors.
+        others: ways but torch's own; without, those that `formulations` knows.
         allowed: which ways may be chosen; all without.
 
     Returns:
         None where there is only one way.
     """
-    others = formulations(function, args, device)
+    others = formulations(function, args, device) if others is None else others
     if not others:
         return None
     ways = {PLAIN: Formulation(PLAIN, same), **{f.name: f for f in others}}
@@ -96,7 +101,7 @@ def choose(
         known.put(key, times, lasting=not disturbed(device))
     open_ways = [name for name, way in ways.items() if allowed is None or allowed(way)]
     best = min(open_ways or [PLAIN], key=lambda name: _cost(name, times))
-    return Choice(_label(function, args), ways[best], times)
+    return Choice(_label(function, args), ways[best], times, kept=not known.own(key))
 
 
 def made(way: Formulation, called: Callable[..., Any]) -> Callable[..., Any]:
@@ -184,10 +189,11 @@ def _timed(runs: Mapping[str, _Run], device: torch.device) -> dict[str, float]:
     clock = clock_of(device)
     laps: dict[str, list[float]] = {}
     counts = {}
-    for name, run in runs.items():
+    calls = {name: graphed(run, device) for name, run in runs.items()}
+    for name, run in calls.items():
         for call in range(_WARM_UP):
             begin = clock()
-            run()
+            run(1)
             laps[name] = [max(clock() - begin, 1e-9)]
             if call and laps[name][0] > _LONG_S:
                 break
@@ -195,7 +201,7 @@ def _timed(runs: Mapping[str, _Run], device: torch.device) -> dict[str, float]:
     deadline = time.perf_counter() + _BUDGET_S * len(runs)
     for _ in range(_LAPS):
         fastest = min(min(t) for t in laps.values())
-        for name, run in runs.items():
+        for name, run in calls.items():
             if min(laps[name]) <= _HOPELESS * fastest:
                 begin = clock()
                 run(counts[name])
