@@ -19,7 +19,7 @@ from torch import Tensor
 from hfta_nb.array.capture.needs import WRITES_UNSAID
 from hfta_nb.array.capture.record import Call, Place, Recording, places
 from hfta_nb.array.generators import MemberGenerators
-from hfta_nb.array.threads import side_by_side
+from hfta_nb.array.threads import Job, side_by_side
 
 Extent = tuple[int, int]
 
@@ -96,10 +96,16 @@ class Lanes:
     Args:
         lanes: of each thread.
         opening: called before; None for nothing.
+        runner: runs functions side by side, all ended when it returns.
     """
 
-    def __init__(self, lanes: Sequence[Sequence[Callable[[], Any]]], opening: Callable[[], Any] | None) -> None:
-        self.lanes, self.opening = lanes, opening
+    def __init__(
+        self,
+        lanes: Sequence[Sequence[Callable[[], Any]]],
+        opening: Callable[[], Any] | None,
+        runner: Callable[[Sequence[Job]], None] = side_by_side,
+    ) -> None:
+        self.lanes, self.opening, self.runner = lanes, opening, runner
         self._jobs = [partial(_lane, steps) for steps in lanes]
 
     def __len__(self) -> int:
@@ -109,7 +115,7 @@ class Lanes:
         """Call all; they have ended when this returns, or raises what one of them has raised."""
         if self.opening is not None:
             self.opening()
-        side_by_side(self._jobs)
+        self.runner(self._jobs)
 
 
 def _lane(steps: Sequence[Callable[[], Any]]) -> None:
