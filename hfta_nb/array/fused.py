@@ -220,7 +220,8 @@ class FusedArray(nn.Module):
             given, named = inputs.structure(leaves)
             return module(*given, **named)
 
-        return calls.forward(self, given, inputs, call)
+        with threads.scope(self.settings.threads):
+            return calls.forward(self, given, inputs, call)
 
     def backward(
         self,
@@ -317,7 +318,8 @@ class FusedArray(nn.Module):
             given, target = inputs.structure(leaves)
             return function(call_module(module, given), target)
 
-        return calls.evaluate(self, function, given, inputs, call)
+        with threads.scope(self.settings.threads):
+            return calls.evaluate(self, function, given, inputs, call)
 
     def tune(
         self,
