@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _HOPELESS = 1.6
 """Times the fastest: slower than this without replaying, a way is not looked at with it."""
-_LONG = 1.15, 0.02
+_LONG = 1.25, 0.02
 """The same for long steps, of which Python is a small part: times the fastest, and so many seconds more."""
 _RECORDING = 2
 """Steps that are recorded."""
@@ -26,8 +26,13 @@ _GAIN = 0.95
 """Fewer members at once must take less than this part of the time of more."""
 _CLOSE = 1.25
 """Times the fastest."""
-_SPEND = 12
-"""Another way is not recorded once trying has taken as much more as this many steps."""
+_PAID_STEPS = 125
+"""By so many steps what trying has cost is to be won back, next to members one after another without replaying. Another
+way is recorded only if, should it cost as much as the last one did, that still holds."""
+_PART = 0.05
+"""The same as a part of all steps that are to come, in a long run."""
+_LEAST_GAIN = 0.05
+"""Part of that time which may be won in any case."""
 
 
 class Way(NamedTuple):
@@ -68,7 +73,8 @@ class Trial:
         array: whose steps.
         ways: what is tried, most members at once first.
         replaying: whether steps may be replayed.
-        budget_s: after so long, no other way is recorded.
+        budget_s: after so long, ways that are close have no more laps; without, steps train, and a way is tried only
+            where that is won back soon.
 
     Attributes:
         way: of the next step.
@@ -78,7 +84,7 @@ class Trial:
         done: whether the way has been chosen.
     """
 
-    def __init__(self, array: FusedArray, ways: Sequence[Way], replaying: bool, budget_s: float = math.inf) -> None:
+    def __init__(self, array: FusedArray, ways: Sequence[Way], replaying: bool, budget_s: float | None = None) -> None:
         self.array, self.ways, self.replaying, self.budget_s = array, list(ways), replaying, budget_s
         self.seconds: dict[Way, float] = {}
         self.steps, self.spent_s, self.done = 0, 0.0, False
@@ -135,23 +141,31 @@ class Trial:
             return
         steps.waiting, steps.at_once = False, True
         laps: dict[Way, list[float]] = {}
+        cost = 0.0
         for way in hopeful:
-            if laps and (self.lost_s > _SPEND * least or self.spent_s > self.budget_s):
+            if laps and self.budget_s is None and self.lost_s + cost > self._won_s(plain[self.ways[-1]]):
                 break
+            before = self.lost_s
             for _ in range(_RECORDING):
                 yield way
             laps[way] = []
             for _ in range(_LAPS[0]):
                 laps[way].append((yield way))
             self._note(laps)
+            cost = max(0.0, self.lost_s - before)
         close = list(laps)
         for _ in range(_LAPS[1] - _LAPS[0]):
             close = [way for way in close if self.seconds[way] <= _CLOSE * min(self.seconds.values())]
-            if len(close) < 2 or sum(laps[close[0]]) > _ENOUGH_S:
+            if len(close) < 2 or sum(laps[close[0]]) > _ENOUGH_S or self.spent_s > (self.budget_s or math.inf):
                 break
             for way in close:
                 laps[way].append((yield way))
             self._note(laps)
+
+    def _won_s(self, alone_s: float) -> float:
+        """What the fastest way so far wins, in the steps that count, over steps of this length."""
+        steps = max(_PAID_STEPS, _PART * self.array.settings.planned_steps)
+        return steps * max(alone_s - min(self.seconds.values()), _LEAST_GAIN * alone_s)
 
     def _note(self, laps: dict[Way, list[float]]) -> None:
         self.seconds.update({way: min(times) for way, times in laps.items()})
