@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _HOPELESS = 1.6
 """Times the fastest: slower than this without replaying, a way is not looked at with it."""
-_LONG = 1.15, 0.02
+_LONG = 1.25, 0.02
 """The same for long steps, of which Python is a small part: times the fastest, and so many seconds more."""
 _RECORDING = 2
 """Steps that are recorded."""
@@ -29,8 +29,13 @@ _GAIN = 0.95
 """Fewer members at once must take less than this part of the time of more."""
 _CLOSE = 1.25
 """Times the fastest."""
-_SPEND = 12
-"""Another way is not recorded once trying has taken as much more as this many steps."""
+_PAID_STEPS = 125
+"""By so many steps what trying has cost is to be won back, next to members one after another without replaying. Another
+way is recorded only if, should it cost as much as the last one did, that still holds."""
+_PART = 0.05
+"""The same as a part of all steps that are to come, in a long run."""
+_LEAST_GAIN = 0.05
+"""Part of that time which may be won in any case."""
 
 
 class Way(NamedTuple):
@@ -96,7 +101,8 @@ class Trial:
         array: whose steps.
         ways: what is tried, most members at once first.
         replaying: whether steps may be replayed.
-        budget_s: after so long, no other way is recorded.
+        budget_s: after so long, ways that are close have no more laps; without, steps train, and a way is tried only
+            where that is won back soon.
 
     Attributes:
         way: of the next step.
@@ -106,7 +112,7 @@ class Trial:
         done: whether the way has been chosen.
     """
 
-    def __init__(self, array: FusedArray, ways: Sequence[Way], replaying: bool, budget_s: float = math.inf) -> None:
+    def __init__(self, array: FusedArray, ways: Sequence[Way], replaying: bool, budget_s: float | None = None) -> None:
         self.array, self.ways, self.replaying, self.budget_s = array, list(ways), replaying, budget_s
         self.seconds: dict[Way, float] = {}
         self.steps, self.spent_s, self.done = 0, 0.0, False
@@ -171,7 +177,7 @@ class Trial:
         steps.waiting, steps.at_once = not self.replaying, self.replaying
         laps: dict[Way, list[float]] = {}
         if len(hopeful) > 1 and self.replaying:
-            yield from self._race(hopeful, laps, _SPEND * least)
+            yield from self._race(hopeful, laps, plain[self.ways[-1]])
         best = fastest(self.seconds)
         others = [] if best is None else on_threads(best, self.array)
         for way in others:
@@ -187,29 +193,39 @@ class Trial:
         yield from self._race([best, *others], laps)
 
     def _race(
-        self, ways: Sequence[Way], laps: dict[Way, list[float]], spend_s: float | None = None
+        self, ways: Sequence[Way], laps: dict[Way, list[float]], alone_s: float | None = None
     ) -> Generator[Way, float, None]:
-        """Replay each way, or no more of them once that took so long; `laps` are those that were counted before."""
+        """Replay each way, as long as that pays next to steps of this length; `laps` are those counted before."""
+        cost = 0.0
         for way in ways:
             if way in laps:
                 continue
-            if laps and spend_s is not None and (self.lost_s > spend_s or self.spent_s > self.budget_s):
+            sparing = laps and self.budget_s is None and alone_s is not None
+            if sparing and self.lost_s + cost > self._won_s(alone_s or 0.0):
                 break
+            before = self.lost_s
             for _ in range(_RECORDING):
                 yield way
             laps[way] = []
             for _ in range(_LAPS[0]):
                 laps[way].append((yield way))
             self._note(laps)
+            cost = max(0.0, self.lost_s - before)
         close = [way for way in laps if way in ways]
         for _ in range(_LAPS[1] - _LAPS[0]):
             close = [way for way in close if self.seconds[way] <= _CLOSE * min(self.seconds.values())]
-            few = spend_s is None and min(len(laps[way]) for way in close) < _THREADED_LAPS
-            if len(close) < 2 or (sum(laps[close[0]]) > _ENOUGH_S and not few):
+            few = alone_s is None and min(len(laps[way]) for way in close) < _THREADED_LAPS
+            late = self.spent_s > (self.budget_s or math.inf)
+            if len(close) < 2 or (not few and (sum(laps[close[0]]) > _ENOUGH_S or late)):
                 break
             for way in close:
                 laps[way].append((yield way))
             self._note(laps)
+
+    def _won_s(self, alone_s: float) -> float:
+        """What the fastest way so far wins, in the steps that count, over steps of this length."""
+        steps = max(_PAID_STEPS, _PART * self.array.settings.planned_steps)
+        return steps * max(alone_s - min(self.seconds.values()), _LEAST_GAIN * alone_s)
 
     def _note(self, laps: dict[Way, list[float]]) -> None:
         self.seconds.update({way: min(times) for way, times in laps.items()})

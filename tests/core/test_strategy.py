@@ -271,7 +271,7 @@ def test_no_such_strategy() -> None:
 
 
 def test_tuning_leaves_the_program_of_its_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("_HOPELESS", "_SPEND"):  # no size is left out for a slow lap
+    for limit in ("_HOPELESS", "_PAID_STEPS"):  # no size is left out for a slow lap
         monkeypatch.setattr(trial, limit, float("inf"))
     monkeypatch.setattr(trial, "_LONG", (float("inf"), 0))
     array = hfta.fuse([_mlp() for _ in range(4)])
