@@ -15,6 +15,7 @@ from hfta_nb.array.strategy.pointwise import Pointwise, PointwiseBackward
 from hfta_nb.array.strategy.pooling import ChannelsLast, max_pool2d
 from hfta_nb.array.strategy.products import Added, InTurn
 from hfta_nb.array.strategy.softmax import LogSoftmaxBackward, SoftmaxBackward, Turned
+from hfta_nb.array.strategy.streams import Parted, partings
 from hfta_nb.array.strategy.widened import HALVES, Widened
 
 _aten = torch.ops.aten
@@ -94,7 +95,7 @@ _IN_TURN = {
 
 
 def formulations(function: Any, args: Sequence[Any], device: torch.device) -> list[Formulation]:
-    """All ways but torch's own to compute a call on the CPU; in float64 only those with the same bits.
+    """All ways but torch's own to compute a call; in float64 only those with the same bits.
 
     Args:
         function: the overload of an aten operator.
@@ -102,6 +103,8 @@ def formulations(function: Any, args: Sequence[Any], device: torch.device) -> li
         device: of the tensors.
     """
     operands = [a for a in args if isinstance(a, Operand)]
+    if device.type == "cuda":
+        return _parted(function, args, operands)
     if device.type != "cpu" or not operands:
         return []
     if function is _MAX_POOL:
@@ -125,6 +128,21 @@ def formulations(function: Any, args: Sequence[Any], device: torch.device) -> li
             return [_OVER_LAST[function]]
     return []
 
+
+def _parted(function: Any, args: Sequence[Any], operands: Sequence[Operand]) -> list[Formulation]:
+    """On a GPU: a grouped convolution in parts, side by side on streams."""
+    at = _GROUPS_AT.get(function)
+    if at is None or len(args) != at[1] or any(o.dtype == torch.float64 for o in operands):
+        return []
+    ways = partings(int(args[at[0]]))
+    return [
+        Formulation(f"{parts} parts on {count} streams", partial(Parted, parts=parts, count=count))
+        for parts, count in ways
+    ]
+
+
+_GROUPS_AT = {_aten.convolution.default: (8, 9), _aten.convolution_backward.default: (9, 11)}
+"""The place of the number of groups among how many arguments."""
 
 _IN_FLOAT32 = Formulation("in float32", Widened)
 _WIDENED = frozenset(
