@@ -174,8 +174,7 @@ _MOST_GROUPS, _LEAST_CHANNELS = 16, 4
 
 def _pointwise(args: Sequence[Any], grad: Operand | None = None) -> list[Formulation]:
     """Ways to compute a convolution of these arguments, or its gradients."""
-    (x, weight), (stride, padding, dilation, transposed) = args[:2], args[3:7]
-    groups = args[8]
+    (x, weight), (padding, dilation, transposed), groups = args[:2], args[4:7], args[8]
     if len(x.size) != 4 or transposed or any(padding) or any(d != 1 for d in dilation):
         return []
     own = weight.size[1]
@@ -189,8 +188,8 @@ def _pointwise(args: Sequence[Any], grad: Operand | None = None) -> list[Formula
 
 
 def _channels_last(image: Operand) -> bool:
-    order = (0, 2, 3, 1)
-    return Operand(*(tuple(part[i] for i in order) for part in (image.size, image.stride)), image.dtype).contiguous
+    size, stride = (tuple(part[i] for i in (0, 2, 3, 1)) for part in (image.size, image.stride))
+    return Operand(size, stride, image.dtype).contiguous
 
 
 def _products(function: Any, args: Sequence[Any]) -> list[Formulation]:

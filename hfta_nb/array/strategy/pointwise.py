@@ -32,7 +32,7 @@ class Pointwise:
         groups: int,
     ) -> Tensor:
         x = _every(x, stride)
-        samples, channels, height, width = x.shape
+        samples, _, height, width = x.shape
         made = weight.shape[0]
         rows, factor = _pixels(x), weight.view(made, -1)
         if groups == 1:
