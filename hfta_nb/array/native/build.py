@@ -114,7 +114,7 @@ def _compiled(compiler: str, source: Path, room: Path) -> Path | None:
 
 
 def _command(compiler: str, machine: str | None, source: Path) -> list[str]:
-    return [compiler, *_FLAGS, *([] if machine is None else [machine]), str(source)]
+    return [compiler, *_FLAGS, *([] if machine is None else [machine]), str(source), "-lm"]
 
 
 def _key(source: Path, compiler: str) -> str:
@@ -125,5 +125,6 @@ def _key(source: Path, compiler: str) -> str:
         lines = []
     known = [next((v for v in lines if v.startswith(word)), "") for word in ("model name", "flags", "Features")]
     stamp = Path(compiler).resolve().stat()
-    parts = [source.read_text(encoding="utf-8"), compiler, stamp.st_size, stamp.st_mtime_ns, *known, *_FLAGS]
+    sources = [p.read_text(encoding="utf-8") for p in sorted(source.parent.glob("*.c"))]  # one may include another
+    parts = [*sources, compiler, stamp.st_size, stamp.st_mtime_ns, *known, *_FLAGS]
     return hashlib.sha256("\n".join(map(str, [platform.platform(), *parts])).encode()).hexdigest()[:24]

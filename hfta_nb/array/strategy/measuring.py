@@ -62,7 +62,12 @@ def _told(name: str, seconds: float | None) -> str:
 
 
 def choose(
-    function: Any, called: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device
+    function: Any,
+    called: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    device: torch.device,
+    others: Sequence[Formulation] | None = None,
 ) -> Choice | None:
     """The fastest way to compute a call.
 
@@ -71,11 +76,12 @@ def choose(
         called: torch's own way, with the arguments below.
         args, kwargs: with an `Operand` in place of each tensor.
         device: of the tensors.
+        others: ways but torch's own; without, those that `formulations` knows.
 
     Returns:
         None where there is only one way.
     """
-    others = formulations(function, args, device)
+    others = formulations(function, args, device) if others is None else others
     if not others:
         return None
     ways = {PLAIN: Formulation(PLAIN, same), **{f.name: f for f in others}}
