@@ -46,8 +46,8 @@ def table(array: FusedArray) -> pandas.DataFrame:
         rows.append(("the whole array", array.settings.tuned))
     capturing = (("backward", array._steps), ("array(x)", array._forwards), ("without gradients", array._results))
     for what, captured in capturing:
-        rows += [(what, note) for note in captured.notes()]
-    rows += [("backward", note) for note in [*array._steps.layouts(), *array._steps.decisions()]]
+        rows += [(what, note) for note in [*captured.notes(), *captured.layouts()]]
+    rows += [("backward", note) for note in array._steps.decisions()]
     rows += recurrent(array)
     choices = {c.what: c for _, captured in capturing for c in captured.choices()}
     for what, choice in choices.items():
