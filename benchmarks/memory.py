@@ -56,7 +56,12 @@ def main() -> int:
     worst = max(abs(r["error"]) for r in rows)
     print(f"largest error {worst:.1%}")
     kind = torch.device(given.device or ("cuda" if torch.cuda.is_available() else "cpu")).type
-    print(write("memory" if kind == "cpu" else f"memory_{kind}", {"what": "bytes predicted and measured", "rows": rows, "largest_error": worst}))
+    print(
+        write(
+            "memory" if kind == "cpu" else f"memory_{kind}",
+            {"what": "bytes predicted and measured", "rows": rows, "largest_error": worst},
+        )
+    )
     return 0
 
 
