@@ -40,6 +40,8 @@ def table(array: FusedArray) -> pandas.DataFrame:
     if array.engine.across is not None:
         count = len(array.engine.across.blueprint.templates)
         rows.append(("the whole array", f"{count} architectures, {array.waste():.0%} of the parameters are padding"))
+    if array.settings.checkpointed:
+        rows.append(("the whole array", _checkpointed(array)))
     if array.block_size < len(array):
         rows.append(("the whole array", f"in blocks of {array.block_size} of {len(array)} members"))
     if array.settings.tuned:
@@ -58,3 +60,13 @@ def table(array: FusedArray) -> pandas.DataFrame:
         rows.append((f"submodule {path}", f"{how}: {reason}"))
     rows += sorted(array.engine.used.items())
     return pandas.DataFrame(rows, columns=["function", "how"])
+
+
+def _checkpointed(array: FusedArray) -> str:
+    if array.engine.across is not None:
+        return "activations are kept, as members are of different architecture"
+    if not array.engine.segments:
+        return "activations are kept, as the model has no segments to compute again"
+    paths = ", ".join(path or "the model" for path in array.engine.segments)
+    replayed = "" if array.capture else "; not replayed, as recording holds what this lets go of"
+    return f"activations within {paths} are computed again in the backward{replayed}"
