@@ -58,7 +58,7 @@ class Chooser:
             args = [self._copied(p, a) for p, a in zip(call.args, args, strict=True)]
         shapes = [_operand(a if isinstance(a, Tensor) else p) for p, a in zip(call.args, args, strict=True)]
         if call.function is BATCH_NORM and in_groups(shapes, self.device):
-            return batch_norm, args
+            called = batch_norm
         choice = choose(call.function, called, shapes, {k: _operand(v) for k, v in kwargs.items()}, self.device)
         if choice is None:
             return called, args
