@@ -1,8 +1,8 @@
 """The split form (`array(x)`, a loss of one's own, `.backward()`) against `array.backward`; and `array.evaluate`.
 
-Float32 on one thread, torch's fused Adam by rows, by processor time in interleaved rounds. "by vmap" is the loss under
-`torch.func.vmap`; "by hand" one cross entropy over the outputs of all members; "no loss" sends ones back, which leaves
-what the array itself takes.
+Float32 on one thread, torch's fused Adam by rows, by processor time in interleaved laps. "losses" is the split form as
+the README has it, with `array.losses`; "by vmap" has the loss under `torch.func.vmap`; "by hand" one cross entropy over
+the outputs of all members; "no loss" sends ones back, which leaves what the array itself takes.
 
     python benchmarks/split_form.py [--members 1 2 8 32] [--rounds 30]
 """
@@ -54,6 +54,11 @@ def whole(array: FusedArray, x: Tensor, y: Tensor) -> None:
     array.backward(F.cross_entropy, x, y)
 
 
+def by_losses(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    """With `array.losses`."""
+    array.losses(F.cross_entropy, array(x), y).sum().backward()
+
+
 def by_vmap(array: FusedArray, x: Tensor, y: Tensor) -> None:
     """With the loss under `torch.func.vmap`."""
     torch.func.vmap(F.cross_entropy, (0, None))(array(x), y).sum().backward()  # type: ignore[no-untyped-call]
@@ -73,6 +78,7 @@ def no_loss(array: FusedArray, x: Tensor, y: Tensor) -> None:
 
 WAYS: dict[str, tuple[Way, bool]] = {
     "backward": (whole, True),
+    "losses": (by_losses, True),
     "by vmap": (by_vmap, True),
     "by hand": (by_hand, True),
     "no loss": (no_loss, True),

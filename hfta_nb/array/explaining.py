@@ -20,7 +20,8 @@ def table(array: FusedArray) -> pandas.DataFrame:
         rows.append(("the whole array", f"{count} architectures, {array.waste():.0%} of the parameters are padding"))
     if array.block_size < len(array):
         rows.append(("the whole array", f"in blocks of {array.block_size} of {len(array)} members"))
-    capturing = (("backward", array._steps), ("array(x)", array._forwards), ("without gradients", array._results))
+    capturing = [("backward", array._steps), ("array(x)", array._forwards), ("without gradients", array._results)]
+    capturing += [("losses", captured) for a in array._losses for captured in (a._forwards, a._results)]
     for what, captured in capturing:
         rows += [(what, note) for note in captured.notes()]
     rows += [("backward", note) for note in array._steps.decisions()]

@@ -1,0 +1,104 @@
+"""Losses of outputs that the caller has, which are computed, recorded and replayed as a model without parameters is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from hfta_nb.array.capture import calls
+from hfta_nb.array.capture.kinds import identity
+from hfta_nb.array.engine import Inputs
+from hfta_nb.array.gradients import target_of
+from hfta_nb.array.per_member import PerMember, per_member
+from hfta_nb.array.tree import tensor_map
+from hfta_nb.errors import FusionError
+
+if TYPE_CHECKING:
+    from hfta_nb.array.fused import FusedArray
+
+_MOST = 8
+"""Losses whose recordings are kept."""
+
+
+class OwnLoss(nn.Module):
+    """A loss in the place of a model.
+
+    Args:
+        function: from one member's output and the target to its loss.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.__dict__["function"] = function  # what it has of parameters and buffers is shared by all members
+
+    def loss(self, output: Any, target: Any) -> Tensor:
+        """One member's loss.
+
+        Raises:
+            FusionError: it is no scalar.
+        """
+        return scalar(self.function(output, target))
+
+
+class OwnLosses:
+    """What `FusedArray.losses` runs.
+
+    Args:
+        array: whose members the losses are of; they draw their random numbers from its streams.
+    """
+
+    def __init__(self, array: FusedArray) -> None:
+        self.array = array
+        self._made: dict[Any, FusedArray] = {}
+
+    def __call__(self, function: Callable[..., Any], outputs: Any, y: Any) -> Tensor:
+        array = self._of(function)
+        given = _marked(outputs), target_of(function, y)
+        inputs = Inputs.of(given, len(array))
+
+        def call(module: nn.Module, leaves: list[Any]) -> Any:
+            loss: Any = module.loss
+            return loss(*inputs.structure(leaves))
+
+        found: Tensor = calls.forward(array, given, inputs, call)
+        return found
+
+    def __iter__(self) -> Iterator[FusedArray]:
+        return iter(self._made.values())
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._made.clear()
+
+    def _of(self, function: Callable[..., Any]) -> FusedArray:
+        key = identity(function)
+        found = self._made.get(key)
+        if found is None:
+            while len(self._made) >= _MOST:
+                del self._made[next(iter(self._made))]
+            found = self._made[key] = type(self.array)(OwnLoss(function), {}, {}, self.array.generators)
+            found.strategy = self.array.strategy
+        found.capture = self.array.capture
+        if found.fast_rng != self.array.fast_rng:
+            found.fast_rng = self.array.fast_rng
+        return found
+
+
+def scalar(loss: Any) -> Tensor:
+    """A member's loss, seen to be one number.
+
+    Raises:
+        FusionError: it is not.
+    """
+    if not isinstance(loss, Tensor) or loss.ndim:
+        shown = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else loss
+        raise FusionError("the loss of a member must be a scalar tensor", where="loss_fn", got=shown)
+    return loss
+
+
+def _marked(outputs: Any) -> Any:
+    if isinstance(outputs, Tensor | PerMember):
+        return per_member(outputs)
+    return tensor_map(per_member, outputs)
