@@ -19,7 +19,7 @@ from hfta_nb.array.capture.check import Before, compared, failure
 from hfta_nb.array.capture.delivery import Target
 from hfta_nb.array.capture.halves import Halves
 from hfta_nb.array.capture.kinds import Kinds, Seen, form, outputs_of, reads_of, room_like, rooms_for, state_of
-from hfta_nb.array.capture.node import Ready, Replayed, Ticket
+from hfta_nb.array.capture.node import Ready, Ticket, attached
 from hfta_nb.array.capture.program import program
 from hfta_nb.array.capture.reads import Reads, UnclearError
 from hfta_nb.array.capture.record import NotRecordableError, Place, Recorder, places
@@ -124,19 +124,23 @@ class CapturedForwards:
             seen.refuse("the model has changed since it was recorded", forget=True)
             return None
         seen.fill(inputs.leaves)
-        start = Before(self.array)
+        start = Before(self.array) if made.changes else None
         try:
             outputs = made.halves.forward()
         except BaseException as error:
-            start.put_back()
+            if start is not None:
+                start.put_back()
             if not isinstance(error, Exception):
                 raise
             seen.refuse(failure(error))
             return None
         ticket = Ticket(self.array, seen, inputs, run, start)
         self._outstanding = weakref.ref(ticket)
+        roots = (*made.learning, *(v for v in inputs.leaves if isinstance(v, Tensor) and v.requires_grad))
+        if made.alone:
+            return attached(ticket, (outputs[0],), *roots)  # type: ignore[return-value]
         kinds = made.differentiable
-        left = iter(Replayed.apply(ticket, [t for t, d in zip(outputs, kinds, strict=True) if d], *ticket.roots))  # type: ignore[no-untyped-call]
+        left = iter(attached(ticket, tuple(t for t, d in zip(outputs, kinds, strict=True) if d), *roots))
         return (seen.told([next(left) if d else t for t, d in zip(outputs, kinds, strict=True)]),)
 
     # Recording.
@@ -302,7 +306,9 @@ class _Recorded:
             learning = [p for p in array.parameters() if p.requires_grad]
             passes = tuple(g is not None for g in self.upstream)
             kinds = tuple(t.requires_grad for t in tensors)
-            seen.made = Ready(halves, targets, seen.grads, seen.used, kinds, learning, passes, needs)
+            changes = whole.generators is not None or bool(array.buffer_arenas)
+            alone = seen.rebuild is next and kinds == (True,)
+            seen.made = Ready(halves, targets, seen.grads, seen.used, kinds, learning, passes, needs, changes, alone)
 
     def _needed(self) -> tuple[list[nn.Parameter], list[int]]:
         """What of the parameters and inputs the backward reads: it must not change before."""

@@ -38,6 +38,8 @@ class Ready:
         learning: the parameters that may have gradients.
         passes: of the inputs that want a gradient, whether they get one.
         needs: the parameters, and the positions of the inputs, that the backward reads.
+        changes: whether a call may change buffers or draws random numbers.
+        alone: whether it returns one tensor, which has a gradient.
     """
 
     halves: Halves
@@ -48,6 +50,8 @@ class Ready:
     learning: list[nn.Parameter]
     passes: tuple[bool, ...]
     needs: tuple[list[nn.Parameter], list[int]]
+    changes: bool
+    alone: bool
 
 
 class Ticket:
@@ -58,12 +62,13 @@ class Ticket:
         seen: its kind of call.
         inputs: of this call.
         run: computes the outputs as ever.
-        start: buffers and generators before the call.
-
-    Attributes:
-        roots: what gradients may be asked for.
-        needs: what must not be changed until the backward.
+        start: buffers and generators before the call; None where it leaves them as they are.
     """
+
+    __slots__ = (
+        *("array", "seen", "start", "inputs", "run", "made", "reads", "arenas", "serial"),
+        *("_read", "_given", "_autocast", "__weakref__"),
+    )
 
     def __init__(
         self,
@@ -71,23 +76,18 @@ class Ticket:
         seen: SeenForward,
         inputs: Inputs,
         run: Callable[[Inputs, Sequence[Block]], Any],
-        start: Before,
+        start: Before | None,
     ) -> None:
-        assert seen.made is not None  # it has just run
-        self.array, self.seen, self.start = array, seen, start
+        made = seen.made
+        assert made is not None  # it has just run
+        self.array, self.seen, self.start, self.made = array, seen, start, made
         self.inputs: Inputs | None = inputs
         self.run: Callable[[Inputs, Sequence[Block]], Any] | None = run
-        self.made, self.reads, self.arenas = seen.made, seen.reads, array.arenas
-        self.serial = self.made.halves.serial
-        parameters, positions = self.made.needs
-        self.roots = [*self.made.learning, *inputs.grad_leaves()]
-        self.needs = [*parameters, *(inputs.leaves[i] for i in positions)]
-        self._versions = [v._version for v in inputs.leaves if isinstance(v, Tensor)]
-        self._autocast = [
-            (kind, torch.get_autocast_dtype(kind))
-            for kind in ("cpu", "cuda")
-            if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(kind)
-        ]
+        self.reads, self.arenas = seen.reads, array.arenas
+        self.serial = made.halves.serial
+        self._read = [p._version for p in made.needs[0]]
+        self._given = _versions(inputs)
+        self._autocast = _autocast() if torch._C._is_any_autocast_enabled() else ()
 
     @property
     def spent(self) -> bool:
@@ -102,6 +102,7 @@ class Ticket:
             wanted: of the roots, whether a gradient is asked for.
             grads: of the outputs.
         """
+        self._unchanged()
         if (
             self.spent
             or self.arenas is not self.array.arenas
@@ -122,12 +123,35 @@ class Ticket:
             self.seen.refuse(failure(error))
             return self._again(wanted, grads)
         if not torch._C._autograd._get_current_graph_task_keep_graph():
-            self.inputs, self.run, self.roots, self.needs = None, None, [], []  # the caller may keep the loss for long
+            self.inputs, self.run = None, None  # the caller may keep the loss for long
         return found
+
+    def _unchanged(self) -> None:
+        """See that what the backward reads of parameters and inputs is as it was, as autograd does for what it saves.
+
+        Raises:
+            RuntimeError: it is not, or the graph is no more.
+        """
+        if self.inputs is None:
+            raise RuntimeError(
+                "Trying to backward through the graph a second time, without retain_graph=True the first"
+            )
+        parameters, positions = self.made.needs
+        same = self._read == [p._version for p in parameters]
+        if same and positions:
+            now = _versions(self.inputs)
+            same = all(now[i] == self._given[i] for i in positions)
+        if not same:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: a "
+                "parameter or an input of array(x), since it was called"
+            )
 
     def _replayed(self, nodes: Sequence[Any]) -> list[Any]:
         made = self.made
         count = len(made.learning)
+        if not count:
+            return _passed(made, made.halves.backward())
         if _accumulated(nodes[:count], made.learning):
             upstream = self._deliver()
             found: list[Any] = [None] * count
@@ -135,8 +159,7 @@ class Ticket:
             gradients, upstream = apart(self.array, made.targets, made.halves.backward)
             by = {id(t.parameter): g for t, g in zip(made.targets, gradients, strict=True)}
             found = [by.get(id(p)) for p in made.learning]
-        left = iter(upstream)
-        return found + [next(left) if passes else None for passes in made.passes]
+        return found + _passed(made, upstream)
 
     def _deliver(self) -> list[Tensor]:
         """Run the backward and see to it that its gradients become `.grad`; returns those of the inputs."""
@@ -151,12 +174,9 @@ class Ticket:
     def _again(self, wanted: Sequence[bool], grads: Sequence[Tensor | None]) -> list[Any]:
         """Compute the forward once more, from where it began, and differentiate it as ever."""
         array, inputs, run = self.array, self.inputs, self.run
-        if inputs is None or run is None:
-            raise RuntimeError(
-                "Trying to backward through the graph a second time, without retain_graph=True the first"
-            )
-        versions = [v._version for v in inputs.leaves if isinstance(v, Tensor)]
-        if versions != self._versions or self.reads is None or not self.reads.hold():
+        assert inputs is not None  # else the graph would be no more
+        assert run is not None
+        if _versions(inputs) != self._given or self.reads is None or not self.reads.hold():
             raise FusionError(
                 "the backward has to compute the forward again, but since then an input or the model has changed",
                 where="array(x)",
@@ -169,7 +189,8 @@ class Ticket:
             ]
             inputs = replace(inputs, leaves=tuple(own))
         now = snapshot(array)
-        self.start.put_back()
+        if self.start is not None:
+            self.start.put_back()
         try:
             with ExitStack() as stack:
                 stack.enter_context(torch.enable_grad())
@@ -204,17 +225,35 @@ def _accumulated(nodes: Sequence[Any], learning: Sequence[nn.Parameter]) -> bool
         return False
 
 
+def _versions(inputs: Inputs) -> list[int]:
+    """By input, how often it has been changed in place."""
+    return [v._version if isinstance(v, Tensor) else 0 for v in inputs.leaves]
+
+
+def _autocast() -> tuple[tuple[str, torch.dtype], ...]:
+    """The devices with an autocast under way, and to what."""
+    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
+
+
+def _passed(made: Ready, upstream: Sequence[Tensor]) -> list[Any]:
+    """The gradients of the inputs, each in its place."""
+    left = iter(upstream)
+    return [next(left) if passes else None for passes in made.passes]
+
+
 class Replayed(torch.autograd.Function):
     """The outputs of a replayed forward, as they depend on parameters and inputs."""
 
     @staticmethod
-    def forward(ctx: Any, ticket: Ticket, outputs: Sequence[Tensor], *roots: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, ticket: Ticket, outputs: tuple[Tensor, ...], *roots: Tensor) -> tuple[Tensor, ...]:
         ctx.ticket = ticket
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*ticket.needs)
-        return tuple(outputs)
+        return outputs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        _ = ctx.saved_tensors  # an error where they have changed, or the graph is no more
         return (None, None, *ctx.ticket.gradients(ctx.next_functions, ctx.needs_input_grad[2:], grads))
+
+
+attached: Callable[..., tuple[Tensor, ...]] = super(torch.autograd.Function, Replayed).apply  # type: ignore[misc]
+"""`Replayed.apply` without what it does for transforms of `torch.func`, within which nothing is replayed."""
