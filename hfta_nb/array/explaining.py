@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas
 
+    from hfta_nb.array.capture.forward import CapturedForwards
+    from hfta_nb.array.capture.results import CapturedResults
+    from hfta_nb.array.capture.steps import CapturedSteps
     from hfta_nb.array.fused import FusedArray
 
 
@@ -20,6 +23,7 @@ def table(array: FusedArray) -> pandas.DataFrame:
         rows.append(("the whole array", f"{count} architectures, {array.waste():.0%} of the parameters are padding"))
     if array.block_size < len(array):
         rows.append(("the whole array", f"in blocks of {array.block_size} of {len(array)} members"))
+    capturing: list[tuple[str, CapturedSteps | CapturedForwards | CapturedResults]]
     capturing = [("backward", array._steps), ("array(x)", array._forwards), ("without gradients", array._results)]
     capturing += [("losses", captured) for a in array._losses for captured in (a._forwards, a._results)]
     for what, captured in capturing:
