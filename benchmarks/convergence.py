@@ -31,7 +31,7 @@ import hfta_nb as hfta
 from benchmarks.common import RESULTS, write
 from hfta_nb import colors
 from hfta_nb.figures import canvas, png
-from hfta_nb.step import Scores, Step
+from hfta_nb.step import Keep, Scores, Step
 from hfta_nb.train import Trainer
 
 BLOCK = 10
@@ -126,7 +126,7 @@ class Recorded:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def train(self, x: Any, y: Any) -> Scores:
+    def train(self, x: Any, y: Any, keep: Keep | None = None) -> Scores:
         scores = self.inner.train(x, y)
         self.kept.append(torch.stack([scores[name].detach() for name in self.losses]))
         if self.nudged:
@@ -134,6 +134,8 @@ class Recorded:
                 if weight.is_floating_point():
                     signs = torch.randint(0, 2, weight.shape, generator=self.generator).to(weight) * 2 - 1
                     weight.mul_(1 + torch.finfo(weight.dtype).eps * signs)
+        if keep is not None:
+            keep.take(scores, y)
         return scores
 
 

@@ -7,9 +7,11 @@ what the metric gives for that member alone. It costs a loop over the members in
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -35,6 +37,20 @@ class Accumulator(Protocol):
         """Take what `state` gave."""
 
 
+class Still(Accumulator, Protocol):
+    """An accumulator that can work on the same memory always, as a step that is captured needs it."""
+
+    @property
+    def still(self) -> bool:
+        """Whether it does."""
+
+    def hold(self) -> list[Tensor] | None:
+        """From now on, `update` and `reset` change these tensors in place; None where they can't."""
+
+    def reset(self) -> None:
+        """Begin anew."""
+
+
 Factory = Callable[[torch.device], Accumulator]
 """Makes a fresh accumulator for a member, on a device."""
 
@@ -45,18 +61,61 @@ class OfObject:
     def __init__(self, metric: Any, device: torch.device) -> None:
         self.metric = metric.clone().to(device)
         self.metric.reset()
+        self._rooms: dict[str, Tensor] = {}
 
     def update(self, prediction: Tensor, target: Any) -> None:
         several = type(self.metric).__name__.startswith("Multiclass")
-        self.metric.update(prediction, _largest(target) if several else target)
+        before = self._notes() if self._rooms else None
+        try:
+            with _unchecked(self.metric, prediction):
+                self.metric.update(prediction, _largest(target) if several else target)
+        finally:
+            self._settle()
+        if before is not None and before != self._notes():  # it notes more than its states: that can't be captured
+            self._rooms = {}
+
+    @property
+    def still(self) -> bool:
+        """Whether `update` works on the same memory always, and on nothing else."""
+        return bool(self._rooms)
 
     def compute(self) -> Any:
+        if self._rooms:  # a captured step leaves no trace on the host
+            self.metric._computed, self.metric._update_count = None, max(1, self.metric.update_count)
         return self.metric.compute()
+
+    def hold(self) -> list[Tensor] | None:
+        states = dict(self.metric.metric_state)
+        single = len(list(self.metric.modules())) == 1  # else it has other metrics within
+        if not states or not single or not all(isinstance(value, Tensor) for value in states.values()):
+            return None  # it keeps all predictions, say
+        self._rooms = {name: value.clone() for name, value in states.items()}
+        self._settle()
+        return list(self._rooms.values())
+
+    def reset(self) -> None:
+        self.metric.reset()
+        self._settle()
+
+    def _settle(self) -> None:
+        """What torchmetrics has made anew goes to where it was."""
+        for name, room in self._rooms.items():
+            made = getattr(self.metric, name)
+            if made is not room:
+                setattr(self.metric, name, room)
+                room.copy_(made)
+
+    def _notes(self) -> dict[str, Any]:
+        """What the object knows beside its states and its count of updates."""
+        own = {*self._rooms, "_update_count", "_computed", "_cache", "_forward_cache"}
+        return {k: id(v) if isinstance(v, Tensor) else copy.copy(v) for k, v in vars(self.metric).items()
+                if k not in own and isinstance(v, Tensor | int | float | str | list | None)}  # fmt: skip
 
     def state(self) -> dict[str, Any]:
         return {"states": dict(self.metric.metric_state), "updates": self.metric.update_count}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
+        self._rooms = {}
         self.metric.reset()
         for name, value in state["states"].items():
             there = self.metric.device
@@ -70,22 +129,47 @@ class OfFunction:
 
     def __init__(self, function: Callable[[Any, Any], Any], device: torch.device) -> None:
         self.function = function
-        self.total, self.samples = torch.zeros((), dtype=torch.float64, device=device), 0
+        self.total = torch.zeros((), dtype=torch.float64, device=device)
+        self.samples = torch.zeros((), dtype=torch.int64, device=device)
 
     def update(self, prediction: Tensor, target: Any) -> None:
         several = _options(self.function).get("task") == "multiclass"
         value = self.function(prediction, _largest(target) if several else target)
-        self.total = self.total + value * len(prediction)
-        self.samples += len(prediction)
+        self.total.add_(value * len(prediction))
+        self.samples.add_(len(prediction))
 
     def compute(self) -> Any:
-        return self.total / max(1, self.samples)
+        return self.total / self.samples.clamp(min=1)
+
+    still = True
+
+    def hold(self) -> list[Tensor] | None:
+        return [self.total, self.samples]
+
+    def reset(self) -> None:
+        self.total.zero_()
+        self.samples.zero_()
 
     def state(self) -> dict[str, Any]:
         return {"total": self.total, "samples": self.samples}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self.total, self.samples = state["total"].to(self.total.device), int(state["samples"])
+        self.total.copy_(state["total"])
+        self.samples.fill_(int(state["samples"]))
+
+
+@contextmanager
+def _unchecked(metric: Any, prediction: Tensor) -> Iterator[None]:
+    """Within a capture, values are not checked, which would read them: those of the steps before have been."""
+    checks = getattr(metric, "validate_args", None)
+    if not checks or not prediction.is_cuda or not torch.cuda.is_current_stream_capturing():
+        yield
+        return
+    metric.validate_args = False
+    try:
+        yield
+    finally:
+        metric.validate_args = checks
 
 
 def _options(function: Any) -> dict[str, Any]:
@@ -149,11 +233,41 @@ class Accumulators:
 
     def __init__(self, factories: Mapping[str, Factory], members: int, device: torch.device) -> None:
         self.factories, self.members, self.device = dict(factories), members, device
+        self._held: list[Tensor] | None = None
         self.reset()
+
+    def hold(self) -> bool:
+        """From now on, work on the same memory always (`tensors`); False where one of them can't."""
+        held: list[Tensor] = []
+        self._held = None
+        for accumulator in (a for kept in self.kept.values() for a in kept):
+            tensors = accumulator.hold() if hasattr(accumulator, "hold") else None
+            if tensors is None:
+                return False
+            held += tensors
+        self._held = held
+        return True
+
+    @property
+    def still(self) -> bool:
+        """Whether `record` works on the same memory always."""
+        each = (a for kept in self.kept.values() for a in kept)
+        return self._held is not None and all(cast(Still, a).still for a in each)
+
+    def tensors(self) -> list[Tensor]:
+        """What `record` changes, where it always works on the same memory."""
+        return list(self._held or ())
 
     def reset(self) -> None:
         """Begin anew."""
-        self.kept = {n: [make(self.device) for _ in range(self.members)] for n, make in self.factories.items()}
+        if self._held is not None and self.still:
+            for kept in self.kept.values():
+                for accumulator in kept:
+                    cast(Still, accumulator).reset()
+            return
+        self.kept: dict[str, list[Accumulator]] = {
+            name: [make(self.device) for _ in range(self.members)] for name, make in self.factories.items()
+        }
 
     def record(self, scores: Mapping[str, Tensor], y: Any, own: bool) -> None:
         """Take in a batch.
@@ -199,6 +313,8 @@ class Accumulators:
         """Go on with these members."""
         self.members = len(keep)
         self.kept = {name: [kept[i] for i in keep] for name, kept in self.kept.items()}
+        if self._held is not None:
+            self.hold()
 
     def state(self) -> dict[str, Any]:
         return {name: [a.state() for a in kept] for name, kept in self.kept.items()}

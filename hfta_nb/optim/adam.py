@@ -13,6 +13,7 @@ from hfta_nb.errors import OptimError
 from hfta_nb.optim.flat import FlatOptimizer, Numbers, not_differentiable
 from hfta_nb.optim.fused import FusedCalls, Lr, rows_of, settings_of
 from hfta_nb.optim.passes import addcdiv_, addcmul_, ascended, choose, decayed, lerp_
+from hfta_nb.optim.rates import rates_of
 from hfta_nb.optim.segments import Segment
 from hfta_nb.optim.values import BETAS, FLAG, LR, HostColumn, Kind, at_least, power
 
@@ -116,9 +117,8 @@ class Adam(FlatOptimizer):
         old = segment.fused
         if old is not None and old.over(tensors, settings) and old.learn(lrs):
             return old
-        rows = rows_of(tensors, segment.places)
-        on_device = self.capturable and p.device.type != "cpu" and p.dtype != torch.float64
-        return FusedCalls(_bind, tensors, rows, settings, lrs, segment.steps, on_device)
+        rows, rates = rows_of(tensors, segment.places), rates_of(self, segment.group, p, lrs)
+        return FusedCalls(_bind, tensors, rows, settings, lrs, segment.steps, rates)
 
 
 def _bind(

@@ -6,7 +6,7 @@ import abc
 import copy
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from hfta_nb.errors import OptimError
 from hfta_nb.optim.groups import Group, groups_of, listed, names_of
 from hfta_nb.optim.prepared import Prepared
 from hfta_nb.optim.values import HostColumn, Kind, Reader, plain
+
+if TYPE_CHECKING:
+    from hfta_nb.optim.carriers import Carrier
 
 
 class ArrayOptimizer(abc.ABC):
@@ -50,7 +53,7 @@ class ArrayOptimizer(abc.ABC):
         self.param_groups: list[Group] = []
         self._names: list[list[str]] = []
         self._readers: list[Reader] = []
-        self.carriers: list[torch.optim.Optimizer] = []
+        self.carriers: list[Carrier] = []
         self._schedulers: list[weakref.ref[Any]] = []
         self._prepared: Prepared | None = None
         self._marked: Tensor | None = None  # members to leave out of the step under way, on the device

@@ -7,6 +7,7 @@ member.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -29,8 +30,13 @@ class Carrier(torch.optim.Optimizer):
 
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # so that no scheduler wraps it, once for each copy
 
+    def copied(self) -> Carrier:
+        """Another one with the same values."""
+        groups = [{k: copy.deepcopy(v) for k, v in g.items() if k != "params"} for g in self.param_groups]
+        return Carrier(groups, self.defaults)
 
-def pull(optimizer: ArrayOptimizer) -> list[torch.optim.Optimizer]:
+
+def pull(optimizer: ArrayOptimizer) -> list[Carrier]:
     """The carriers, with the values that the array's groups have now."""
     table = [
         {name: optimizer.rows(k, name) for name in [*optimizer.kinds, *optimizer.extras(k)]}

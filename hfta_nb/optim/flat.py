@@ -42,6 +42,8 @@ class FlatOptimizer(ArrayOptimizer):
     how = "one pass over [M, P]"
     shaped: ClassVar[bool] = False
     counts_steps: ClassVar[bool] = True
+    capturable = False
+    """Whether a step can be captured: its learning rates are on the device as well, where that has the precision."""
 
     # For subclasses.
 

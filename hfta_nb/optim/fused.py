@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from hfta_nb.optim.rates import Rates
 from hfta_nb.optim.values import HostColumn
 
 Rows: TypeAlias = Sequence[Sequence[Sequence[Tensor]]]
@@ -53,7 +54,7 @@ class FusedCalls:
         settings: per member, hyperparameters without the learning rate.
         lrs: per member.
         steps: updates so far, per member.
-        lr_on_device: learning rates are kept on the device, where `learn` changes them in place.
+        rates: the learning rates on the device, from which the calls take them; None where they are in the calls.
 
     Attributes:
         counts: updates so far, ``[M]``, on the device.
@@ -67,7 +68,7 @@ class FusedCalls:
         settings: Sequence[Hashable],
         lrs: Sequence[float],
         steps: HostColumn,
-        lr_on_device: bool = False,
+        rates: Rates | None = None,
     ) -> None:
         self._bind, self._rows, self._settings, self._lrs = bind, rows, list(settings), list(lrs)
         self._places = [t.data_ptr() for t in tensors]
@@ -75,7 +76,8 @@ class FusedCalls:
         self.counts = torch.tensor(steps, dtype=torch.float32, device=self._device)
         # On the host, adding to memory is cheaper than a kernel.
         self._host = self.counts.numpy() if self._device.type == "cpu" else None
-        self._rates = torch.tensor(self._lrs, dtype=torch.float32, device=self._device) if lr_on_device else None
+        self._rates = rates
+        self._sharing: dict[Hashable, list[int]] | None = None
         self._together: list[Callable[[], Any]] | None = None
         self._alone: list[Callable[[], Any]] = []
         self._left = torch.empty(0)
@@ -88,10 +90,9 @@ class FusedCalls:
         """Take other learning rates; False if calls have to be made anew for that."""
         if list(lrs) == self._lrs:
             return True
-        if self._rates is None or _shared(self._settings, lrs) != _shared(self._settings, self._lrs):
+        if self._rates is None or not self._rates.go(list(lrs), list(self._shared().values())):
             return False
         self._lrs = list(lrs)
-        self._rates.copy_(torch.tensor(self._lrs), non_blocking=True)
         return True
 
     def __call__(self, skip: Tensor | None = None) -> None:
@@ -100,6 +101,8 @@ class FusedCalls:
         Args:
             skip: ``[M]`` on the device, true for members that are left as they are; None for none.
         """
+        if self._rates is not None:
+            self._rates.take()
         if skip is not None:
             self._step_but(skip)
             return
@@ -124,22 +127,22 @@ class FusedCalls:
             call()
 
     def _grouped(self) -> list[Callable[[], Any]]:
-        groups: dict[Hashable, list[int]] = {}
-        for i, key in enumerate(zip(self._settings, self._lrs, strict=True)):
-            groups.setdefault(key, []).append(i)
-        return [self._call(members, None) for members in groups.values()]
+        return [self._call(members, None) for members in self._shared().values()]
+
+    def _shared(self) -> dict[Hashable, list[int]]:
+        """Members that agree, now and as far as that is foreseen, share a call."""
+        if self._sharing is None:
+            columns = self._lrs if self._rates is None else self._rates.columns()
+            self._sharing = {}
+            for i, key in enumerate(zip(self._settings, columns, strict=True)):
+                self._sharing.setdefault(key, []).append(i)
+        return self._sharing
 
     def _call(self, members: Sequence[int], found_inf: Tensor | None) -> Callable[[], Any]:
         tensors = [[t for i in members for t in column[i]] for column in self._rows]
         counts = [c for i in members for c in [self.counts[i]] * len(self._rows[0][i])]
-        lr = self._lrs[members[0]] if self._rates is None else self._rates[members[0]]
+        lr = self._lrs[members[0]] if self._rates is None else self._rates.now[members[0]]
         return self._bind(tensors, counts, self._settings[members[0]], lr, found_inf)
-
-
-def _shared(settings: Sequence[Hashable], lrs: Sequence[float]) -> list[int]:
-    """Per member, the first one with the same settings and learning rate."""
-    first: dict[Hashable, int] = {}
-    return [first.setdefault(key, i) for i, key in enumerate(zip(settings, lrs, strict=True))]
 
 
 def rows_of(tensors: Sequence[Tensor], places: Sequence[slice]) -> Rows:

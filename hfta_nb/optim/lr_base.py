@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler as reference
 from hfta_nb.array import PerMember
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
-from hfta_nb.optim.carriers import pull, push
+from hfta_nb.optim.carriers import Carrier, pull, push
 from hfta_nb.optim.values import plain
 
 Factory = Callable[[torch.optim.Optimizer], reference.LRScheduler]
@@ -92,6 +92,19 @@ class ArrayLRScheduler:
         """Per group, the lr of each member."""
         columns = [[float(lr) for lr in m.get_last_lr()] for m in self._members]
         return [list(group) for group in zip(*columns, strict=True)]
+
+    # What is to come.
+
+    @property
+    def members(self) -> Sequence[reference.LRScheduler]:
+        """torch's schedulers, one per member."""
+        return self._members
+
+    def twins(self) -> Iterator[tuple[reference.LRScheduler, Carrier]]:
+        """Per member a copy of torch's scheduler, with what it changes: both may be run ahead."""
+        for i, carrier in enumerate(self.optimizer.carriers):
+            other = carrier.copied()
+            yield self._copied(i, other, {}), other
 
     # Saving and surgery.
 

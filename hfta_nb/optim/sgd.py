@@ -14,6 +14,7 @@ from hfta_nb.errors import OptimError
 from hfta_nb.optim.flat import FlatOptimizer, Numbers, not_differentiable
 from hfta_nb.optim.fused import FusedCalls, Lr, rows_of, settings_of
 from hfta_nb.optim.passes import add, add_, ascended, choose, decayed
+from hfta_nb.optim.rates import rates_of
 from hfta_nb.optim.segments import Entry, Segment
 from hfta_nb.optim.values import FLAG, LR, NUMBER, HostColumn, Kind, at_least
 
@@ -116,7 +117,7 @@ class SGD(FlatOptimizer):
         return {**values, "fused": True} if self.fused else values
 
     def settings(self) -> dict[str, Any]:
-        return {"fused": self.fused}
+        return {"fused": self.fused, "capturable": self.capturable}
 
     def fused_calls(
         self, segment: Segment, p: Tensor, g: Tensor, state: dict[str, Tensor], values: Numbers
@@ -132,8 +133,8 @@ class SGD(FlatOptimizer):
         old = segment.fused
         if old is not None and old.over(tensors, settings) and old.learn(lrs):
             return old
-        rows = rows_of(tensors, segment.places)
-        return FusedCalls(_bind, tensors, rows, settings, lrs, segment.steps)
+        rows, rates = rows_of(tensors, segment.places), rates_of(self, segment.group, p, lrs)
+        return FusedCalls(_bind, tensors, rows, settings, lrs, segment.steps, rates)
 
     def state_for(self, name: str, values: Mapping[str, Any]) -> bool:
         return bool(values["momentum"] != 0)

@@ -3,6 +3,17 @@
 from hfta_nb.step.fused import ArrayStep
 from hfta_nb.step.plain import PlainStep
 from hfta_nb.step.precision import PRECISIONS, Precision
-from hfta_nb.step.protocol import Objective, Scores, Step, call_all, in_phase
+from hfta_nb.step.protocol import Keep, Objective, Scores, Step, call_all, in_phase
 
-__all__ = ["PRECISIONS", "ArrayStep", "Objective", "PlainStep", "Precision", "Scores", "Step", "call_all", "in_phase"]
+__all__ = [
+    "PRECISIONS",
+    "ArrayStep",
+    "Keep",
+    "Objective",
+    "PlainStep",
+    "Precision",
+    "Scores",
+    "Step",
+    "call_all",
+    "in_phase",
+]

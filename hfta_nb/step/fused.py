@@ -22,9 +22,9 @@ from hfta_nb.optim.fused import available
 from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
 from hfta_nb.phases import Phase, split
 from hfta_nb.step.cuda import CudaGraphs
-from hfta_nb.step.graph import StepGraph
+from hfta_nb.step.graph import After, StepGraph
 from hfta_nb.step.precision import Precision, whole
-from hfta_nb.step.protocol import Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
+from hfta_nb.step.protocol import Keep, Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
 from hfta_nb.step.whole import first_step
 
 
@@ -114,18 +114,28 @@ class ArrayStep:
     def __len__(self) -> int:
         return len(self.array)
 
-    def train(self, x: Any, y: Any) -> Scores:
+    def train(self, x: Any, y: Any, keep: Keep | None = None) -> Scores:
         if not self.array.training:
             self.array.train()
-        scores = self._advance(x, y) if self.graph is None else self._in_graph(self.graph, x, y)
+        scores = self._made(x, y, keep) if self.graph is None else self._in_graph(self.graph, x, y, keep)
         self.steps, self.done = self.steps + 1, 0
-        if not self.phases:
+        return scores
+
+    def _made(self, x: Any, y: Any, keep: Keep | None) -> Scores:
+        """A step, and its scores where they are wanted."""
+        scores = self._advance(x, y)
+        if keep is None:
             return scores
-        self.last.update(scores)
-        return summed(self.last)
+        self._hand(keep, scores, y)
+        return {}
+
+    def _hand(self, keep: Keep, scores: Scores, y: Any) -> None:
+        self.whole = False  # the optimizers have stepped
+        keep.take(scores, y)
+        self.whole = True
 
     def _advance(self, x: Any, y: Any) -> Scores:
-        """One step: the scores, or the losses of the phases that are due."""
+        """One step: the scores; of phases that are not due, the losses of the last time."""
         scores: Scores = {}
         stepped = False
         for number, update in enumerate(self.updates):
@@ -147,13 +157,21 @@ class ArrayStep:
             if phase is None:
                 scores = {"loss": losses, **found}
             else:
-                scores[phase.score] = self.last[phase.score] = losses
+                self._remember(phase.score, losses)
             self.done = number + 1
         if self.scaler is not None and stepped:
             self.scaler.update()
-        return scores
+        return {k: v.clone() for k, v in summed(self.last).items()} if self.phases else scores
 
-    def _in_graph(self, graph: StepGraph, x: Any, y: Any) -> Scores:
+    def _remember(self, name: str, losses: Tensor) -> None:
+        """Keep the latest loss of a phase, in memory that a captured step finds again."""
+        room = self.last.get(name)
+        if room is None:
+            self.last[name] = losses.clone()
+        else:
+            room.copy_(losses)
+
+    def _in_graph(self, graph: StepGraph, x: Any, y: Any, keep: Keep | None) -> Scores:
         """A step that is captured where it can be."""
         inputs = Inputs.of((x, y), len(self))
         due = [u for u in self.updates if u.phase is None or u.phase.due(self.steps)]
@@ -161,22 +179,27 @@ class ArrayStep:
         kind = repr((shapes, inputs.per_member, [u.phase and u.phase.name for u in due], self.done))
         done, progress = self.done, None if self.scaler is None else self.scaler.progress()
 
-        def action(leaves: list[Any]) -> Scores:
+        def given(leaves: list[Any]) -> tuple[Any, Any]:
             marked = [per_member(v) if m else v for v, m in zip(leaves, inputs.per_member, strict=True)]
-            return self._advance(*inputs.structure(marked))
+            pair: tuple[Any, Any] = inputs.structure(marked)
+            return pair
+
+        def action(leaves: list[Any]) -> Scores:
+            return self._advance(*given(leaves))
 
         def rewind() -> None:
             self.done = done
             if self.scaler is not None and progress is not None:
                 self.scaler.set_progress(progress)
 
-        scores = graph.run(kind, inputs.leaves, self._marks(due, x, y), action, rewind)
+        after = None if keep is None else After(lambda v, scores: self._hand(keep, scores, given(v)[1]), keep)
+        scores = graph.run(kind, inputs.leaves, self._marks(due, x, y), action, rewind, after)
         self.array.step_notes = graph.notes()
         return scores
 
     def _marks(self, due: Sequence[Update], x: Any, y: Any) -> list[Any] | None:
         """What a captured step would depend on; None where this one is not certain to be the same again."""
-        marks: list[Any] = [] if self.scaler is None else self.scaler.tensors()
+        marks: list[Any] = [*self.last.values(), *(self.scaler.tensors() if self.scaler is not None else ())]
         for update in due:
             given, scale = in_phase(x, update.phase), self.scales()
             with self.precision.products(), self.precision.autocast():
@@ -190,7 +213,7 @@ class ArrayStep:
     def tensors(self) -> list[Tensor]:
         """What a step changes, but for the random streams."""
         found = [arena.data for arena in [*self.array.arenas, *self.array.buffer_arenas]]
-        found += [] if self.scaler is None else self.scaler.tensors()
+        found += [*self.last.values(), *(self.scaler.tensors() if self.scaler is not None else ())]
         return found + [t for u in self.updates for t in u.optimizer.tensors()]
 
     def plan(self, compiling: str, steps: float) -> None:
@@ -284,7 +307,7 @@ class ArrayStep:
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])
         device = self.array.generators.device
-        self.steps, self.last = int(state["steps"]), {k: v.to(device) for k, v in state["last"].items()}
+        self.steps, self.last = int(state["steps"]), {k: v.to(device, copy=True) for k, v in state["last"].items()}
         self._foresee()
         self.done = int(state.get("done", 0))
         self.array.block_size = min(int(state["block_size"]), len(self))
@@ -309,7 +332,9 @@ def make_optimizer(params: Any, rows: Sequence[Row]) -> optim.ArrayOptimizer:
     fused = available(params.parameters() if isinstance(params, FusedArray) else params)
     common: dict[str, Any] = {"lr": column("lr"), "weight_decay": column("weight_decay"), "fused": fused}
     if kind == "sgd":
-        return optim.SGD(params, momentum=column("momentum"), nesterov=column("nesterov"), **common)
+        sgd = optim.SGD(params, momentum=column("momentum"), nesterov=column("nesterov"), **common)
+        sgd.capturable = fused  # torch's has no argument of this name
+        return sgd
     betas = list(zip(column("beta1"), column("beta2"), strict=True))
     if kind in ("adam", "adamw"):
         made = optim.Adam if kind == "adam" else optim.AdamW

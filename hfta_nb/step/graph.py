@@ -1,11 +1,11 @@
 """A whole training step that is captured once and run again: when that is done, when it is given up, and why not.
 
 What a capture is, is a backend's affair: on a GPU a CUDA graph of everything in the step, forward, loss, backward,
-loss scaling, optimizer and metrics (`hfta_nb.step.cuda`). Here is what decides. A step may be captured if the same call
-would make the same kernel calls on the same memory, which is so when it is replayed from a recording
-(`hfta_nb.array.capture`) and its optimizers are bound (`ArrayOptimizer.ready`). What those are bound to are *marks*; a
-capture is good for as long as they are the same objects. Learning rates and loss scales are read from the device, so
-that they may change.
+loss scaling, optimizer, metrics, and keeping what the step gives (`hfta_nb.step.cuda`). Here is what decides. A step
+may be captured if the same call would make the same kernel calls on the same memory, which is so when it is replayed
+from a recording (`hfta_nb.array.capture`) and its optimizers are bound (`ArrayOptimizer.ready`). What those are bound
+to are *marks*; a capture is good for as long as they are the same objects. Learning rates and loss scales are read from
+the device, so that they may change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from hfta_nb.step.protocol import Scores
+from hfta_nb.step.protocol import Keep, Scores
 
 WARM_STEPS = 2
 """Steps that run as ever, with the same marks, before one is captured."""
@@ -62,6 +62,19 @@ class Backend(Protocol):
         """Put them back there."""
 
 
+@dataclass(frozen=True)
+class After:
+    """What follows a step.
+
+    Attributes:
+        do: of the step's inputs and scores.
+        keep: what it works on.
+    """
+
+    do: Callable[[list[Any], Scores], None]
+    keep: Keep
+
+
 @dataclass
 class Kind:
     """What is known of steps of one kind.
@@ -73,6 +86,7 @@ class Kind:
         same: how many steps had these marks.
         runs: of this capture.
         failures: captures in a row that were given up early.
+        apart: why what follows the step is not captured with it; empty where it is or may be yet.
     """
 
     reason: str = ""
@@ -82,6 +96,7 @@ class Kind:
     captured: Captured | None = None
     runs: int = 0
     failures: int = 0
+    apart: str = ""
 
     def note(self, marks: Marks | None) -> None:
         """Take the marks of the next step; a capture with others is given up."""
@@ -100,6 +115,13 @@ class Kind:
             if self.failures >= MOST_FAILURES:
                 self.reason = "what the step depends on changes again and again"
         self.captured, self.runs = None, 0
+
+    def give_up(self, reason: str, within: After | None) -> None:
+        """Don't capture steps of this kind; or, where something was captured with them, try without that."""
+        if within is None:
+            self.reason = reason
+        else:
+            self.apart = reason
 
     def fill(self, leaves: Sequence[Any]) -> list[Any]:
         """The inputs in memory that is always the same."""
@@ -129,10 +151,17 @@ class StepGraph:
         """How steps run, each way once."""
         ways = ["captured as one graph" for k in self._kinds.values() if k.captured is not None]
         ways += [f"not captured: {k.reason}" for k in self._kinds.values() if k.reason]
+        ways += [f"metrics beside the graph: {k.apart}" for k in self._kinds.values() if k.apart and not k.reason]
         return list(dict.fromkeys(ways))
 
     def run(
-        self, kind: Hashable, leaves: Sequence[Any], marks: Marks | None, action: Action, rewind: Callable[[], None]
+        self,
+        kind: Hashable,
+        leaves: Sequence[Any],
+        marks: Marks | None,
+        action: Action,
+        rewind: Callable[[], None],
+        after: After | None = None,
     ) -> Scores:
         """One step.
 
@@ -142,35 +171,42 @@ class StepGraph:
             marks: what a capture depends on; None where the step is not to be captured.
             action: the step of some inputs, as ever.
             rewind: puts back what it notes on the host, so that it can be made once more.
+            after: what becomes of the scores, which are not returned then: captured with the step where that can be.
         """
         known = self._kinds.get(kind)
         if known is None:
             while len(self._kinds) >= self.most_kinds:
                 del self._kinds[next(iter(self._kinds))]
             known = self._kinds[kind] = Kind(self.backend.refuses(leaves))
-        if known.reason:
-            return action(list(leaves))
-        known.note(marks)
+        mark = None if after is None or known.apart else after.keep.mark()
+        if not known.reason:
+            known.note(None if marks is None else [*marks, *([] if mark is None else [mark])])
         if known.reason or marks is None:
-            return action(list(leaves))
+            return _followed(action, after)(list(leaves))
         if known.captured is not None and not known.captured.stands():
             known.captured = None  # captured anew at once: nothing about the step has changed
         rooms = known.fill(leaves)
+        if known.captured is None and known.same < WARM_STEPS:
+            return self.backend.warm(lambda: _followed(action, after)(rooms))
+        whole = action if mark is None else _followed(action, after)
         if known.captured is None:
-            if known.same < WARM_STEPS:
-                return self.backend.warm(lambda: action(rooms))
-            return self._capture(known, lambda: action(rooms), rewind)
-        known.runs += 1
-        return known.captured.run()
+            within = None if mark is None else after
+            scores = self._capture(known, lambda: whole(rooms), rewind, within)
+        else:
+            known.runs += 1
+            scores = known.captured.run()
+        return _followed(lambda _: scores, after)(rooms) if mark is None else scores
 
-    def _capture(self, known: Kind, action: Callable[[], Scores], rewind: Callable[[], None]) -> Scores:
+    def _capture(
+        self, known: Kind, action: Callable[[], Scores], rewind: Callable[[], None], within: After | None
+    ) -> Scores:
         """Capture a step; where it does what the step does, it is that from now on. Returns what the step gives."""
         try:
             captured = self.backend.capture(action)
-            tensors, streams = list(self._state()), self.backend.streams()
+            tensors, streams = [*self._state(), *(within.keep.tensors() if within else ())], self.backend.streams()
             before = [t.clone() for t in tensors]
         except Exception as error:
-            known.reason = _told(error)
+            known.give_up(_told(error), within)
             rewind()
             return action()
         rewind()
@@ -181,12 +217,14 @@ class StepGraph:
         rewind()
         try:
             again = captured.run()
-            known.reason = self._difference([*after, *scores.values()], [*tensors, *again.values()], went)
+            reason = self._difference([*after, *scores.values()], [*tensors, *again.values()], went)
         except Exception as error:
-            known.reason = _told(error)
+            reason = _told(error)
         _copy(tensors, after)
         self.backend.put_streams(went)
-        if not known.reason:
+        if reason:
+            known.give_up(reason, within)
+        else:
             known.captured = captured
         return scores
 
@@ -196,6 +234,18 @@ class StepGraph:
         if any(not torch.equal(a, b) for a, b in zip(streams, self.backend.streams(), strict=True)):
             return "captured, the step draws other random numbers"
         return ""
+
+
+def _followed(action: Action, after: After | None) -> Action:
+    """The step and what follows it."""
+    if after is None:
+        return action
+
+    def both(leaves: list[Any]) -> Scores:
+        after.do(leaves, action(leaves))
+        return {}
+
+    return both
 
 
 def _told(error: Exception) -> str:

@@ -17,7 +17,7 @@ from hfta_nb.metrics import Metric
 from hfta_nb.optim.fused import available
 from hfta_nb.phases import Phase, split
 from hfta_nb.step.precision import Precision, whole
-from hfta_nb.step.protocol import Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
+from hfta_nb.step.protocol import Keep, Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
 
 
 @dataclass
@@ -77,7 +77,7 @@ class PlainStep:
     def __len__(self) -> int:
         return 1
 
-    def train(self, x: Any, y: Any) -> Scores:
+    def train(self, x: Any, y: Any, keep: Keep | None = None) -> Scores:
         self.module.train()
         scores: Scores = {}
         stepped = False
@@ -103,7 +103,11 @@ class PlainStep:
         if self.scaler is not None and stepped:
             self.scaler.update()
         self.steps += 1
-        return _with_member_axis(summed(self.last) if self.phases else scores)
+        told = _with_member_axis(summed(self.last) if self.phases else scores)
+        if keep is None:
+            return told
+        keep.take(told, y)
+        return {}
 
     def end_epoch(self) -> None:
         for update in self.updates:

@@ -26,14 +26,34 @@ Row: TypeAlias = Mapping[str, Any]
 """The values of all training axes of one member."""
 
 
+class Keep(Protocol):
+    """Keeps what training steps give."""
+
+    def take(self, scores: Scores, y: Any) -> None:
+        """Take in the scores of a step with targets `y`, which may be `per_member`.
+
+        Where there is a `mark`, this calls kernels alone, always on the same memory, and reads nothing back.
+        """
+
+    def mark(self) -> object | None:
+        """The same object for as long as `take` works on the same memory; None where it can't be captured."""
+
+    def tensors(self) -> list[Tensor]:
+        """What `take` changes."""
+
+
 class Step(Protocol):
     """One training step of some members, and the state that it changes."""
 
     def __len__(self) -> int:
         """How many members."""
 
-    def train(self, x: Any, y: Any) -> Scores:
-        """One optimizer step of each member (one per phase) on a mini-batch; `x` and `y` may be `per_member`."""
+    def train(self, x: Any, y: Any, keep: Keep | None = None) -> Scores:
+        """One optimizer step of each member (one per phase) on a mini-batch; `x` and `y` may be `per_member`.
+
+        Args:
+            keep: takes the scores, as part of the step; nothing is returned then.
+        """
 
     def end_epoch(self) -> None:
         """Let the lr schedulers go on."""
@@ -66,10 +86,13 @@ class Step(Protocol):
 def scorer(loss: Loss, metrics: Mapping[str, Metric]) -> Callable[[Any, Any], tuple[Tensor, Scores]]:
     """A function of one member's output and target: the loss, and all scores without gradient."""
 
+    # Their functions alone: what a step can read is watched, and metrics hold more than it reads.
+    functions = {name: metric.function for name, metric in metrics.items()}
+
     def score(output: Any, target: Any) -> tuple[Tensor, Scores]:
         value = loss(output, target)
         still = tensor_map(_still, output)
-        return value, {name: metric.function(still, target) for name, metric in metrics.items()}
+        return value, {name: function(still, target) for name, function in functions.items()}
 
     return score
 
@@ -77,9 +100,11 @@ def scorer(loss: Loss, metrics: Mapping[str, Metric]) -> Callable[[Any, Any], tu
 def metrics_alone(metrics: Mapping[str, Metric]) -> Callable[[Any, Any], Scores]:
     """A function of one member's output and target: all metrics."""
 
+    functions = {name: metric.function for name, metric in metrics.items()}
+
     def score(output: Any, target: Any) -> Scores:
         still = tensor_map(_still, output)
-        return {name: metric.function(still, target) for name, metric in metrics.items()}
+        return {name: function(still, target) for name, function in functions.items()}
 
     return score
 

@@ -16,7 +16,8 @@ from hfta_nb.events import Control, Event
 from hfta_nb.grid import Variant
 from hfta_nb.history import History, Member
 from hfta_nb.plan import Group
-from hfta_nb.step import Scores, Step
+from hfta_nb.step import Keep, Scores, Step
+from hfta_nb.study import running
 from hfta_nb.study.arguments import positive
 from hfta_nb.train import Trainer
 
@@ -69,7 +70,7 @@ def _train_alone(
 ) -> Generator[Event, None, Curves]:
     """The curves of a group of one, trained as a plain module."""
     twin = History()
-    twin.add(study.started(False))
+    twin.add(running.started(study, False))
     # Lengths of lr schedules are those of the whole run, so the twin is stopped after some epochs instead.
     for event in Trainer(study.settings(), [group], Control(), prepare=prepare):
         twin.add(event)
@@ -96,8 +97,8 @@ class _Nudged:
     def __len__(self) -> int:
         return len(self.inner)
 
-    def train(self, x: Any, y: Any) -> Scores:
-        scores = self.inner.train(x, y)
+    def train(self, x: Any, y: Any, keep: Keep | None = None) -> Scores:
+        scores = self.inner.train(x, y, keep)
         for weight in self.inner.weights().values():
             if weight.is_floating_point():
                 signs = torch.randint(0, 2, weight.shape, generator=self.generator).to(weight) * 2 - 1

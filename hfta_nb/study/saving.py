@@ -30,6 +30,28 @@ def describe(study: Study) -> dict[str, Any]:
     return {"family": study.family.name, "grid": grid, "data": data, "options": study.options}
 
 
+def options(study: Study) -> dict[str, Any]:
+    """Everything that was asked for but family, grid and data; keyword arguments of a twin."""
+    return {
+        "epochs": study.epochs,
+        "patience": study.patience,
+        "monitor": study.monitor,
+        "device": str(study.device),
+        "dtype": str(study.dtype).removeprefix("torch."),
+        "precision": study.precision,
+        "serial": study.serial,
+        "across": study.across,
+        "capacity": study.capacity,
+        "checkpointing": study.checkpointing,
+        "compile": study.compile,
+        "seed": study.seed,
+        "name": study.name,
+        "validate_every": study.validate_every,
+        "steps_per_epoch": study.steps_per_epoch,
+        **study.fixed,
+    }
+
+
 def write(study: Study) -> None:
     """Keep what was asked, own data too."""
     study.store.write_study(describe(study))

@@ -21,7 +21,7 @@ from hfta_nb.grid import Grid, Variant
 from hfta_nb.history import History
 from hfta_nb.plan import make_plan
 from hfta_nb.store import Store
-from hfta_nb.study import beginning, code, saving
+from hfta_nb.study import code, running, saving
 from hfta_nb.study.arguments import (
     across_of,
     capacity_of,
@@ -222,14 +222,14 @@ class Study:
             StudyError: the directory holds a run already, or there is nothing to resume.
             Exception: whatever the family's own code raised; the run is then FAILED and can be resumed.
         """
-        state = self._open(resume)
+        state = running.opened(self, resume)
         sampler = telemetry.sampler(str(self.device))
         trainer = Trainer(self.settings(), self.plan_groups, control or Control(), self._save, state)
         self.plan_groups = trainer.arrays
         sampled = 0.0
         self._running += 1
         try:
-            for event in self._all_events(trainer, resume):
+            for event in running.events(self, trainer, resume):
                 self._keep(event)
                 yield event
                 if time.perf_counter() - sampled >= SAMPLE_INTERVAL_S:
@@ -365,40 +365,6 @@ class Study:
         settings = *how, *where, self.seed, True, *pace, self._precision, *memory, self.compile
         return Settings(self.family, self.data, *settings)
 
-    def _open(self, resume: bool) -> Any:
-        """Make the run's directory, or read the checkpoint in it."""
-        if not resume:
-            if self.store.events_path.exists():
-                raise StudyError(
-                    "a run is already there",
-                    where=str(self.directory),
-                    remedy="resume it with run(resume=True), or choose another directory",
-                )
-            saving.write(self)
-            return None
-        if self.history.state == ev.COMPLETE:
-            raise StudyError("the run is complete", where=str(self.directory), remedy="start a new study")
-        if not self.store.has_checkpoint:
-            raise StudyError("no checkpoint to resume from", where=str(self.directory), remedy="run it from the start")
-        return self.store.read_checkpoint()
-
-    def _all_events(self, trainer: Trainer, resumed: bool) -> Iterator[Event]:
-        yield self.started(resumed)
-        yield ev.PlanMade(time.time(), trainer.records())
-        yield from trainer
-        if trainer.stopped:
-            for member in list(self.history.members.values()):
-                if member.state == ev.WAITING:
-                    yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, "the run was stopped")
-            yield ev.RunChanged(time.time(), ev.STOPPED, "stopped by request")
-        else:
-            self.store.remove_checkpoint()
-            yield ev.RunChanged(time.time(), ev.COMPLETE)
-
-    def started(self, resumed: bool) -> ev.RunStarted:
-        """The first event of a run."""
-        return beginning.of(self, resumed)
-
     def _keep(self, event: Event) -> None:
         self._history.add(event)
         if not isinstance(event, TRANSIENT):
@@ -419,21 +385,4 @@ class Study:
     @property
     def options(self) -> dict[str, Any]:
         """Everything that was asked for but family, grid and data; keyword arguments of a twin."""
-        return {
-            "epochs": self.epochs,
-            "patience": self.patience,
-            "monitor": self.monitor,
-            "device": str(self.device),
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "precision": self.precision,
-            "serial": self.serial,
-            "across": self.across,
-            "capacity": self.capacity,
-            "checkpointing": self.checkpointing,
-            "compile": self.compile,
-            "seed": self.seed,
-            "name": self.name,
-            "validate_every": self.validate_every,
-            "steps_per_epoch": self.steps_per_epoch,
-            **self.fixed,
-        }
+        return saving.options(self)

@@ -180,16 +180,15 @@ class GroupRun:
         begin = probe.start() if probe else 0.0
         try:
             with self.meter or nullcontext():
-                scores = self.step.train(*batch.inputs)
+                self.scores.begin(self.batch)
+                self.step.train(*batch.inputs, keep=self.scores)
         except Exception:
             self.place -= 1  # of this batch no step has been made
             self.whole = getattr(self.step, "whole", True)
             raise
         if probe:
             probe.stop(begin)
-        self.whole = False
-        self.scores.record(self.batch, scores, batch.size, batch.y, batch.own)
-        self.whole = True
+        self.scores.end(batch.size)
         self.batch, self.steps = self.batch + 1, self.steps + 1
         self.samples += batch.size * len(self.members.ids)
         self.trainer.clock.work_done += len(self.members.ids)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from hfta_nb import events as ev
+from hfta_nb.array.capture.standing import way_of
 from hfta_nb.step import ArrayStep, PlainStep
 
 SPEED_STEPS = 20
@@ -43,11 +44,16 @@ class SpeedProbe:
     def event(self) -> ev.SpeedMeasured:
         # The first steps warm up.
         fused, alone = (sorted(v[2:])[len(v[2:]) // 2] for v in (self.fused_s, self.serial_s))
-        size = self.step.array.block_size
-        how = "all members at once" if size == self.members else f"{size} of {self.members} members at a time"
+        how = ", ".join(filter(None, [self._at_once(), way_of(self.step.array)]))
         serial = alone * self.members
         steps = len(self.serial_s)
         return ev.SpeedMeasured(time.time(), self.group, self.members, steps, fused, serial, serial / fused, how)
+
+    def _at_once(self) -> str:
+        size = self.step.array.block_size
+        if size < self.members:
+            return f"{size} of {self.members} members at a time"
+        return "all members at once" if size > 1 else ""
 
     def _wait(self) -> None:
         if self.device.type == "cuda":

@@ -14,6 +14,7 @@ from hfta_nb.errors import GridError, HftaError
 from hfta_nb.events import Json
 from hfta_nb.family import watch
 from hfta_nb.grid import AxisSpec, show
+from hfta_nb.ui import fields
 from hfta_nb.ui.axis_row import AxisRow
 from hfta_nb.ui.parts import button, words
 from hfta_nb.ui.text import count, escape
@@ -21,9 +22,15 @@ from hfta_nb.ui.text import words as error_words
 
 DTYPES = ("float32", "float64")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-CHECKPOINTING = ("auto", "never", "always")
-_CAPACITY = "Most members of an array: a number, auto for the fastest, empty for as many as fit"
+WAYS = ("auto", "never", "always")
+"""Of what costs something and may be worth it: checkpointing and compiling."""
+
+HOW = ("device", "dtype", "precision", "capacity", "checkpointing", "compile")
+"""The fields of how it is computed; the others are of what."""
+
+_BATCH = "Samples in a mini-batch"
 _CHECKPOINTING = "Compute activations again in the backward, to fit more members; costs a second forward"
+_COMPILE = "Compile steps, which takes seconds to minutes; auto: where that is faster and the run is long enough"
 FIRST_GRID: dict[str, tuple[Json, ...]] = {"lr": (1e-3, 3e-3, 1e-2)}
 """What the grid is when nothing was said: enough to press Train."""
 
@@ -37,7 +44,7 @@ class Definition:
         data: a name, or the person's own data.
         grid: values per axis, as far as they can be read.
         options: the other arguments of `hfta_nb.Study`.
-        problems: what can't be read, in words, by axis.
+        problems: what can't be read, in words, by axis or label of the field.
     """
 
     family: str
@@ -85,42 +92,58 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             own = hfta.data.resolve(data)  # once: a Dataset may take its time
             self._own[own.name] = own
             data = own.name
-        self.family_field = _dropdown("family", hfta.families(), "What is trained: built-in, or defined in a cell")
-        self.family_field.value = recipe.name
-        self.data_field = _dropdown("data", self._data_names(), "What it is trained on: data sets that suit the family")
-        if data is not None:
-            self.data_field.value = _chosen("data", data, self.data_field.options)
+        known = hfta.families()
+        self.family_field = fields.choice(
+            "family", known, "What is trained: built-in, or defined in a cell", recipe.name
+        )
+        hint = "What it is trained on: data sets that suit the family"
+        self.data_field = fields.choice("data", self._data_names(), hint, data)
         self._specs: dict[str, AxisSpec] = self._axes_now(grid or ())
-        self.epochs_field = _integer("epochs", epochs, 1, "How often each member sees the training data")
-        self.batch_field = _integer("batch size", batch_size or self._usual_batch, 1, "Samples in a mini-batch")
-        self.patience_field = _integer(
-            "patience", patience or 0, 0, "Validations without improvement after which a member stops; 0 for never"
-        )
-        self.seed_field = _integer("data seed", seed, 0, "Seed of the order of the data")
-        self.dtype_field = _dropdown("dtype", DTYPES, "Of parameters and data; float64 for sharp comparisons")
-        self.dtype_field.value = _chosen("dtype", dtype, DTYPES)
-        self.precision_field = _dropdown(
-            "precision", PRECISIONS, "How it computes: tf32 products; bf16 or fp16 autocast"
-        )
-        self.precision_field.value = _chosen("precision", precision, PRECISIONS)
-        self.capacity_field = _text("capacity", self._options.pop("capacity", None), "fit", _CAPACITY)
-        self.checkpointing_field = _dropdown("checkpointing", CHECKPOINTING, _CHECKPOINTING)
-        again = self._options.pop("checkpointing", "auto")
-        self.checkpointing_field.value = _chosen("checkpointing", again, CHECKPOINTING)
-        self.device_field = _dropdown("device", _devices(), "Where it is trained")
+        self.epochs_field = fields.whole("epochs", epochs, 1, "How often each member sees the training data")
+        self.batch_field = fields.whole("batch size", batch_size or self._usual_batch, 1, _BATCH)
+        hint = "Validations without improvement after which a member stops; 0 or empty for never"
+        self.patience_field = fields.whole("patience", patience or None, 0, hint, "never")
+        self.seed_field = fields.whole("data seed", seed, 0, "Seed of the order of the data")
+        self.device_field = fields.choice("device", fields.devices(), "Where it is trained")
         wanted = {None: self.device_field.options[0], "cuda": "cuda:0"}.get(device, device)
-        self.device_field.value = _chosen("device", str(wanted), self.device_field.options)
+        self.device_field.value = fields.one_of("device", str(wanted), self.device_field.options)
+        hint = "Of parameters and data; float64 for sharp comparisons"
+        self.dtype_field = fields.choice("dtype", DTYPES, hint, dtype)
+        hint = "How it computes: tf32 products; bf16 or fp16 autocast"
+        self.precision_field = fields.choice("precision", PRECISIONS, hint, precision)
+        self.capacity_field = fields.capacity(self._options.pop("capacity", None))
+        again, compiling = (self._options.pop(name, "auto") for name in ("checkpointing", "compile"))
+        self.checkpointing_field = fields.choice("checkpointing", WAYS, _CHECKPOINTING, again)
+        self.compile_field = fields.choice("compile", WAYS, _COMPILE, compiling)
         self.rows_box = ipywidgets.VBox([]).add_class("hfta-axes")
         self.add_button = button("add axis", "Sweep one more axis", "hfta-add")
         self.problem = words("hfta-problem")
-        self.fields_box = self._fields()
-        super().__init__([self.fields_box, self.rows_box, self.add_button, self.problem])
+        self.fields_problem = words("hfta-problem")
+        super().__init__([*self._fields(), self.fields_problem, self.rows_box, self.add_button, self.problem])
         self._fill(FIRST_GRID if grid is None else hfta.Grid(grid).axes)
         self._listen()
         self._quiet = False
 
     def __repr__(self) -> str:
         return f"Define({self.family_field.value!r}, {self.data_field.value!r}, {self.definition().grid!r})"
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields, by the names of the arguments of `hfta_nb.Study`."""
+        return {
+            "family": self.family_field,
+            "data": self.data_field,
+            "epochs": self.epochs_field,
+            "batch_size": self.batch_field,
+            "patience": self.patience_field,
+            "seed": self.seed_field,
+            "device": self.device_field,
+            "dtype": self.dtype_field,
+            "precision": self.precision_field,
+            "capacity": self.capacity_field,
+            "checkpointing": self.checkpointing_field,
+            "compile": self.compile_field,
+        }
 
     @property
     def rows(self) -> list[AxisRow]:
@@ -141,47 +164,50 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         """What stands in the fields now."""
         rows = {row.name: row for row in self.rows}
         options: dict[str, Any] = {
-            "epochs": self.epochs_field.value,
-            # Its default is left unsaid, so that the code cell does not say it either.
-            "batch_size": None
-            if "batch_size" in rows or self.batch_field.value == self._usual_batch
-            else self.batch_field.value,
-            "patience": self.patience_field.value or None,
-            "seed": self.seed_field.value,
-            "dtype": self.dtype_field.value,
-            "precision": self.precision_field.value,
-            "capacity": _capacity(self.capacity_field.value),
-            "checkpointing": self.checkpointing_field.value,
-            "device": self.device_field.value,
+            name: widget.meaning if isinstance(widget, fields.TypedField) else widget.value
+            for name, widget in self.fields.items()
+            if name not in ("family", "data")
         }
+        if "batch_size" in rows or options["batch_size"] == self._usual_batch:
+            options["batch_size"] = None  # its default is left unsaid, so that the code cell does not say it either
+        options["patience"] = options["patience"] or None
         data = self._own.get(self.data_field.value, self.data_field.value)
         grid = {name: row.values for name, row in rows.items() if row.values is not None}
-        problems = {name: row.error for name, row in rows.items() if row.error}
+        problems = {self.fields[name].description: said for name, said in self._misread().items()}
+        problems |= {name: row.error for name, row in rows.items() if row.error}
         return Definition(self.family_field.value, data, grid, options | self._options, problems)
 
-    def complain(self, error: BaseException | None) -> None:
-        """Show what keeps the definition from being planned: beside the axis that it is about, or below all."""
+    def complain(self, error: BaseException | None) -> str:
+        """Show what keeps the definition from being planned: beside the field or axis it is about, or below all.
+
+        Returns:
+            The label of that field, or the axis; empty where it stands below all.
+        """
         place = getattr(error, "where", "")
         beside = next((row for row in self.rows if row.name == place), None)
         for row in self.rows:
             if row.values is not None:
                 row.complain(error if row is beside else None)
-        said = error_words(error) if error is not None and beside is None else ""
+        named = "" if beside else place.partition(",")[0]
+        in_field = error is not None and named in self.fields
+        self._complain({named: error_words(error, place)} if error is not None and in_field else {})
+        said = error_words(error) if error is not None and not (beside or in_field) else ""
         self.problem.value = f'<span role="alert">{escape(said)}</span>' if said else ""
+        return beside.name if beside else str(self.fields[named].description) if in_field else ""
 
     def summary(self, variants: int | None) -> str:
         """The definition in one line."""
         found = self.definition()
         axes = " x ".join(f"{len(values)} {name}" for name, values in found.grid.items()) or "no axis"
         total = "" if variants is None else f" = {count(variants, 'variant')}"
-        epochs = count(found.options["epochs"], "epoch")
+        epochs = count(found.options["epochs"], "epoch") if found.options["epochs"] else "? epochs"
         return f"{found.family} on {self.data_field.value}, {epochs}; {axes}{total}"
 
     def hints(self) -> dict[str, str]:
         """What to say of each field, by its label."""
-        fields = [w for w in self.fields_box.children if hasattr(w, "description")]
         rows = [w for row in self.rows for w in (row.kind_field, row.text_field)]
-        found = {str(w.description): str(w.tooltip) for w in [*fields, *rows] if w.description and w.tooltip}
+        hinted = [*self.fields.values(), *rows]
+        found = {str(w.description): str(w.tooltip) for w in hinted if w.description and w.tooltip}
         return {**found, "axis": "Which axis of the grid this row is"}
 
     def add_axis(self, name: str = "", values: Sequence[Json] | None = None) -> AxisRow:
@@ -212,24 +238,29 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
 
     # Within.
 
-    def _fields(self) -> ipywidgets.HBox:
-        fields = [
-            self.family_field,
-            self.data_field,
-            self.epochs_field,
-            self.batch_field,
-            self.patience_field,
-            self.seed_field,
-            self.dtype_field,
-            self.precision_field,
-            self.capacity_field,
-            self.checkpointing_field,
-            self.device_field,
-        ]
+    def _fields(self) -> list[ipywidgets.HBox]:
+        """A line of what is trained, and one of how it is computed."""
+        lines = [[widget for name, widget in self.fields.items() if (name in HOW) == how] for how in (False, True)]
         fixed = ", ".join(f"{k}={show(v) if not isinstance(v, dict | list) else v}" for k, v in self._options.items())
-        note = words("hfta-fixed")
-        note.value = escape(f"also given in code: {fixed}") if fixed else ""
-        return ipywidgets.HBox([*fields, *([note] if fixed else [])]).add_class("hfta-fields")
+        if fixed:
+            note = words("hfta-fixed")
+            note.value = escape(f"also given in code: {fixed}")
+            lines[-1].append(note)
+        return [ipywidgets.HBox(line).add_class("hfta-fields") for line in lines]
+
+    def _misread(self) -> dict[str, str]:
+        """What can't be read in fields, by name."""
+        typed = {name: widget for name, widget in self.fields.items() if isinstance(widget, fields.TypedField)}
+        return {name: widget.error for name, widget in typed.items() if widget.error and not widget.disabled}
+
+    def _complain(self, more: dict[str, str]) -> None:
+        """Show what is wrong in fields, each of which is marked."""
+        found = self._misread() | more
+        for name, widget in self.fields.items():
+            mark = widget.add_class if name in found else widget.remove_class
+            mark("hfta-wrong")
+        said = (f"{self.fields[name].description}: {text}" for name, text in found.items())
+        self.fields_problem.value = "".join(f'<div role="alert">{escape(text)}</div>' for text in said)
 
     def _fill(self, grid: Mapping[str, Sequence[Json]]) -> None:
         for name, values in grid.items():
@@ -240,10 +271,9 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
     def _listen(self) -> None:
         self.family_field.observe(self._family_changed, "value")
         self.data_field.observe(self._data_changed, "value")
-        plain = (self.epochs_field, self.batch_field, self.patience_field, self.seed_field)
-        memory = self.capacity_field, self.checkpointing_field
-        for widget in (*plain, self.dtype_field, self.precision_field, *memory, self.device_field):
-            widget.observe(lambda _: self._edited(), "value")
+        for name, widget in self.fields.items():
+            if name not in ("family", "data"):
+                widget.observe(lambda _: self._edited(), "value")
         self.add_button.on_click(lambda _: self.add_axis())
         me = weakref.ref(self)
 
@@ -280,7 +310,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self.add_button.disabled = not free
         swept = any(row.name == "batch_size" for row in self.rows)
         self.batch_field.disabled = swept
-        self.batch_field.tooltip = "It is an axis of the grid" if swept else "Samples in a mini-batch"
+        self.batch_field.tooltip = "It is an axis of the grid" if swept else _BATCH
 
     def _data_now(self) -> Any:
         """What is chosen: a name, or own data."""
@@ -336,8 +366,8 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             self.complain(error)
             return
         self._quiet = True
-        if self.batch_field.value == usual:
-            self.batch_field.value = self._usual_batch
+        if self.batch_field.meaning == usual:
+            self.batch_field.meaning = self._usual_batch
         # Axes that are lacking now go; the values of the others are read again, as theirs may be others.
         rows = [(r.name, r.values) for r in self.rows if r.name in self._specs]
         for row in self.rows:
@@ -353,48 +383,3 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             return None if values is None else [self._specs[name].check_or_none(v) for v in values]
         except GridError:
             return None
-
-
-def _dropdown(description: str, options: Sequence[str], tooltip: str) -> ipywidgets.Dropdown:
-    made = ipywidgets.Dropdown(
-        options=list(options), description=description, tooltip=tooltip, layout={"width": "auto"}
-    )
-    return made.add_class("hfta-field").add_class(f"hfta-field-{description}")
-
-
-def _integer(description: str, value: int, low: int, tooltip: str) -> ipywidgets.BoundedIntText:
-    made = ipywidgets.BoundedIntText(
-        value, min=low, max=10**9, description=description, tooltip=tooltip, layout={"width": "auto"}
-    )
-    return made.add_class("hfta-field").add_class(f"hfta-field-{description.replace(' ', '-')}")
-
-
-def _text(description: str, value: Any, nothing: str, tooltip: str) -> ipywidgets.Text:
-    made = ipywidgets.Text(
-        "" if value is None else str(value),
-        placeholder=nothing,
-        description=description,
-        tooltip=tooltip,
-        continuous_update=False,
-        layout={"width": "auto"},
-    )
-    return made.add_class("hfta-field").add_class(f"hfta-field-{description}")
-
-
-def _capacity(text: str) -> int | str | None:
-    """What was typed, as `Study` takes it, which complains of what it can't use."""
-    typed = text.strip()
-    return int(typed) if typed.isdecimal() else typed or None
-
-
-def _chosen(where: str, value: str, options: Sequence[str]) -> str:
-    if value not in options:
-        raise HftaError("not one of these", where=where, got=value, accepted=", ".join(options))
-    return value
-
-
-def _devices() -> list[str]:
-    import torch
-
-    found = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
-    return [*found, "cpu"]

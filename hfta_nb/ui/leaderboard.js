@@ -89,6 +89,17 @@ class Board {
     // Rows keep their places while somebody aims at one: a button that moves away is pressed in the wrong row.
     this.on(this.body, "pointerenter", () => { this.held = true; });
     this.on(this.body, "pointerleave", () => { this.held = false; this.draw(); });
+    this.on(this.frame, "scroll", () => this.overflow());
+    const sized = new ResizeObserver(() => this.overflow());
+    sized.observe(this.frame);
+    sized.observe(this.table);
+    this.signal.addEventListener("abort", () => sized.disconnect());
+  }
+
+  /** Whether columns lie under the buttons of the rows, which stay on the screen. */
+  overflow() {
+    const { scrollLeft, scrollWidth, clientWidth } = this.frame;
+    this.frame.dataset.more = String(scrollLeft + clientWidth < scrollWidth - 1);
   }
 
   // Drawing.

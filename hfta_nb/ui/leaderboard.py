@@ -63,16 +63,20 @@ def table_of(history: History, color_by: str = "") -> dict[str, Any]:
     run = history.run
     if run is None:
         return {"columns": [], "rows": []}
-    # What decides first, then the rest of validation, then training.
-    metrics = sorted(run.metrics, key=lambda m: (m != run.monitor, not m.startswith("val_")))
+    # What decides first, then the rest of validation, what differs, and training: the first to be off a narrow screen.
+    told = [m for m in run.metrics if m.startswith("val_") and m != run.monitor]
+    rest = [m for m in run.metrics if not m.startswith("val_") and m != run.monitor]
+    metrics = [run.monitor, *told, *rest]
+    at_best = {m: _column(f"metric:{m}", metric(m), f"{metric(m)} at the best epoch", True) for m in metrics[1:]}
     columns = [
         _column("rank", "rank", "Place by the best value", True),
         _column("member", "member", "Number and colour of the member", True),
         _column("state", "state", "What it is doing, or how it ended", False),
         _column(f"metric:{run.monitor}", metric(run.monitor), f"{metric(run.monitor)} at its best epoch", True),
         _column("best_epoch", "best at", "The epoch that was best", True),
-        *(_column(f"metric:{m}", metric(m), f"{metric(m)} at the best epoch", True) for m in metrics[1:]),
+        *(at_best[m] for m in told),
         *(_column(f"axis:{name}", name, f"Axis {name} of the grid", _numeric(v)) for name, v in run.axes.items()),
+        *(at_best[m] for m in rest),
     ]
     checked = any(m.check for m in history.members.values())
     if checked:
@@ -81,7 +85,8 @@ def table_of(history: History, color_by: str = "") -> dict[str, Any]:
     scheme = colors.Scheme(run.variants, run.axes, color_by)
     rows = []
     for rank, member in enumerate(history.leaderboard(), 1):
-        cells = _cells(member, rank, metrics, run.axes, checked, history.state == ev.PAUSED)
+        found = _cells(member, rank, metrics, run.axes, checked, history.state == ev.PAUSED)
+        cells = [found[column["key"]] for column in columns]
         rows.append(_row(member, cells, scheme.stroke(variants[member.id]), history))
     return {"columns": columns, "rows": rows}
 
@@ -100,26 +105,25 @@ def check_text(check: ev.MemberChecked) -> str:
 
 def _cells(
     member: Member, rank: int, metrics: list[str], axes: Mapping[str, Any], checked: bool, paused: bool
-) -> list[tuple[str, Any]]:
-    """Text and sort key of each cell, in the order of the columns."""
-    values = [member.at_best(m) if m in member.curves else None for m in metrics]
-    epoch = member.best_epoch or None
-    state = state_of(member, paused)
-    found: list[tuple[str, Any]] = [
-        (str(rank), rank),
-        (f"#{member.id}", member.id),
-        (state, state),
-        (score(metrics[0], values[0]), _key(values[0])),
-        (str(epoch or "-"), epoch),
-        *((score(m, v), _key(v)) for m, v in zip(metrics[1:], values[1:], strict=True)),
-    ]
+) -> dict[str, tuple[str, Any]]:
+    """Text and sort key of each cell, by the key of its column."""
+    state, epoch = state_of(member, paused), member.best_epoch or None
+    found: dict[str, tuple[str, Any]] = {
+        "rank": (str(rank), rank),
+        "member": (f"#{member.id}", member.id),
+        "state": (state, state),
+        "best_epoch": (str(epoch or "-"), epoch),
+    }
+    for name in metrics:
+        value = member.at_best(name) if name in member.curves else None
+        found[f"metric:{name}"] = score(name, value), _key(value)
     for name in axes:
-        value = member.config.get(name)
-        plain = isinstance(value, int | float) and not isinstance(value, bool)
-        found.append((show(value), value if plain else show(value)))
+        config = member.config.get(name)
+        plain = isinstance(config, int | float) and not isinstance(config, bool)
+        found[f"axis:{name}"] = show(config), config if plain else show(config)
     if checked:
         worst = max(member.check.differences.values(), default=math.nan) if member.check else None
-        found.append((check_text(member.check) if member.check else "", _key(worst)))
+        found["check"] = check_text(member.check) if member.check else "", _key(worst)
     return found
 
 

@@ -1,12 +1,14 @@
-"""Plan: how the variants are grouped, why they are not all together, and what the device has to hold."""
+"""Plan: how the variants are grouped, why they are not all together, what the device holds, and how it computes."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import ipywidgets
 
+from hfta_nb.events import GroupRecord
 from hfta_nb.study import Study
 from hfta_nb.ui.parts import words
 from hfta_nb.ui.text import amount, count, escape, listing, memory, shorten, table
@@ -15,55 +17,84 @@ MOST_ROWS = 20
 _HEAD = ("array", "members", "fused over", "why apart", "padding", "parameters each", "memory")
 
 
-def summary(study: Study) -> str:
-    """The plan in one sentence."""
-    groups, variants = study.groups(), count(len(study.variants), "variant")
+_COMPILE = {
+    "auto": "steps are compiled where that pays",
+    "always": "steps are compiled before they are trained with",
+    "never": "steps are not compiled",
+}
+_CAPACITY = {None: "as many members as fit", "auto": "as many members as are fastest (measured first)"}
+_AGAIN = "activations computed again"
+
+
+def summary(study: Study, groups: Sequence[GroupRecord] | None = None) -> str:
+    """The plan in one sentence.
+
+    Args:
+        study: what is planned.
+        groups: as its run has them by now; as they are planned without.
+    """
+    groups, variants = study.groups() if groups is None else groups, count(len(study.variants), "variant")
     if study.serial:
         return f"{variants}, one after another as plain modules, as asked"
     sizes = [len(g.variants) for g in groups]
     if len(groups) == 1:
-        over = _fused_over(study)[0]
+        over = _fused_over(study, groups)[0]
         how = f": fused over {listing(over)}" if over else ""
         return f"{variants} in 1 array" + (f" of {sizes[0]}{how}" if sizes[0] > 1 else ", trained alone")
     spread = f"of {sizes[0]}" if len(set(sizes)) == 1 else f"of {min(sizes)} to {max(sizes)}"
-    over = list(dict.fromkeys(name for names in _fused_over(study) for name in names))
+    over = list(dict.fromkeys(name for names in _fused_over(study, groups) for name in names))
     apart = [n for n, values in study.grid.axes.items() if len(values) > 1 and n not in over]
     parts = [f"fused over {listing(over)}"] if over else []
     parts += [f"split by {listing(apart)}"] if apart else []
     return f"{variants} in {count(len(groups), 'array')} {spread}" + (": " + "; ".join(parts) if parts else "")
 
 
-def plan_table(study: Study) -> str:
-    """The plan as an HTML table of escaped text."""
-    groups = study.groups()
+def plan_table(study: Study, groups: Sequence[GroupRecord] | None = None) -> str:
+    """The plan as an HTML table of escaped text; see `summary`."""
+    groups = study.groups() if groups is None else groups
+    known = any(group.capacity for group in groups)  # nobody asked, or nothing was measured yet
     rows = []
-    for group, over in zip(groups[:MOST_ROWS], _fused_over(study), strict=False):
+    for group, over in zip(groups[:MOST_ROWS], _fused_over(study, groups), strict=False):
         members = len(group.variants)
-        rows.append(
-            (
-                f"#{group.index}",
-                members,
-                ", ".join(over) or "-",
-                shorten(group.reason) or "-",
-                f"{group.padding:.0%}" if group.architectures > 1 else "-",
-                amount(group.parameters),
-                memory(group.fixed_bytes + group.memory_bytes * members),
-            )
+        cells = (
+            f"#{group.index}",
+            members,
+            ", ".join(over) or "-",
+            shorten(group.reason) or "-",
+            f"{group.padding:.0%}" if group.architectures > 1 else "-",
+            amount(group.parameters),
+            memory(group.fixed_bytes + group.memory_bytes * members),
         )
+        rows.append((*cells, group.capacity or "-") if known else cells)
     rest = len(groups) - len(rows)
     more = f'<div class="hfta-more">and {count(rest, "more array")}</div>' if rest > 0 else ""
-    return table(_HEAD, rows, "hfta-plan-table", numbers=(1, 4, 5, 6)) + more
+    head = (*_HEAD, "capacity") if known else _HEAD
+    return table(head, rows, "hfta-plan-table", numbers=(1, 4, 5, 6, 7)) + more
 
 
-def needs(study: Study) -> str:
-    """What the largest array needs of the device, in a sentence."""
-    most = max(g.fixed_bytes + g.memory_bytes * len(g.variants) for g in study.groups())
+def needs(study: Study, groups: Sequence[GroupRecord] | None = None) -> str:
+    """What the largest array needs of the device, in a sentence; see `summary`."""
+    groups = study.groups() if groups is None else groups
+    most = max(g.fixed_bytes + g.memory_bytes * len(g.variants) for g in groups)
     total = device_memory_bytes(study.device)
     has = f" of {memory(total)}" if total else ""
     short = "; it may not fit" if total and most > total else ""
-    turns = " Arrays train one after another." if len(study.groups()) > 1 else ""
-    which = "It needs" if len(study.groups()) == 1 else "The largest array needs"
+    turns = " Arrays train one after another." if len(groups) > 1 else ""
+    which = "It needs" if len(groups) == 1 else "The largest array needs"
     return f"{which} about {memory(most)}{has} on {device_text(study.device)}{short}.{turns}"
+
+
+def manner(study: Study, groups: Sequence[GroupRecord] | None = None) -> str:
+    """In what it computes, how large arrays may be and what is compiled, in a sentence; see `summary`."""
+    how = f"It computes in {study.precision if study.precision != 'fp32' else str(study.dtype).removeprefix('torch.')}"
+    if study.serial:
+        return f"{how}."
+    size = (
+        f"at most {count(study.capacity, 'member')}" if isinstance(study.capacity, int) else _CAPACITY[study.capacity]
+    )
+    again = study.checkpointing == "always" or any(_AGAIN in g.strategy for g in groups or ())
+    more = " Activations are computed again in the backward." if again else ""
+    return f"{how}, with {size} in an array; {_COMPILE[study.compile]}.{more}"
 
 
 def device_memory_bytes(device: Any) -> int:
@@ -97,30 +128,32 @@ class PlanView(ipywidgets.VBox):  # type: ignore[misc]
         self.sentence = words("hfta-plan-sentence")
         self.arrays = words("hfta-plan-arrays")
         self.needs = words("hfta-plan-needs")
-        super().__init__([self.sentence, self.arrays, self.needs])
+        self.manner = words("hfta-plan-needs")
+        super().__init__([self.sentence, self.arrays, self.needs, self.manner])
 
     def __repr__(self) -> str:
         return "PlanView()"
 
-    def show(self, study: Study) -> str:
-        """Show a study's plan; returns the sentence."""
-        said = summary(study)
+    def show(self, study: Study, groups: Sequence[GroupRecord] | None = None) -> str:
+        """Show a study's plan, or what has become of it in its run (see `summary`); returns the sentence."""
+        said = summary(study, groups)
         self.sentence.value = escape(said)
-        self.arrays.value = plan_table(study)
-        self.needs.value = escape(needs(study))
+        self.arrays.value = plan_table(study, groups)
+        self.needs.value = escape(needs(study, groups))
+        self.manner.value = escape(manner(study, groups))
         return said
 
     def show_problem(self, text: str) -> None:
         """Show why there is no plan."""
         self.sentence.value = f'<span class="hfta-error">{escape(text)}</span>'
-        self.arrays.value = self.needs.value = ""
+        self.arrays.value = self.needs.value = self.manner.value = ""
 
 
-def _fused_over(study: Study) -> list[list[str]]:
+def _fused_over(study: Study, groups: Sequence[GroupRecord]) -> list[list[str]]:
     """Per array, the axes that its members differ in."""
     configs = {v.id: v.config for v in study.variants}
     found = []
-    for group in study.groups():
+    for group in groups:
         members = [configs[i] for i in group.variants]
         found.append([n for n in study.grid.axes if any(c[n] != members[0][n] for c in members)])
     return found

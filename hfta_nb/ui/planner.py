@@ -38,9 +38,7 @@ class Planner:
         try:
             self.draft = _study(definition)
         except HftaError as error:
-            self._define.complain(error)
-            beside = next((row.name for row in self._define.rows if row.error), "")
-            return self._no(words(error), beside)
+            return self._no(words(error), self._define.complain(error))
         self._define.complain(None)
         return self._view.show(self.draft)
 

@@ -72,7 +72,7 @@ def details(history: History, phase: Phase) -> list[str]:
         found.append(rate(history.progress.samples_per_s))
         if history.progress.waiting_share > MUCH:
             found.append(f"{history.progress.waiting_share:.0%} of the time waiting for data")
-    found.append(speedup(history))
+    found += [speedup(history), manner(history)]
     paused = {ev.RUNNING: "paused"} if history.state == ev.PAUSED else {}
     counts = [(history.count(state), paused.get(state, state.lower())) for state in _COUNTED]
     found.append(", ".join(f"{n} {state}" for n, state in counts if n))
@@ -84,11 +84,23 @@ def details(history: History, phase: Phase) -> list[str]:
 
 def speedup(history: History) -> str:
     """The speed against training the members one after another, with how it was measured."""
-    if not history.speeds:
+    measured = _measured(history)
+    if measured is None:
         return ""
-    now = history.progress.group if history.progress else -1
-    measured = history.speeds.get(now) or history.speeds[max(history.speeds)]
     return f"{number(measured.speedup, 3)}x the serial rate, measured on {count(measured.steps, 'step')}"
+
+
+def manner(history: History) -> str:
+    """How the array runs that is at it: ``bf16, 4 of 8 members at a time, replayed``."""
+    measured, run = _measured(history), history.run
+    precision = run.precision if run is not None and run.precision != "fp32" else ""
+    return ", ".join(filter(None, [precision, shorten(measured.strategy, 100) if measured else ""]))
+
+
+def _measured(history: History) -> ev.SpeedMeasured | None:
+    """Of the array that trains, or of the last that was measured."""
+    now = history.progress.group if history.progress else -1
+    return history.speeds.get(now) or (history.speeds[max(history.speeds)] if history.speeds else None)
 
 
 def halving(event: ev.ArrayHalved) -> str:

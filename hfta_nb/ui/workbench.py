@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,10 @@ import ipywidgets
 
 from hfta_nb import events as ev
 from hfta_nb import executors
-from hfta_nb.errors import HftaError, StudyError
+from hfta_nb.errors import StudyError
 from hfta_nb.history import History
 from hfta_nb.study import Study
-from hfta_nb.ui import results, static, watch
+from hfta_nb.ui import pressing, results, static, watch
 from hfta_nb.ui.define import Define
 from hfta_nb.ui.exports import name_of, take_home_code, write_csv, write_png
 from hfta_nb.ui.leaderboard import table_of
@@ -26,7 +26,6 @@ from hfta_nb.ui.results import Results
 from hfta_nb.ui.saved import arguments_of, as_interrupted
 from hfta_nb.ui.session import Session
 from hfta_nb.ui.status import status
-from hfta_nb.ui.text import words
 from hfta_nb.ui.train_view import TrainView
 from hfta_nb.ui.watch import Watch
 
@@ -83,6 +82,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self._fallback = static.Fallback()
         self._session = Session(executor, self._later, self)
         self._waiting = False
+        self._groups: tuple[ev.GroupRecord, ...] = ()
         self.taken: Any = None
         self.define = Define(
             self._replan,
@@ -217,7 +217,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             self._session.ask("stop")
         else:
             self._session.stop_member(member)
-            self._say(f"stopping #{member}", "busy")
+            self.say(f"stopping #{member}", "busy")
 
     def check(self, members: Sequence[int] | None = None) -> Any:
         """Train members alone again and compare; the outcome comes to the leaderboard.
@@ -310,7 +310,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self.bar.directory = event.directory
 
     def starting(self, what: str) -> None:
-        self._say(f"starting: {what}", "busy")
+        self.say(f"starting: {what}", "busy")
 
     def failed(self, reason: str, detail: str) -> None:
         self.train_view.fail(reason or "no reason was given", detail, self._session.has_checkpoint)
@@ -323,7 +323,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         phase, session = self._session.phase, self._session
         self.train_view.enable(phase, self._planner.problem, session.has_checkpoint)
         self.results.enable(session.history.run is not None, phase in AT_REST, self._planner.draft is not None)
-        self._say(*status(phase, session.history, self._planner.variants, self._planner.problem))
+        self.say(*status(phase, session.history, self._planner.variants, self._planner.problem))
 
     def refresh(self) -> None:
         with self._session.reading():
@@ -331,15 +331,21 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             table = table_of(history, self.live.color_by)
             lines = {"Watch": watch.summary(history), "Results": results.summary(history)}
             lines["Train"] = self.train_view.show(history, self._session.phase)
+            groups = history.groups
         if table != self.leaderboard.table:
             self.leaderboard.table = table
         for title, line in lines.items():
             self.sections[title].summarise(line)
+        if groups != self._groups and groups and self._session.phase not in AT_REST:
+            # Measured by now, and cut where that was too much; until a field is edited.
+            self._groups = groups
+            self.sections["Plan"].summarise(self.plan_view.show(self.study, groups))
 
     # The screen.
 
     def _clear(self) -> None:
         """Make room for a run."""
+        self._groups = ()
         for title, section in self.sections.items():
             # So that a screen holds what matters while a run is on: the plan says the most of it in one line.
             section.head.unfolded = True if title in AFTER_START else section.head.unfolded and title != "Plan"
@@ -359,32 +365,14 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             self.results.show_check(found)
 
     def _pressed(self, name: str) -> None:
-        """A button: what goes wrong is said on the screen, for nobody reads a kernel's log."""
-        try:
-            if name == "train" and self._session.phase in ENDED and not self.train_view.asking:
-                self._question()
-            elif name in ("train", "confirm", "retry"):
-                self.train()
-            else:
-                self._actions()[name]()
-        except (HftaError, OSError) as error:
-            if name in self.results.buttons:
-                self.results.say(words(error), bad=True)
-            else:
-                self._say(words(error), "bad")
+        pressing.press(self, name)
 
-    def _actions(self) -> dict[str, Callable[[], Any]]:
-        return {
-            "pause": self.pause,
-            "resume": self.resume,
-            "stop": self.stop,
-            "csv": self.export_csv,
-            "png": self.export_png,
-            "code": self.code,
-            "check": self.check,
-        }
+    def ask_again(self) -> None:
+        """Ask whether a new run is meant, as there is one already.
 
-    def _question(self) -> None:
+        Raises:
+            StudyError: nothing that could be trained is defined.
+        """
         self._replan.now()
         if self._planner.problem:
             raise StudyError(f"can't train now: {self._planner.problem}")
@@ -393,11 +381,8 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         )
 
     def _asked(self, what: str, member: int) -> None:
-        """A button in a row of the leaderboard."""
-        try:
-            (self.stop if what == "stop" else self.take)(member)
-        except (HftaError, OSError) as error:
-            self.results.say(words(error), bad=True)
+        pressing.press_row(self, what, member)
 
-    def _say(self, text: str, level: str) -> None:
+    def say(self, text: str, level: str) -> None:
+        """A line at the head; `level` as in `Bar`."""
         self.bar.status, self.bar.level = text, level

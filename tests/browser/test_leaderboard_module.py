@@ -124,6 +124,25 @@ def test_the_filter_wants_all_words(opened: Callable[..., Any]) -> None:
     assert len(order(page)) == 4
 
 
+def test_what_lies_under_the_buttons_is_hinted_at_and_a_wide_page_shows_all(opened: Callable[..., Any]) -> None:
+    page = opened(table({"lr": [1e-3, 1e-2], "width": [8, 16], "dropout": [0.0, 0.2]}))
+    frame = page.locator(".hfta-board-frame")
+    columns = page.eval_on_selector_all("th[data-key]", "heads => heads.map(h => h.dataset.key)")
+    assert columns.index("axis:dropout") < columns.index("metric:train_loss")  # training is what a narrow page hides
+
+    def widen(width: int) -> None:
+        page.set_viewport_size({"width": width, "height": 600})
+        page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    widen(920)  # what JupyterLab leaves of a window of 1100
+    assert frame.evaluate("f => f.scrollWidth - f.clientWidth") == 0
+    assert frame.get_attribute("data-more") == "false"
+    widen(560)
+    assert frame.get_attribute("data-more") == "true"
+    frame.evaluate("f => { f.scrollLeft = f.scrollWidth; }")
+    page.wait_for_function("f => f.dataset.more === 'false'", arg=frame.element_handle())
+
+
 def test_rows_are_selected_by_pointer_and_keyboard(opened: Callable[..., Any]) -> None:
     page = opened(table(AXES), sort_by="member")
     rows = page.locator("tbody tr")

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.optim import lr_scheduler as torch_lr
 
+from tests.contract.zoo.internal import thawed
+
 
 @dataclass(frozen=True)
 class OptimizerRow:
@@ -144,7 +146,8 @@ def numbered(value: Any) -> Any:
 
 def optim_db_rows() -> list[OptimizerRow]:
     """Every optimizer of torch's own list with every sample of its arguments."""
-    from torch.testing._internal.common_optimizers import optim_db
+    with thawed():
+        from torch.testing._internal.common_optimizers import optim_db
 
     rows = []
     for info in optim_db:

@@ -132,6 +132,8 @@ def test_some_parameters_only(x: Tensor, y: Tensor, device: torch.device) -> Non
             _step(array, loss_of, x, y, only=only)
             _step(other, loss_of, x, y, only=only)
             _same(array, other)
+            assert [name for name, p in array.named_parameters() if p.grad is not None] == only
+    assert _notes(array) == REPLAYED
 
 
 def test_a_function_made_anew_at_each_call_is_known(x: Tensor, y: Tensor, device: torch.device) -> None:
@@ -419,7 +421,7 @@ def test_tuning_leaves_gradients_as_they_are(x: Tensor, y: Tensor) -> None:
     array, other = _pair(_mlp, x.device)
     _step(array, loss_of, x, y)
     _step(other, loss_of, x, y)
-    array.tune(loss_of, x * 2, y, budget_s=0.01)
+    assert array.tune(loss_of, x * 2, y, budget_s=0.01).keys() >= {1, MEMBERS}
     _same(array, other)
 
 

@@ -164,6 +164,7 @@ def test_autocast_is_the_same_the_second_time(device: torch.device) -> None:
         with torch.autocast(device.type, torch.bfloat16):
             array.backward(nn.functional.cross_entropy, x.float(), y)
     for p, q in zip(*(a.parameters() for a in made), strict=True):
+        assert p.grad is not None
         torch.testing.assert_close(q.grad, p.grad, rtol=2e-2, atol=2e-3)
 
 

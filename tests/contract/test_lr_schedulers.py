@@ -74,6 +74,7 @@ def test_twenty_steps(row: OptimizerRow, name: str, settings: dict, lr, device: 
 
 def test_there_is_every_scheduler_that_torch_has() -> None:
     tested = {r.name for r in LR_SCHEDULERS} | set(COMPOSED)
+    assert {"StepLR", "OneCycleLR"} <= set(torch_schedulers())
     for name in torch_schedulers():
         assert name in tested
         assert getattr(lr_scheduler, name).how == "torch's own, one per member"

@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.testing._internal.common_optimizers import OptimizerErrorEnum, optim_db
 
 import hfta_nb as hfta
 from hfta_nb.errors import OptimError
 from tests.contract.optim_rows import OPTIMIZERS, OptimizerRow
 from tests.contract.optim_serial import make_optimizer, step_with_equal_gradients, torch_optimizer, train_array
 from tests.contract.serial import largest, make
+from tests.contract.zoo.internal import thawed
+
+with thawed():
+    from torch.testing._internal.common_optimizers import OptimizerErrorEnum, optim_db
 
 optimizers = pytest.mark.parametrize("row", OPTIMIZERS, ids=str)
 flat = pytest.mark.parametrize("row", [r for r in OPTIMIZERS if r.name not in ("LBFGS", "SparseAdam")], ids=str)

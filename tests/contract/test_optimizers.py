@@ -107,6 +107,7 @@ def test_every_sample_that_torch_has(row: OptimizerRow) -> None:
 
 
 def test_there_is_every_optimizer_that_torch_has() -> None:
+    assert {"AdamW", "SGD"} <= set(torch_optimizers())
     for name in torch_optimizers():
         kind = getattr(hfta.optim, name)
         assert kind.how

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -129,7 +130,8 @@ def test_every_form_of_whole_vectors(
     """Hidden sizes that the compiled kernel takes, where there is a compiler."""
     monkeypatch.setenv("HFTA_NB_NATIVE", switch)
     with compiling():
-        recurrent.usable(torch.zeros(1), torch.zeros(1, 16))
+        compiled = recurrent.usable(torch.zeros(1), torch.zeros(1, 16))
+    assert compiled == (not switch and any(map(shutil.which, ("cc", "gcc", "clang"))))
     torch.manual_seed(7)
     for samples, form in zip(itertools.cycle((3, 4, 9)), FORMS, strict=False):
         if form["dropout"] and device.type != "cpu":

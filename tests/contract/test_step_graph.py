@@ -214,6 +214,7 @@ def test_random_streams_that_are_set_are_taken_over() -> None:
     for one in (step, plain):
         one.array.generators.keep(1, {"cpu": torch.Generator().manual_seed(77).get_state()})
     _train([step, plain], range(12, 18))
+    assert step.graph.notes() == ["captured as one graph"]
 
 
 def test_a_capture_that_no_longer_stands_is_made_anew_at_once() -> None:

@@ -12,6 +12,7 @@ import hfta_nb as hfta
 from hfta_nb.array.capture import deciding
 from hfta_nb.cli.arguments import parse
 from hfta_nb.errors import StudyError
+from hfta_nb.events import SpeedMeasured
 from hfta_nb.ui.saved import arguments_of
 
 
@@ -49,8 +50,8 @@ def test_the_steps_are_told(way: str, tmp_path: Path, monkeypatch: pytest.Monkey
     asked = []
     monkeypatch.setattr("hfta_nb.array.capture.steps.decide", lambda program, how, steps: asked.append((how, steps)))
     study = _study(tmp_path, bare, compile=way, epochs=2)
-    for _ in study.run():
-        pass
+    (measured,) = [event for event in study.run() if isinstance(event, SpeedMeasured)]
+    assert measured.strategy.endswith("replayed")
     if way == "never":
         assert not asked
     else:
@@ -70,7 +71,7 @@ def test_compiled_members_are_what_they_are_alone(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr("hfta_nb.array.capture.steps.decide", watched)
     study = _study(tmp_path, bare, compile="always")
-    for _ in study.run():
-        pass
+    told = [event.strategy for event in study.run() if isinstance(event, SpeedMeasured)]
+    assert [strategy.rpartition(", ")[2] for strategy in told] == ["compiled"]
     assert any(d.compiled is not None for d in decisions), [d.note for d in decisions]
     assert study.check(members=[0, 1])["equal"].all()

@@ -270,10 +270,10 @@ def test_one_member_that_does_not_fit_fails_alone(
 ) -> None:
     train = ArrayStep.train
 
-    def fail(self: ArrayStep, x: Any, y: Any) -> Any:
+    def fail(self: ArrayStep, x: Any, y: Any, keep: Any = None) -> Any:
         if 3e-2 in self.updates[0].optimizer.rows(0, "lr"):
             raise torch.OutOfMemoryError("injected")
-        return train(self, x, y)
+        return train(self, x, y, keep)
 
     monkeypatch.setattr(ArrayStep, "train", fail)
     study = made(tmp_path / "run")

@@ -13,6 +13,7 @@ import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.cli.displays import headline
 from hfta_nb.errors import DeviceError, HftaError, StudyError
+from hfta_nb.study import running
 
 CPU = torch.device("cpu")
 
@@ -49,7 +50,7 @@ def test_what_was_asked_before_there_was_a_choice_is_fp32(tmp_path: Path) -> Non
     del asked["options"]["precision"]
     study.store.write_study(asked)
     assert hfta.Study.load(tmp_path).precision == "fp32"
-    started = ev.to_json(study.started(False))
+    started = ev.to_json(running.started(study, False))
     del started["precision"]
     assert ev.from_json(started).precision == "fp32"
 

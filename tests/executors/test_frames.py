@@ -55,8 +55,14 @@ def test_much_passes_in_order(pipe: tuple[int, int]) -> None:
 def test_who_has_something_to_say_does_not_wait_for_the_other_end(pipe: tuple[int, int]) -> None:
     _, write = pipe
     sender = frames.Sender(write, "test")
-    for _ in range(50):
-        sender.put({}, bytes(100_000))  # 5 MB, where a pipe holds 64 kB and nobody reads
+
+    def put() -> None:
+        for _ in range(50):
+            sender.put({}, bytes(100_000))  # 5 MB, where a pipe holds 64 kB and nobody reads
+
+    putting = threading.Thread(target=put, daemon=True)  # one that waits must not keep the tests from ending
+    putting.start()
+    until(lambda: not putting.is_alive(), "all to be said")
 
 
 def test_what_nobody_reads_any_more_is_dropped() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hfta_nb.study import Study
-from hfta_nb.ui.plan_view import MOST_ROWS, needs, plan_table, summary
+from hfta_nb.ui.plan_view import MOST_ROWS, manner, needs, plan_table, summary
 
 
 @pytest.mark.parametrize(
@@ -53,3 +54,35 @@ def test_what_the_device_must_hold() -> None:
     said = needs(Study("mlp", {"lr": [1e-3, 1e-2]}, "digits", device="cpu"))
     assert said.startswith("It needs about ")
     assert " on cpu, " in said
+
+
+def test_the_plan_of_a_run_is_as_it_was_measured() -> None:
+    study = Study("mlp", {"lr": [1e-3, 1e-2, 1e-1]}, "digits", capacity="auto")
+    assert "capacity" not in plan_table(study)
+    (whole,) = study.groups()
+    first = replace(whole, variants=(0, 1), capacity=2, memory_bytes=3 << 20)
+    second = replace(whole, index=1, variants=(2,), reason="not with array 0: 2 are fastest", capacity=2)
+    assert summary(study, (first, second)) == "3 variants in 2 arrays of 1 to 2: fused over lr"
+    made = plan_table(study, (first, second))
+    assert '<th class="hfta-number" scope="col">capacity</th>' in made
+    assert made.count('<td class="hfta-number">2</td>') == 3  # members of the first, and both capacities
+    assert "2 are fastest" in made
+    assert needs(study, (first, second)).startswith("The largest array needs about 6.")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "It computes in float32, with as many members as fit in an array; steps are compiled where that pays."),
+        ({"dtype": "float64", "compile": "never"}, "It computes in float64, with as many members as fit in an array; "
+         "steps are not compiled."),
+        ({"precision": "bf16", "capacity": 1, "compile": "always"}, "It computes in bf16, with at most 1 member in an "
+         "array; steps are compiled before they are trained with."),
+        ({"capacity": "auto", "checkpointing": "always"}, "It computes in float32, with as many members as are fastest "
+         "(measured first) in an array; steps are compiled where that pays. Activations are computed again in the "
+         "backward."),
+        ({"serial": True}, "It computes in float32."),
+    ],
+)  # fmt: skip
+def test_how_it_computes(options: dict[str, Any], said: str) -> None:
+    assert manner(Study("mlp", {"lr": [1e-3, 1e-2]}, "digits", device="cpu", **options)) == said

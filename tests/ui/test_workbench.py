@@ -95,17 +95,39 @@ def test_numbers_while_it_runs(make: Make, runs: Runs, clock: Clock) -> None:
     press(bench, "train")
     runs.begins(bench)
     clock.now += 1
-    runs.happens(ev.SpeedMeasured(2.0, 0, 2, 40, 0.001, 0.0112, 11.2, "fused"))
+    runs.happens(ev.SpeedMeasured(2.0, 0, 2, 40, 0.001, 0.0112, 11.2, "all members at once, replayed"))
     clock.now += 1
     runs.happens(steps(1.5))
     facts = bench.train_view.progress.facts
     assert facts["text"] == "epoch 2/4, 0:41, 0:22 left"
-    assert facts["details"] == ["36,100 samples/s", "11.2x the serial rate, measured on 40 steps", "2 running"]
+    measured = ["11.2x the serial rate, measured on 40 steps", "all members at once, replayed"]
+    assert facts["details"] == ["36,100 samples/s", *measured, "2 running"]
     assert facts["fraction"] == pytest.approx(1.5 / 4)
     assert facts["state"] == "running"
     clock.now += 1
     runs.happens(replace(steps(1.6), waiting_share=0.43))
     assert bench.train_view.progress.facts["details"][:2] == ["36,100 samples/s", "43% of the time waiting for data"]
+
+
+def test_the_plan_follows_the_run_until_it_is_edited(make: Make, runs: Runs, clock: Clock) -> None:
+    bench = make(precision="bf16", capacity="auto")
+    planned = bench.plan_view.sentence.value
+    assert planned == "2 variants in 1 array of 2: fused over lr"
+    press(bench, "train")
+    runs.begins(bench, precision="bf16")
+    (whole,) = bench.study.groups()
+    parts = replace(whole, variants=(0,), capacity=1), replace(whole, variants=(1,), index=1, capacity=1)
+    clock.now += 1
+    runs.happens(ev.PlanMade(3.0, parts))
+    assert bench.plan_view.sentence.value == "2 variants in 2 arrays of 1: split by lr"
+    assert "capacity" in bench.plan_view.arrays.value
+    assert "bf16" in bench.plan_view.manner.value
+    clock.now += 1
+    runs.happens(ev.SpeedMeasured(3.5, 0, 1, 40, 0.001, 0.0112, 1.2, "compiled"))
+    assert "bf16, compiled" in bench.train_view.progress.facts["details"]
+    bench.define.precision_field.value = "fp32"
+    assert bench.plan_view.sentence.value == planned
+    assert "float32" in bench.plan_view.manner.value
 
 
 def test_the_time_left_is_no_guess(make: Make, runs: Runs, clock: Clock) -> None:
@@ -217,7 +239,8 @@ def test_the_leaderboard_is_live_and_marks_what_diverged(make: Make, runs: Runs,
     assert [row["id"] for row in table["rows"]] == [1, 0]
     assert table["rows"][1]["state"] == ev.DIVERGED
     assert table["rows"][1]["reason"] == "training loss is not finite"
-    assert table["rows"][0]["cells"][-2:] == ["0.01", "8"]
+    cells = dict(zip((c["key"] for c in table["columns"]), table["rows"][0]["cells"], strict=True))
+    assert (cells["member"], cells["axis:lr"], cells["axis:width"]) == ("#1", "0.01", "8")
     json.dumps(table, allow_nan=False)
 
 

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array.capture.kernels import KERNELS
+from hfta_nb.array.capture.owned import Copying, Owned
 from hfta_nb.array.capture.record import Call, Place
 from hfta_nb.array.strategy import precision
-from hfta_nb.array.strategy.formulations import PRODUCTS, Operand
+from hfta_nb.array.strategy.formulations import PLAIN, PRODUCTS, Operand
 from hfta_nb.array.strategy.measuring import Choice, choose, made, write
+from hfta_nb.array.strategy.norms import BATCH_NORM, batch_norm, in_groups
 
 
 class Chooser:
@@ -55,6 +57,8 @@ class Chooser:
         if product:
             args = [self._copied(p, a) for p, a in zip(call.args, args, strict=True)]
         shapes = [_operand(a if isinstance(a, Tensor) else p) for p, a in zip(call.args, args, strict=True)]
+        if call.function is BATCH_NORM and in_groups(shapes, self.device):
+            return batch_norm, args
         choice = choose(call.function, called, shapes, {k: _operand(v) for k, v in kwargs.items()}, self.device)
         if choice is None:
             return called, args
@@ -65,6 +69,19 @@ class Chooser:
             both = [self._copy(p, a) for p, a in zip(call.args[-2:], args[-2:], strict=True)]
             return choice.chosen.make(called), [*args[:-2], *both]
         return made(choice.chosen, called), args
+
+    def takes(self, call: Call, own: Owned, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether the library's way to compute a call is the fastest; it depends on no setting."""
+        if not self.on:
+            return False
+        rooms = dict(zip(own.rooms, map(_operand, call.results), strict=True))
+        named = {**{k: _operand(v) for k, v in kwargs.items()}, **rooms}
+        shapes = [_operand(a) for a in args]
+        choice = choose(call.function, Copying(call.function, own.rooms), shapes, named, self.device, [own.way])
+        if choice is None or choice.chosen.name == PLAIN:
+            return False
+        self.choices[choice.what], self._wanted = choice, self._now
+        return True
 
     def steps_before(self) -> list[Callable[[], Any]]:
         """Steps before the kernel chosen last."""

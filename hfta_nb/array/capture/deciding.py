@@ -6,7 +6,6 @@ with the times of kernels (`hfta_nb.array.strategy.kept`); without, there is wha
 
 from __future__ import annotations
 
-import hashlib
 import statistics
 import time
 from collections.abc import Callable
@@ -70,7 +69,7 @@ def decide(program: Program, way: str, steps: float) -> None:
         decision.note = f"not compiled: {reason}"
         return
     times = kept(device)
-    what = f"compiled step {_digest(source)}"
+    what = f"compiled step {source.digest()}"
     known = times.get(what)
     if way == "auto":
         pays, why = _pays(source, known, lambda: _timed(program, device), steps)
@@ -177,9 +176,3 @@ def _laps(runs: list[Callable[[], Any]], device: torch.device) -> list[float]:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _digest(source: Source) -> str:
-    """The same for steps that make the same calls."""
-    told = [(str(c.function), c.args, c.kwargs, c.results) for c in source.calls]
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]

@@ -8,7 +8,7 @@ belong. Views cost nothing, as they are made once. The remaining kernels allocat
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,14 +18,16 @@ from torch import Tensor
 from hfta_nb.array.capture.choosing import Chooser
 from hfta_nb.array.capture.compiling import Source
 from hfta_nb.array.capture.deciding import Decision
-from hfta_nb.array.capture.kernels import KERNELS, SHAPE_ONLY, Kernel, bare, nothing
+from hfta_nb.array.capture.folding import Folding
+from hfta_nb.array.capture.kernels import KERNELS, Kernel, bare, nothing
+from hfta_nb.array.capture.needs import constant, needed, order
+from hfta_nb.array.capture.owned import Owned, owned
 from hfta_nb.array.capture.record import Call, Place, Recording, places
+from hfta_nb.array.capture.stacking import stacked
 from hfta_nb.array.generators import MemberGenerators
+from hfta_nb.array.native.product import Compiled
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.measuring import Choice
-
-_WRITES_UNSAID = ("batch_norm",)
-"""In the names of kernels that write to arguments without their schema saying so."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +127,11 @@ class _Builder:
         gradients: Sequence[tuple[Place, Tensor]],
         measured: bool,
     ) -> None:
+        recording = replace(recording, calls=stacked(recording.calls))
         self.recording, self.outputs, self.gradients, self.measured = recording, outputs, gradients, measured
         wanted = {p.storage for p in outputs} | {p.storage for p, _ in gradients}
-        calls = _needed(recording, wanted)
-        self.fixed = set(recording.outside) | _constant(calls)
+        calls = needed(recording, wanted)
+        self.fixed = set(recording.outside) | constant(calls)
         self.calls = [c for c in calls if not c.makes or not set(c.makes) <= self.fixed]
         before = {id(c) for c in recording.calls[: recording.cut]} if recording.cut is not None else set()
         self.half = sum(id(c) in before for c in self.calls)
@@ -145,6 +148,7 @@ class _Builder:
 
     def build(self, generators: MemberGenerators) -> Program:
         written = {s for c in self.calls for s in c.writes}
+        self.folding = Folding(self.calls, self.half, self.recording.outside)
         self.chooser = Chooser(self.measured, generators.device, self.fixed - written)
         made: list[Any] = [None] * len(self.recording.held)
         bound = self._destinations()
@@ -196,11 +200,11 @@ class _Builder:
             if maker is None or kernel is None or not kernel.anywhere or count[place.storage] > 1:
                 continue
             out = maker.results[0]
-            order = None if out is None else _order(place, out)
-            if out is None or order is None or views.get(place.storage, set()) - {out, place}:
+            axes = None if out is None else order(place, out)
+            if out is None or axes is None or views.get(place.storage, set()) - {out, place}:
                 continue
-            self.bound[place.storage] = room.permute(order), out
-            self.tensors[out], self.tensors[place] = room.permute(order), room
+            self.bound[place.storage] = room.permute(axes), out
+            self.tensors[out], self.tensors[place] = room.permute(axes), room
             written.add(place)
         return written
 
@@ -256,9 +260,19 @@ class _Builder:
     def _step(self, i: int, call: Call, made: list[Any]) -> Callable[[], Any] | None:
         kernel = KERNELS.get(call.function)
         args, kwargs = self._resolved(call.args), self._resolved(call.kwargs)
+        own = owned(call, args, kwargs)
+        if own is not None and self.chooser.takes(call, own, args, kwargs):
+            return self._owned(i, call, own, args, kwargs)
         if kernel is None or set(call.makes) != {r.storage for r in call.results if r is not None} or not call.makes:
             return self._open(i, call, args, kwargs, made)
         return self._into(i, call, kernel, args, kwargs, made)
+
+    def _owned(self, i: int, call: Call, own: Owned, args: Any, kwargs: Any) -> Callable[[], Any]:
+        for storage in call.makes:
+            self._room(i, call, storage, pointwise=False)
+        rooms = {n: self._tensor(p) for n, p in zip(own.rooms, call.results, strict=True) if p is not None}
+        bound: Callable[[], Any] = own.make().bound(args, {**kwargs, **rooms})
+        return bound
 
     def _into(
         self, i: int, call: Call, kernel: Kernel, args: Any, kwargs: Any, made: list[Any]
@@ -274,7 +288,12 @@ class _Builder:
         named = {k: v for k, v in kwargs.items() if k in known or not hasattr(kernel.function, "_schema")}
         if kernel.function is nothing:
             return None
+        if kernel.pointwise and len(rooms) == 1 and self.folding.takes(i, args, next(iter(rooms.values()))):
+            return None
         function, args = self.chooser.best(call, bare(kernel.function), args, {**named, **rooms})
+        if isinstance(function, Compiled) and (bound := function.bound(args, rooms["out"])) is not None:
+            self.folding.add(i, bound)
+            return bound
         if _dynamic((args, kwargs)):
             return _Late(function, args, {**named, **rooms}, made, (), self._gone(i, call))
         return partial(function, *args, **named, **rooms)
@@ -312,14 +331,8 @@ class _Late:
         keep: Sequence[tuple[int, int]],
         gone: Sequence[int] = (),
     ) -> None:
-        self.function, self.args, self.kwargs, self.made, self.keep, self.gone = (
-            function,
-            args,
-            kwargs,
-            made,
-            keep,
-            gone,
-        )
+        self.function, self.args, self.kwargs = function, args, kwargs
+        self.made, self.keep, self.gone = made, keep, gone
 
     def __call__(self) -> None:
         made = self.made
@@ -347,45 +360,3 @@ def _dynamic(tree: Any) -> bool:
     if isinstance(tree, dict):
         return any(_dynamic(v) for v in tree.values())
     return isinstance(tree, Fetch)
-
-
-def _needed(recording: Recording, wanted: set[int]) -> list[Call]:
-    """Calls on which the results depend, that change what was there before, draw, or have no result."""
-    needed = set(wanted)
-    kept = []
-    for call in reversed(recording.calls):
-        effects = call.draws or (not call.makes and not any(call.results))
-        changes = call.writes & (recording.outside | needed)
-        unsaid = any(word in call.function._schema.name for word in _WRITES_UNSAID)
-        if effects or changes or unsaid or needed & set(call.makes):
-            needed |= call.writes | (set() if call.function in SHAPE_ONLY else call.reads())
-            kept.append(call)
-    return kept[::-1]
-
-
-def _constant(calls: Sequence[Call]) -> set[int]:
-    """Storages made from nothing, or from such, and never written to."""
-    written = {s for c in calls for s in c.writes}
-    found: set[int] = set()
-    for call in calls:
-        # Empty memory is for writing into.
-        if call.makes and not call.draws and not call.writes and "empty" not in call.function._schema.name:
-            reads = set() if call.function in SHAPE_ONLY else call.reads()
-            if reads <= found and not set(call.makes) & written:
-                found |= set(call.makes)
-    return found
-
-
-def _order(place: Place, out: Place) -> list[int] | None:
-    """The axes of `place` in the order of `out`, if both are the whole of a storage in another order of axes."""
-    if place.dtype != out.dtype or place.offset != out.offset or len(place.size) != len(out.size):
-        return None
-    left = list(range(len(place.size)))
-    order = []
-    for size, stride in zip(out.size, out.stride, strict=True):
-        axis = next((a for a in left if place.size[a] == size and (place.stride[a] == stride or size == 1)), None)
-        if axis is None:
-            return None
-        order.append(axis)
-        left.remove(axis)
-    return order

@@ -1,4 +1,4 @@
-"""Whether a call would be replayed if it were made now, for those who build on that."""
+"""How calls of an array run now, for those who build on that or tell of it."""
 
 from __future__ import annotations
 
@@ -30,3 +30,12 @@ def program_of(
     if seen is None or seen.program is None or seen.reads is None or not seen.reads.hold():
         return None
     return seen.program
+
+
+def way_of(array: FusedArray) -> str:
+    """How the array's training steps run by now: "as one graph", "compiled", "replayed", or "" for as Python has it."""
+    if any(note.startswith("captured") for note in array.step_notes):
+        return "as one graph"
+    ready = [seen.program for seen in array._steps.seen() if seen.program is not None]
+    compiled = any(program.decision.compiled is not None for program in ready)
+    return "compiled" if compiled else "replayed" if ready else ""

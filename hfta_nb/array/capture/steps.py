@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
 
+from hfta_nb.array.capture import layouts
 from hfta_nb.array.capture.check import Before, compared, failure
 from hfta_nb.array.capture.deciding import decide
 from hfta_nb.array.capture.delivery import Target, delivered
@@ -59,11 +60,17 @@ class SeenStep(Seen):
     Attributes:
         targets: where it writes gradients.
         block_size: how many members run at once.
+        layout: of images, where there was a choice.
     """
 
     scale: Tensor | None = None
     targets: list[Target] = field(default_factory=list)
     block_size: int = 0
+    layout: layouts.Layout | None = None
+
+    def drop(self) -> None:
+        super().drop()
+        self.inputs = self.layout = None
 
 
 class RecordedGradients(Gradients):
@@ -124,6 +131,10 @@ class CapturedSteps:
         """How calls run, each way once."""
         return self._kinds.notes()
 
+    def seen(self) -> list[SeenStep]:
+        """The kinds of calls that are known."""
+        return list(self._kinds)
+
     def find(self, asked: Asked) -> SeenStep | None:
         """What is known of this kind of call; None where it is to run as ever."""
         array = self.array
@@ -148,6 +159,10 @@ class CapturedSteps:
         """What has been decided about compiling what is replayed, each once."""
         notes = [s.program.decision.note for s in self._kinds if s.program is not None]
         return list(dict.fromkeys(note for note in notes if note))
+
+    def layouts(self) -> list[str]:
+        """Of images in what is replayed, each once."""
+        return list(dict.fromkeys(str(s.layout) for s in self._kinds if s.ready and s.layout is not None))
 
     def choices(self) -> list[Choice]:
         """Of kernels that can be computed in several ways, in what is replayed."""
@@ -213,12 +228,49 @@ class CapturedSteps:
             seen.inputs = rooms_for(inputs)
             seen.scale = None if asked.scale is None else asked.scale.detach().clone()
         self._fill(seen, inputs.leaves, asked.scale)
-        recorder, restore = Recorder(array.generators.device), snapshot(array)
-        noted = RecordedGradients(array, seen.inputs, seen.scale, asked.only, recorder)
-        with array.generators.heard(recorder.member), recorder:
-            result = noted.of(call, array._blocks.leaves())
+        restore = snapshot(array)
+        recorder, noted, result = self._noted(seen, asked, call, seen.inputs)
         self._after(seen, reads, recorder, noted, result, restore)
+        if seen.program is not None:
+            self._lay(seen, asked, call, restore)
         return noted, result
+
+    def _noted(
+        self, seen: SeenStep, asked: Asked, call: Call, inputs: Inputs, added: bool = True
+    ) -> tuple[Recorder, RecordedGradients, tuple[Tensor, Any]]:
+        """Run a step and record it; unless `added`, gradients that are there already are left as they are."""
+        recorder = Recorder(self.array.generators.device)
+        noted = RecordedGradients(self.array, inputs, seen.scale, asked.only, recorder)
+        if not added:
+            noted.fresh = set(noted.parameters)
+        with self.array.generators.heard(recorder.member), recorder:
+            result = noted.of(call, self.array._blocks.leaves())
+        return recorder, noted, result
+
+    def _lay(self, seen: SeenStep, asked: Asked, call: Call, restore: Callable[[], None]) -> None:
+        """Choose the layout of images in a step that is replayed from now on."""
+        array, given, reads = self.array, seen.program, seen.reads
+        if array.strategy != "measured" or given is None or given.source is None or seen.inputs is None:
+            return
+        source, found = given.source, [given]
+
+        def make(inputs: Inputs) -> Callable[[], list[Tensor]]:
+            recorder, noted, result = self._noted(seen, asked, call, inputs, added=False)
+            with recorder:
+                leaves = layouts.stored_alike(flatten(result)[0], source.outputs)
+            outputs, told, trouble = outputs_of(recorder, leaves, "the loss")
+            trouble = recorder.recording.reason or noted.trouble or trouble
+            if trouble or told != seen.leaves or reads is None or not reads.hold():
+                raise NotRecordableError(trouble or "the model does something else")
+            found.append(program(recorder.recording, outputs, noted.places, array.generators))
+            return found[-1].run
+
+        rooms = [room for _, room in source.gradients]
+        chosen = layouts.choose(array, source, seen.inputs, given.run, make, rooms, restore)
+        if chosen is not None:
+            seen.layout, inputs = chosen
+            if inputs is not seen.inputs:
+                seen.inputs, seen.program, seen.choices = inputs, found[-1], found[-1].choices
 
     def _after(
         self,

@@ -1,9 +1,9 @@
 """Compiling a C file of this package and loading it; whatever goes wrong, there is no library, which is no error.
 
-Nothing is compiled on import or by a step: only while an array is tuned (`compiling`), which is when ways to compute
-are compared. The library is kept with the times of kernels (`HFTA_NB_CACHE`), named by its source, the compiler and
-the processor, so that a machine compiles once, and any process may load it. ``HFTA_NB_NATIVE=off`` compiles and loads
-nothing.
+Nothing is compiled on import, and nothing waits for a compiler but the tuning of an array (`compiling`), which is when
+ways to compute are compared. The library is kept with the times of kernels (`HFTA_NB_CACHE`), named by its source, the
+compiler and the processor, so that a machine compiles once, and any process may load it. ``HFTA_NB_NATIVE=off``
+compiles and loads nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from hfta_nb.array.native import background
 from hfta_nb.array.strategy.kept import VARIABLE as CACHE
 
 VARIABLE = "HFTA_NB_NATIVE"
@@ -42,20 +43,26 @@ def compiling() -> Iterator[None]:
         _compiling -= 1
 
 
-def library(name: str) -> ctypes.CDLL | None:
-    """The library of ``<name>.c``; None where it is switched off, not compiled yet or can't be made."""
+def library(name: str, wait: bool = True) -> ctypes.CDLL | None:
+    """The library of ``<name>.c``; None where it is switched off, not compiled yet or can't be made.
+
+    Args:
+        wait: where `compiling`, wait for it. Else it is compiled in the background wherever it is asked for and not
+            there, for processes to come: within one the answer stays the same, and so do results.
+    """
     if os.environ.get(VARIABLE, "").lower() == "off":
         return None
     given = name, *(os.environ.get(v, "") for v in (CACHE, "XDG_CACHE_HOME", "CC", "PATH"))
     found = _loaded.get(given)
-    if found is None and (given not in _loaded or (_compiling and (*given, "tried") not in _loaded)):
-        found = _loaded[given] = _library(*given[:4])
-        if _compiling:
+    now = wait and _compiling > 0
+    if found is None and (given not in _loaded or (now and (*given, "tried") not in _loaded)):
+        found = _loaded[given] = _library(given[0], given[1], given[2], given[3], wait)
+        if now:
             _loaded[(*given, "tried")] = None
     return found
 
 
-def _library(name: str, given: str, xdg: str, cc: str) -> ctypes.CDLL | None:
+def _library(name: str, given: str, xdg: str, cc: str, wait: bool) -> ctypes.CDLL | None:
     compiler = next((found for c in (cc, "cc", "gcc", "clang") if c and (found := shutil.which(c))), None)
     if compiler is None or os.name != "posix":
         return None
@@ -65,7 +72,10 @@ def _library(name: str, given: str, xdg: str, cc: str) -> ctypes.CDLL | None:
         kept = None if folder is None else folder / f"{name}-{_key(source, compiler)}.so"
         if kept is not None and kept.is_file():
             return ctypes.CDLL(str(kept))
-        if not _compiling:
+        if not wait and kept is not None:
+            commands = [_command(compiler, machine, source) for machine in (*_OF_THIS_PROCESSOR, None)]
+            background.compile_into(kept, commands)
+        if not (wait and _compiling):
             return None
         if kept is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +103,7 @@ def _compiled(compiler: str, source: Path, room: Path) -> Path | None:
     """Compiled for this processor, or for any of its kind."""
     out = room / "library.so"
     for machine in (*_OF_THIS_PROCESSOR, None):
-        command = [compiler, *_FLAGS, *([] if machine is None else [machine]), "-o", str(out), str(source)]
+        command = [*_command(compiler, machine, source), "-o", str(out)]
         try:
             done = subprocess.run(command, capture_output=True, timeout=_TIME_S, check=False)
         except subprocess.SubprocessError:
@@ -101,6 +111,10 @@ def _compiled(compiler: str, source: Path, room: Path) -> Path | None:
         if done.returncode == 0 and out.is_file():
             return out
     return None
+
+
+def _command(compiler: str, machine: str | None, source: Path) -> list[str]:
+    return [compiler, *_FLAGS, *([] if machine is None else [machine]), str(source), "-lm"]
 
 
 def _key(source: Path, compiler: str) -> str:
@@ -111,5 +125,6 @@ def _key(source: Path, compiler: str) -> str:
         lines = []
     known = [next((v for v in lines if v.startswith(word)), "") for word in ("model name", "flags", "Features")]
     stamp = Path(compiler).resolve().stat()
-    parts = [source.read_text(encoding="utf-8"), compiler, stamp.st_size, stamp.st_mtime_ns, *known, *_FLAGS]
+    sources = [p.read_text(encoding="utf-8") for p in sorted(source.parent.glob("*.c"))]  # one may include another
+    parts = [*sources, compiler, stamp.st_size, stamp.st_mtime_ns, *known, *_FLAGS]
     return hashlib.sha256("\n".join(map(str, [platform.platform(), *parts])).encode()).hexdigest()[:24]

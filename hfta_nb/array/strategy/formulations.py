@@ -9,16 +9,20 @@ from typing import Any
 
 import torch
 
+from hfta_nb.array.native import product
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.pooling import ChannelsLast, max_pool2d
 from hfta_nb.array.strategy.products import Added, InTurn
 from hfta_nb.array.strategy.softmax import LogSoftmaxBackward, SoftmaxBackward, Turned
+from hfta_nb.array.strategy.streams import Parted, partings
 from hfta_nb.array.strategy.widened import HALVES, Widened
 
 _aten = torch.ops.aten
 
 PLAIN = "torch"
 """The name of what torch does by itself."""
+COMPILED = "compiled"
+"""The name of what this package's own library does (`native.product`)."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ _IN_TURN = {
 
 
 def formulations(function: Any, args: Sequence[Any], device: torch.device) -> list[Formulation]:
-    """All ways but torch's own to compute a call on the CPU; in float64 only those with the same bits.
+    """All ways but torch's own to compute a call; in float64 only those with the same bits.
 
     Args:
         function: the overload of an aten operator.
@@ -98,6 +102,8 @@ def formulations(function: Any, args: Sequence[Any], device: torch.device) -> li
         device: of the tensors.
     """
     operands = [a for a in args if isinstance(a, Operand)]
+    if device.type == "cuda":
+        return _parted(function, args, operands)
     if device.type != "cpu" or not operands:
         return []
     if function is _MAX_POOL:
@@ -107,7 +113,7 @@ def formulations(function: Any, args: Sequence[Any], device: torch.device) -> li
     if any(o.dtype != torch.float32 for o in operands):
         return []  # in float64 the bits are to be the plain module's
     if function in PRODUCTS:
-        return _products(function, args) if precision.can_switch() else []
+        return [*(_products(function, args) if precision.can_switch() else []), *_compiled(function, args)]
     if not all(o.contiguous and len(o.size) > 1 for o in operands):
         return []
     if function in _OVER_LAST:
@@ -117,6 +123,21 @@ def formulations(function: Any, args: Sequence[Any], device: torch.device) -> li
             return [_OVER_LAST[function]]
     return []
 
+
+def _parted(function: Any, args: Sequence[Any], operands: Sequence[Operand]) -> list[Formulation]:
+    """On a GPU: a grouped convolution in parts, side by side on streams."""
+    at = _GROUPS_AT.get(function)
+    if at is None or len(args) != at[1] or any(o.dtype == torch.float64 for o in operands):
+        return []
+    ways = partings(int(args[at[0]]))
+    return [
+        Formulation(f"{parts} parts on {count} streams", partial(Parted, parts=parts, count=count))
+        for parts, count in ways
+    ]
+
+
+_GROUPS_AT = {_aten.convolution.default: (8, 9), _aten.convolution_backward.default: (9, 11)}
+"""The place of the number of groups among how many arguments."""
 
 _IN_FLOAT32 = Formulation("in float32", Widened)
 _WIDENED = frozenset(
@@ -141,11 +162,11 @@ def _pools(args: Sequence[Any]) -> list[Formulation]:
 
 
 def _products(function: Any, args: Sequence[Any]) -> list[Formulation]:
-    if function not in _BATCHED or len(args) != (3 if function is _ADDS else 2):
+    if function not in _BATCHED or len(args) != (3 if function in _ADDS else 2):
         return [_ONEDNN]  # a factor before a summand is among the arguments
     gapless = all(_gapless(a) for a in args[-2:])
     found = [_ONEDNN if gapless else _COPIED]
-    if function is _ADDS:
+    if function in _ADDS:
         found.append(_BIAS_AFTER if gapless else _COPIED_BIAS_AFTER)
     (_, rows, inner), (_, _, columns) = (a.size for a in args[-2:])
     if rows * inner * columns >= _LARGE:
@@ -153,11 +174,17 @@ def _products(function: Any, args: Sequence[Any]) -> list[Formulation]:
     return found
 
 
+def _compiled(function: Any, args: Sequence[Any]) -> list[Formulation]:
+    plain = len(args) == (3 if function in _ADDS else 2)  # else a factor before a summand is among the arguments
+    return [_COMPILED[function in _ADDS]] if plain and product.usable() else []
+
+
+_COMPILED = {adds: Formulation(COMPILED, partial(product.Compiled, adds=adds)) for adds in (False, True)}
 _LARGE = 4_000_000
 """Multiplications of one member's product, from which a call of its own may pay."""
 
 
-_ADDS = _aten.baddbmm.default
+_ADDS = frozenset({_aten.baddbmm.default, _aten.addmm.default})
 
 
 def _gapless(factor: Operand) -> bool:

@@ -14,20 +14,12 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from tests.contract.zoo.agree import Sample
+from tests.contract.zoo.internal import thawed
 
+with thawed():
+    from torch.testing._internal.common_modules import module_db
 
-def _imported() -> list[Any]:
-    """The list. Importing it freezes assignments to `torch.backends` for the whole process, which is undone here."""
-    flag, names = "__allow_nonbracketed_mutation_flag", torch.backends.disable_global_flags.__globals__
-    before = names[flag]
-    try:
-        from torch.testing._internal.common_modules import module_db
-    finally:
-        names[flag] = before
-    return list(module_db)
-
-
-KINDS = _imported()
+KINDS: list[Any] = list(module_db)
 
 
 def samples(kind: Any, dtype: torch.dtype, device: torch.device, training: bool, most: int) -> list[Any]:

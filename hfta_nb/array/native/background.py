@@ -1,0 +1,57 @@
+"""Compiling while other things go on: a shell that nobody waits for."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+_STALE_S = 300.0
+"""A compiler that has begun so long ago has come to an end, in whatever way."""
+
+
+def compile_into(kept: Path, commands: Sequence[Sequence[str]]) -> None:
+    """Start what makes a library, and return; nothing happens where that is under way already or has failed before.
+
+    Args:
+        kept: the library to be; it is there as a whole or not at all.
+        commands: compilers with their arguments but for ``-o``, to be tried in turn.
+
+    Raises:
+        OSError: its folder can't be written to.
+    """
+    failed, room = kept.with_suffix(".failed"), kept.with_suffix(".making")
+    shell = shutil.which("sh")
+    if shell is None or failed.exists():
+        return
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        room.mkdir()
+    except FileExistsError:
+        try:
+            age = time.time() - room.stat().st_mtime
+        except FileNotFoundError:  # it is done
+            return
+        if age < _STALE_S:
+            return
+    made = shlex.quote(str(room / "library.so"))
+    tries = " || ".join(f"{shlex.join(command)} -o {made}" for command in commands)
+    after = f"mv -f {made} {shlex.quote(str(kept))}"
+    script = f"({{ {tries}; }} && {after} || : > {shlex.quote(str(failed))}; rm -rf {shlex.quote(str(room))}) &"
+    nice = shutil.which("nice")
+    command = [*([nice, "-n", "15"] if nice else []), shell, "-c", script]
+    nothing = subprocess.DEVNULL
+    with contextlib.suppress(subprocess.SubprocessError):
+        subprocess.run(
+            command,
+            check=False,
+            start_new_session=True,
+            timeout=_STALE_S,
+            stdin=nothing,
+            stdout=nothing,
+            stderr=nothing,
+        )

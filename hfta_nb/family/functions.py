@@ -1,0 +1,142 @@
+"""From a build function to a family: its parameters are the axes."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from torch import nn
+
+from hfta_nb import losses, metrics, phases
+from hfta_nb.data import task_of
+from hfta_nb.errors import FamilyError, GridError
+from hfta_nb.family.recipe import DEFAULT_DATA, FACTS, Family
+from hfta_nb.grid import AxisSpec
+from hfta_nb.metrics import Metric
+from hfta_nb.phases import Phase
+from hfta_nb.training_axes import TRAINING_AXES
+
+
+def from_function(
+    function: Callable[..., nn.Module],
+    *,
+    name: str | None = None,
+    data: str | Sequence[str] | None = None,
+    tasks: str | Sequence[str] | None = None,
+    loss: losses.Loss | None = None,
+    metrics: Mapping[str, Any] | None = None,
+    help: str | None = None,
+    phases: Sequence[Phase] = (),
+    defaults: Mapping[str, Any] | None = None,
+    monitor: str | None = None,
+) -> Family:
+    """A family from a build function; its parameters are the axes, their annotations the types.
+
+    Args:
+        function: gives a plain module.
+        name, data, tasks, loss, metrics, help, phases, defaults, monitor: of the family; see `Family`. The function's
+            name and the first line of its docstring serve where there is none; the tasks are those of `data` where that
+            is given, else any that has a loss.
+
+    Raises:
+        FamilyError: a parameter can't be an axis, or what is given beside it can't be used.
+    """
+    title = str(name or getattr(function, "__name__", ""))
+    if not callable(function) or not title.isidentifier():
+        raise FamilyError("not a build function", got=function, accepted="a named function that returns an nn.Module")
+    axes, facts = {}, []
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        if parameter.name in FACTS:
+            facts.append(parameter.name)
+        else:
+            axes[parameter.name] = _axis(title, parameter)
+    text = help if help is not None else inspect.getdoc(function) or ""
+    suits = (data,) if isinstance(data, str) else DEFAULT_DATA if data is None else tuple(data)
+    measured = None if metrics is None else _checked_metrics(metrics)
+    made = Family(title, function, axes, tuple(facts), suits, loss, measured, text.split("\n")[0])
+    steps = _checked_phases(made, phases)
+    own = _checked_tasks(title, tasks, () if data is None else suits)
+    return replace(made, phases=steps, defaults=_checked_defaults(title, defaults or {}), monitor=monitor, tasks=own)
+
+
+def _checked_metrics(given: Mapping[str, Any]) -> dict[str, Metric]:
+    return metrics.checked(given)
+
+
+def _checked_tasks(name: str, given: str | Sequence[str] | None, data: Sequence[str]) -> tuple[str, ...]:
+    """The tasks of a family: as given, else those of its data."""
+    if given is None:
+        return tuple(dict.fromkeys(task for n in data if (task := task_of(n)) is not None))
+    tasks = (given,) if isinstance(given, str) else tuple(given)
+    for task in tasks:
+        if not isinstance(task, str) or not task.isidentifier():
+            raise FamilyError("not a task", where=name, got=task, accepted=", ".join(losses.BY_TASK))
+    return tasks
+
+
+def _checked_phases(recipe: Family, given: Sequence[Any]) -> tuple[Phase, ...]:
+    found = phases.checked(given, recipe.name)
+    if found and recipe.loss is not None:
+        raise FamilyError("has a loss and phases", where=recipe.name, remedy="each phase has a loss of its own")
+    for name in phases.own_axes(found, TRAINING_AXES):
+        if name in recipe.axes:
+            raise FamilyError(
+                "is the name of a training axis", where=f"{recipe.name}({name})", remedy="rename the parameter"
+            )
+    for phase in found:
+        if phase.score in (recipe.metrics or {}):
+            raise FamilyError("a metric has the name of a phase's loss", where=recipe.name, got=phase.score)
+    return found
+
+
+def _checked_defaults(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    found = {}
+    for axis, value in given.items():
+        if axis not in TRAINING_AXES:
+            raise FamilyError(
+                "not a training axis", where=f"{name}, defaults", got=axis, accepted=", ".join(TRAINING_AXES)
+            )
+        try:
+            found[axis] = TRAINING_AXES[axis].check(value)
+        except GridError as error:
+            raise FamilyError(
+                error.what, where=f"{name}, default of {axis}", got=value, accepted=error.accepted
+            ) from error
+    return found
+
+
+def _axis(family: str, parameter: inspect.Parameter) -> AxisSpec:
+    where = f"{family}({parameter.name})"
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+        raise FamilyError("can't be an axis", where=where, accepted="named parameters")
+    if parameter.name in TRAINING_AXES:
+        raise FamilyError("is the name of a training axis", where=where, remedy="rename the parameter")
+    default = None if parameter.default is parameter.empty else parameter.default
+    kind, choices = _kind(where, parameter.annotation, default)
+    return AxisSpec(parameter.name, kind, default, choices)
+
+
+_TYPES = {int: "int", float: "float", bool: "bool", str: "str"}
+
+
+def _kind(where: str, annotation: Any, default: Any) -> tuple[str, tuple[Any, ...]]:
+    if annotation is inspect.Parameter.empty:
+        return _TYPES.get(type(default), "any"), ()
+    if typing.get_origin(annotation) is Literal:
+        return "any", typing.get_args(annotation)
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return "any", ()
+    if annotation in _TYPES:
+        return _TYPES[annotation], ()
+    if annotation in (tuple, typing.Any) or typing.get_origin(annotation) is tuple:
+        return "any", ()
+    raise FamilyError(
+        "an annotation that gives no axis",
+        where=where,
+        got=annotation,
+        accepted="int, float, bool, str, tuple, Literal",
+    )

@@ -1,0 +1,194 @@
+"""The recipe by which a variant's module, loss and metrics are made."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import nn
+
+from hfta_nb import augment, losses, metrics, phases
+from hfta_nb.data import AnyData, names_for
+from hfta_nb.errors import FamilyError, GridError
+from hfta_nb.grid import AxisSpec
+from hfta_nb.metrics import Metric
+from hfta_nb.phases import Phase
+from hfta_nb.training_axes import TRAINING_AXES, USED_BY
+
+FACTS = (
+    *("in_features", "out_features", "num_classes", "in_channels", "image_size"),
+    *("vocab_size", "context", "dense_features", "categorical_features", "categories"),
+)
+"""Parameters of a build function that the data fills in, where it knows them."""
+
+DEFAULT_DATA = ("digits", "breast_cancer", "wine", "iris", "diabetes")
+"""Data sets of a family that names none."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A recipe whose `build` gives a plain module.
+
+    Attributes:
+        name: of the family.
+        function: the build function.
+        axes: what its signature offers, by name.
+        facts: names of its parameters that the data fills in.
+        data: names of data sets that suit, the default first.
+        loss: from one member's output and the target to a scalar; None for the task's usual one.
+        metrics: by name; None for the task's usual ones.
+        help: one line.
+        phases: of a training step, where the module holds several networks; see `Phase`.
+        defaults: of training axes, where the family has its own.
+        monitor: the metric that decides which epoch is best, unless a study names another; None for the usual one.
+        tasks: those that it is for (see `Data`); none for any.
+        open: whether `function` takes further named arguments, which are axes that nobody checks.
+    """
+
+    name: str
+    function: Callable[..., nn.Module]
+    axes: dict[str, AxisSpec] = field(hash=False)
+    facts: tuple[str, ...] = ()
+    data: tuple[str, ...] = DEFAULT_DATA
+    loss: losses.Loss | None = None
+    metrics: dict[str, Metric] | None = field(default=None, hash=False)
+    help: str = ""
+    phases: tuple[Phase, ...] = ()
+    defaults: dict[str, Any] = field(default_factory=dict, hash=False)
+    monitor: str | None = None
+    tasks: tuple[str, ...] = ()
+    open: bool = False
+
+    @property
+    def training(self) -> dict[str, AxisSpec]:
+        """The training axes with the family's own defaults, and after them those that its phases have of their own."""
+        common = {
+            name: replace(spec, default=self.defaults[name]) if name in self.defaults else spec
+            for name, spec in TRAINING_AXES.items()
+        }
+        return common | phases.own_axes(self.phases, TRAINING_AXES)
+
+    @property
+    def specs(self) -> dict[str, AxisSpec]:
+        """All axes that a grid may have: lr first, then the family's own, the rest of training's, and those of
+        augmentation that suit one of its data sets."""
+        return self._specs(augment.axes_of(self.data))
+
+    @property
+    def augmentation(self) -> dict[str, dict[str, AxisSpec]]:
+        """The axes of augmentation among `specs`, by kind of data."""
+        found = {
+            kind: {n: a for n, a in axes.items() if n in self.specs and n not in self.axes}
+            for kind, axes in augment.BY_KIND.items()
+        }
+        return {kind: axes for kind, axes in found.items() if axes}
+
+    def specs_for(self, data: AnyData | str, more: Iterable[str] = ()) -> dict[str, AxisSpec]:
+        """All axes that a grid may have on this data set, of which the name is enough where it is a known one.
+
+        Args:
+            data: the data set.
+            more: names that are asked for; a family that is `open` has them, whatever they are.
+        """
+        specs = self._specs(augment.axes_for(data))
+        own = [n for n in more if n not in specs and self._takes(n)] if self.open else []
+        return specs | {name: AxisSpec(name) for name in own}
+
+    def no_axis(self, name: str, data: AnyData | str) -> GridError:
+        """The error for an axis that `specs_for` lacks."""
+        specs, where = self.specs_for(data), f"grid of {self.name}"
+        if name in augment.AXES:
+            what, suits = augment.why_not(name, data), [n for n in specs if n in augment.AXES]
+            return GridError(what, where=where, got=name, accepted=", ".join(suits), remedy="take the axis out")
+        close = difflib.get_close_matches(name, specs, 1)
+        remedy = f"did you mean {close[0]}?" if close else "check the spelling"
+        return GridError("unknown axis", where=where, got=name, accepted=", ".join(specs), remedy=remedy)
+
+    def _specs(self, augmentation: Mapping[str, AxisSpec]) -> dict[str, AxisSpec]:
+        # A parameter of the build function that has the name of an augmentation is an axis of the model.
+        more = {name: spec for name, spec in augmentation.items() if name not in self.axes}
+        training = self.training
+        return {"lr": training["lr"], **self.axes, **training, **more}
+
+    def check_data(self, data: AnyData) -> None:
+        """Whether it is for the data's task.
+
+        Raises:
+            FamilyError: it is not, or no loss is known for it.
+        """
+        if self.tasks and data.task not in self.tasks:
+            from hfta_nb.family.registry import for_task  # which knows this class
+
+            raise FamilyError(
+                f"is for {' and '.join(self.tasks)}, and {data.name} is for {data.task}",
+                where=self.name,
+                accepted=", ".join(suited) if (suited := names_for(self.tasks)) else "own data of that task",
+                remedy=f"families for {data.task}: {', '.join(others)}" if (others := for_task(data.task)) else "",
+            )
+        if not self.phases:
+            self.loss_for(data)
+
+    @property
+    def used_by(self) -> dict[str, tuple[str, frozenset[str]]]:
+        """Axes that do nothing unless another axis has one of these values."""
+        own = {f"{p.name}_{name}": USED_BY[name] for p in self.phases for name in phases.OWN_AXES if name in USED_BY}
+        return USED_BY | own
+
+    def build(self, **axes: Any) -> nn.Module:
+        """The plain module of these values; axes not given have their defaults.
+
+        Raises:
+            FamilyError: an axis is unknown or lacks a value, or the function does not return a module.
+            GridError: a value is not one that the axis accepts.
+        """
+        for name in axes:
+            if not self.open and name not in self.axes and name not in self.facts:
+                raise FamilyError(
+                    "unknown axis", where=self.name, got=name, accepted=", ".join([*self.axes, *self.facts])
+                )
+        given = {k: self.axes[k].check(v) if k in self.axes else v for k, v in axes.items()}
+        lacking = [k for k in self._required() if k not in given]
+        if lacking:
+            raise FamilyError("an axis without default needs a value", where=self.name, got=lacking)
+        module = self.function(**given)
+        if not isinstance(module, nn.Module):
+            raise FamilyError(
+                "the build function did not return a module", where=self.name, got=module, accepted="torch.nn.Module"
+            )
+        return module
+
+    def arguments(self, config: Mapping[str, Any], data: AnyData) -> dict[str, Any]:
+        """What `build` is to be called with for a variant's values on this data."""
+        known = {k: data.facts[k] for k in self.facts if k in data.facts}
+        return known | {k: v for k, v in config.items() if self._takes(k)}
+
+    def loss_for(self, data: AnyData) -> losses.Loss:
+        return self.loss or losses.for_task(data.task)
+
+    def objective_for(self, data: AnyData) -> losses.Loss | tuple[Phase, ...]:
+        """What a training step minimises: its phases, or the loss."""
+        return self.phases or self.loss_for(data)
+
+    def scores_for(self, data: AnyData) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What an epoch is told by, in training and in validation: the losses, then the metrics.
+
+        Where a step has phases there are no metrics in training, which would take a call of their own.
+        """
+        names = ("loss", *(p.score for p in self.phases))
+        measured = tuple(self.metrics_for(data))
+        return (names if self.phases else names + measured), names + measured
+
+    def metrics_for(self, data: AnyData) -> dict[str, Metric]:
+        return metrics.usual(data.task, data.facts) if self.metrics is None else self.metrics
+
+    def _takes(self, name: str) -> bool:
+        """Whether an axis is an argument of `function`."""
+        others = name in augment.AXES or name in self.training or name in self.facts
+        return name in self.axes or (self.open and name.isidentifier() and not others)
+
+    def _required(self) -> list[str]:
+        signature = inspect.signature(self.function).parameters.values()
+        return [p.name for p in signature if p.default is p.empty and p.kind is not p.VAR_KEYWORD]

@@ -1,0 +1,109 @@
+"""The families by name: the built-in ones, those of constructors, and those that a user defines."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any, overload
+
+from torch import nn
+
+from hfta_nb.errors import FamilyError
+from hfta_nb.family.functions import from_function
+from hfta_nb.family.recipe import Family
+
+_registered: dict[str, Family] = {}
+_watchers: list[Callable[[], None]] = []
+
+
+def register(recipe: Family) -> Family:
+    """Put a family on the list; one of the same name is replaced (a cell run again)."""
+    _registered[recipe.name] = recipe
+    for watcher in _watchers:
+        watcher()
+    return recipe
+
+
+def watch(callback: Callable[[], None]) -> Callable[[], None]:
+    """Call back whenever a family is defined; returns what ends that."""
+    _watchers.append(callback)
+    return lambda: _watchers.remove(callback)
+
+
+def families() -> list[str]:
+    """Names of all families: the built-in ones, then those defined by the user."""
+    _load_built_in()
+    return list(_registered)
+
+
+@overload
+def family(name: str, /) -> Family: ...
+@overload
+def family(function: Callable[..., nn.Module], /) -> Family: ...
+@overload
+def family(**options: Any) -> Callable[[Callable[..., nn.Module]], Family]: ...
+def family(given: Any = None, /, **options: Any) -> Any:
+    """The family of a name; or, as a decorator, a new one from a build function.
+
+    Args:
+        given: a name, or the function to make a family of. A name with dots is that of a constructor:
+            ``torchvision.models.resnet18``, ``timm.resnet18``, ``transformers.BertForMaskedLM`` or any
+            ``package.module.Class`` that is an `nn.Module`; its signature (of transformers, the configuration's) gives
+            the axes, and weights that were trained before are never loaded.
+        options: `name`, `data`, `tasks`, `loss`, `metrics`, `help`, `phases`, `defaults`, `monitor` of the new family
+            (see `from_function`).
+
+    Returns:
+        The `Family`; with options only, a decorator.
+
+    Raises:
+        FamilyError: the name is unknown, or a parameter of the function can't be an axis.
+
+    Example:
+        >>> family("mlp").build(width=8, depth=1)[1]
+        Linear(in_features=64, out_features=8, bias=True)
+    """
+    if isinstance(given, Family):
+        return given
+    if isinstance(given, str):
+        return _lookup(given)
+    if given is not None:
+        return register(from_function(given, **options))
+    return lambda function: register(from_function(function, **options))
+
+
+def _lookup(name: str) -> Family:
+    _load_built_in()
+    if name not in _registered and "." in name:
+        from hfta_nb.families.constructors import family_of
+
+        return register(family_of(name))
+    if name not in _registered:
+        close = difflib.get_close_matches(name, _registered, 1)
+        raise FamilyError(
+            "unknown family",
+            where="family",
+            got=name,
+            accepted=", ".join(_registered),
+            remedy=f"did you mean {close[0]}?"
+            if close
+            else "define it with @hfta_nb.family, or name a constructor, such as torchvision.models.resnet18",
+        )
+    return _registered[name]
+
+
+def for_task(task: str) -> list[str]:
+    """The built-in families for a task."""
+    _load_built_in()
+    return [name for name, recipe in _registered.items() if task in recipe.tasks and "." not in name]
+
+
+def _load_built_in() -> None:
+    if "cnn" not in _registered or "mlp" not in _registered:
+        own = dict(_registered)
+        _registered.clear()
+        from hfta_nb.families import BUILT_IN
+
+        for recipe in BUILT_IN:
+            _registered[recipe.name] = recipe
+        _registered.update(own)

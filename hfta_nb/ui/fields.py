@@ -1,0 +1,155 @@
+"""The fields of a definition that are no axes: lists to choose from, and texts that are read as typed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ipywidgets
+
+from hfta_nb.errors import HftaError, StudyError
+from hfta_nb.ui.text import words
+
+MOST = 10**9
+"""The largest whole number that a field takes."""
+
+
+class TypedField(ipywidgets.Text):  # type: ignore[misc]
+    """A text that means something; what can't be read stays as it was typed, and is complained of.
+
+    Args:
+        name: the label.
+        value: what it means at first; None for nothing.
+        read: from what was typed to what it means.
+        tooltip: what it is for.
+        nothing: shown while nothing is typed.
+
+    Raises:
+        StudyError: the value can't be used.
+
+    Attributes:
+        meaning: what stands there now; None where nothing does, or nothing that can be read.
+        error: what is wrong with it, in words; empty where nothing is.
+    """
+
+    def __init__(self, name: str, value: Any, read: Callable[[str], Any], tooltip: str, nothing: str = "") -> None:
+        self._read = read
+        try:
+            read(_text(value))
+        except StudyError as error:
+            raise StudyError(error.what, where=name, got=value, accepted=error.accepted) from None
+        super().__init__(
+            _text(value),
+            placeholder=nothing,
+            description=name,
+            tooltip=tooltip,
+            continuous_update=False,
+            layout={"width": "auto"},
+        )
+        self.add_class("hfta-field").add_class(f"hfta-field-{name.replace(' ', '-')}")
+
+    @property
+    def meaning(self) -> Any:
+        try:
+            return self._read(self.value.strip())
+        except StudyError:
+            return None
+
+    @meaning.setter
+    def meaning(self, value: Any) -> None:
+        self.value = _text(value)
+
+    @property
+    def error(self) -> str:
+        try:
+            self._read(self.value.strip())
+        except StudyError as error:
+            return words(error)
+        return ""
+
+
+def choice(name: str, options: Sequence[str], tooltip: str, chosen: str | None = None) -> ipywidgets.Dropdown:
+    """A list to choose from.
+
+    Raises:
+        HftaError: what is chosen is not in it.
+    """
+    made = ipywidgets.Dropdown(options=list(options), description=name, tooltip=tooltip, layout={"width": "auto"})
+    if chosen is not None:
+        made.value = one_of(name, chosen, options)
+    return made.add_class("hfta-field").add_class(f"hfta-field-{name}")
+
+
+def whole(name: str, value: int | None, low: int, tooltip: str, nothing: str = "") -> TypedField:
+    """A whole number.
+
+    Args:
+        name: the label.
+        value: at first.
+        low: the least that is accepted.
+        tooltip: what it is for.
+        nothing: what it means that nothing is typed; without, that is an error.
+    """
+
+    def read(text: str) -> int | None:
+        if nothing and not text:
+            return None
+        number = _whole(text)
+        if number is None or not low <= number <= MOST:
+            accepted = f"{low} to {MOST:,}" + (f", or nothing for {nothing}" if nothing else "")
+            raise StudyError("not a whole number" if number is None else "out of bounds", got=text, accepted=accepted)
+        return number
+
+    return TypedField(name, value, read, tooltip, nothing)
+
+
+def capacity(value: Any) -> TypedField:
+    """The most members of an array: a number, "auto", or nothing."""
+    hint = "Most members of an array: a number, auto for the fastest, empty for as many as fit"
+    return TypedField("capacity", value, _capacity, hint, "fit")
+
+
+def one_of(where: str, value: str, options: Sequence[str]) -> str:
+    """The value, if it is one of the options.
+
+    Raises:
+        HftaError: it is not.
+    """
+    if value not in options:
+        raise HftaError("not one of these", where=where, got=value, accepted=", ".join(options))
+    return value
+
+
+def devices() -> list[str]:
+    """The devices of this machine, the fastest first."""
+    import torch
+
+    found = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    return [*found, "cpu"]
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _whole(text: str) -> int | None:
+    """A whole number however it is written: 20, 1e3, 1_000."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() else None
+
+
+def _capacity(text: str) -> int | str | None:
+    if not text or text == "auto":
+        return text or None
+    number = _whole(text)
+    if number is None or not 1 <= number <= MOST:
+        accepted = "1, 2, 3, ..., auto, or nothing for as many as fit"
+        raise StudyError("not a number of members", got=text, accepted=accepted)
+    return number
