@@ -41,7 +41,7 @@ class OwnLoss(nn.Module):
         Raises:
             FusionError: it is no scalar.
         """
-        return scalar(self.function(output, target))
+        return scalar(self.__dict__["function"](output, target))
 
 
 class OwnLosses:

@@ -259,9 +259,26 @@ class _Recorded:
             return "the model writes into its input"
         if any(_overlap(a, b) for i, a in enumerate(outputs) for b in outputs[:i]):
             return "outputs share memory"
+        if self._learns_more(tensors):
+            return "something learns that is neither a parameter of the array nor an input"
         if any(m._backward_hooks or m._backward_pre_hooks for m in self.array._skeleton.modules()):
             return "a submodule has a backward hook"
         return ""
+
+    def _learns_more(self, tensors: list[Tensor]) -> bool:
+        """Whether a gradient would go to a tensor that the model or loss has from elsewhere."""
+        known = {id(p) for p in self.array.parameters()}
+        passed = {v.grad_fn for v in self.inputs.grad_leaves()}
+        waiting = [t.grad_fn for t in tensors if t.grad_fn is not None]
+        while waiting:
+            node = waiting.pop()
+            if node in passed:
+                continue
+            passed.add(node)
+            if type(node).__name__ == "AccumulateGrad" and id(node.variable) not in known:
+                return True
+            waiting += [inner for inner, _ in node.next_functions if inner is not None]
+        return False
 
     def _backward(self, tensors: list[Tensor]) -> list[tuple[Place, Tensor]]:
         """Send a gradient back; returns where gradients are and where they go."""
