@@ -19,8 +19,10 @@ from hfta_nb.array.capture.ahead import Habit
 from hfta_nb.array.capture.check import Before, compared, failure
 from hfta_nb.array.capture.delivery import Target
 from hfta_nb.array.capture.halves import Halves
+from hfta_nb.array.capture.halves_layout import lay
 from hfta_nb.array.capture.kinds import Kinds, Seen, form, outputs_of, reads_of, room_like, rooms_for, state_of
 from hfta_nb.array.capture.node import Ready, Ticket, attached
+from hfta_nb.array.capture.overlap import overlap
 from hfta_nb.array.capture.program import program
 from hfta_nb.array.capture.reads import Reads, UnclearError
 from hfta_nb.array.capture.record import NotRecordableError, Place, Recorder, places
@@ -90,6 +92,10 @@ class CapturedForwards:
     def choices(self) -> list[Choice]:
         """Of kernels that can be computed in several ways, in what is replayed."""
         return self._kinds.choices()
+
+    def layouts(self) -> list[str]:
+        """Of images in what is replayed, each once."""
+        return self._kinds.layouts()
 
     def notes(self) -> list[str]:
         """How calls run, each way once."""
@@ -215,11 +221,7 @@ class _Recorded:
     def result(self, reads: Reads) -> Any:
         """The outputs, as ever; on the way it is noted how they come about."""
         restore, seen = snapshot(self.array), self.seen
-        with self.recorder.quiet():
-            self.places = [self.recorder.place(v) for v in self.inputs.leaves if isinstance(v, Tensor)]
-        self.recorder.recording.given = {p.storage for p in self.places}
-        with self.array.generators.heard(self.recorder.member), self.recorder:
-            result = self.run(self.inputs, self.blocks)
+        result = self._forward()
         leaves, rebuild = flatten(result)
         outputs, told, trouble = outputs_of(self.recorder, leaves, "the model")
         after = snapshot(self.array)
@@ -248,6 +250,13 @@ class _Recorded:
             self._finish(tensors, outputs, gradients, restore)
         return result
 
+    def _forward(self) -> Any:
+        with self.recorder.quiet():
+            self.places = [self.recorder.place(v) for v in self.inputs.leaves if isinstance(v, Tensor)]
+        self.recorder.recording.given = {p.storage for p in self.places}
+        with self.array.generators.heard(self.recorder.member), self.recorder:
+            return self.run(self.inputs, self.blocks)
+
     def _unfit(self, tensors: list[Tensor], outputs: list[Place]) -> str:
         """What keeps these outputs from being replayed."""
         recording = self.recorder.recording
@@ -257,7 +266,7 @@ class _Recorded:
             return "an output is an input, a parameter or a buffer"
         if any(call.writes & recording.given for call in recording.calls):
             return "the model writes into its input"
-        if any(_overlap(a, b) for i, a in enumerate(outputs) for b in outputs[:i]):
+        if any(overlap(a, b) for i, a in enumerate(outputs) for b in outputs[:i]):
             return "outputs share memory"
         if self._learns_more(tensors):
             return "something learns that is neither a parameter of the array nor an input"
@@ -361,6 +370,7 @@ class _Recorded:
             changes = whole.generators is not None or bool(array.buffer_arenas)
             alone = seen.rebuild is next and kinds == (True,)
             seen.made = Ready(halves, targets, seen.grads, seen.used, kinds, learning, passes, needs, changes, alone)
+            lay(self, outputs, restore)
 
     def _needed(self) -> tuple[list[nn.Parameter], list[int]]:
         """What of the parameters and inputs the backward reads: it must not change before."""
@@ -382,19 +392,3 @@ class _Recorded:
             if any(span.start <= o < max(span.stop, span.start + 1) for o in offsets):
                 parameters.append(p)
         return parameters, [i for i, p in zip(leaves, self.places, strict=True) if p.storage in inputs]
-
-
-def _overlap(a: Place, b: Place) -> bool:
-    """Whether two views share an entry."""
-    if a.storage != b.storage or a.dtype != b.dtype:
-        return a.storage == b.storage
-    size = max(_end(a), _end(b))
-    marks = torch.zeros(size, dtype=torch.bool)
-    marks.as_strided(a.size, a.stride, a.offset).fill_(True)
-    return bool(marks.as_strided(b.size, b.stride, b.offset).any())
-
-
-def _end(place: Place) -> int:
-    if 0 in place.size:
-        return place.offset
-    return place.offset + 1 + sum((n - 1) * s for n, s in zip(place.size, place.stride, strict=True))
