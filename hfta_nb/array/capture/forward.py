@@ -278,7 +278,7 @@ class _Recorded:
         """Whether a gradient would go to a tensor that the model or loss has from elsewhere."""
         known = {id(p) for p in self.array.parameters()}
         passed = {v.grad_fn for v in self.inputs.grad_leaves()}
-        waiting = [t.grad_fn for t in tensors if t.grad_fn is not None]
+        waiting: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
         while waiting:
             node = waiting.pop()
             if node in passed:
