@@ -9,6 +9,9 @@ from torch import nn
 if TYPE_CHECKING:
     import pandas
 
+    from hfta_nb.array.capture.forward import CapturedForwards
+    from hfta_nb.array.capture.results import CapturedResults
+    from hfta_nb.array.capture.steps import CapturedSteps
     from hfta_nb.array.fused import FusedArray
 
 
@@ -46,7 +49,9 @@ def table(array: FusedArray) -> pandas.DataFrame:
         rows.append(("the whole array", f"in blocks of {array.block_size} of {len(array)} members"))
     if array.settings.tuned:
         rows.append(("the whole array", array.settings.tuned))
-    capturing = (("backward", array._steps), ("array(x)", array._forwards), ("without gradients", array._results))
+    capturing: list[tuple[str, CapturedSteps | CapturedForwards | CapturedResults]]
+    capturing = [("backward", array._steps), ("array(x)", array._forwards), ("without gradients", array._results)]
+    capturing += [("losses", captured) for a in array._losses for captured in (a._forwards, a._results)]
     for what, captured in capturing:
         rows += [(what, note) for note in [*captured.notes(), *captured.layouts()]]
     rows += [("backward", note) for note in array._steps.decisions()]
