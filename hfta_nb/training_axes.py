@@ -13,6 +13,7 @@ _AXES = [
     AxisSpec("beta1", "float", 0.9, low=0.0, high=1.0, help="First beta of adam and adamw.", fusible=True),
     AxisSpec("beta2", "float", 0.999, low=0.0, high=1.0, help="Second beta of adam and adamw.", fusible=True),
     AxisSpec("eps", "float", 1e-8, low=0.0, help="Epsilon of adam and adamw.", fusible=True),
+    AxisSpec("max_norm", "float", None, low=0.0, help="Norm to which longer gradients are clipped.", fusible=True),
     AxisSpec("lr_scheduler", "str", "none", ("none", "step", "cosine"), help="How lr changes over the epochs."),
     AxisSpec("step_size", "int", 10, low=1, help="Epochs between two drops of lr, for step.", fusible=True),
     AxisSpec("gamma", "float", 0.1, low=0.0, help="Factor of each drop of lr, for step.", fusible=True),

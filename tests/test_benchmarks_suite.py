@@ -326,7 +326,8 @@ def test_a_busy_machine_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     [
         (["--models", "mlp,elephant"], "elephant: not one of mlp, cnn"),
         (["--modes", "guess"], "guess: not one of serial"),
-        (["--members", "0"], "a whole number from 1"),
+        (["--members", "0"], "numbers from 1 such as 1,8,32, or auto, or capacity; not '0'"),
+        (["--threads", "x"], "a whole number from 1, not 'x'"),
         (["--device", "abacus"], "abacus is not here"),
         (["--resume"], "needs --out"),
         (["report", "nowhere.jsonl"], "nowhere.jsonl is not a file"),

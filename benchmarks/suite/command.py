@@ -22,7 +22,8 @@ from benchmarks.suite.modes.processes import end_idle
 from benchmarks.suite.tasks import tasks
 
 MOST = {"cpu": 64, "cuda": 1024}
-"""The most members that `--members auto` tries."""
+"""The most members that `--members auto` and `capacity` try without `--most`: on a CPU more members are no faster, all
+ways of training keep them in memory at once, and a row takes minutes."""
 GAIN = 1.05
 """`--members auto` ends when throughput has grown by less than this in two doublings."""
 BUSY = 2
@@ -96,6 +97,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         parser.error(f"argument --out: {given.out.parent} is not a folder")
     if given.resume and (given.out is None or not isinstance(given.members, list)):
         parser.error("argument --resume: needs --out, and --members as numbers")
+    given.most = given.most or MOST[kind]
     given.modes = given.modes or default(kind)
     given.rounds = given.rounds or (3 if given.quick else 15)
     given.lap = given.lap or (0.01 if given.quick else 0.25)
@@ -143,8 +145,8 @@ def _members(given: argparse.Namespace, rates: list[float]) -> Iterator[int]:
     if isinstance(given.members, list):
         yield from given.members
         return
-    members, most = 1, MOST[torch.device(given.device).type]
-    while members <= most:
+    members = 1
+    while members <= given.most:
         yield members
         stale = given.members == "auto" and len(rates) > 2 and rates[-1] < GAIN * rates[-3]
         if stale or (rates and rates[-1] == 0):
@@ -173,6 +175,8 @@ def _parser() -> argparse.ArgumentParser:
         default=[1, 2, 8, 32],
         help='default 1,2,8,32; "auto" doubles while it helps, "capacity" while ours has the memory',
     )
+    most = f"where auto and capacity end at the latest; default {MOST['cpu']} on a CPU, {MOST['cuda']} on a GPU"
+    parser.add_argument("--most", type=_positive, default=None, help=most)
     parser.add_argument("--precisions", type=_names(PRECISIONS), default=["float32"], help=", ".join(PRECISIONS))
     parser.add_argument("--modes", type=_names(MODES), default=None, help=f"of {', '.join(MODES)}")
     parser.add_argument("--device", default=device, help=f"cpu, cuda, cuda:1, ...; here {device}")
@@ -193,14 +197,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"a whole number from 1, not {text}")
-    return number
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a whole number from 1, not {text!r}")
+    return int(text)
 
 
 def _members_given(text: str) -> list[int] | str:
-    return text if text in ("auto", "capacity") else [_positive(part) for part in text.split(",")]
+    if text in ("auto", "capacity"):
+        return text
+    if not all(part.strip().isdecimal() and int(part) for part in text.split(",")):
+        raise argparse.ArgumentTypeError(f"numbers from 1 such as 1,8,32, or auto, or capacity; not {text!r}")
+    return [int(part) for part in text.split(",")]
 
 
 def _names(known: Sequence[str] | dict[str, Any]) -> Any:

@@ -22,8 +22,8 @@ def table(array: FusedArray) -> pandas.DataFrame:
         rows.append(("the whole array", f"in blocks of {array.block_size} of {len(array)} members"))
     capturing = (("backward", array._steps), ("array(x)", array._forwards), ("without gradients", array._results))
     for what, captured in capturing:
-        rows += [(what, note) for note in captured.notes()]
-    rows += [("backward", note) for note in [*array._steps.layouts(), *array._steps.decisions()]]
+        rows += [(what, note) for note in [*captured.notes(), *captured.layouts()]]
+    rows += [("backward", note) for note in array._steps.decisions()]
     choices = {c.what: c for _, captured in capturing for c in captured.choices()}
     rows += [(what, f"measured: {choice}") for what, choice in choices.items()]
     rows += [("training step", note) for note in array.step_notes]

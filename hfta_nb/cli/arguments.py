@@ -11,6 +11,9 @@ from hfta_nb import __version__
 
 PROGRAM = "hfta-nb"
 
+MOST_THREADS = 1024
+"""No machine has more cores for one process; far more threads can't be made, which ends it without a word."""
+
 DESCRIPTION = "Train many variants of a model as one (horizontally fused training arrays), without a notebook."
 
 EXAMPLES = """\
@@ -172,7 +175,9 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     compiling = "compile replayed steps; auto: where that is faster and pays in this run (default: auto)"
     study.add_argument("--compile", choices=("auto", "never", "always"), help=compiling)
     study.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: the GPU if there is one)")
-    study.add_argument("--threads", metavar="N", type=_whole(1), help="torch threads on the CPU (default: chosen)")
+    study.add_argument(
+        "--threads", metavar="N", type=_whole(1, MOST_THREADS), help="torch threads on the CPU (default: chosen)"
+    )
 
 
 def _csv_option(parser: Any) -> None:
@@ -188,21 +193,27 @@ def _check_run(parser: argparse.ArgumentParser, given: argparse.Namespace) -> No
             parser.error(f"--resume takes the study as it was saved, so {option} can't be given with it")
 
 
-def _whole(low: int) -> Callable[[str], int]:
+def _whole(low: int, high: int | None = None) -> Callable[[str], int]:
     def read(text: str) -> int:
         try:
             number = int(text)
         except ValueError:
             number = low - 1
-        if number < low:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low}")
+        if number < low or (high is not None and number > high):
+            to = "" if high is None else f" to {high}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low}{to}")
         return number
 
     return read
 
 
 def _capacity(text: str) -> int | str:
-    return text if text == "auto" else _whole(1)(text)
+    if text == "auto":
+        return text
+    try:
+        return _whole(1)(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, nor auto") from None
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -54,6 +54,20 @@ def clip_grad_norm_(
     return total
 
 
+@torch.no_grad()
+def clip_to(array: FusedArray, found: Mapping[str, nn.Parameter], limits: Float[Tensor, " M"]) -> None:
+    """`clip_grad_norm_` with limits that are on the device: nothing is read or sent, so that it can be captured.
+
+    Args:
+        array: of the parameters.
+        found: by name, those whose gradients count.
+        limits: per member; infinite for none.
+    """
+    total = _total(array, found, 2.0, False, "clip_to")
+    factor = ((total + 1e-6).reciprocal() * limits.to(total.dtype)).clamp(max=1.0)  # as torch divides a number
+    _multiply(array, found, torch.where(limits.isinf(), torch.ones_like(factor), factor))
+
+
 def clip_grads_with_norm_(
     parameters: Any, max_norm: Any, total_norm: Float[Tensor, " M"], foreach: bool | None = None
 ) -> None:
@@ -173,7 +187,10 @@ def _checked(total: Tensor, error_if_nonfinite: bool, where: str) -> Tensor:
 @torch.no_grad()
 def _scale(array: FusedArray, found: Mapping[str, nn.Parameter], max_norm: Any, total: Tensor) -> None:
     limit = tensor_of(column("max_norm", max_norm, len(array), NUMBER), total.device, total.dtype)
-    factor = (limit / (total + 1e-6)).clamp(max=1.0)
+    _multiply(array, found, (limit / (total + 1e-6)).clamp(max=1.0))
+
+
+def _multiply(array: FusedArray, found: Mapping[str, nn.Parameter], factor: Tensor) -> None:
     for piece in pieces(array, found):
         dtype = piece.real.dtype if piece.is_complex() else piece.dtype
         piece.mul_(per_row(factor.to(piece.device, dtype), piece))

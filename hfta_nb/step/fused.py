@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,7 @@ from hfta_nb.array.fallback import snapshot
 from hfta_nb.errors import OptimError
 from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
+from hfta_nb.optim.clipping import clip_to
 from hfta_nb.optim.fused import available
 from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
 from hfta_nb.phases import Phase, split
@@ -36,6 +38,7 @@ class Update:
         phase: of the step that it is; None where it is all of it.
         score: from one member's output and target to its loss and scores.
         only: names of the parameters that it trains; None for all.
+        limits: per member, the norm to which longer gradients are clipped, ``[M]``; None where no member has one.
         settled: whether the optimizer has its state.
     """
 
@@ -45,22 +48,37 @@ class Update:
     only: frozenset[str] | None
     optimizer: optim.ArrayOptimizer
     lr_scheduler: ArrayLRScheduler | None
+    limits: Tensor | None = None
     settled: bool = False
 
     def select(self, indices: Sequence[int], array: FusedArray) -> Update:
         """The same for these members alone."""
         optimizer = self.optimizer.select(indices, array)
         lr_scheduler = self.lr_scheduler.select(list(indices), optimizer) if self.lr_scheduler else None
-        return replace(self, optimizer=optimizer, lr_scheduler=lr_scheduler, settled=False)
+        limits = None if self.limits is None else self.limits[list(indices)]
+        return replace(self, optimizer=optimizer, lr_scheduler=lr_scheduler, limits=limits, settled=False)
 
     def step(self, scaler: optim.GradScaler | None, restore: Callable[[], None] | None) -> None:
         """The optimizer's; of one that is not settled, with what undoes the backward before it."""
-        update = self.optimizer.step if scaler is None else functools.partial(scaler.step, self.optimizer)
+        update = functools.partial(self._step, scaler)
         if restore is None:
             update()
             return
         first_step(self.optimizer, update, restore)
         self.settled = True
+
+    def _step(self, scaler: optim.GradScaler | None) -> None:
+        if self.limits is not None:
+            if scaler is not None:
+                scaler.unscale_(self.optimizer)
+            names = dict(self.optimizer.array.named_parameters())
+            clip_to(
+                self.optimizer.array, {n: names[n] for n in names if self.only is None or n in self.only}, self.limits
+            )
+        if scaler is None:
+            self.optimizer.step()
+        else:
+            scaler.step(self.optimizer)
 
 
 class ArrayStep:
@@ -100,7 +118,8 @@ class ArrayStep:
         if not self.phases and callable(objective):
             optimizer = make_optimizer(array, rows)
             schedule = make_lr_scheduler(optimizer, rows, epochs)
-            self.updates = [Update(None, objective, scorer(objective, metrics), None, optimizer, schedule)]
+            limits = limits_of(rows, array.generators.device)
+            self.updates = [Update(None, objective, scorer(objective, metrics), None, optimizer, schedule, limits)]
             return
         parameters = dict(array.named_parameters())
         self.updates = []
@@ -109,7 +128,8 @@ class ArrayStep:
             optimizer = make_optimizer([parameters[name] for name in names], own)
             schedule = make_lr_scheduler(optimizer, own, epochs)
             score = scorer(phase.loss, {})
-            self.updates.append(Update(phase, phase.loss, score, frozenset(names), optimizer, schedule))
+            limits = limits_of(own, array.generators.device)
+            self.updates.append(Update(phase, phase.loss, score, frozenset(names), optimizer, schedule, limits))
 
     def __len__(self) -> int:
         return len(self.array)
@@ -340,6 +360,14 @@ def make_optimizer(params: Any, rows: Sequence[Row]) -> optim.ArrayOptimizer:
         made = optim.Adam if kind == "adam" else optim.AdamW
         return made(params, betas=betas, eps=column("eps"), capturable=fused, **common)
     raise OptimError("unknown optimizer", got=kind, accepted="sgd, adam, adamw")
+
+
+def limits_of(rows: Sequence[Row], device: torch.device) -> Tensor | None:
+    """The norm to which each member's gradients are clipped, ``[M]``, infinite for none; None where all are."""
+    limits = [row.get("max_norm") for row in rows]
+    if all(limit is None for limit in limits):
+        return None
+    return torch.tensor([math.inf if v is None else v for v in limits], dtype=torch.float64, device=device)
 
 
 def make_lr_scheduler(optimizer: optim.ArrayOptimizer, rows: Sequence[Row], epochs: int) -> ArrayLRScheduler | None:

@@ -28,6 +28,7 @@ class _Update:
     score: Callable[[Any, Any], tuple[Tensor, Scores]]
     optimizer: torch.optim.Optimizer
     lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None
+    limit: float | None = None
 
 
 class PlainStep:
@@ -92,6 +93,11 @@ class PlainStep:
                     loss, found = update.score(call_module(self.module, in_phase(_alone(x), phase)), _alone(y))
                 scaled = loss if self.scaler is None else self.scaler.scale(loss)
                 scaled.backward()  # type: ignore[no-untyped-call]
+            if update.limit is not None:
+                if self.scaler is not None:
+                    self.scaler.unscale_(update.optimizer)
+                trained = [p for group in update.optimizer.param_groups for p in group["params"]]
+                nn.utils.clip_grad_norm_(trained, update.limit)
             if self.scaler is None:
                 update.optimizer.step()
             else:
@@ -189,7 +195,7 @@ def _update(
     phase: Phase | None, score: Callable[..., Any], parameters: list[nn.Parameter], row: Row, epochs: int
 ) -> _Update:
     optimizer = _make_optimizer(parameters, row)
-    return _Update(phase, score, optimizer, _make_lr_scheduler(optimizer, row, epochs))
+    return _Update(phase, score, optimizer, _make_lr_scheduler(optimizer, row, epochs), row.get("max_norm"))
 
 
 def _make_optimizer(parameters: list[nn.Parameter], row: Row) -> torch.optim.Optimizer:

@@ -78,9 +78,9 @@ def _train(array: FusedArray, device: torch.device, dtype: torch.dtype = torch.f
     return torch.stack(losses)
 
 
-def _layout(array: FusedArray) -> list[str]:
+def _layout(array: FusedArray, what: str = "backward") -> list[str]:
     table = array.explain()
-    return [how for how in table["how"][table["function"] == "backward"] if LAST in how]
+    return [how for how in table["how"][table["function"] == what] if LAST in how]
 
 
 def _same(one: FusedArray, two: FusedArray, tolerance: float) -> None:
@@ -226,6 +226,68 @@ def test_a_model_that_changes_is_recorded_on_images_as_given(faster: list[str], 
         again = array.backward(F.cross_entropy, *_batch(9, device, torch.float32))
     assert torch.allclose(losses, again, rtol=1e-5)
     assert [note.startswith("channels last fails: ") for note in _layout(array)] == [True]
+
+
+# The split form.
+
+
+def _train_split(array: FusedArray, device: torch.device) -> Tensor:
+    optimizer = hfta.optim.SGD(array, lr=[0.1, 0.05])
+    losses = []
+    for number in range(8):
+        optimizer.zero_grad()
+        x, y = _batch(number, device, torch.float32)
+        found = torch.stack([F.cross_entropy(out, y) for out in array(x)])
+        found.sum().backward()
+        losses.append(found.detach())
+        optimizer.step()
+    return torch.stack(losses)
+
+
+@pytest.mark.parametrize("block_size", [1, MEMBERS])
+def test_the_split_form_too(block_size: int, faster: list[str], device: torch.device) -> None:
+    array, plain = _array(Net, device), _array(Net, device, strategy="fixed")
+    array.block_size = plain.block_size = block_size
+    losses = _train_split(array, device)
+    assert torch.allclose(losses, _train_split(plain, device), rtol=1e-5, atol=1e-5)
+    _same(array, plain, 1e-4)
+    assert _layout(array, "array(x)") == ["images channels last 1 ms; as given 2 ms"]
+    seen = next(iter(array._forwards._kinds))
+    assert seen.inputs.leaves[0].stride()[1] == 1
+
+
+@pytest.mark.parametrize("build", [lambda: Net(end=_viewed), lambda: Net(between=nn.Dropout(0.5))])
+def test_the_split_form_of_a_model_that_minds(build: Any, faster: list[str], device: torch.device) -> None:
+    array, plain = _array(build, device), _array(build, device, strategy="fixed")
+    array.block_size = plain.block_size = 1
+    assert torch.equal(_train_split(array, device), _train_split(plain, device))
+    _same(array, plain, 0.0)
+    assert [note.startswith("channels last ") for note in _layout(array, "array(x)")] == [True]
+
+
+def test_images_that_come_out_lie_in_memory_as_they_did(faster: list[str], device: torch.device) -> None:
+    array = _array(lambda: nn.Conv2d(3, 4, 3), device)
+    array.block_size = 1
+    strides = set()
+    for number in range(6):
+        image = array(_batch(number, device, torch.float32)[0])
+        strides.add(image.stride())
+        image.square().mean((1, 2, 3, 4)).sum().backward()
+    assert _layout(array, "array(x)")
+    assert len(strides) == 1
+
+
+def test_images_through_which_a_gradient_is_wanted_stay(faster: list[str], device: torch.device) -> None:
+    array, plain = _array(Net, device), _array(Net, device, strategy="fixed")
+    array.block_size = plain.block_size = 1
+    for number in range(5):
+        found = []
+        for one in (array, plain):
+            x = _batch(number, device, torch.float32)[0].requires_grad_()
+            one(x).square().mean((1, 2)).sum().backward()
+            found.append(x.grad)
+        assert torch.equal(*found)
+    assert not _layout(array, "array(x)")
 
 
 # Batch norm of such images.

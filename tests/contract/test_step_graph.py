@@ -6,6 +6,7 @@ is put back after a failure, is the same. A CUDA graph is the backend where ther
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
+from hfta_nb.array import MemberGenerators
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
-from hfta_nb.step import ArrayStep, Precision
+from hfta_nb.step import ArrayStep, PlainStep, Precision
 from hfta_nb.step.graph import MOST_FAILURES, WARM_STEPS, StepGraph
 
 MEMBERS = 3
@@ -131,6 +133,41 @@ def test_a_step_is_captured_once_and_then_run(optimizer: str) -> None:
     how = step.array.explain().set_index("function")["how"]
     assert how["training step"] == "captured as one graph"
     assert int(step.updates[0].optimizer.state_of(1)["state"][0].get("step", 20)) == 20
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_clipping_is_part_of_the_step(precision: str) -> None:
+    pair, alone = [], []
+    limits = [None, 0.05, 0.5]
+    for captured in (True, False):
+        torch.manual_seed(0)
+        modules = [nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)) for _ in range(MEMBERS)]
+        rows = [{**ROW, "optimizer": "sgd", "lr": 0.5, "max_norm": limit} for limit in limits]
+        make = Precision(precision)
+        if captured:
+            seeded = [MemberGenerators.seeded([i], CPU) for i in range(MEMBERS)]
+            loss = nn.functional.cross_entropy
+            alone = [
+                PlainStep(copy.deepcopy(m), r, loss, {}, 10, g, make)
+                for m, r, g in zip(modules, rows, seeded, strict=True)
+            ]
+        step = ArrayStep(hfta.fuse(modules, [1, 2, 3]), rows, nn.functional.cross_entropy, {}, 10, make)
+        step.graph = _graph(step) if captured else None
+        pair.append(step)
+    for number in range(14):
+        x, y = _batch(number)
+        losses = [step.train(x.float(), y)["loss"] for step in pair]
+        assert torch.equal(*losses)
+        own = torch.cat([step.train(x.float(), y)["loss"] for step in alone])
+        torch.testing.assert_close(losses[0], own, rtol=1e-5 if precision == "fp32" else 2e-2, atol=1e-5)
+    _same(*pair)
+    assert pair[0].graph.notes() == ["captured as one graph"]
+    free = ArrayStep(hfta.fuse(modules, [1, 2, 3]), [{**r, "max_norm": None} for r in rows], loss, {}, 10, make)
+    for number in range(14):
+        x, y = _batch(number)
+        last = free.train(x.float(), y)["loss"]
+    assert torch.allclose(last[0], losses[0][0], rtol=1e-5)
+    assert not torch.allclose(last[1:], losses[0][1:], rtol=1e-2)
 
 
 def test_a_batch_of_another_size_is_another_kind() -> None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from hfta_nb.array.capture.check import Before, compared, failure
 from hfta_nb.array.capture.delivery import Target
 from hfta_nb.array.capture.halves import Halves
+from hfta_nb.array.capture.halves_layout import lay
 from hfta_nb.array.capture.kinds import Kinds, Seen, form, outputs_of, reads_of, room_like, rooms_for, state_of
 from hfta_nb.array.capture.node import Ready, Replayed, Ticket
 from hfta_nb.array.capture.program import program
@@ -86,6 +87,10 @@ class CapturedForwards:
     def choices(self) -> list[Choice]:
         """Of kernels that can be computed in several ways, in what is replayed."""
         return self._kinds.choices()
+
+    def layouts(self) -> list[str]:
+        """Of images in what is replayed, each once."""
+        return self._kinds.layouts()
 
     def notes(self) -> list[str]:
         """How calls run, each way once."""
@@ -176,11 +181,7 @@ class _Recorded:
     def result(self, reads: Reads) -> Any:
         """The outputs, as ever; on the way it is noted how they come about."""
         restore, seen = snapshot(self.array), self.seen
-        with self.recorder.quiet():
-            self.places = [self.recorder.place(v) for v in self.inputs.leaves if isinstance(v, Tensor)]
-        self.recorder.recording.given = {p.storage for p in self.places}
-        with self.array.generators.heard(self.recorder.member), self.recorder:
-            result = self.run(self.inputs, self.blocks)
+        result = self._forward()
         leaves, rebuild = flatten(result)
         outputs, told, trouble = outputs_of(self.recorder, leaves, "the model")
         after = snapshot(self.array)
@@ -208,6 +209,13 @@ class _Recorded:
             seen.rebuild = rebuild
             self._finish(tensors, outputs, gradients, restore)
         return result
+
+    def _forward(self) -> Any:
+        with self.recorder.quiet():
+            self.places = [self.recorder.place(v) for v in self.inputs.leaves if isinstance(v, Tensor)]
+        self.recorder.recording.given = {p.storage for p in self.places}
+        with self.array.generators.heard(self.recorder.member), self.recorder:
+            return self.run(self.inputs, self.blocks)
 
     def _unfit(self, tensors: list[Tensor], outputs: list[Place]) -> str:
         """What keeps these outputs from being replayed."""
@@ -303,6 +311,7 @@ class _Recorded:
             passes = tuple(g is not None for g in self.upstream)
             kinds = tuple(t.requires_grad for t in tensors)
             seen.made = Ready(halves, targets, seen.grads, seen.used, kinds, learning, passes, needs)
+            lay(self, outputs, restore)
 
     def _needed(self) -> tuple[list[nn.Parameter], list[int]]:
         """What of the parameters and inputs the backward reads: it must not change before."""

@@ -19,6 +19,7 @@ from hfta_nb.array.strategy.measuring import Choice
 from hfta_nb.array.tree import Rebuild, unflatten
 
 if TYPE_CHECKING:
+    from hfta_nb.array.capture.layouts import Layout
     from hfta_nb.array.capture.program import Program
     from hfta_nb.array.fused import FusedArray
 
@@ -43,6 +44,7 @@ class Seen:
         rebuild, leaves: how the results are put together; `TENSOR` stands for a tensor.
         choices: of kernels, in what is replayed.
         program: to be run, once there is one.
+        layout: of images, where there was a choice.
     """
 
     alive: tuple[Any, ...]
@@ -55,6 +57,7 @@ class Seen:
     leaves: list[Any] = field(default_factory=list)
     choices: Sequence[Choice] = ()
     program: Program | None = None
+    layout: Layout | None = None
 
     @property
     def ready(self) -> bool:
@@ -63,7 +66,7 @@ class Seen:
 
     def drop(self) -> None:
         """Forget what was made to replay it."""
-        self.first, self.reads, self.program = None, None, None
+        self.first, self.reads, self.program, self.layout = None, None, None, None
 
     def refuse(self, reason: str, forget: bool = False) -> None:
         """Don't replay it, for this reason; with `forget`, record it anew."""
@@ -135,6 +138,10 @@ class Kinds(Generic[S]):
     def choices(self) -> list[Choice]:
         """Of kernels that can be computed in several ways, in what is replayed."""
         return [c for s in self._seen.values() if s.ready for c in s.choices]
+
+    def layouts(self) -> list[str]:
+        """Of images in what is replayed, each once."""
+        return list(dict.fromkeys(str(s.layout) for s in self._seen.values() if s.ready and s.layout is not None))
 
     def open(self, array: FusedArray) -> bool:
         """Whether calls of this array may be replayed, as things are."""

@@ -38,6 +38,10 @@ class CapturedResults:
         """Of kernels that can be computed in several ways, in what is replayed."""
         return self._kinds.choices()
 
+    def layouts(self) -> list[str]:
+        """Of images in what is replayed, each once."""
+        return self._kinds.layouts()
+
     def notes(self) -> list[str]:
         """How calls run, each way once."""
         return self._kinds.notes()

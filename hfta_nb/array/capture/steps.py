@@ -60,17 +60,15 @@ class SeenStep(Seen):
     Attributes:
         targets: where it writes gradients.
         block_size: how many members run at once.
-        layout: of images, where there was a choice.
     """
 
     scale: Tensor | None = None
     targets: list[Target] = field(default_factory=list)
     block_size: int = 0
-    layout: layouts.Layout | None = None
 
     def drop(self) -> None:
         super().drop()
-        self.inputs = self.layout = None
+        self.inputs = None  # which may lie with channels last
 
 
 class RecordedGradients(Gradients):
@@ -162,7 +160,7 @@ class CapturedSteps:
 
     def layouts(self) -> list[str]:
         """Of images in what is replayed, each once."""
-        return list(dict.fromkeys(str(s.layout) for s in self._kinds if s.ready and s.layout is not None))
+        return self._kinds.layouts()
 
     def choices(self) -> list[Choice]:
         """Of kernels that can be computed in several ways, in what is replayed."""

@@ -12,6 +12,7 @@ import torch
 from hfta_nb.array.native import product, rows
 from hfta_nb.array.native.binding import Binding
 from hfta_nb.array.strategy import precision
+from hfta_nb.array.strategy.pointwise import Pointwise, PointwiseBackward
 from hfta_nb.array.strategy.pooling import ChannelsLast, max_pool2d
 from hfta_nb.array.strategy.products import Added, InTurn
 from hfta_nb.array.strategy.softmax import LogSoftmaxBackward, SoftmaxBackward, Turned
@@ -115,6 +116,10 @@ def formulations(function: Any, args: Sequence[Any], device: torch.device) -> li
         return []  # in float64 the bits are to be the plain module's
     if function in PRODUCTS:
         return [*(_products(function, args) if precision.can_switch() else []), *_compiled(function, args)]
+    if function is _CONVOLUTION:
+        return _pointwise(args)
+    if function is _CONVOLUTION_BACKWARD:
+        return _pointwise([*args[1:3], None, *args[4:]], args[0])
     if not all(o.contiguous and len(o.size) > 1 for o in operands):
         return []
     if function in _OVER_LAST:
@@ -161,6 +166,32 @@ def _pools(args: Sequence[Any]) -> list[Formulation]:
         return []
     found = [_CHANNELS_LAST] if len(x.size) == 4 else []
     return [*found, _PAIRS] if size == [2, 2] and stride in ([], [2, 2]) else found
+
+
+_CONVOLUTION = _aten.convolution.default
+_CONVOLUTION_BACKWARD = _aten.convolution_backward.default
+_MOST_GROUPS, _LEAST_CHANNELS = 16, 4
+"""Of a pointwise convolution that may be a product for each group."""
+
+
+def _pointwise(args: Sequence[Any], grad: Operand | None = None) -> list[Formulation]:
+    """Ways to compute a convolution of these arguments, or its gradients."""
+    (x, weight), (padding, dilation, transposed), groups = args[:2], args[4:7], args[8]
+    if len(x.size) != 4 or transposed or any(padding) or any(d != 1 for d in dilation):
+        return []
+    own = weight.size[1]
+    if weight.size[2:] != (1, 1) or not weight.contiguous or groups > (_MOST_GROUPS if own >= _LEAST_CHANNELS else 1):
+        return []
+    if any(image is not None and not _channels_last(image) for image in (x, grad)):
+        return []
+    make = Pointwise if grad is None else PointwiseBackward
+    found = [Formulation("product", make)]
+    return [*found, Formulation("product by oneDNN", make, precision.ONEDNN)] if precision.can_switch() else found
+
+
+def _channels_last(image: Operand) -> bool:
+    size, stride = (tuple(part[i] for i in (0, 2, 3, 1)) for part in (image.size, image.stride))
+    return Operand(size, stride, image.dtype).contiguous
 
 
 def _products(function: Any, args: Sequence[Any]) -> list[Formulation]:
