@@ -74,7 +74,7 @@ class Chooser:
         """Whether the library's way to compute a call is the fastest; it depends on no setting."""
         if not self.on:
             return False
-        rooms = dict(zip(own.rooms, map(_operand, call.results), strict=True))
+        rooms = {n: _operand(p) for n, p in zip(own.rooms, call.results, strict=True) if p is not None}
         named = {**{k: _operand(v) for k, v in kwargs.items()}, **rooms}
         shapes = [_operand(a) for a in args]
         choice = choose(call.function, Copying(call.function, own.rooms), shapes, named, self.device, [own.way])

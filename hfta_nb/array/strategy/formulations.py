@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from hfta_nb.array.native import norm, product
+from hfta_nb.array.native import norm, product, rows
+from hfta_nb.array.native.binding import Binding
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.pointwise import Pointwise, PointwiseBackward
 from hfta_nb.array.strategy.pooling import ChannelsLast, max_pool2d
@@ -128,7 +129,8 @@ def formulations(function: Any, args: Sequence[Any], device: torch.device) -> li
         at = 1 if function in _TURNED else 2
         last = len(operands[0].size) - 1
         if len(args) > at and args[at] in (last, -1) and not (function in _TURNED and args[2]):
-            return [_OVER_LAST[function]]
+            own = _ROWS.get(function)
+            return [_OVER_LAST[function], *([own] if own is not None and rows.usable() else [])]
     return []
 
 
@@ -221,8 +223,8 @@ def _products(function: Any, args: Sequence[Any]) -> list[Formulation]:
     found = [_ONEDNN if gapless else _COPIED]
     if function in _ADDS:
         found.append(_BIAS_AFTER if gapless else _COPIED_BIAS_AFTER)
-    (_, rows, inner), (_, _, columns) = (a.size for a in args[-2:])
-    if rows * inner * columns >= _LARGE:
+    (_, height, inner), (_, _, columns) = (a.size for a in args[-2:])
+    if height * inner * columns >= _LARGE:
         found.append(_IN_TURN[function])
     return found
 
@@ -251,4 +253,8 @@ _OVER_LAST = {
     **{f: Formulation("turned", Turned) for f in _TURNED},
     _aten._log_softmax_backward_data.default: Formulation("whole tensors", LogSoftmaxBackward),
     _aten._softmax_backward_data.default: Formulation("whole tensors", SoftmaxBackward),
+}
+_ROWS = {
+    _aten._log_softmax.default: Formulation(COMPILED, lambda _: Binding(rows.log_softmax)),
+    _aten._log_softmax_backward_data.default: Formulation(COMPILED, lambda _: Binding(rows.log_softmax_backward)),
 }
