@@ -451,3 +451,21 @@ def test_a_study_is_trained_and_resumed_on_the_same_threads() -> None:
     assert (again.array.threads, again.array.block_size) == ("blocks", 2)
     for _ in range(5):
         assert torch.equal(step.train(x, y)["loss"], again.train(x, y)["loss"])
+
+
+def test_outputs_losses_and_their_backward_run_on_one_thread_too() -> None:
+    arrays = [hfta.fuse(make(_mlp, MEMBERS, torch.float64, CPU), SEEDS) for _ in range(2)]
+    arrays[0].threads = "one"
+    arrays[1].capture = False
+    x, y = _batch()
+    for _ in range(5):
+        for array in arrays:
+            array.zero_grad()
+            array.losses(F.mse_loss, array(x), y).sum().backward()
+        for p, q in zip(arrays[0].parameters(), arrays[1].parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad, atol=1e-12, rtol=0)
+    notes = arrays[0].explain()
+    assert "replayed from a recording" in list(notes["how"][notes["function"] == "array(x)"])
+    with torch.no_grad():
+        found = [array.eval().evaluate(F.mse_loss, x, y) for array in arrays]
+    torch.testing.assert_close(*found, atol=1e-12, rtol=0)
