@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -104,3 +105,23 @@ def test_float64_and_several_threads_are_torchs() -> None:
         assert not adam.usable(tensors)
     finally:
         torch.set_num_threads(1)
+
+
+def test_a_library_with_wrong_numbers_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(build.__file__).parent
+    shutil.copy(folder / "vectors.h", tmp_path)
+    source = (folder / "adam.c").read_text()
+    assert "rest2 * g * g" in source
+    (tmp_path / "adam.c").write_text(source.replace("rest2 * g * g", "rest2 * g"))
+    monkeypatch.setattr(build, "__file__", str(tmp_path / "build.py"))
+    before = dict(build._loaded)
+    build._loaded.clear()
+    try:
+        with build.compiling():
+            wrong = build.library("adam")
+    finally:
+        build._loaded.clear()
+        build._loaded.update(before)
+    assert wrong is not None
+    monkeypatch.setattr(adam, "library", lambda name, wait=True: wrong)
+    assert not adam.usable([[torch.zeros(3)] for _ in range(4)])
