@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 EVENT_INTERVAL_S = 0.2
 """Progress is told at most this often; nothing in the loop waits for a screen."""
 
-TUNING_S = 0.3
-"""How long a group may look for its fastest block size before it trains."""
-
 UNKNOWN_STEPS = 64
 """Room for the scores of an epoch of unknown length at first; it grows."""
 
@@ -86,9 +83,8 @@ class GroupRun:
         for variant in sorted(self.trainer.early_stops & set(self.members.ids)):
             why = "stopped before it started" if self.resume is None else "stopped by request"
             yield from self._leave([variant], ev.STOPPED, why)
-        if self.resume is None:
-            self.stage = "tuning"
-            yield from self._tune()
+        if self.resume is None and isinstance(self.step, ArrayStep):
+            self.step.tune_while_training()
         self.stage = "training"
         yield ev.PhaseChanged(time.time(), index, "training")
         self.probe = self._probe()
@@ -98,6 +94,8 @@ class GroupRun:
             yield from self._run_epoch()
             if self.trainer.stopped:
                 return
+        if self.probe is not None and self.probe.enough:  # the run was too short for all that it looks at
+            yield self.probe.event()
         for variant in list(self.members.ids):
             yield from self._leave([variant], ev.COMPLETE, "")
         yield from self._save(done=True)
@@ -175,7 +173,8 @@ class GroupRun:
         self.source.prepare = self.augmenting.of([m.row for m in self.members.active], self._order_seeds())
 
     def _train_step(self, batch: Batch) -> Iterator[Event]:
-        probe = self.probe
+        tuning = isinstance(self.step, ArrayStep) and self.step.trying
+        probe = None if tuning else self.probe  # steps that try what is fastest are not as the others will be
         begin = probe.start() if probe else 0.0
         try:
             with self.meter or nullcontext():
@@ -362,12 +361,6 @@ class GroupRun:
         yield from self.members.leave(gone, keep, state, reason)
 
     # Speed.
-
-    def _tune(self) -> Iterator[Event]:
-        if not isinstance(self.step, ArrayStep) or len(self.step) == 1:
-            return
-        yield ev.PhaseChanged(time.time(), self.group.index, "tuning", "choosing how many members run at once")
-        self.step.tune(*self.sample().inputs, TUNING_S)
 
     def sample(self) -> Batch:
         """A batch as the members train on, to try something with."""

@@ -16,7 +16,10 @@ from hfta_nb.step import ArrayStep, PlainStep, Step
 from hfta_nb.train.settings import Settings
 
 SPEED_STEPS = 20
-"""How many of the first steps are timed against the plain module's."""
+"""How many of the first steps are timed against the plain module's, those left out in which block sizes are tried."""
+
+LEAST_STEPS = 5
+"""Of so many something can be told."""
 
 
 class SpeedProbe:
@@ -44,6 +47,11 @@ class SpeedProbe:
         self._wait()
         self.serial_s.append(time.perf_counter() - begin)
         return len(self.serial_s) >= SPEED_STEPS
+
+    @property
+    def enough(self) -> bool:
+        """Whether there is something to tell."""
+        return len(self.serial_s) >= LEAST_STEPS
 
     def event(self) -> ev.SpeedMeasured:
         # The first steps warm up.

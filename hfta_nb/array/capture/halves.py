@@ -7,7 +7,6 @@ backward can be outstanding.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -57,9 +56,13 @@ class Halves:
         torch._C._set_grad_enabled(True)  # as in `Program.run`
         try:
             with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
-                with nullcontext() if generators is None else generators.borrowed():
+                if generators is None:
                     for step in steps:
                         step()
+                else:
+                    with generators.borrowed():
+                        for step in steps:
+                            step()
                 for room, found in gradients:
                     room.copy_(found.get(made) if isinstance(found, Fetch) else found)
                 return [(r.get(made) if isinstance(r, Fetch) else r).clone() for r in results]
