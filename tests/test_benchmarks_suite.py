@@ -386,5 +386,6 @@ def test_a_lap_goes_on_from_the_last_one() -> None:
     halves, whole = Ours(job()), Ours(job())
     laps: list[Lap] = [halves.lap(2), halves.lap(3)]
     together = laps[0].losses + laps[1].losses
-    torch.testing.assert_close(torch.tensor(together), torch.tensor(whole.lap(5).losses))  # kernels may be others by then
+    # Kernels may be others by then.
+    torch.testing.assert_close(torch.tensor(together), torch.tensor(whole.lap(5).losses))
     assert halves.done == 5
