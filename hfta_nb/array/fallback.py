@@ -179,11 +179,13 @@ class Settings:
 
     Attributes:
         block_size: how many members run at once.
+        threads: what steps run on; see `FusedArray.threads`.
         checkpointed: activations are computed again in the backward (see `checkpointing`).
         private, fast_rng: see `Engine`.
         strategy: how kernels are chosen; see `FusedArray.strategy`.
         compiling: whether replayed steps are compiled; see `FusedArray.compiling`.
         planned_steps: how many steps are to come, as far as is known.
+        tuned: how the block size was found, for people; empty where it was not.
         paths: submodules that run one member at a time, and why.
         notes: what a person should know of the array as a whole.
         unlike: members are of different architecture; then `paths` run at true sizes, each architecture by itself.
@@ -191,7 +193,7 @@ class Settings:
     """
 
     def __init__(self, block_size: int) -> None:
-        self.block_size = block_size
+        self.block_size, self.threads = block_size, "kernels"
         self.unlike = False
         self.apart = ""
         self.checkpointed = False
@@ -199,6 +201,7 @@ class Settings:
         self.fast_rng = False
         self.strategy = "measured"
         self.compiling, self.planned_steps = "never", 0.0
+        self.tuned = ""
         self.paths: dict[str, str] = {}
         self.notes: list[str] = []
 
@@ -209,9 +212,11 @@ class Settings:
 
     def copy(self) -> Settings:
         other = Settings(self.block_size)
+        other.threads = self.threads
         other.private, other.fast_rng, other.checkpointed = self.private, self.fast_rng, self.checkpointed
         other.unlike, other.apart, other.strategy = self.unlike, self.apart, self.strategy
         other.compiling, other.planned_steps = self.compiling, self.planned_steps
+        other.tuned = self.tuned
         other.paths, other.notes = dict(self.paths), list(self.notes)
         return other
 

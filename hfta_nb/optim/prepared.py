@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hfta_nb.array import FusedArray
+from hfta_nb.array.threads import scope
 
 _COMPARED = (type(None), bool, int, float, str, tuple, list)
 
@@ -35,6 +36,7 @@ class Prepared:
         skips: bool,
     ) -> None:
         self.calls, self.skips = tuple(calls), skips
+        self.done = 0  # calls of the run under way
         self._array, self._arenas = array, array.arenas
         self._gradients = tuple(gradients)
         self._count = len(groups)
@@ -64,9 +66,12 @@ class Prepared:
         return True
 
     def run(self, skip: Tensor | None) -> None:
-        """Step."""
-        for call in self.calls:
-            call(skip)
+        """Step, on the threads that the array's steps run on."""
+        with scope(self._array.threads):
+            for call in self.calls:
+                call(skip)
+                self.done += 1
+        self.done = 0
 
 
 def _plain(value: Any) -> bool:

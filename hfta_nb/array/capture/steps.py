@@ -34,6 +34,7 @@ from hfta_nb.array.engine import Block, Call, Inputs
 from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.gradients import Gradients
 from hfta_nb.array.strategy.measuring import Choice
+from hfta_nb.array.threads import at_hand
 from hfta_nb.array.tree import flatten
 from hfta_nb.errors import out_of_memory
 
@@ -60,11 +61,13 @@ class SeenStep(Seen):
     Attributes:
         targets: where it writes gradients.
         block_size: how many members run at once.
+        threads: what it runs on.
     """
 
     scale: Tensor | None = None
     targets: list[Target] = field(default_factory=list)
     block_size: int = 0
+    threads: str = ""
 
     def drop(self) -> None:
         super().drop()
@@ -89,6 +92,8 @@ class RecordedGradients(Gradients):
         self.places: list[tuple[Place, Tensor]] = []
         self.grads: list[Tensor] = []
         self.trouble = ""
+        if array.threads == "blocks" and recorder.device.type == "cpu":
+            recorder.recording.lanes = at_hand()
 
     def _take(self, block: Block, names: list[str], grads: Any) -> None:
         with self.recorder.quiet():
@@ -100,6 +105,7 @@ class RecordedGradients(Gradients):
                     except NotRecordableError as error:
                         self.trouble = str(error)
             super()._take(block, names, grads)
+        self.recorder.recording.blocks.append(len(self.recorder.recording.calls))
 
 
 class CapturedSteps:
@@ -108,11 +114,12 @@ class CapturedSteps:
     Attributes:
         on: whether calls of the array may be replayed at all.
         at_once: record the first call of a kind already, as such calls were made before.
+        waiting: record and replay nothing for now.
     """
 
     def __init__(self, array: FusedArray) -> None:
         self.array = array
-        self.on, self.at_once = True, False
+        self.on, self.at_once, self.waiting = True, False, False
         self._kinds: Kinds[SeenStep] = Kinds()
         self._parameters: list[nn.Parameter] = []
 
@@ -121,9 +128,9 @@ class CapturedSteps:
         self._kinds.clear()
         self._parameters = []
 
-    def keep(self, block_size: int) -> None:
-        """Forget what is of other block sizes."""
-        self._kinds.keep(lambda seen: seen.block_size == block_size)
+    def keep(self, block_size: int, threads: str) -> None:
+        """Forget what is of other block sizes, or runs on other threads."""
+        self._kinds.keep(lambda seen: (seen.block_size, seen.threads) == (block_size, threads))
 
     def notes(self) -> list[str]:
         """How calls run, each way once."""
@@ -138,7 +145,7 @@ class CapturedSteps:
         array = self.array
         if not self._parameters:
             self._parameters = list(array.parameters())
-        if not self._kinds.open(array):
+        if not self._kinds.open(array) or self.waiting:
             return None
         try:
             key = (
@@ -150,13 +157,20 @@ class CapturedSteps:
             )
         except NotRecordableError:
             return None
-        seen = self._kinds.of(key, lambda: SeenStep((asked.loss_fn,), block_size=array.block_size))
+        seen = self._kinds.of(
+            key, lambda: SeenStep((asked.loss_fn,), block_size=array.block_size, threads=array.threads)
+        )
         return None if seen.reason else seen
 
     def decisions(self) -> list[str]:
         """What has been decided about compiling what is replayed, each once."""
         notes = [s.program.decision.note for s in self._kinds if s.program is not None]
         return list(dict.fromkeys(note for note in notes if note))
+
+    def kernels(self) -> list[set[str]]:
+        """Names of the kernels of each step that is replayed, as they were recorded."""
+        sources = [s.program.source for s in self._kinds if s.program is not None]
+        return [{call.function._schema.name for call in source.calls} for source in sources if source is not None]
 
     def layouts(self) -> list[str]:
         """Of images in what is replayed, each once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hfta_nb.array.native import product, rows
+from hfta_nb.array.native import norm, product, rows
 from hfta_nb.array.native.binding import Binding
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.pointwise import Pointwise, PointwiseBackward
@@ -24,7 +25,7 @@ _aten = torch.ops.aten
 PLAIN = "torch"
 """The name of what torch does by itself."""
 COMPILED = "own kernel"
-"""The name of what this package's own library does (`native.product`)."""
+"""The name of what this package's own library does (`native`)."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,8 @@ def formulations(function: Any, args: Sequence[Any], device: torch.device) -> li
         return []  # in float64 the bits are to be the plain module's
     if function in PRODUCTS:
         return [*(_products(function, args) if precision.can_switch() else []), *_compiled(function, args)]
+    if function in _NORMS:
+        return _norms(function, args)
     if function is _CONVOLUTION:
         return _pointwise(args)
     if function is _CONVOLUTION_BACKWARD:
@@ -187,6 +190,25 @@ def _pointwise(args: Sequence[Any], grad: Operand | None = None) -> list[Formula
     make = Pointwise if grad is None else PointwiseBackward
     found = [Formulation("product", make)]
     return [*found, Formulation("product by oneDNN", make, precision.ONEDNN)] if precision.can_switch() else found
+
+
+_BATCH_NORM = _aten.native_batch_norm.default
+_NORMS = {
+    _BATCH_NORM: Formulation(COMPILED, norm.BatchNorm),
+    _aten.native_batch_norm_backward.default: Formulation(COMPILED, norm.BatchNormBackward),
+}
+
+
+def _norms(function: Any, args: Sequence[Any]) -> list[Formulation]:
+    """Ways to compute a batch norm in training, or its gradients, of pixels by channels."""
+    forward = function is _BATCH_NORM
+    images = args[: 1 if forward else 2]
+    if not args[5 if forward else 7] or not all(len(i.size) == 2 or len(i.size) == 4 for i in images):
+        return []
+    last = all(_channels_last(i) if len(i.size) == 4 else i.contiguous for i in images)
+    rest = [a for a in args[len(images) :] if isinstance(a, Operand)]
+    several = images[0].size[0] * math.prod(images[0].size[2:]) > 1
+    return [_NORMS[function]] if last and several and all(a.contiguous for a in rest) and norm.usable() else []
 
 
 def _channels_last(image: Operand) -> bool:
