@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch import nn
+
 if TYPE_CHECKING:
     import pandas
 
@@ -11,6 +13,26 @@ if TYPE_CHECKING:
     from hfta_nb.array.capture.results import CapturedResults
     from hfta_nb.array.capture.steps import CapturedSteps
     from hfta_nb.array.fused import FusedArray
+
+
+_RECURRENT = {
+    "hfta_nb::lstm": "all members of a block at once, by the compiled kernel of this package",
+    "aten::mkldnn_rnn_layer": "one member after another, by oneDNN's kernel",
+}
+"""By a kernel in what is replayed, how a recurrent layer is computed."""
+
+
+def recurrent(array: FusedArray) -> list[tuple[str, str]]:
+    """How the recurrent layers of what is replayed run."""
+    kinds = {type(m).__name__ for m in array._skeleton.modules() if isinstance(m, nn.RNNBase | nn.RNNCellBase)}
+    rows = []
+    for names in array._steps.kernels() if kinds else ():
+        ways = [how for name, how in _RECURRENT.items() if name in names]
+        together = "all members of a block at once, by batched products, step by step"
+        plain = together if array.block_size > 1 else "one member after another, by torch's kernels, step by step"
+        others = kinds - {"LSTM"} if ways else kinds
+        rows += [("LSTM", how) for how in ways] + [(kind, plain) for kind in sorted(others)]
+    return list(dict.fromkeys(rows))
 
 
 def table(array: FusedArray) -> pandas.DataFrame:
@@ -21,19 +43,35 @@ def table(array: FusedArray) -> pandas.DataFrame:
     if array.engine.across is not None:
         count = len(array.engine.across.blueprint.templates)
         rows.append(("the whole array", f"{count} architectures, {array.waste():.0%} of the parameters are padding"))
+    if array.settings.checkpointed:
+        rows.append(("the whole array", _checkpointed(array)))
     if array.block_size < len(array):
         rows.append(("the whole array", f"in blocks of {array.block_size} of {len(array)} members"))
+    if array.settings.tuned:
+        rows.append(("the whole array", array.settings.tuned))
     capturing: list[tuple[str, CapturedSteps | CapturedForwards | CapturedResults]]
     capturing = [("backward", array._steps), ("array(x)", array._forwards), ("without gradients", array._results)]
     capturing += [("losses", captured) for a in array._losses for captured in (a._forwards, a._results)]
     for what, captured in capturing:
         rows += [(what, note) for note in [*captured.notes(), *captured.layouts()]]
     rows += [("backward", note) for note in array._steps.decisions()]
+    rows += recurrent(array)
     choices = {c.what: c for _, captured in capturing for c in captured.choices()}
-    rows += [(what, f"measured: {choice}") for what, choice in choices.items()]
+    for what, choice in choices.items():
+        rows.append((what, f"{'measured by an earlier process' if choice.kept else 'measured'}: {choice}"))
     rows += [("training step", note) for note in array.step_notes]
     how = "each architecture by itself" if array.settings.unlike else "one member at a time, as vmap can't run it"
     for path, reason in array.settings.paths.items():
         rows.append((f"submodule {path}", f"{how}: {reason}"))
     rows += sorted(array.engine.used.items())
     return pandas.DataFrame(rows, columns=["function", "how"])
+
+
+def _checkpointed(array: FusedArray) -> str:
+    if array.engine.across is not None:
+        return "activations are kept, as members are of different architecture"
+    if not array.engine.segments:
+        return "activations are kept, as the model has no segments to compute again"
+    paths = ", ".join(path or "the model" for path in array.engine.segments)
+    replayed = "" if array.capture else "; not replayed, as recording holds what this lets go of"
+    return f"activations within {paths} are computed again in the backward{replayed}"

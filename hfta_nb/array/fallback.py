@@ -184,6 +184,7 @@ class Settings:
         strategy: how kernels are chosen; see `FusedArray.strategy`.
         compiling: whether replayed steps are compiled; see `FusedArray.compiling`.
         planned_steps: how many steps are to come, as far as is known.
+        tuned: how the block size was found, for people; empty where it was not.
         paths: submodules that run one member at a time, and why.
         notes: what a person should know of the array as a whole.
         unlike: members are of different architecture; then `paths` run at true sizes, each architecture by itself.
@@ -199,6 +200,7 @@ class Settings:
         self.fast_rng = False
         self.strategy = "measured"
         self.compiling, self.planned_steps = "never", 0.0
+        self.tuned = ""
         self.paths: dict[str, str] = {}
         self.notes: list[str] = []
 
@@ -212,6 +214,7 @@ class Settings:
         other.private, other.fast_rng, other.checkpointed = self.private, self.fast_rng, self.checkpointed
         other.unlike, other.apart, other.strategy = self.unlike, self.apart, self.strategy
         other.compiling, other.planned_steps = self.compiling, self.planned_steps
+        other.tuned = self.tuned
         other.paths, other.notes = dict(self.paths), list(self.notes)
         return other
 

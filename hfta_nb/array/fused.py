@@ -36,7 +36,7 @@ from hfta_nb.array.own_losses import OwnLosses, scalar
 from hfta_nb.array.owners import Follower, own
 from hfta_nb.array.slots import Slots
 from hfta_nb.array.strategy.measuring import STRATEGIES
-from hfta_nb.array.tuning import tune
+from hfta_nb.array.tuning import apart, tune
 from hfta_nb.errors import FusionError
 
 if TYPE_CHECKING:
@@ -354,9 +354,9 @@ class FusedArray(nn.Module):
             Seconds of one `backward` per block size tried (the least); nothing where only one is possible.
         """
         inputs = Inputs.of((x, target_of(loss_fn, y)), len(self))
-        call = self._loss_call(loss_fn, inputs, has_aux=has_aux)
-        step = partial(self.backward, loss_fn, x, y, has_aux=has_aux, only=only)
-        return tune(self, inputs, call, step, budget_s, only)
+        if inputs.grad_leaves():
+            x, y = apart((x, y))
+        return tune(self, inputs, partial(self.backward, loss_fn, x, y, has_aux=has_aux, only=only), budget_s)
 
     def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """From a member's row of the array's `state_dict` to the `state_dict` of its plain module."""

@@ -1,138 +1,204 @@
-"""Finding out how many members at once are fastest."""
+"""Finding out how many members at once are fastest: on the steps that train, or beforehand."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
+from torch import Tensor, nn
 
-from hfta_nb.array.attempt import attempt, gradient_probe
-from hfta_nb.array.engine import Call, Inputs
+from hfta_nb.array.capture.kinds import form, settings
+from hfta_nb.array.capture.record import NotRecordableError
+from hfta_nb.array.engine import Inputs
 from hfta_nb.array.fallback import snapshot
-from hfta_nb.array.gradients import Gradients
 from hfta_nb.array.native import build
+from hfta_nb.array.per_member import PerMember, per_member
+from hfta_nb.array.tree import flatten, unflatten
+from hfta_nb.array.trial import Trial, Way, fastest, keep, known, told, ways_of
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
 
-_HOPELESS = 1.6
-"""Times the fastest: slower than this without replaying, a block size is not looked at with it."""
-_RECORDING = 3
-"""Calls until a step is replayed, and the first replay."""
-_LAPS = 3, 10
-"""Laps that count, of each block size and way to run: at least, and at most of those close to the fastest."""
-_ENOUGH_S = 5e-3
-"""After so long laps are not added any more: only short ones say little."""
-_GAIN = 0.95
-"""Fewer members at once must take less than this part of the time of more."""
-_CLOSE = 1.25
-"""Times the fastest."""
+T = TypeVar("T")
+
+_LSTM = "lstm"
+_LOOK_STEPS = 50
+"""Steps from one look for what is compiled in the background to the next."""
+_WORTH_STEPS = 40
+"""A run of fewer steps ends before what trying takes has been won back."""
+
+
+class Tuning:
+    """Sets an array's `block_size` to the fastest while it trains: the first steps are made in one way and another.
+
+    What an earlier array of the same sort has found, in this process or before, is taken over. Where there will be few
+    steps, nothing is tried.
+
+    Args:
+        array: whose steps.
+        what: tells steps that are not alike apart, beside their inputs and the model.
+        replaying: whether steps may be replayed.
+
+    Attributes:
+        done: whether the block size has been chosen.
+    """
+
+    def __init__(self, array: FusedArray, what: str = "", replaying: bool = True) -> None:
+        self.array, self.what, self.replaying = array, what, replaying and array.capture
+        self.done = len(array) == 1 or array.block_size == 1
+        self._trial: Trial | None = None
+        self._kind: Any = None
+        self._key = ""
+        self._awaited = 0
+
+    @property
+    def trying(self) -> bool:
+        """Whether steps run in other ways than they will."""
+        return not self.done and not self._awaited
+
+    def step(self, given: Any, step: Callable[[], T]) -> T:
+        """Make a step in the way whose turn it is, and take its time.
+
+        Args:
+            given: the step's inputs, and whatever else tells it from others: those unlike the first don't count.
+            step: makes it.
+        """
+        if self._awaited:
+            self._look()
+        trial = self._begun(given)
+        if trial is None or _form(given) != self._kind:
+            return step()
+        begin = trial.clock()
+        result = step()
+        trial.took(trial.clock() - begin)
+        if trial.done:
+            self._found(trial)
+        return result
+
+    def settle(self) -> None:
+        """End with the fastest of what is known."""
+        if self._trial is not None and not self.done:
+            self._trial.settle()
+        self.done = True
+
+    def _begun(self, given: Any) -> Trial | None:
+        if self.done or self._trial is not None or self._awaited or self.array._pending:
+            return self._trial
+        build.ask_again(_LSTM)
+        self._kind, self._key = _form(given), key_of(self.array, given, self.what)
+        ways = ways_of(self.array)
+        before = known(self.array, self._key, ways)
+        best = None if before is None else fastest(before)
+        if before is None or best is None:
+            if 0 < self.array.settings.planned_steps < _WORTH_STEPS:
+                self.done = True
+                return None
+            self._trial = Trial(self.array, ways, self.replaying)
+            return self._trial
+        best.put(self.array)
+        self.array.settings.tuned = (
+            f"block size {best}: found before (nothing was tried for this array), of {told(before)}"
+        )
+        self.done = True
+        return None
+
+    def _found(self, trial: Trial) -> None:
+        if _recurrent(self.array) and build.arrived(_LSTM) is not None:  # till then in another way
+            self._trial, self._awaited = None, _LOOK_STEPS
+        else:
+            self.done = True
+        if len(trial.seconds) == len(trial.ways):
+            keep(self.array, self._key, trial.seconds)
+            took = f"{trial.steps} steps, which took {trial.lost_s:.2g} s longer than they do now"
+            self.array.settings.tuned = f"block size {self.array.block_size}: of {told(trial.seconds)}, tried on {took}"
+
+    def _look(self) -> None:
+        """Now and then: what is compiled in the background may have come, and then all is tried again."""
+        self._awaited -= 1
+        if self._awaited == 0:
+            there = build.arrived(_LSTM)
+            if there:
+                self.array._steps.clear()
+            self._awaited = 0 if there else _LOOK_STEPS
+            self.done = there is None
 
 
 def tune(
     array: FusedArray,
     inputs: Inputs,
-    call: Call,
     step: Callable[[], Any],
     budget_s: float,
-    only: Collection[str] | None = None,
+    what: str = "",
 ) -> dict[int, float]:
     """Set the array's `block_size` to that with which a step is fastest; nothing else changes.
 
     Args:
-        inputs, call: what a step computes.
-        step: does it.
-        budget_s: about how long to take.
-        only: names of the parameters that it trains; None for all.
+        inputs: what a step computes with.
+        step: does it, with the array's gradients.
+        budget_s: about how long to take; each block size has one step at least.
+        what: see `Tuning`.
 
     Returns:
         Seconds of one step by block size, the least of several; nothing where only one is possible.
     """
+    restore = snapshot(array)
+    ways = ways_of(array) if array.block_size > 1 else [Way(1)]
+    with _gradients_kept(array) as forget, build.compiling():  # here it may pay
+        trial = Trial(array, ways, array.capture and not inputs.grad_leaves(), budget_s)
+        try:
+            while not trial.done:
+                forget()
+                begin = trial.clock()
+                step()
+                trial.took(trial.clock() - begin)
+        finally:
+            trial.settle()
+            restore()
+    if len(trial.seconds) < len(ways) or len(ways) == 1:
+        return {}
+    keep(array, key_of(array, (inputs.leaves, inputs.per_member), what), trial.seconds)
+    array.settings.tuned = f"block size {array.block_size}: of {told(trial.seconds)}, in {trial.spent_s:.2g} s before"
+    return {way.block_size: seconds for way, seconds in trial.seconds.items()}
 
-    def run(inputs: Inputs) -> Any:
-        return Gradients(array, inputs, only=only, keep=False).of(call, array._blocks.leaves())
 
-    restore, asked = snapshot(array), array.settings.compiling
-    array.settings.compiling = "never"
+def _recurrent(array: FusedArray) -> bool:
+    """Whether there is something that a kernel of our own may compute."""
+    return any(isinstance(m, nn.LSTM | nn.LSTMCell) for m in array._skeleton.modules())
+
+
+def key_of(array: FusedArray, given: Any, what: str) -> str:
+    """Names steps that are alike, for what is kept of them."""
+    parts = [a.data.shape for a in (*array.arenas, *array.buffer_arenas)]
+    shapes = [(name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in array.named_parameters()]
+    native = _recurrent(array) and build.library(_LSTM, wait=False) is not None
+    across = array.engine.across
+    models = [array._skeleton] if across is None else across.blueprint.templates
+    ways = [array.strategy, array.settings.checkpointed, array.fast_rng, sorted(array.settings.paths), native]
+    text = repr((parts, shapes, [repr(m) for m in models], ways, settings(), _form(given), what))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:24]
+    return f"block sizes of {len(array)} x {type(array._skeleton).__name__} {digest}"
+
+
+def apart(tree: Any) -> Any:
+    """The same, without a way back to where its tensors come from; those that want a gradient still do."""
+    leaves, rebuild = flatten(tree)
+    return unflatten(rebuild, [_leaf(v) for v in leaves])
+
+
+def _leaf(value: Any) -> Any:
+    if isinstance(value, PerMember):
+        return per_member(_leaf(value.value))
+    wants = isinstance(value, Tensor) and value.requires_grad
+    return value.detach().requires_grad_() if wants else value
+
+
+def _form(given: Any) -> Any:
     try:
-        with build.compiling():  # here it may pay
-            attempt(array, "backward", inputs, run, gradient_probe(array, call, None))
-        members = len(array)
-        if array.block_size == 1:
-            return {}
-        deadline = _clock(array.generators.device)() + budget_s
-        sizes = sorted({1, members, *(s for s in (4,) if s < members)}, reverse=True)
-        replaying = array.capture and not inputs.grad_leaves()
-        found = _least(array, lambda: run(inputs), sizes, 1, (1, 1) if replaying else _LAPS, deadline)
-        if replaying:
-            hopeful = [size for size in sizes if found[size] <= _HOPELESS * min(found.values())]
-            with _gradients_kept(array) as forget:
-
-                def whole() -> None:
-                    forget()
-                    step()
-
-                if len(hopeful) > 1:
-                    array._steps.at_once = True
-                    found.update(_least(array, whole, hopeful, _RECORDING, _LAPS, deadline))
-        array.block_size = members
-        for size in sizes:
-            if found[size] < _GAIN * found[array.block_size]:
-                array.block_size = size
-        return found
-    finally:
-        restore()
-        array.settings.compiling = asked
-        array._steps.at_once = False
-        array._steps.keep(array.block_size)  # what was recorded for others takes room
-
-
-def _least(
-    array: FusedArray,
-    run: Callable[[], Any],
-    sizes: Sequence[int],
-    unused: int,
-    counted: tuple[int, int],
-    deadline: float,
-) -> dict[int, float]:
-    """Seconds of `run` by block size.
-
-    The first `unused` laps warm up: caches, kernels chosen at first use. Of those that count there are at least and at
-    most so many.
-    """
-    clock = _clock(array.generators.device)
-    laps: dict[int, list[float]] = {size: [] for size in sizes}
-    close = list(sizes)
-    fewest, most = counted
-    for lap in range(unused + most):
-        if lap > unused and clock() > deadline:
-            break
-        if lap >= unused + fewest:
-            least = {size: min(laps[size][unused:]) for size in sizes}
-            close = [size for size in close if least[size] <= _CLOSE * min(least.values())]
-            if len(close) < 2 or sum(laps[close[0]][unused:]) > _ENOUGH_S:
-                break
-        for size in close:
-            array.block_size = size
-            begin = clock()
-            run()
-            laps[size].append(clock() - begin)
-    return {size: min(times[unused:]) for size, times in laps.items()}
-
-
-def _clock(device: torch.device) -> Callable[[], float]:
-    """On one thread the processor's time, which other processes leave alone."""
-    if device.type == "cpu":
-        return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-
-    def synchronised() -> float:
-        torch.cuda.synchronize(device)
-        return time.perf_counter()
-
-    return synchronised
+        return form(given, grads=True)
+    except NotRecordableError:
+        return None
 
 
 @contextmanager

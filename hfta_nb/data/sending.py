@@ -52,8 +52,10 @@ class Sender:
         if self._side is None:
             return Sent(moved(x, self.device, self.dtype), moved(y, self.device, self.dtype))
         if any(t.device.type == "cuda" for t in (*leaves(x), *leaves(y))):
-            # Made by the person's own code, on the stream that is current: nothing to overlap with.
-            return Sent(moved(x, self.device, self.dtype), moved(y, self.device, self.dtype))
+            # Made by the person's own code, on the stream that is current here: nothing to overlap with. Where it is
+            # taken, another thread's or a person's own stream may be current.
+            there = [moved(part, self.device, self.dtype) for part in (x, y)]
+            return Sent(there[0], there[1], torch.cuda.current_stream(self.device).record_event())
         with torch.cuda.stream(self._side):
             there = [tree_map(self._copied, part) for part in (x, y)]
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -6,6 +6,7 @@ import abc
 import copy
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -36,6 +37,8 @@ class ArrayOptimizer(abc.ABC):
     Attributes:
         array: the array that is trained.
         param_groups: live: what is assigned to ``param_groups[0]["lr"]`` is used from the next step on.
+        guard: makes what is entered around steps that are not bound, which may need memory.
+        made: steps since it was built.
         how: how the members are updated, in words.
     """
 
@@ -56,6 +59,8 @@ class ArrayOptimizer(abc.ABC):
         self.carriers: list[Carrier] = []
         self._schedulers: list[weakref.ref[Any]] = []
         self._prepared: Prepared | None = None
+        self.guard: Callable[[ArrayOptimizer], AbstractContextManager[Any]] = nullcontext
+        self.made = 0
         self._marked: Tensor | None = None  # members to leave out of the step under way, on the device
         for group in groups:
             self._admit(group)
@@ -177,12 +182,26 @@ class ArrayOptimizer(abc.ABC):
             ready = prepared.skips if marked is not None else not listed
             if ready:
                 prepared.run(marked)
+                self.made += 1
                 return None
         self._marked = marked
         try:
-            return self._whole_step(closure, listed if marked is None else marked.nonzero().flatten().tolist())
+            with self.guard(self):
+                found = self._whole_step(closure, listed if marked is None else marked.nonzero().flatten().tolist())
+            self.made += 1
+            return found
         finally:
             self._marked = None
+
+    @property
+    def bound(self) -> bool:
+        """Whether the next step's calls are made already, if nothing changes that they depend on."""
+        return self._prepared is not None
+
+    @property
+    def begun(self) -> bool:
+        """Of a step that has failed, whether it may have changed something, where no `guard` has put that back."""
+        return self._prepared is None or self._prepared.done > 0
 
     def ready(self) -> tuple[Any, ...] | None:
         """What the next step, if gradients lie where they do now, will call: a step that was captured is good for as

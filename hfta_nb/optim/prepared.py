@@ -35,6 +35,7 @@ class Prepared:
         skips: bool,
     ) -> None:
         self.calls, self.skips = tuple(calls), skips
+        self.done = 0  # calls of the run under way
         self._array, self._arenas = array, array.arenas
         self._gradients = tuple(gradients)
         self._count = len(groups)
@@ -67,6 +68,8 @@ class Prepared:
         """Step."""
         for call in self.calls:
             call(skip)
+            self.done += 1
+        self.done = 0
 
 
 def _plain(value: Any) -> bool:

@@ -16,7 +16,8 @@ from hfta_nb.array import FusedArray, per_member
 from hfta_nb.array.capture.standing import program_of
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.fallback import snapshot
-from hfta_nb.errors import OptimError
+from hfta_nb.array.tuning import Tuning
+from hfta_nb.errors import OptimError, out_of_memory
 from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
 from hfta_nb.optim.clipping import clip_to
@@ -27,7 +28,7 @@ from hfta_nb.step.cuda import CudaGraphs
 from hfta_nb.step.graph import After, StepGraph
 from hfta_nb.step.precision import Precision, whole
 from hfta_nb.step.protocol import Keep, Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
-from hfta_nb.step.whole import first_step
+from hfta_nb.step.whole import OptimizerMemoryError, first_step, undone
 
 
 @dataclass
@@ -58,14 +59,24 @@ class Update:
         limits = None if self.limits is None else self.limits[list(indices)]
         return replace(self, optimizer=optimizer, lr_scheduler=lr_scheduler, limits=limits, settled=False)
 
-    def step(self, scaler: optim.GradScaler | None, restore: Callable[[], None] | None) -> None:
-        """The optimizer's; of one that is not settled, with what undoes the backward before it."""
+    def step(self, scaler: optim.GradScaler | None, restore: Callable[[], None]) -> None:
+        """The optimizer's, with what undoes the backward before it."""
         update = functools.partial(self._step, scaler)
-        if restore is None:
-            update()
+        if not self.settled:
+            first_step(self.optimizer, update, restore)
+            self.settled = True
+            if self.optimizer.bound:  # else each step would be guarded
+                self.optimizer.guard = undone
             return
-        first_step(self.optimizer, update, restore)
-        self.settled = True
+        made = self.optimizer.made
+        try:
+            update()
+        except Exception as error:
+            untouched = isinstance(error, OptimizerMemoryError) or not self.optimizer.begun
+            if out_of_memory(error) and untouched and self.optimizer.made == made:
+                restore()
+                raise OptimizerMemoryError(str(error)) from error
+            raise
 
     def _step(self, scaler: optim.GradScaler | None) -> None:
         if self.limits is not None:
@@ -115,6 +126,7 @@ class ArrayStep:
         self.last: Scores = {}  # of each phase, its latest loss
         self._metrics = metrics
         self.graph = graph_of(self)
+        self.tuning: Tuning | None = None
         if not self.phases and callable(objective):
             optimizer = make_optimizer(array, rows)
             schedule = make_lr_scheduler(optimizer, rows, epochs)
@@ -137,7 +149,10 @@ class ArrayStep:
     def train(self, x: Any, y: Any, keep: Keep | None = None) -> Scores:
         if not self.array.training:
             self.array.train()
-        scores = self._made(x, y, keep) if self.graph is None else self._in_graph(self.graph, x, y, keep)
+        if self.tuning is not None:
+            scores = self._tried(self.tuning, x, y, keep)
+        else:
+            scores = self._made(x, y, keep) if self.graph is None else self._in_graph(self.graph, x, y, keep)
         self.steps, self.done = self.steps + 1, 0
         return scores
 
@@ -164,16 +179,18 @@ class ArrayStep:
                 continue
             stepped = True
             update.optimizer.zero_grad()
-            restore = None if update.settled else snapshot(self.array)
+            restore = snapshot(self.array)
             given = in_phase(x, phase)
             scale = self.scales()
             # One per update: autocast keeps the weights that it has cast for as long as it lasts.
             with self.precision.products(), self.precision.autocast():
                 losses, found = self.array.backward(update.score, given, y, has_aux=True, scale=scale, only=update.only)
             losses = whole(losses)
-            self.whole = not update.settled  # where a later step of an optimizer fails, some of it may be done
-            update.step(self.scaler, restore)
-            self.whole = True
+            try:
+                update.step(self.scaler, restore)
+            except Exception as error:  # where a later step of an optimizer fails, some of it may be done
+                self.whole = isinstance(error, OptimizerMemoryError) or not update.settled
+                raise
             if phase is None:
                 scores = {"loss": losses, **found}
             else:
@@ -190,6 +207,14 @@ class ArrayStep:
             self.last[name] = losses.clone()
         else:
             room.copy_(losses)
+
+    def _tried(self, tuning: Tuning, x: Any, y: Any, keep: Keep | None) -> Scores:
+        """A step by which the fastest block size is found out."""
+        due = tuple(u.phase and u.phase.name for u in self.updates if u.phase is None or u.phase.due(self.steps))
+        scores = tuning.step((x, y, due, self.done), lambda: self._made(x, y, keep))
+        if tuning.done:
+            self.tuning = None
+        return scores
 
     def _in_graph(self, graph: StepGraph, x: Any, y: Any, keep: Keep | None) -> Scores:
         """A step that is captured where it can be."""
@@ -265,6 +290,18 @@ class ArrayStep:
         """What each member's loss is multiplied by, ``[M]``; None for nothing."""
         return None if self.scaler is None else self.scaler.scales
 
+    @property
+    def trying(self) -> bool:
+        """Whether steps run in other ways than they will, to find the fastest."""
+        return self.tuning is not None and self.tuning.trying
+
+    def tune_while_training(self) -> None:
+        """Find the fastest block size by the next steps, which train as ever."""
+        words = [type(u.optimizer).__name__ for u in self.updates]
+        self.tuning = Tuning(self.array, f"{self.precision.name} {words}")
+        if self.tuning.done:
+            self.tuning = None
+
     def tune(self, x: Any, y: Any, budget_s: float) -> dict[int, float]:
         """See `FusedArray.tune`; of a step with phases, seconds of all of them."""
         self.array.train()
@@ -284,6 +321,9 @@ class ArrayStep:
         return total
 
     def select(self, indices: Sequence[int]) -> ArrayStep:
+        if self.tuning is not None:
+            self.tuning.settle()
+            self.tuning = None
         other = object.__new__(ArrayStep)
         other.__dict__.update(self.__dict__)
         other.array = self.array.select(indices)
@@ -330,6 +370,7 @@ class ArrayStep:
         self.steps, self.last = int(state["steps"]), {k: v.to(device, copy=True) for k, v in state["last"].items()}
         self._foresee()
         self.done = int(state.get("done", 0))
+        self.tuning = None
         self.array.block_size = min(int(state["block_size"]), len(self))
 
 

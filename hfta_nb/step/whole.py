@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,6 +32,23 @@ def first_step(optimizer: ArrayOptimizer, step: Callable[[], Any], restore: Call
             undo()
             restore()
         raise
+
+
+@contextmanager
+def undone(optimizer: ArrayOptimizer) -> Iterator[None]:
+    """Where memory runs out within, what the optimizer changes is as before, and it is ready to step again."""
+    undo = _kept(optimizer)
+    try:
+        yield
+    except Exception as error:
+        if out_of_memory(error):
+            undo()
+            raise OptimizerMemoryError(str(error)) from error
+        raise
+
+
+class OptimizerMemoryError(torch.OutOfMemoryError):
+    """Memory ran out in an optimizer's step, of which nothing is left."""
 
 
 def _kept(optimizer: ArrayOptimizer) -> Callable[[], None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -11,26 +10,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hfta_nb import events as ev
-from hfta_nb.array import MemberGenerators
 from hfta_nb.augment import Augmenting
 from hfta_nb.errors import out_of_memory
 from hfta_nb.events import Event
 from hfta_nb.memory import Meter, can_record, free_bytes
 from hfta_nb.plan import Group
-from hfta_nb.step import ArrayStep, PlainStep, Scores, Step
+from hfta_nb.step import ArrayStep, Scores, Step
+from hfta_nb.train import keeping
 from hfta_nb.train.batches import Batch, batches_of
 from hfta_nb.train.members import Members
 from hfta_nb.train.scores import EpochScores, accumulators, add, finished
-from hfta_nb.train.speed import SpeedProbe
+from hfta_nb.train.speed import SpeedProbe, probe_of
 
 if TYPE_CHECKING:
     from hfta_nb.train.trainer import Trainer
 
 EVENT_INTERVAL_S = 0.2
 """Progress is told at most this often; nothing in the loop waits for a screen."""
-
-TUNING_S = 0.3
-"""How long a group may look for its fastest block size before it trains."""
 
 UNKNOWN_STEPS = 64
 """Room for the scores of an epoch of unknown length at first; it grows."""
@@ -87,9 +83,8 @@ class GroupRun:
         for variant in sorted(self.trainer.early_stops & set(self.members.ids)):
             why = "stopped before it started" if self.resume is None else "stopped by request"
             yield from self._leave([variant], ev.STOPPED, why)
-        if self.resume is None:
-            self.stage = "tuning"
-            yield from self._tune()
+        if self.resume is None and isinstance(self.step, ArrayStep):
+            self.step.tune_while_training()
         self.stage = "training"
         yield ev.PhaseChanged(time.time(), index, "training")
         self.probe = self._probe()
@@ -99,6 +94,8 @@ class GroupRun:
             yield from self._run_epoch()
             if self.trainer.stopped:
                 return
+        if self.probe is not None and self.probe.enough:  # the run was too short for all that it looks at
+            yield self.probe.event()
         for variant in list(self.members.ids):
             yield from self._leave([variant], ev.COMPLETE, "")
         yield from self._save(done=True)
@@ -120,7 +117,7 @@ class GroupRun:
             training, self.metrics, self.length or UNKNOWN_STEPS, len(self.members.ids), s.dtype, s.device
         )
         if self.resume is not None:
-            self._load(self.resume)
+            keeping.load(self, self.resume)
 
     # An epoch.
 
@@ -176,7 +173,8 @@ class GroupRun:
         self.source.prepare = self.augmenting.of([m.row for m in self.members.active], self._order_seeds())
 
     def _train_step(self, batch: Batch) -> Iterator[Event]:
-        probe = self.probe
+        tuning = isinstance(self.step, ArrayStep) and self.step.trying
+        probe = None if tuning else self.probe  # steps that try what is fastest are not as the others will be
         begin = probe.start() if probe else 0.0
         try:
             with self.meter or nullcontext():
@@ -364,12 +362,6 @@ class GroupRun:
 
     # Speed.
 
-    def _tune(self) -> Iterator[Event]:
-        if not isinstance(self.step, ArrayStep) or len(self.step) == 1:
-            return
-        yield ev.PhaseChanged(time.time(), self.group.index, "tuning", "choosing how many members run at once")
-        self.step.tune(*self.sample().inputs, TUNING_S)
-
     def sample(self) -> Batch:
         """A batch as the members train on, to try something with."""
         x, y = self.data.sample_batch(self.batch_size, self.settings.device, self.settings.dtype)
@@ -380,20 +372,8 @@ class GroupRun:
         return Batch(x, y, self.batch_size, own)
 
     def _probe(self) -> SpeedProbe | None:
-        if not self.settings.measure or self.resume is not None or not isinstance(self.step, ArrayStep):
-            return None
-        step = self.step
-        generators = MemberGenerators([dict(step.array.generators.states[0])], self.settings.device)
-        family, data = self.settings.family, self.settings.data
-        objective, metrics = family.objective_for(data), family.metrics_for(data)
-        how = self.settings.epochs, generators, self.settings.precision
-        try:
-            twin = PlainStep(step.array[0], self.group.rows[0], objective, metrics, *how)
-        except Exception as error:
-            if not out_of_memory(error):
-                raise
-            return None
-        return SpeedProbe(self.group.index, step, twin)
+        wanted = self.settings.measure and self.resume is None
+        return probe_of(self.step, self.group, self.settings) if wanted else None
 
     # Checkpoints.
 
@@ -406,32 +386,4 @@ class GroupRun:
 
     def state(self, ids: Sequence[int] | None = None) -> dict[str, Any]:
         """All that is needed to carry on: a tree of tensors and plain data; of these members alone, if given."""
-        step, scores, kept = self.step, self.scores, list(self.members.ids)
-        if ids is not None:
-            places = [i for i, v in enumerate(kept) if v in ids]
-            step, scores, kept = step.select(places), copy.deepcopy(scores), list(ids)
-            scores.select(places)
-        return {
-            "epoch": self.epoch,
-            "batch": self.batch,
-            "steps": self.steps,
-            "pass": self.pass_,
-            "place": self.place,
-            "told": self.told,
-            "ending": self.ending,
-            "ids": kept,
-            "scores": scores.state(),
-            "members": self.members.state(ids),
-            "step": step.state(),
-        }
-
-    def _load(self, run: Mapping[str, Any]) -> None:
-        keep = [i for i, v in enumerate(self.group.variants) if v.id in run["ids"]]
-        self.step = self.step.select(keep)
-        self.scores.select(keep)
-        self.step.load_state(run["step"])
-        self.members.load(run["members"], run["ids"])
-        self.epoch, self.batch, self.told = int(run["epoch"]), int(run["batch"]), int(run["told"])
-        self.steps, self.pass_, self.place = int(run["steps"]), int(run["pass"]), int(run["place"])
-        self.ending = bool(run.get("ending", False))
-        self.scores.load_state(run["scores"])
+        return keeping.state_of(self, ids)

@@ -33,7 +33,7 @@ def halve(trainer: Trainer, run: GroupRun, reason: str) -> Iterator[Event]:
     built = hasattr(run, "members")
     ids = list(run.members.ids) if built else list(run.resume["ids"] if run.resume else group.ids)
     # Before the first step a half is built as it would have been; what was to be taken up is as it was kept.
-    fresh = run.resume is None and stage in ("building", "tuning")
+    fresh = run.resume is None and stage == "building"
     unsaved: Mapping[int, Any] = {}
     state: Mapping[str, Any] | None = None
     if not fresh:

@@ -112,7 +112,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """No calls of the model but those of training, in an order that is known."""
     forward.set(0, 0)
     backward.set(0, 0)
-    monkeypatch.setattr(ArrayStep, "tune", lambda self, x, y, budget_s: {})
+    monkeypatch.setattr(ArrayStep, "tune_while_training", lambda self: None)
     monkeypatch.setattr(SpeedProbe, "alone", lambda self, x, y: False)
 
 
@@ -183,17 +183,54 @@ def test_the_first_step_of_the_optimizer(
     assert same(curves(study), undisturbed)
 
 
-def test_a_later_step_of_the_optimizer_ends_the_run(
+@pytest.mark.parametrize("lr_scheduler", ["none", "cosine"])
+@pytest.mark.parametrize("place", ["before it", "while it is bound anew"])
+def test_a_later_step_of_the_optimizer(
+    tmp_path: Path, quiet: None, monkeypatch: pytest.MonkeyPatch, place: str, lr_scheduler: str
+) -> None:
+    """Its calls, once bound, need no memory; where they are bound anew, all that is changed by then is put back."""
+    list((whole := made(tmp_path / "undisturbed", lr_scheduler=lr_scheduler)).run())
+    wanted = curves(whole)
+    forward.set(0, 0)
+    backward.set(0, 0)
+    step, update, calls = Adam.step, Adam._update, []
+
+    def fails_before(self: Adam, *args: Any, **named: Any) -> Any:
+        calls.append(self.bound)
+        if len(calls) == 3:
+            raise torch.OutOfMemoryError("injected")
+        if place != "before it" and len(calls) == 5:
+            self._prepared = None  # as after new hyperparameters
+        return step(self, *args, **named)
+
+    def fails_after(self: Adam, *args: Any) -> None:
+        update(self, *args)
+        if place != "before it" and len(calls) == 5:
+            calls.append(True)
+            raise torch.OutOfMemoryError("injected")
+
+    monkeypatch.setattr(Adam, "step", fails_before)
+    monkeypatch.setattr(Adam, "_update", fails_after)
+    study = made(tmp_path / "run", lr_scheduler=lr_scheduler)
+    events = list(study.run())
+    assert [e.phase for e in halved(events)] == ["training"] * (1 if place == "before it" else 2)
+    assert calls[2]
+    assert same(curves(study), wanted)
+    assert study.history.state == ev.COMPLETE
+
+
+def test_half_a_step_of_the_optimizer_ends_the_run(
     tmp_path: Path, quiet: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some of it may be done, so that going on could give other numbers: the checkpoint is the way back."""
+    """Where it can't be undone, going on would give other numbers: the checkpoint is the way back."""
     real, calls = Adam.step, []
 
     def step(self: Adam, *args: Any, **named: Any) -> Any:
         calls.append(1)
+        result = real(self, *args, **named)
         if len(calls) == 3:
             raise torch.OutOfMemoryError("injected")
-        return real(self, *args, **named)
+        return result
 
     monkeypatch.setattr(Adam, "step", step)
     study = made(tmp_path / "run")
@@ -243,7 +280,7 @@ def test_a_replayed_step(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-14)
 
 
-def test_building_and_tuning(tmp_path: Path, undisturbed: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_building(tmp_path: Path, undisturbed: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     build, sizes = Trainer.build, []
 
     def fail(self: Trainer, group: Any) -> Any:
@@ -252,16 +289,10 @@ def test_building_and_tuning(tmp_path: Path, undisturbed: dict[int, Any], monkey
             raise torch.OutOfMemoryError("injected")
         return build(self, group)
 
-    def tune(self: ArrayStep, x: Any, y: Any, budget_s: float) -> dict[int, float]:
-        if len(self) > 2:
-            raise torch.OutOfMemoryError("injected")
-        return {}
-
     monkeypatch.setattr(Trainer, "build", fail)
-    monkeypatch.setattr(ArrayStep, "tune", tune)
     study = made(tmp_path / "run")
     found = [(e.phase, e.into) for e in halved(list(study.run()))]
-    assert found == [("building", (3, 2)), ("tuning", (2, 1))]
+    assert found == [("building", (3, 2))]
     assert same(curves(study), undisturbed)
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import tuning
+from hfta_nb.array import trial
 from hfta_nb.array.strategy import measuring, precision
 from hfta_nb.array.strategy.formulations import PLAIN, Formulation, Operand, formulations
 from hfta_nb.array.strategy.kept import VARIABLE, Kept, kept
@@ -271,7 +271,9 @@ def test_no_such_strategy() -> None:
 
 
 def test_tuning_leaves_the_program_of_its_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "_HOPELESS", float("inf"))  # no size is left out for a slow lap
+    for limit in ("_HOPELESS", "_PAID_STEPS"):  # no size is left out for a slow lap
+        monkeypatch.setattr(trial, limit, float("inf"))
+    monkeypatch.setattr(trial, "_LONG", (float("inf"), 0))
     array = hfta.fuse([_mlp() for _ in range(4)])
     x, y = torch.randn(32, 64), torch.randint(0, 10, (32,))
     found = array.tune(F.cross_entropy, x, y, budget_s=30)

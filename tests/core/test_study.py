@@ -15,9 +15,9 @@ from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.array import FusedArray
 from hfta_nb.errors import DataError, DeviceError, FamilyError, GridError, MemberError, StoreError, StudyError
 from hfta_nb.history import History
+from hfta_nb.step import ArrayStep
 
 
 def run(study: hfta.Study, **options) -> list[ev.Event]:
@@ -212,7 +212,7 @@ def test_a_member_that_diverges_costs_the_others_nothing(
     tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit; the block size, which is found by timing otherwise, is the same in both runs."""
-    monkeypatch.setattr(FusedArray, "tune", lambda array, *_, **__: setattr(array, "block_size", block))
+    monkeypatch.setattr(ArrayStep, "tune_while_training", lambda step: setattr(step.array, "block_size", block))
     curves = {}
     for name, middle in {"calm": 1e-3, "wild": 1e38}.items():
         study = hfta.Study(

@@ -58,7 +58,7 @@ class Chooser:
             args = [self._copied(p, a) for p, a in zip(call.args, args, strict=True)]
         shapes = [_operand(a if isinstance(a, Tensor) else p) for p, a in zip(call.args, args, strict=True)]
         if call.function is BATCH_NORM and in_groups(shapes, self.device):
-            return batch_norm, args
+            called = batch_norm
         choice = choose(call.function, called, shapes, {k: _operand(v) for k, v in kwargs.items()}, self.device)
         if choice is None:
             return called, args
@@ -74,7 +74,7 @@ class Chooser:
         """Whether the library's way to compute a call is the fastest; it depends on no setting."""
         if not self.on:
             return False
-        rooms = dict(zip(own.rooms, map(_operand, call.results), strict=True))
+        rooms = {n: _operand(p) for n, p in zip(own.rooms, call.results, strict=True) if p is not None}
         named = {**{k: _operand(v) for k, v in kwargs.items()}, **rooms}
         shapes = [_operand(a) for a in args]
         choice = choose(call.function, Copying(call.function, own.rooms), shapes, named, self.device, [own.way])

@@ -25,6 +25,7 @@ from hfta_nb.array.capture.owned import Owned, owned
 from hfta_nb.array.capture.record import Call, Place, Recording, places
 from hfta_nb.array.capture.stacking import stacked
 from hfta_nb.array.generators import MemberGenerators
+from hfta_nb.array.native.binding import Binding
 from hfta_nb.array.native.product import Compiled
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.measuring import Choice
@@ -271,8 +272,7 @@ class _Builder:
         for storage in call.makes:
             self._room(i, call, storage, pointwise=False)
         rooms = {n: self._tensor(p) for n, p in zip(own.rooms, call.results, strict=True) if p is not None}
-        bound: Callable[[], Any] = own.make().bound(args, {**kwargs, **rooms})
-        return bound
+        return own.bind(args, {**kwargs, **rooms})
 
     def _into(
         self, i: int, call: Call, kernel: Kernel, args: Any, kwargs: Any, made: list[Any]
@@ -296,6 +296,8 @@ class _Builder:
             return bound
         if _dynamic((args, kwargs)):
             return _Late(function, args, {**named, **rooms}, made, (), self._gone(i, call))
+        if isinstance(function, Binding):
+            return function.bound(args, rooms)
         return partial(function, *args, **named, **rooms)
 
     def _open(self, i: int, call: Call, args: Any, kwargs: Any, made: list[Any]) -> Callable[[], Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -50,10 +51,13 @@ class Call:
     writes: frozenset[int]
     member: int | None = None
     draws: bool = False
+    _reads: frozenset[int] | None = field(default=None, init=False, repr=False, compare=False)
 
-    def reads(self) -> set[int]:
+    def reads(self) -> frozenset[int]:
         """Storages among the arguments."""
-        return {p.storage for p in places((self.args, self.kwargs))}
+        if self._reads is None:
+            self._reads = frozenset(p.storage for p in places((self.args, self.kwargs)))
+        return self._reads
 
     def like(self, other: Call) -> bool:
         """Whether both do the same to the same memory."""
@@ -61,25 +65,38 @@ class Call:
             self.function is other.function
             and self.results == other.results
             and self.member == other.member
-            and _same((self.args, self.kwargs), (other.args, other.kwargs))
+            and _same(self.args, other.args)
+            and (not (self.kwargs or other.kwargs) or _same(self.kwargs, other.kwargs))
         )
 
 
-def places(tree: Any) -> Iterator[Place]:
+def places(tree: Any) -> list[Place]:
     """All places in nested lists, tuples and dicts."""
     if isinstance(tree, Place):
-        yield tree
-    elif isinstance(tree, list | tuple):
-        for value in tree:
-            yield from places(value)
-    elif isinstance(tree, dict):
-        for value in tree.values():
-            yield from places(value)
+        return [tree]
+    found: list[Place] = []
+    _gather(tree, found)
+    return found
+
+
+def _gather(tree: Any, found: list[Place]) -> None:
+    for value in tree.values() if isinstance(tree, dict) else tree:
+        kind = type(value)
+        if kind is Place:
+            found.append(value)
+        elif kind not in _LEAVES and isinstance(value, list | tuple | dict):
+            _gather(value, found)
+
+
+_LEAVES = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
+"""Types of arguments in which there is nothing, by far the most besides places."""
 
 
 def _same(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
+    if type(a) is Place:
+        return bool(a == b)
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict):
@@ -93,6 +110,33 @@ class NotRecordableError(Exception):
 
 _READS_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _VIEWS_AND_CHECKS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::item"}
+
+
+class _Facts(NamedTuple):
+    """What the schema of an overload says.
+
+    Attributes:
+        reads: its result, or the shape of it, depends on values.
+        seeded: it may draw random numbers.
+        writes: arguments that it writes to, by place and by name.
+    """
+
+    name: str
+    reads: bool
+    seeded: bool
+    writes: tuple[tuple[int, str], ...]
+
+
+@cache
+def _facts(func: Any) -> _Facts:
+    schema, tags = func._schema, func.tags
+    written = enumerate(a.name if a.alias_info is not None and a.alias_info.is_write else "" for a in schema.arguments)
+    return _Facts(
+        schema.name,
+        any(tag in tags for tag in _READS_VALUES),
+        torch.Tag.nondeterministic_seeded in tags,
+        tuple((i, name) for i, name in written if name),
+    )
 
 
 @dataclass
@@ -164,7 +208,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded not in func.tags:
+        if not _facts(func).seeded:
             out = func(*args, **kwargs)
             self._seen(func, args, kwargs, out, False)
             return out
@@ -229,30 +273,31 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return number
 
     def _note(self, func: Any, args: Any, kwargs: Any, out: Any, draws: bool) -> None:
-        name = func._schema.name
+        name, reads, _, written = _facts(func)
         if name == "aten::lift_fresh" and self.known(args[0]) is None:
             self.recording.constants.add(self.place(args[0]).storage)
             return
-        reads = any(tag in func.tags for tag in _READS_VALUES) and not _by_number(name, args)
-        if name in _VIEWS_AND_CHECKS or reads:
+        if name in _VIEWS_AND_CHECKS or (reads and not _by_number(name, args)):
             raise NotRecordableError(f"{name.removeprefix('aten::')} reads a value into Python")
-        given, named = self._placed(args), self._placed(kwargs)
-        writes = set()
-        for argument, value in _bound(func, args, kwargs):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                writes |= {p.storage for p in places(self._placed(value))}
+        given, named = self._placed(args), self._placed(kwargs) if kwargs else {}
+        writes: set[int] = set()
+        for i, argument in written:
+            value = given[i] if i < len(given) else named.get(argument)
+            writes.update(p.storage for p in places([value]))
         if writes & self.recording.constants:
             raise NotRecordableError("a constant that the model makes is written to")
         results: list[Place | None] = []
         makes: list[int] = []
-        flat = _flat(out)
-        for tensor in flat:
+        numbers = self._numbers
+        for tensor in _flat(out):
             if not isinstance(tensor, Tensor):
                 results.append(None)
                 continue
-            if _address(tensor) not in self._numbers:
-                makes.append(self._number(tensor))
-            results.append(self.place(tensor))
+            number = numbers.get(_address(tensor))
+            if number is None:
+                number = self._number(tensor)
+                makes.append(number)
+            results.append(_place(tensor, number))
         if draws and self._member is None:
             raise NotRecordableError(f"{name.removeprefix('aten::')} draws random numbers that are no member's")
         if not makes and not writes and any(r is not None for r in results) and not draws:
@@ -263,6 +308,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
     def _placed(self, tree: Any) -> Any:
+        if type(tree) in _LEAVES:
+            return tree
         if isinstance(tree, Tensor):
             if tree.is_conj() or tree.is_neg():
                 raise NotRecordableError("a lazily conjugated tensor")
@@ -285,14 +332,6 @@ def unseen() -> Iterator[None]:
         for recorder in recorders:
             stack.enter_context(recorder.quiet())
         yield
-
-
-def _bound(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-    for i, argument in enumerate(func._schema.arguments):
-        if i < len(args):
-            yield argument, args[i]
-        elif argument.name in kwargs:
-            yield argument, kwargs[argument.name]
 
 
 def _by_number(name: str, args: Sequence[Any]) -> bool:

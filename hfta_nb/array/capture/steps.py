@@ -108,11 +108,12 @@ class CapturedSteps:
     Attributes:
         on: whether calls of the array may be replayed at all.
         at_once: record the first call of a kind already, as such calls were made before.
+        waiting: record and replay nothing for now.
     """
 
     def __init__(self, array: FusedArray) -> None:
         self.array = array
-        self.on, self.at_once = True, False
+        self.on, self.at_once, self.waiting = True, False, False
         self._kinds: Kinds[SeenStep] = Kinds()
         self._parameters: list[nn.Parameter] = []
 
@@ -138,7 +139,7 @@ class CapturedSteps:
         array = self.array
         if not self._parameters:
             self._parameters = list(array.parameters())
-        if not self._kinds.open(array):
+        if not self._kinds.open(array) or self.waiting:
             return None
         try:
             key = (
@@ -157,6 +158,11 @@ class CapturedSteps:
         """What has been decided about compiling what is replayed, each once."""
         notes = [s.program.decision.note for s in self._kinds if s.program is not None]
         return list(dict.fromkeys(note for note in notes if note))
+
+    def kernels(self) -> list[set[str]]:
+        """Names of the kernels of each step that is replayed, as they were recorded."""
+        sources = [s.program.source for s in self._kinds if s.program is not None]
+        return [{call.function._schema.name for call in source.calls} for source in sources if source is not None]
 
     def layouts(self) -> list[str]:
         """Of images in what is replayed, each once."""

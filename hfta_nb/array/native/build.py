@@ -62,8 +62,40 @@ def library(name: str, wait: bool = True) -> ctypes.CDLL | None:
     return found
 
 
+def waiting() -> bool:
+    """Whether a compiler is waited for; see `compiling`."""
+    return _compiling > 0
+
+
+def arrived(name: str) -> bool | None:
+    """Whether a library that is compiled in the background can be had now; None where none is."""
+    if (folder := _folder(os.environ.get(CACHE, ""), os.environ.get("XDG_CACHE_HOME", ""))) is None:
+        return None
+    compiler = _compiler(os.environ.get("CC", ""))
+    if compiler is None or _answered(name):
+        return None
+    kept = folder / f"{name}-{_key(Path(__file__).with_name(f'{name}.c'), compiler)}.so"
+    if kept.is_file():
+        return True
+    return False if kept.with_suffix(".making").exists() else None
+
+
+def ask_again(name: str) -> None:
+    """Let the next `library` look whether it is there by now."""
+    for given in [given for given, found in _loaded.items() if given[0] == name and found is None]:
+        del _loaded[given]
+
+
+def _answered(name: str) -> bool:
+    return any(found is not None for given, found in _loaded.items() if given[0] == name)
+
+
+def _compiler(cc: str) -> str | None:
+    return next((found for c in (cc, "cc", "gcc", "clang") if c and (found := shutil.which(c))), None)
+
+
 def _library(name: str, given: str, xdg: str, cc: str, wait: bool) -> ctypes.CDLL | None:
-    compiler = next((found for c in (cc, "cc", "gcc", "clang") if c and (found := shutil.which(c))), None)
+    compiler = _compiler(cc)
     if compiler is None or os.name != "posix":
         return None
     source = Path(__file__).with_name(f"{name}.c")
@@ -125,6 +157,6 @@ def _key(source: Path, compiler: str) -> str:
         lines = []
     known = [next((v for v in lines if v.startswith(word)), "") for word in ("model name", "flags", "Features")]
     stamp = Path(compiler).resolve().stat()
-    sources = [p.read_text(encoding="utf-8") for p in sorted(source.parent.glob("*.c"))]  # one may include another
+    sources = [p.read_text(encoding="utf-8") for p in sorted(source.parent.glob("*.[ch]"))]  # one may include another
     parts = [*sources, compiler, stamp.st_size, stamp.st_mtime_ns, *known, *_FLAGS]
     return hashlib.sha256("\n".join(map(str, [platform.platform(), *parts])).encode()).hexdigest()[:24]

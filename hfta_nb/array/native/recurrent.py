@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array.capture.record import unseen
-from hfta_nb.array.native.build import library
+from hfta_nb.array.native.build import library, waiting
 
 _SCHEMAS = {
     "lstm": "(Tensor x, Tensor w_x, Tensor w_h, Tensor? b_x, Tensor? b_h, Tensor(a!) gates, Tensor(b!) h, "
@@ -45,7 +45,7 @@ _kept: list[torch.library.Library] = []
 
 
 def _lstm() -> ctypes.CDLL | None:
-    found = library("lstm")
+    found = library("lstm", wait=waiting())
     if found is not None and found._handle not in _right:
         _right[found._handle] = False  # what is asked while checking is not this one
         _right[found._handle] = _is_right(found)

@@ -38,14 +38,20 @@ class Kept:
         self.path, self.machine = path, machine
         self._times: dict[str, Times] = self._read()
         self._new: dict[str, Times] = {}
+        self._own: set[str] = set()
 
     def get(self, what: str) -> Times | None:
         """Times found earlier."""
         return self._times.get(what)
 
+    def own(self, what: str) -> bool:
+        """Whether times were found by this process, rather than read."""
+        return what in self._own
+
     def put(self, what: str, times: Times, lasting: bool = True) -> None:
         """Note times; `write` brings those to disk that last."""
         self._times[what] = times
+        self._own.add(what)
         if lasting:
             self._new[what] = times
 

@@ -1,0 +1,205 @@
+"""Trying ways to run an array's steps, on steps as they are made: which is fastest?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from hfta_nb.array.strategy.kept import Times, kept
+from hfta_nb.array.strategy.measuring import clock_of, disturbed
+
+if TYPE_CHECKING:
+    from hfta_nb.array.fused import FusedArray
+
+_HOPELESS = 1.6
+"""Times the fastest: slower than this without replaying, a way is not looked at with it."""
+_LONG = 1.25, 0.02
+"""The same for long steps, of which Python is a small part: times the fastest, and so many seconds more."""
+_RECORDING = 2
+"""Steps that are recorded."""
+_LAPS = 2, 10
+"""Replayed steps that count, of each way: at least, and at most of those close to the fastest."""
+_ENOUGH_S = 5e-3
+"""After so long laps are not added any more: only short ones say little."""
+_GAIN = 0.95
+"""Fewer members at once must take less than this part of the time of more."""
+_CLOSE = 1.25
+"""Times the fastest."""
+_PAID_STEPS = 125
+"""By so many steps what trying has cost is to be won back, next to members one after another without replaying. Another
+way is recorded only if, should it cost as much as the last one did, that still holds."""
+_PART = 0.05
+"""The same as a part of all steps that are to come, in a long run."""
+_LEAST_GAIN = 0.05
+"""Part of that time which may be won in any case."""
+
+
+class Way(NamedTuple):
+    """How the steps of an array may run.
+
+    Attributes:
+        block_size: how many members at once.
+    """
+
+    block_size: int
+
+    def put(self, array: FusedArray) -> None:
+        """Let the array run so."""
+        array.block_size = self.block_size
+
+    def holds(self, array: FusedArray) -> bool:
+        """Whether it still does: where `vmap` can't follow, members run one at a time."""
+        return array.block_size == self.block_size
+
+    def __str__(self) -> str:
+        return str(self.block_size)
+
+
+def ways_of(array: FusedArray) -> list[Way]:
+    """What may be fastest, most members at once first; one where there is no choice."""
+    members = len(array)
+    return [Way(size) for size in sorted({1, members, *(s for s in (4,) if s < members)}, reverse=True)]
+
+
+class Trial:
+    """Which way is fastest, found out on steps as they are made.
+
+    Each step runs in the way that `way` says, and its time is told to `took`. The first step finds out how the model
+    runs at all. Then each way runs as ever once; what is not hopeless is recorded, the most hopeful first, and
+    replayed. At the end the array runs in the fastest way, and only what was recorded for that is kept.
+
+    Args:
+        array: whose steps.
+        ways: what is tried, most members at once first.
+        replaying: whether steps may be replayed.
+        budget_s: after so long, ways that are close have no more laps; without, steps train, and a way is tried only
+            where that is won back soon.
+
+    Attributes:
+        way: of the next step.
+        seconds: of a step, by way: of the fastest replayed, or where that was not tried, as ever.
+        steps: told of so far.
+        spent_s: what they took, all together.
+        done: whether the way has been chosen.
+    """
+
+    def __init__(self, array: FusedArray, ways: Sequence[Way], replaying: bool, budget_s: float | None = None) -> None:
+        self.array, self.ways, self.replaying, self.budget_s = array, list(ways), replaying, budget_s
+        self.seconds: dict[Way, float] = {}
+        self.steps, self.spent_s, self.done = 0, 0.0, False
+        self.clock = clock_of(array.generators.device)
+        self._asked, array.settings.compiling = array.settings.compiling, "never"  # what is tried is not worth it
+        self._plan = self._planned()
+        self.way = next(self._plan)
+        self.way.put(array)
+
+    def took(self, seconds: float) -> None:
+        """Of the step that has just been made."""
+        self.steps += 1
+        self.spent_s += seconds
+        if not self.way.holds(self.array):  # members run one at a time, and no other way is possible
+            self.settle()
+            return
+        try:
+            self.way = self._plan.send(seconds)
+        except StopIteration:
+            self.settle()
+        else:
+            self.way.put(self.array)
+
+    def settle(self) -> None:
+        """End with the fastest of what is known."""
+        if self.done:
+            return
+        self.done = True
+        self._plan.close()
+        best = fastest(self.seconds) if self.way.holds(self.array) else None
+        if best is not None:
+            best.put(self.array)
+        self.array.settings.compiling = self._asked
+        self.array._steps.waiting = self.array._steps.at_once = False
+        self.array._steps.keep(self.array.block_size)  # what was recorded for others takes room
+
+    @property
+    def lost_s(self) -> float:
+        """How much longer the steps took than they would have in the fastest way."""
+        return max(0.0, self.spent_s - self.steps * min(self.seconds.values(), default=0.0))
+
+    def _planned(self) -> Generator[Way, float, None]:
+        first, steps = self.ways[0], self.array._steps
+        steps.waiting = True
+        yield first
+        plain: dict[Way, float] = {}
+        for way in [*self.ways[1:], first]:  # the first has just run
+            plain[way] = yield way
+        self.seconds = dict(plain)
+        least = min(plain.values())
+        limit = min(_HOPELESS * least, _LONG[0] * least + _LONG[1])
+        hopeful = sorted((way for way in self.ways if plain[way] <= limit), key=lambda way: plain[way])
+        if len(hopeful) < 2 or not self.replaying:
+            return
+        steps.waiting, steps.at_once = False, True
+        laps: dict[Way, list[float]] = {}
+        cost = 0.0
+        for way in hopeful:
+            if laps and self.budget_s is None and self.lost_s + cost > self._won_s(plain[self.ways[-1]]):
+                break
+            before = self.lost_s
+            for _ in range(_RECORDING):
+                yield way
+            laps[way] = []
+            for _ in range(_LAPS[0]):
+                laps[way].append((yield way))
+            self._note(laps)
+            cost = max(0.0, self.lost_s - before)
+        close = list(laps)
+        for _ in range(_LAPS[1] - _LAPS[0]):
+            close = [way for way in close if self.seconds[way] <= _CLOSE * min(self.seconds.values())]
+            if len(close) < 2 or sum(laps[close[0]]) > _ENOUGH_S or self.spent_s > (self.budget_s or math.inf):
+                break
+            for way in close:
+                laps[way].append((yield way))
+            self._note(laps)
+
+    def _won_s(self, alone_s: float) -> float:
+        """What the fastest way so far wins, in the steps that count, over steps of this length."""
+        steps = max(_PAID_STEPS, _PART * self.array.settings.planned_steps)
+        return steps * max(alone_s - min(self.seconds.values()), _LEAST_GAIN * alone_s)
+
+    def _note(self, laps: dict[Way, list[float]]) -> None:
+        self.seconds.update({way: min(times) for way, times in laps.items()})
+
+
+def fastest(seconds: dict[Way, float]) -> Way | None:
+    """More members at once, unless fewer are clearly faster."""
+    best: Way | None = None
+    for way in sorted(seconds, reverse=True):
+        if best is None or seconds[way] < _GAIN * seconds[best]:
+            best = way
+    return best
+
+
+# What was found is kept, as times of kernels are.
+
+
+def known(array: FusedArray, key: str, ways: Iterable[Way]) -> dict[Way, float] | None:
+    """Seconds by way of a step like this, from an earlier trial; None where there was none of the same ways."""
+    found = kept(array.generators.device).get(key)
+    by_name = {str(way): way for way in ways}
+    if found is None or found.keys() != by_name.keys():
+        return None
+    return {by_name[name]: seconds for name, seconds in found.items() if seconds is not None} or None
+
+
+def keep(array: FusedArray, key: str, seconds: dict[Way, float]) -> None:
+    """For `known`, in this process and in others."""
+    device = array.generators.device
+    times: Times = {str(way): value for way, value in seconds.items()}
+    kept(device).put(key, times, lasting=not disturbed(device))
+    kept(device).write()
+
+
+def told(seconds: dict[Way, float]) -> str:
+    """For people: what was tried, and how long a step took."""
+    return ", ".join(f"{way} ({value * 1e3:.3g} ms a step)" for way, value in seconds.items())
