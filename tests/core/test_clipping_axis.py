@@ -37,7 +37,15 @@ def test_without_it_nothing_is_clipped(tmp_path: Path) -> None:
 
 
 def test_each_phase_clips_its_own(tmp_path: Path) -> None:
-    study = _run(tmp_path, {"max_norm": [0.05, 2.0]}, "dcgan", "digit_images", steps_per_epoch=2, generator_width=4, discriminator_width=4)
+    study = _run(
+        tmp_path,
+        {"max_norm": [0.05, 2.0]},
+        "dcgan",
+        "digit_images",
+        steps_per_epoch=2,
+        generator_width=4,
+        discriminator_width=4,
+    )
     assert study.check(epochs=1)["equal"].all()
 
 
