@@ -47,6 +47,8 @@ def table(array: FusedArray) -> pandas.DataFrame:
         rows.append(("the whole array", _checkpointed(array)))
     if array.block_size < len(array):
         rows.append(("the whole array", f"in blocks of {array.block_size} of {len(array)} members"))
+    on = {"one": "on one thread", "blocks": "blocks of members side by side, a thread each"}
+    rows += [("the whole array", on[array.threads])] if array.threads in on else []
     if array.settings.tuned:
         rows.append(("the whole array", array.settings.tuned))
     capturing: list[tuple[str, CapturedSteps | CapturedForwards | CapturedResults]]

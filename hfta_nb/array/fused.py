@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array import surgery
+from hfta_nb.array import surgery, threads
 from hfta_nb.array.across.blueprint import Blueprint
 from hfta_nb.array.across.padding import Padding
 from hfta_nb.array.across.runtime import Across
@@ -128,6 +128,18 @@ class FusedArray(nn.Module):
         self.settings.block_size = size
 
     @property
+    def threads(self) -> str:
+        """What training steps run on (`tune` finds out): "kernels", each kernel on all threads that torch has; "one",
+        all on one thread; "blocks", blocks of members side by side on a thread each, where a step is replayed."""
+        return self.settings.threads
+
+    @threads.setter
+    def threads(self, way: str) -> None:
+        if way not in threads.WAYS:
+            raise FusionError("unknown choice", where="threads", got=way, accepted=", ".join(threads.WAYS))
+        self.settings.threads = way
+
+    @property
     def fast_rng(self) -> bool:
         """Whether all members' random numbers are drawn at once; see `fuse`."""
         return self.settings.fast_rng
@@ -214,7 +226,8 @@ class FusedArray(nn.Module):
             given, named = inputs.structure(leaves)
             return module(*given, **named)
 
-        return calls.forward(self, given, inputs, call, args if plain else ())
+        with threads.scope(self.settings.threads):
+            return calls.forward(self, given, inputs, call, args if plain else ())
 
     def backward(
         self,
@@ -257,12 +270,17 @@ class FusedArray(nn.Module):
             raise FusionError(
                 "not one factor per member", where="scale", got=list(scale.shape), accepted=f"[{len(self)}]"
             )
-        given = x, target_of(loss_fn, y)
-        asked = Asked(loss_fn, given, has_aux, scale, only)
+        asked = Asked(loss_fn, (x, target_of(loss_fn, y)), has_aux, scale, only)
+        with threads.scope(self.settings.threads):
+            losses, aux = self._backward(asked)
+        return (losses, aux) if has_aux else losses
+
+    def _backward(self, asked: Asked) -> tuple[Tensor, Any]:
+        loss_fn, given, has_aux, scale, only = asked
         seen = self._steps.find(asked)
         replayed = None if seen is None else self._steps.replay(seen, asked)
         if replayed is not None:
-            return replayed if has_aux else replayed[0]
+            return replayed
         inputs = Inputs.of(given, len(self))
         call = self._loss_call(loss_fn, inputs, has_aux)
 
@@ -274,7 +292,7 @@ class FusedArray(nn.Module):
         probe = gradient_probe(self, call, scale, only)
         gradients, (losses, aux) = attempt(self, "backward", inputs, recorded or run, probe)
         gradients.deliver()
-        return (losses, aux) if has_aux else losses
+        return losses, aux
 
     def _loss_call(self, loss_fn: Callable[..., Any], inputs: Inputs, has_aux: bool) -> Call:
         def call(module: nn.Module, leaves: list[Any]) -> Any:
@@ -330,7 +348,8 @@ class FusedArray(nn.Module):
             given, target = inputs.structure(leaves)
             return function(call_module(module, given), target)
 
-        return calls.evaluate(self, function, given, inputs, call)
+        with threads.scope(self.settings.threads):
+            return calls.evaluate(self, function, given, inputs, call)
 
     def tune(
         self,

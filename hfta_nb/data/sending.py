@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ class Sender:
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype
-        self._side: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._side: Any = _side(device.index) if device.type == "cuda" else None
 
     def send(self, x: Samples, y: Samples) -> Sent:
         """One batch; the host waits for no copy."""
@@ -80,3 +81,9 @@ class Sender:
         pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
         there = pinned.to(self.device, non_blocking=True)
         return there.to(self.dtype) if there.is_floating_point() else there
+
+
+@cache
+def _side(index: int | None) -> Any:
+    """Always the same stream: torch has 32 and then begins anew, and no two uses are to meet on one."""
+    return torch.cuda.Stream(index)  # type: ignore[no-untyped-call]

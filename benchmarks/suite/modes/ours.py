@@ -29,8 +29,10 @@ class Ours(Mode):
         self.feed = Feed(job.task, job.where)
         self.array = hfta.fuse([job.task.member(i).to(job.where) for i in range(job.members)])
         self._prepare()
-        if self.array.block_size < job.members:
-            self.note = f"in blocks of {self.array.block_size} of {job.members} members"
+        size, on = self.array.block_size, self.array.threads
+        words = [f"in blocks of {size} of {job.members} members"] if size < job.members else []
+        words += [{"one": "on one thread", "blocks": "side by side"}[on]] if on != "kernels" else []
+        self.note = ", ".join(words)
 
     def _prepare(self) -> None:
         task = self.job.task
@@ -39,7 +41,7 @@ class Ours(Mode):
             self.array, rows, task.phases or task.loss, {}, epochs=1, precision=self.job.arithmetic
         )
         self.optimizers: list[Any] = [update.optimizer for update in self.stepper.updates]
-        if len(self.array) > 1:  # as a study does
+        if len(self.array) > 1 or torch.get_num_threads() > 1:  # as a study does
             self.stepper.tune(*self.feed(0), TUNING_S)
 
     def train(self, steps: int) -> list[Tensor]:

@@ -344,7 +344,7 @@ class _Recorded:
         results = [*outputs, *(self.recorder.place(g) for g in upstream)]
         needs = self._needed()
         whole = program(recording, results, gradients, array.generators, array.strategy == "measured")
-        halves, seen.choices = Halves(whole, len(outputs)), whole.choices
+        halves, seen.choices = Halves(whole, len(outputs), self.array.threads), whole.choices
         targets = [
             Target(array.get_parameter(n), n, array.arena_of(n).grad_view(n), tuple(set(range(len(array))) - have))
             for n, have in self.rows.items()
