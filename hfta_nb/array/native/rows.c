@@ -13,17 +13,6 @@ typedef struct {
     float eps;
 } rows;
 
-INLINE vec part(const float *row, ptrdiff_t left) { return left >= WIDE ? load(row) : some(row, left); }
-
-INLINE void put(float *row, vec v, ptrdiff_t left) {
-    if (left >= WIDE)
-        store(row, v);
-    else
-        put_some(row, v, left);
-}
-
-INLINE vec kept(vec v, ptrdiff_t left) { return left >= WIDE ? v : (vec)(among(left) & (ivec)v); }
-
 void hfta_layer_norm(const rows *p) {
     const ptrdiff_t columns = p->columns;
     const vec zero = {0};

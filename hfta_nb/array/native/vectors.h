@@ -116,4 +116,25 @@ INLINE ivec among(ptrdiff_t count) {
 
 INLINE ptrdiff_t filled(ptrdiff_t count) { return (count + WIDE - 1) / WIDE * WIDE; }
 
+/* Up to a vector of the entries that are left, from and to memory; and what lies beyond them set to zero. */
+INLINE vec part(const float *row, ptrdiff_t left) { return left >= WIDE ? load(row) : some(row, left); }
+
+INLINE void put(float *row, vec v, ptrdiff_t left) {
+    if (left >= WIDE)
+        store(row, v);
+    else
+        put_some(row, v, left);
+}
+
+INLINE vec kept(vec v, ptrdiff_t left) { return left >= WIDE ? v : (vec)(among(left) & (ivec)v); }
+
+INLINE vec root_of(vec v) {
+#if defined(__AVX512F__)
+    return (vec)_mm512_sqrt_ps((__m512)v);
+#else
+    for (int i = 0; i < WIDE; i++) v[i] = sqrtf(v[i]);
+    return v;
+#endif
+}
+
 #endif
