@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,15 +16,15 @@ from hfta_nb.array.capture.standing import program_of
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.tuning import Tuning
-from hfta_nb.errors import OptimError, out_of_memory
+from hfta_nb.errors import out_of_memory
 from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
 from hfta_nb.optim.clipping import clip_to
-from hfta_nb.optim.fused import available
 from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
 from hfta_nb.phases import Phase, split
 from hfta_nb.step.cuda import CudaGraphs
 from hfta_nb.step.graph import After, StepGraph
+from hfta_nb.step.making import limits_of, make_lr_scheduler, make_optimizer
 from hfta_nb.step.precision import Precision, whole
 from hfta_nb.step.protocol import Keep, Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
 from hfta_nb.step.whole import OptimizerMemoryError, first_step, undone
@@ -380,46 +379,3 @@ def graph_of(step: ArrayStep) -> StepGraph | None:
     """What captures the step; None where there is nothing to be had from that, as on a CPU."""
     generators = step.array.generators
     return StepGraph(CudaGraphs(generators), step.tensors) if generators.device.type == "cuda" else None
-
-
-def make_optimizer(params: Any, rows: Sequence[Row]) -> optim.ArrayOptimizer:
-    """The optimizer that the rows name, with a value per member, of an array or some of its parameters.
-
-    By torch's fused kernels, as in `PlainStep`, where there are such.
-    """
-
-    def column(name: str) -> list[Any]:
-        return [row[name] for row in rows]
-
-    kind = rows[0]["optimizer"]
-    fused = available(params.parameters() if isinstance(params, FusedArray) else params)
-    common: dict[str, Any] = {"lr": column("lr"), "weight_decay": column("weight_decay"), "fused": fused}
-    if kind == "sgd":
-        sgd = optim.SGD(params, momentum=column("momentum"), nesterov=column("nesterov"), **common)
-        sgd.capturable = fused  # torch's has no argument of this name
-        return sgd
-    betas = list(zip(column("beta1"), column("beta2"), strict=True))
-    if kind in ("adam", "adamw"):
-        made = optim.Adam if kind == "adam" else optim.AdamW
-        return made(params, betas=betas, eps=column("eps"), capturable=fused, **common)
-    raise OptimError("unknown optimizer", got=kind, accepted="sgd, adam, adamw")
-
-
-def limits_of(rows: Sequence[Row], device: torch.device) -> Tensor | None:
-    """The norm to which each member's gradients are clipped, ``[M]``, infinite for none; None where all are."""
-    limits = [row.get("max_norm") for row in rows]
-    if all(limit is None for limit in limits):
-        return None
-    return torch.tensor([math.inf if v is None else v for v in limits], dtype=torch.float64, device=device)
-
-
-def make_lr_scheduler(optimizer: optim.ArrayOptimizer, rows: Sequence[Row], epochs: int) -> ArrayLRScheduler | None:
-    """The lr scheduler that the rows name, with a setting per member; None for "none"."""
-    kind = rows[0]["lr_scheduler"]
-    if kind == "step":
-        sizes, gammas = [r["step_size"] for r in rows], [r["gamma"] for r in rows]
-        return optim.lr_scheduler.StepLR(optimizer, step_size=sizes, gamma=gammas)
-    if kind == "cosine":
-        lengths, lows = [r["t_max"] or epochs for r in rows], [r["eta_min"] for r in rows]
-        return optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=lengths, eta_min=lows)
-    return None
