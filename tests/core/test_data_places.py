@@ -135,7 +135,9 @@ def test_a_run_on_data_that_does_not_fit_gives_the_same_curves(tmp_path: Path, m
     assert threading.active_count() == before
     for m, member in hosted.history.members.items():
         for name in hosted.metrics:
-            assert member.curves[name].values == resident.history.members[m].curves[name].values
+            expected = resident.history.members[m].curves[name].values
+            # Each run measures for itself how many members to take at once, which may round otherwise.
+            assert member.curves[name].values == pytest.approx(expected, rel=1e-12)
     told = [e.waiting_share for e in events if isinstance(e, ev.StepsDone)]
     assert told
     assert all(0 <= share <= 1 for share in told)
