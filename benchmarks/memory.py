@@ -55,7 +55,13 @@ def main() -> int:
             rows += _model(name, given.members, given.device, Path(place))
     worst = max(abs(r["error"]) for r in rows)
     print(f"largest error {worst:.1%}")
-    print(write("memory", {"what": "bytes predicted and measured", "rows": rows, "largest_error": worst}))
+    kind = torch.device(given.device or ("cuda" if torch.cuda.is_available() else "cpu")).type
+    print(
+        write(
+            "memory" if kind == "cpu" else f"memory_{kind}",
+            {"what": "bytes predicted and measured", "rows": rows, "largest_error": worst},
+        )
+    )
     return 0
 
 

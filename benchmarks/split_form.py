@@ -1,10 +1,10 @@
 """The split form (`array(x)`, a loss of one's own, `.backward()`) against `array.backward`; and `array.evaluate`.
 
-Float32 on one thread, torch's fused Adam by rows, by processor time in interleaved rounds. "by vmap" is the loss under
-`torch.func.vmap`; "by hand" one cross entropy over the outputs of all members; "no loss" sends ones back, which leaves
-what the array itself takes.
+Float32 on one thread, torch's fused Adam by rows, by processor time in interleaved laps. "losses" is the split form as
+the README has it, with `array.losses`; "by vmap" has the loss under `torch.func.vmap`; "by hand" one cross entropy over
+the outputs of all members; "no loss" sends ones back, which leaves what the array itself takes.
 
-    python benchmarks/split_form.py [--members 1 2 8 32] [--rounds 30]
+    python benchmarks/split_form.py [--members 1 2 8 32] [--rounds 30] [--lap 0.02]
 """
 
 from __future__ import annotations
@@ -47,11 +47,18 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "transformer": (Attentive, (16, 20, 32)),
 }
 Way = Callable[[FusedArray, Tensor, Tensor], Any]
+_WARM = 9
+"""Steps until all that is recorded and run ahead is."""
 
 
 def whole(array: FusedArray, x: Tensor, y: Tensor) -> None:
     """By `array.backward`."""
     array.backward(F.cross_entropy, x, y)
+
+
+def by_losses(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    """With `array.losses`."""
+    array.losses(F.cross_entropy, array(x), y).sum().backward()
 
 
 def by_vmap(array: FusedArray, x: Tensor, y: Tensor) -> None:
@@ -73,6 +80,7 @@ def no_loss(array: FusedArray, x: Tensor, y: Tensor) -> None:
 
 WAYS: dict[str, tuple[Way, bool]] = {
     "backward": (whole, True),
+    "losses": (by_losses, True),
     "by vmap": (by_vmap, True),
     "by hand": (by_hand, True),
     "no loss": (no_loss, True),
@@ -102,8 +110,8 @@ def scorer(modules: list[nn.Module], capture: bool, block: int, x: Tensor, y: Te
     return lambda: array.evaluate(F.cross_entropy, x, y)
 
 
-def measure(name: str, members: int, rounds: int) -> dict[str, Any]:
-    """Processor time of each way, in milliseconds."""
+def measure(name: str, members: int, rounds: int, lap_s: float) -> dict[str, Any]:
+    """Processor time of each way, in milliseconds; a lap is of as many steps as `backward` makes in about `lap_s`."""
     build, shape = MODELS[name]
     torch.manual_seed(0)
     x, y = torch.randn(shape), torch.randint(0, 10, shape[:1])
@@ -115,12 +123,18 @@ def measure(name: str, members: int, rounds: int) -> dict[str, Any]:
     steps["evaluate"] = scorer(modules, True, block, x, y)
     steps["evaluate, not replayed"] = scorer(modules, False, block, x, y)
     laps: dict[str, list[float]] = {key: [] for key in steps}
-    for number in range(-6, rounds):
+    for step in steps.values():
+        for _ in range(_WARM):
+            step()
+    begin = time.process_time()
+    steps["backward"]()
+    count = max(1, round(lap_s / (time.process_time() - begin)))
+    for number in range(rounds):
         for key, step in list(steps.items())[:: 1 if number % 2 else -1]:
             begin = time.process_time()
-            step()
-            if number >= 0:
-                laps[key].append(time.process_time() - begin)
+            for _ in range(count):
+                step()
+            laps[key].append((time.process_time() - begin) / count)
     median = {key: statistics.median(v) for key, v in laps.items()}
     return {
         "block_size": block,
@@ -134,14 +148,15 @@ def measure(name: str, members: int, rounds: int) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--members", type=int, nargs="+", default=[1, 2, 8, 32])
-    parser.add_argument("--rounds", type=int, default=30, help="how often each step is timed")
+    parser.add_argument("--rounds", type=int, default=30, help="how often a lap of each way is timed")
+    parser.add_argument("--lap", type=float, default=0.02, help="about how long a lap of steps is, in seconds")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     given = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
     for name in given.models:
         for members in given.members:
-            row = {"model": name, "members": members, **measure(name, members, given.rounds)}
+            row = {"model": name, "members": members, **measure(name, members, given.rounds, given.lap)}
             rows.append(row)
             print(f"{name:11} {members:3}  {row['ratio_to_backward']}  evaluate {row['gain_of_evaluate']}", flush=True)
     what = "steps by the split form and by backward, and evaluate; processor time, one thread, float32"

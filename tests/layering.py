@@ -79,7 +79,7 @@ ANYWHERE: dict[str, set[str]] = {
     "rich": {"cli"},
     "pickle": {"executors"},
     "cloudpickle": {"executors"},
-    "threading": {"data", "executors"},
+    "threading": {"data", "executors", "array"},  # array: blocks of members, see docs/decisions/0020
     "_thread": {"data", "executors"},
     "multiprocessing": {"data", "executors"},
     "torch.multiprocessing": {"data", "executors"},

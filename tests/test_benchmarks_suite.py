@@ -385,5 +385,8 @@ def test_products_of_another_library_count_only_where_they_are_as_exact() -> Non
 def test_a_lap_goes_on_from_the_last_one() -> None:
     halves, whole = Ours(job()), Ours(job())
     laps: list[Lap] = [halves.lap(2), halves.lap(3)]
-    assert laps[0].losses + laps[1].losses == whole.lap(5).losses
+    together = laps[0].losses + laps[1].losses
+    torch.testing.assert_close(
+        torch.tensor(together), torch.tensor(whole.lap(5).losses)
+    )  # kernels may be others by then
     assert halves.done == 5

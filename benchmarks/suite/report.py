@@ -35,8 +35,11 @@ def rows_of(lines: Sequence[dict[str, Any]]) -> list[Row]:
 
 
 def busy(lines: Sequence[dict[str, Any]]) -> bool:
-    """Whether other processes took so much of the machine that only processor time means anything."""
-    on_cpu = lines[0]["device"] == "cpu"
+    """Whether other processes took so much of the machine that only processor time means anything.
+
+    That of several threads is no time that a step takes.
+    """
+    on_cpu = lines[0]["device"] == "cpu" and lines[0]["threads"] == 1
     return on_cpu and max(line["load"]["other_cores_median"] or 0.0 for line in lines) > OTHERS
 
 

@@ -62,7 +62,7 @@ class Inputs:
     @classmethod
     def positional(cls, tensors: tuple[Tensor, ...]) -> Inputs:
         """Of a call with these tensors, shared by all members, and no keywords."""
-        return cls(tensors, (False,) * len(tensors), _positional)
+        return cls(tensors, (False,) * len(tensors), positional)
 
     def structure(self, leaves: list[Any]) -> Any:
         return unflatten(self.rebuild, leaves)
@@ -97,7 +97,8 @@ class Inputs:
         return [v for v in self.leaves if isinstance(v, Tensor) and v.requires_grad]
 
 
-def _positional(leaves: Iterator[Any]) -> Any:
+def positional(leaves: Iterator[Any]) -> Any:
+    """The arguments of a call with nothing but tensors."""
     return tuple(leaves), {}
 
 

@@ -9,6 +9,9 @@ from torch import nn
 if TYPE_CHECKING:
     import pandas
 
+    from hfta_nb.array.capture.forward import CapturedForwards
+    from hfta_nb.array.capture.results import CapturedResults
+    from hfta_nb.array.capture.steps import CapturedSteps
     from hfta_nb.array.fused import FusedArray
 
 
@@ -40,11 +43,17 @@ def table(array: FusedArray) -> pandas.DataFrame:
     if array.engine.across is not None:
         count = len(array.engine.across.blueprint.templates)
         rows.append(("the whole array", f"{count} architectures, {array.waste():.0%} of the parameters are padding"))
+    if array.settings.checkpointed:
+        rows.append(("the whole array", _checkpointed(array)))
     if array.block_size < len(array):
         rows.append(("the whole array", f"in blocks of {array.block_size} of {len(array)} members"))
+    on = {"one": "on one thread", "blocks": "blocks of members side by side, a thread each"}
+    rows += [("the whole array", on[array.threads])] if array.threads in on else []
     if array.settings.tuned:
         rows.append(("the whole array", array.settings.tuned))
-    capturing = (("backward", array._steps), ("array(x)", array._forwards), ("without gradients", array._results))
+    capturing: list[tuple[str, CapturedSteps | CapturedForwards | CapturedResults]]
+    capturing = [("backward", array._steps), ("array(x)", array._forwards), ("without gradients", array._results)]
+    capturing += [("losses", captured) for a in array._losses for captured in (a._forwards, a._results)]
     for what, captured in capturing:
         rows += [(what, note) for note in [*captured.notes(), *captured.layouts()]]
     rows += [("backward", note) for note in array._steps.decisions()]
@@ -58,3 +67,13 @@ def table(array: FusedArray) -> pandas.DataFrame:
         rows.append((f"submodule {path}", f"{how}: {reason}"))
     rows += sorted(array.engine.used.items())
     return pandas.DataFrame(rows, columns=["function", "how"])
+
+
+def _checkpointed(array: FusedArray) -> str:
+    if array.engine.across is not None:
+        return "activations are kept, as members are of different architecture"
+    if not array.engine.segments:
+        return "activations are kept, as the model has no segments to compute again"
+    paths = ", ".join(path or "the model" for path in array.engine.segments)
+    replayed = "" if array.capture else "; not replayed, as recording holds what this lets go of"
+    return f"activations within {paths} are computed again in the backward{replayed}"

@@ -179,6 +179,7 @@ class Settings:
 
     Attributes:
         block_size: how many members run at once.
+        threads: what steps run on; see `FusedArray.threads`.
         checkpointed: activations are computed again in the backward (see `checkpointing`).
         private, fast_rng: see `Engine`.
         strategy: how kernels are chosen; see `FusedArray.strategy`.
@@ -192,7 +193,7 @@ class Settings:
     """
 
     def __init__(self, block_size: int) -> None:
-        self.block_size = block_size
+        self.block_size, self.threads = block_size, "kernels"
         self.unlike = False
         self.apart = ""
         self.checkpointed = False
@@ -211,6 +212,7 @@ class Settings:
 
     def copy(self) -> Settings:
         other = Settings(self.block_size)
+        other.threads = self.threads
         other.private, other.fast_rng, other.checkpointed = self.private, self.fast_rng, self.checkpointed
         other.unlike, other.apart, other.strategy = self.unlike, self.apart, self.strategy
         other.compiling, other.planned_steps = self.compiling, self.planned_steps

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array import surgery
+from hfta_nb.array import surgery, threads
 from hfta_nb.array.across.blueprint import Blueprint
 from hfta_nb.array.across.padding import Padding
 from hfta_nb.array.across.runtime import Across
@@ -27,11 +27,12 @@ from hfta_nb.array.capture.results import CapturedResults
 from hfta_nb.array.capture.steps import Asked, CapturedSteps
 from hfta_nb.array.checkpointing import handlers as checkpointing
 from hfta_nb.array.checkpointing import segments
-from hfta_nb.array.engine import Call, Engine, Inputs
+from hfta_nb.array.engine import Call, Engine, Inputs, positional
 from hfta_nb.array.explaining import table
 from hfta_nb.array.fallback import Settings, attention_handlers, one_by_one
 from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.gradients import Gradients, call_module, target_of
+from hfta_nb.array.own_losses import OwnLosses, scalar
 from hfta_nb.array.owners import Follower, own
 from hfta_nb.array.slots import Slots
 from hfta_nb.array.strategy.measuring import STRATEGIES
@@ -55,6 +56,7 @@ class FusedArray(nn.Module):
         missing_grads: parameter to the members whose loss did not depend on it in the last `backward`; their rows of
             `.grad` are zero, where alone `.grad` would be None.
         step_notes: how whole training steps run, where something is to be told of that.
+        writing: how often gradients have been written to the arenas; whoever leaves some there sees if they are.
         followers: optimizers and the like, whose state moves along with the members.
         padding: clears the gradients of what is not owned.
         owned: where members differ in architecture: parameter or buffer to which entries are the members' own, bool
@@ -77,12 +79,14 @@ class FusedArray(nn.Module):
         self.buffer_arenas: list[Arena] = []
         self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()
         self.missing_grads: dict[str, list[int]] = {}
+        self.writing = 0
         self.step_notes: list[str] = []
         self.settings = Settings(len(generators))
         self._proven: set[tuple[Any, ...]] = set()
         self._blocks = Blocks(self)
         self._steps = CapturedSteps(self)
         self._forwards, self._results = CapturedForwards(self), CapturedResults(self)
+        self._losses = OwnLosses(self)
         object.__setattr__(self, "_pending", list(pending))
         self._take(skeleton, parameters, buffers, blueprint)
 
@@ -126,6 +130,18 @@ class FusedArray(nn.Module):
         self.settings.block_size = size
 
     @property
+    def threads(self) -> str:
+        """What training steps run on (`tune` finds out): "kernels", each kernel on all threads that torch has; "one",
+        all on one thread; "blocks", blocks of members side by side on a thread each, where a step is replayed."""
+        return self.settings.threads
+
+    @threads.setter
+    def threads(self, way: str) -> None:
+        if way not in threads.WAYS:
+            raise FusionError("unknown choice", where="threads", got=way, accepted=", ".join(threads.WAYS))
+        self.settings.threads = way
+
+    @property
     def fast_rng(self) -> bool:
         """Whether all members' random numbers are drawn at once; see `fuse`."""
         return self.settings.fast_rng
@@ -158,7 +174,7 @@ class FusedArray(nn.Module):
                 "no way to choose kernels", where="strategy", got=strategy, accepted=" or ".join(STRATEGIES)
             )
         self.settings.strategy = strategy
-        for captured in (self._steps, self._forwards, self._results):
+        for captured in (self._steps, self._forwards, self._results, self._losses):
             captured.clear()
 
     @property
@@ -201,6 +217,10 @@ class FusedArray(nn.Module):
             FusionError: a `per_member` input has another number of members.
         """
         plain = not kwargs and all(isinstance(v, Tensor) for v in args)
+        if plain:
+            again = self._forwards.again(args, (False,) * len(args), positional, partial(calls.over, self, _called))
+            if again is not None:
+                return again
         given = args if plain else (args, kwargs)
         inputs = Inputs.positional(args) if plain else Inputs.of(given, len(self))
 
@@ -208,7 +228,8 @@ class FusedArray(nn.Module):
             given, named = inputs.structure(leaves)
             return module(*given, **named)
 
-        return calls.forward(self, given, inputs, call)
+        with threads.scope(self.settings.threads):
+            return calls.forward(self, given, inputs, call, args if plain else ())
 
     def backward(
         self,
@@ -251,12 +272,17 @@ class FusedArray(nn.Module):
             raise FusionError(
                 "not one factor per member", where="scale", got=list(scale.shape), accepted=f"[{len(self)}]"
             )
-        given = x, target_of(loss_fn, y)
-        asked = Asked(loss_fn, given, has_aux, scale, only)
+        asked = Asked(loss_fn, (x, target_of(loss_fn, y)), has_aux, scale, only)
+        with threads.scope(self.settings.threads):
+            losses, aux = self._backward(asked)
+        return (losses, aux) if has_aux else losses
+
+    def _backward(self, asked: Asked) -> tuple[Tensor, Any]:
+        loss_fn, given, has_aux, scale, only = asked
         seen = self._steps.find(asked)
         replayed = None if seen is None else self._steps.replay(seen, asked)
         if replayed is not None:
-            return replayed if has_aux else replayed[0]
+            return replayed
         inputs = Inputs.of(given, len(self))
         call = self._loss_call(loss_fn, inputs, has_aux)
 
@@ -268,19 +294,43 @@ class FusedArray(nn.Module):
         probe = gradient_probe(self, call, scale, only)
         gradients, (losses, aux) = attempt(self, "backward", inputs, recorded or run, probe)
         gradients.deliver()
-        return (losses, aux) if has_aux else losses
+        return losses, aux
 
     def _loss_call(self, loss_fn: Callable[..., Any], inputs: Inputs, has_aux: bool) -> Call:
         def call(module: nn.Module, leaves: list[Any]) -> Any:
             given, target = inputs.structure(leaves)
             result = loss_fn(call_module(module, given), target)
             loss, aux = result if has_aux else (result, None)
-            if not isinstance(loss, Tensor) or loss.ndim:
-                shown = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else loss
-                raise FusionError("the loss of a member must be a scalar tensor", where="loss_fn", got=shown)
-            return loss, aux
+            return scalar(loss), aux
 
         return call
+
+    def losses(self, loss_fn: Callable[..., Any], output: Any, y: Any = None) -> Tensor:
+        """Every member's loss of an output that is there already: the split form of `backward`.
+
+        As fast as `backward` but for autograd's own work, which starts where the losses are used.
+
+        Args:
+            loss_fn: from ONE member's output and `y` to its loss, a scalar.
+            output: what ``array(x)`` has returned, or something of the same members made from that: its tensors have
+                a leading member axis.
+            y: the target, or any tree of tensors, which may be `per_member`.
+
+        Returns:
+            The losses ``[M]``, part of the autograd graph of `output`.
+
+        Raises:
+            FusionError: a loss is not a scalar, or a tensor has another number of members.
+
+        Example:
+            >>> from hfta_nb import fuse
+            >>> array = fuse([nn.Linear(4, 2) for _ in range(3)])
+            >>> losses = array.losses(nn.functional.mse_loss, array(torch.zeros(5, 4)), torch.ones(5, 2))
+            >>> losses.sum().backward()
+            >>> losses.shape, array.get_parameter("bias").grad.shape
+            (torch.Size([3]), torch.Size([3, 2]))
+        """
+        return self._losses(loss_fn, output, y)
 
     @torch.no_grad()
     def evaluate(self, function: Callable[..., Any], x: Any, y: Any = None) -> Any:
@@ -300,7 +350,8 @@ class FusedArray(nn.Module):
             given, target = inputs.structure(leaves)
             return function(call_module(module, given), target)
 
-        return calls.evaluate(self, function, given, inputs, call)
+        with threads.scope(self.settings.threads):
+            return calls.evaluate(self, function, given, inputs, call)
 
     def tune(
         self,
@@ -433,7 +484,7 @@ class FusedArray(nn.Module):
         self._slots.replace({s.name: a.view(s.name).data for a in self.buffer_arenas for s in a.spans})
         self._slots.find()
         self._blocks.clear()
-        for captured in (self._steps, self._forwards, self._results):
+        for captured in (self._steps, self._forwards, self._results, self._losses):
             captured.clear()
         self.padding = Padding(self)
         self._install()
@@ -451,3 +502,8 @@ class FusedArray(nn.Module):
         self.engine.segments = segments(self._skeleton) if self.settings.checkpointed else []
         again = checkpointing(self._skeleton, handlers) if self.engine.segments else {}
         self.engine.handlers = handlers | {p: h for p, h in again.items() if p not in self.settings.paths}
+
+
+def _called(module: nn.Module, leaves: list[Any]) -> Any:
+    """A module's output, from positional inputs."""
+    return module(*leaves)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from hfta_nb.array import threads
 from hfta_nb.array.strategy.kept import Times, kept
 from hfta_nb.array.strategy.measuring import clock_of, disturbed
 
@@ -22,6 +23,8 @@ _LAPS = 2, 10
 """Replayed steps that count, of each way: at least, and at most of those close to the fastest."""
 _ENOUGH_S = 5e-3
 """After so long laps are not added any more: only short ones say little."""
+_THREADED_LAPS = 6
+"""At least so many of ways that are close, where several threads wait for each other: such times differ."""
 _GAIN = 0.95
 """Fewer members at once must take less than this part of the time of more."""
 _CLOSE = 1.25
@@ -40,26 +43,50 @@ class Way(NamedTuple):
 
     Attributes:
         block_size: how many members at once.
+        threads: see `FusedArray.threads`; empty for as it is.
     """
 
     block_size: int
+    threads: str = ""
 
     def put(self, array: FusedArray) -> None:
         """Let the array run so."""
         array.block_size = self.block_size
+        array.threads = self.threads or array.threads
 
     def holds(self, array: FusedArray) -> bool:
         """Whether it still does: where `vmap` can't follow, members run one at a time."""
         return array.block_size == self.block_size
 
     def __str__(self) -> str:
-        return str(self.block_size)
+        return f"{self.block_size} {_ON[self.threads]}".strip()
+
+
+_ON = {"": "", "kernels": "with threads in every kernel", "one": "on one thread", "blocks": "side by side"}
 
 
 def ways_of(array: FusedArray) -> list[Way]:
     """What may be fastest, most members at once first; one where there is no choice."""
     members = len(array)
-    return [Way(size) for size in sorted({1, members, *(s for s in (4,) if s < members)}, reverse=True)]
+    sizes = {1, members, *(s for s in (4,) if s < members)} if array.block_size > 1 else {1}
+    on = "one" if threads.choice(array.generators.device) else ""
+    return [Way(size, on) for size in sorted(sizes, reverse=True)]
+
+
+def chosen(array: FusedArray) -> Way:
+    """How an array runs."""
+    return Way(array.block_size, array.threads if threads.choice(array.generators.device) else "")
+
+
+def on_threads(best: Way, array: FusedArray) -> list[Way]:
+    """What may be faster than the best way on one thread, where torch has several."""
+    if not best.threads:
+        return []
+    found = [Way(best.block_size, "kernels")]
+    if len(array) > 1:
+        share = -(-len(array) // threads.at_hand())
+        found.append(Way(min(share, best.block_size), "blocks"))
+    return found
 
 
 class Trial:
@@ -67,7 +94,8 @@ class Trial:
 
     Each step runs in the way that `way` says, and its time is told to `took`. The first step finds out how the model
     runs at all. Then each way runs as ever once; what is not hopeless is recorded, the most hopeful first, and
-    replayed. At the end the array runs in the fastest way, and only what was recorded for that is kept.
+    replayed. With several threads, all of that is on one, and then the fastest is tried on several. At the end the
+    array runs in the fastest way, and only what was recorded for that is kept.
 
     Args:
         array: whose steps.
@@ -87,6 +115,7 @@ class Trial:
     def __init__(self, array: FusedArray, ways: Sequence[Way], replaying: bool, budget_s: float | None = None) -> None:
         self.array, self.ways, self.replaying, self.budget_s = array, list(ways), replaying, budget_s
         self.seconds: dict[Way, float] = {}
+        self.replayed: set[Way] = set()
         self.steps, self.spent_s, self.done = 0, 0.0, False
         self.clock = clock_of(array.generators.device)
         self._asked, array.settings.compiling = array.settings.compiling, "never"  # what is tried is not worth it
@@ -98,11 +127,19 @@ class Trial:
         """Of the step that has just been made."""
         self.steps += 1
         self.spent_s += seconds
-        if not self.way.holds(self.array):  # members run one at a time, and no other way is possible
+        held = self.way.holds(self.array)
+        if not held and not (
+            self.way.threads and len(self.ways) > 1
+        ):  # members run one at a time, and no other way is possible
             self.settle()
             return
         try:
-            self.way = self._plan.send(seconds)
+            if held:
+                self.way = self._plan.send(seconds)
+            else:
+                self.ways, self.seconds = [self.way._replace(block_size=self.array.block_size)], {}
+                self._plan = self._planned()
+                self.way = next(self._plan)
         except StopIteration:
             self.settle()
         else:
@@ -114,12 +151,18 @@ class Trial:
             return
         self.done = True
         self._plan.close()
-        best = fastest(self.seconds) if self.way.holds(self.array) else None
+        best = fastest(self.compared) if self.way.holds(self.array) else None
         if best is not None:
             best.put(self.array)
         self.array.settings.compiling = self._asked
         self.array._steps.waiting = self.array._steps.at_once = False
-        self.array._steps.keep(self.array.block_size)  # what was recorded for others takes room
+        # What was recorded for others takes room.
+        self.array._steps.keep(self.array.block_size, self.array.threads)
+
+    @property
+    def compared(self) -> dict[Way, float]:
+        """Seconds of the ways from which the fastest is taken: those that were replayed, if any were."""
+        return {way: s for way, s in self.seconds.items() if way in self.replayed} or self.seconds
 
     @property
     def lost_s(self) -> float:
@@ -137,13 +180,34 @@ class Trial:
         least = min(plain.values())
         limit = min(_HOPELESS * least, _LONG[0] * least + _LONG[1])
         hopeful = sorted((way for way in self.ways if plain[way] <= limit), key=lambda way: plain[way])
-        if len(hopeful) < 2 or not self.replaying:
-            return
-        steps.waiting, steps.at_once = False, True
+        steps.waiting, steps.at_once = not self.replaying, self.replaying
         laps: dict[Way, list[float]] = {}
+        if len(hopeful) > 1 and self.replaying:
+            yield from self._race(hopeful, laps, plain[self.ways[-1]])
+        best = fastest(self.compared)
+        others = [] if best is None else on_threads(best, self.array)
+        for way in others:
+            if way.threads == "kernels":  # blocks are side by side in what is replayed only
+                yield way  # threads are made
+                plain[way] = yield way
+        if best is None or not others:
+            return
+        if not self.replaying:
+            self.seconds.update(plain)
+            return
+        others = [way for way in others if plain.get(way, 0.0) <= _HOPELESS * plain.get(best, math.inf)]
+        yield from self._race([best, *others], laps)
+
+    def _race(
+        self, ways: Sequence[Way], laps: dict[Way, list[float]], alone_s: float | None = None
+    ) -> Generator[Way, float, None]:
+        """Replay each way, as long as that pays next to steps of this length; `laps` are those counted before."""
         cost = 0.0
-        for way in hopeful:
-            if laps and self.budget_s is None and self.lost_s + cost > self._won_s(plain[self.ways[-1]]):
+        for way in ways:
+            if way in laps:
+                continue
+            sparing = laps and self.budget_s is None and alone_s is not None
+            if sparing and self.lost_s + cost > self._won_s(alone_s or 0.0):
                 break
             before = self.lost_s
             for _ in range(_RECORDING):
@@ -153,10 +217,12 @@ class Trial:
                 laps[way].append((yield way))
             self._note(laps)
             cost = max(0.0, self.lost_s - before)
-        close = list(laps)
+        close = [way for way in laps if way in ways]
         for _ in range(_LAPS[1] - _LAPS[0]):
             close = [way for way in close if self.seconds[way] <= _CLOSE * min(self.seconds.values())]
-            if len(close) < 2 or sum(laps[close[0]]) > _ENOUGH_S or self.spent_s > (self.budget_s or math.inf):
+            few = alone_s is None and min(len(laps[way]) for way in close) < _THREADED_LAPS
+            late = self.spent_s > (self.budget_s or math.inf)
+            if len(close) < 2 or (not few and (sum(laps[close[0]]) > _ENOUGH_S or late)):
                 break
             for way in close:
                 laps[way].append((yield way))
@@ -169,6 +235,7 @@ class Trial:
 
     def _note(self, laps: dict[Way, list[float]]) -> None:
         self.seconds.update({way: min(times) for way, times in laps.items()})
+        self.replayed.update(laps)
 
 
 def fastest(seconds: dict[Way, float]) -> Way | None:
@@ -186,16 +253,18 @@ def fastest(seconds: dict[Way, float]) -> Way | None:
 def known(array: FusedArray, key: str, ways: Iterable[Way]) -> dict[Way, float] | None:
     """Seconds by way of a step like this, from an earlier trial; None where there was none of the same ways."""
     found = kept(array.generators.device).get(key)
-    by_name = {str(way): way for way in ways}
-    if found is None or found.keys() != by_name.keys():
+    every = list(ways)
+    every += [other for way in every for other in on_threads(way, array)]
+    by_name = {str(way): way for way in every}
+    if found is None or not {str(way) for way in ways} <= found.keys() <= by_name.keys():
         return None
     return {by_name[name]: seconds for name, seconds in found.items() if seconds is not None} or None
 
 
-def keep(array: FusedArray, key: str, seconds: dict[Way, float]) -> None:
+def keep(array: FusedArray, key: str, trial: Trial) -> None:
     """For `known`, in this process and in others."""
-    device = array.generators.device
-    times: Times = {str(way): value for way, value in seconds.items()}
+    device, compared = array.generators.device, trial.compared
+    times: Times = {str(way): compared.get(way) for way in trial.seconds}
     kept(device).put(key, times, lasting=not disturbed(device))
     kept(device).write()
 

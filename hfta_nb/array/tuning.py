@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor, nn
 
+from hfta_nb.array import threads
 from hfta_nb.array.capture.kinds import form, settings
 from hfta_nb.array.capture.record import NotRecordableError
 from hfta_nb.array.engine import Inputs
@@ -16,7 +17,7 @@ from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.native import build
 from hfta_nb.array.per_member import PerMember, per_member
 from hfta_nb.array.tree import flatten, unflatten
-from hfta_nb.array.trial import Trial, Way, fastest, keep, known, told, ways_of
+from hfta_nb.array.trial import Trial, chosen, fastest, keep, known, told, ways_of
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
@@ -47,7 +48,7 @@ class Tuning:
 
     def __init__(self, array: FusedArray, what: str = "", replaying: bool = True) -> None:
         self.array, self.what, self.replaying = array, what, replaying and array.capture
-        self.done = len(array) == 1 or array.block_size == 1
+        self.done = array.block_size == 1 and not threads.choice(array.generators.device)
         self._trial: Trial | None = None
         self._kind: Any = None
         self._key = ""
@@ -109,10 +110,10 @@ class Tuning:
             self._trial, self._awaited = None, _LOOK_STEPS
         else:
             self.done = True
-        if len(trial.seconds) == len(trial.ways):
-            keep(self.array, self._key, trial.seconds)
+        if len(trial.seconds) >= len(trial.ways):
+            keep(self.array, self._key, trial)
             took = f"{trial.steps} steps, which took {trial.lost_s:.2g} s longer than they do now"
-            self.array.settings.tuned = f"block size {self.array.block_size}: of {told(trial.seconds)}, tried on {took}"
+            self.array.settings.tuned = f"block size {chosen(self.array)}: of {told(trial.seconds)}, tried on {took}"
 
     def _look(self) -> None:
         """Now and then: what is compiled in the background may have come, and then all is tried again."""
@@ -144,7 +145,7 @@ def tune(
         Seconds of one step by block size, the least of several; nothing where only one is possible.
     """
     restore = snapshot(array)
-    ways = ways_of(array) if array.block_size > 1 else [Way(1)]
+    ways = ways_of(array)
     with _gradients_kept(array) as forget, build.compiling():  # here it may pay
         trial = Trial(array, ways, array.capture and not inputs.grad_leaves(), budget_s)
         try:
@@ -156,11 +157,14 @@ def tune(
         finally:
             trial.settle()
             restore()
-    if len(trial.seconds) < len(ways) or len(ways) == 1:
+    if len(trial.seconds) < len(ways) or len(trial.seconds) == 1:
         return {}
-    keep(array, key_of(array, (inputs.leaves, inputs.per_member), what), trial.seconds)
-    array.settings.tuned = f"block size {array.block_size}: of {told(trial.seconds)}, in {trial.spent_s:.2g} s before"
-    return {way.block_size: seconds for way, seconds in trial.seconds.items()}
+    keep(array, key_of(array, (inputs.leaves, inputs.per_member), what), trial)
+    array.settings.tuned = f"block size {chosen(array)}: of {told(trial.seconds)}, in {trial.spent_s:.2g} s before"
+    sizes: dict[int, float] = {}
+    for way, seconds in trial.seconds.items():
+        sizes[way.block_size] = min(seconds, sizes.get(way.block_size, seconds))
+    return sizes if len(sizes) > 1 else {}
 
 
 def _recurrent(array: FusedArray) -> bool:

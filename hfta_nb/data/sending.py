@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -45,15 +46,17 @@ class Sender:
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype
-        self._side: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._side: Any = _side(device.index) if device.type == "cuda" else None
 
     def send(self, x: Samples, y: Samples) -> Sent:
         """One batch; the host waits for no copy."""
         if self._side is None:
             return Sent(moved(x, self.device, self.dtype), moved(y, self.device, self.dtype))
         if any(t.device.type == "cuda" for t in (*leaves(x), *leaves(y))):
-            # Made by the person's own code, on the stream that is current: nothing to overlap with.
-            return Sent(moved(x, self.device, self.dtype), moved(y, self.device, self.dtype))
+            # Made by the person's own code, on the stream that is current here: nothing to overlap with. Where it is
+            # taken, another thread's or a person's own stream may be current.
+            there = [moved(part, self.device, self.dtype) for part in (x, y)]
+            return Sent(there[0], there[1], torch.cuda.current_stream(self.device).record_event())
         with torch.cuda.stream(self._side):
             there = [tree_map(self._copied, part) for part in (x, y)]
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -78,3 +81,9 @@ class Sender:
         pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
         there = pinned.to(self.device, non_blocking=True)
         return there.to(self.dtype) if there.is_floating_point() else there
+
+
+@cache
+def _side(index: int | None) -> Any:
+    """Always the same stream: torch has 32 and then begins anew, and no two uses are to meet on one."""
+    return torch.cuda.Stream(index)  # type: ignore[no-untyped-call]

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hfta_nb.array import FusedArray
+from hfta_nb.array.threads import scope
 
 _COMPARED = (type(None), bool, int, float, str, tuple, list)
 
@@ -65,10 +66,11 @@ class Prepared:
         return True
 
     def run(self, skip: Tensor | None) -> None:
-        """Step."""
-        for call in self.calls:
-            call(skip)
-            self.done += 1
+        """Step, on the threads that the array's steps run on."""
+        with scope(self._array.threads):
+            for call in self.calls:
+                call(skip)
+                self.done += 1
         self.done = 0
 
 

@@ -7,6 +7,7 @@ generators registered with the graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,7 +26,6 @@ class CudaGraphs:
 
     def __init__(self, generators: MemberGenerators) -> None:
         self.generators, self.device = generators, generators.device
-        self._stream: torch.cuda.Stream | None = None
 
     def refuses(self, leaves: Sequence[Any]) -> str:
         tensors = [v for v in leaves if isinstance(v, Tensor)]
@@ -56,10 +56,14 @@ class CudaGraphs:
     def put_streams(self, streams: Sequence[Tensor]) -> None:
         self.generators.put(streams)
 
-    def _side(self) -> torch.cuda.Stream:
-        if self._stream is None:
-            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        return self._stream
+    def _side(self) -> Any:
+        return _stream(self.device.index or 0)
+
+
+@cache
+def _stream(index: int) -> Any:
+    """Always the same: torch has 32 streams and then begins anew, and no two uses are to meet on one."""
+    return torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
 
 
 class CapturedGraph:

@@ -352,6 +352,7 @@ class ArrayStep:
             "last": dict(self.last),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "block_size": self.array.block_size,
+            "threads": self.array.threads,
         }
 
     @torch.no_grad()
@@ -372,6 +373,7 @@ class ArrayStep:
         self.done = int(state.get("done", 0))
         self.tuning = None
         self.array.block_size = min(int(state["block_size"]), len(self))
+        self.array.threads = str(state.get("threads", "kernels"))
 
 
 def graph_of(step: ArrayStep) -> StepGraph | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -11,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hfta_nb import events as ev
-from hfta_nb.array import MemberGenerators
 from hfta_nb.augment import Augmenting
 from hfta_nb.errors import out_of_memory
 from hfta_nb.events import Event
 from hfta_nb.memory import Meter, can_record, free_bytes
 from hfta_nb.plan import Group
-from hfta_nb.step import ArrayStep, PlainStep, Scores, Step
+from hfta_nb.step import ArrayStep, Scores, Step
+from hfta_nb.train import keeping
 from hfta_nb.train.batches import Batch, batches_of
 from hfta_nb.train.members import Members
 from hfta_nb.train.scores import EpochScores, accumulators, add, finished
-from hfta_nb.train.speed import SpeedProbe
+from hfta_nb.train.speed import SpeedProbe, probe_of
 
 if TYPE_CHECKING:
     from hfta_nb.train.trainer import Trainer
@@ -118,7 +117,7 @@ class GroupRun:
             training, self.metrics, self.length or UNKNOWN_STEPS, len(self.members.ids), s.dtype, s.device
         )
         if self.resume is not None:
-            self._load(self.resume)
+            keeping.load(self, self.resume)
 
     # An epoch.
 
@@ -373,20 +372,8 @@ class GroupRun:
         return Batch(x, y, self.batch_size, own)
 
     def _probe(self) -> SpeedProbe | None:
-        if not self.settings.measure or self.resume is not None or not isinstance(self.step, ArrayStep):
-            return None
-        step = self.step
-        generators = MemberGenerators([dict(step.array.generators.states[0])], self.settings.device)
-        family, data = self.settings.family, self.settings.data
-        objective, metrics = family.objective_for(data), family.metrics_for(data)
-        how = self.settings.epochs, generators, self.settings.precision
-        try:
-            twin = PlainStep(step.array[0], self.group.rows[0], objective, metrics, *how)
-        except Exception as error:
-            if not out_of_memory(error):
-                raise
-            return None
-        return SpeedProbe(self.group.index, step, twin)
+        wanted = self.settings.measure and self.resume is None
+        return probe_of(self.step, self.group, self.settings) if wanted else None
 
     # Checkpoints.
 
@@ -399,32 +386,4 @@ class GroupRun:
 
     def state(self, ids: Sequence[int] | None = None) -> dict[str, Any]:
         """All that is needed to carry on: a tree of tensors and plain data; of these members alone, if given."""
-        step, scores, kept = self.step, self.scores, list(self.members.ids)
-        if ids is not None:
-            places = [i for i, v in enumerate(kept) if v in ids]
-            step, scores, kept = step.select(places), copy.deepcopy(scores), list(ids)
-            scores.select(places)
-        return {
-            "epoch": self.epoch,
-            "batch": self.batch,
-            "steps": self.steps,
-            "pass": self.pass_,
-            "place": self.place,
-            "told": self.told,
-            "ending": self.ending,
-            "ids": kept,
-            "scores": scores.state(),
-            "members": self.members.state(ids),
-            "step": step.state(),
-        }
-
-    def _load(self, run: Mapping[str, Any]) -> None:
-        keep = [i for i, v in enumerate(self.group.variants) if v.id in run["ids"]]
-        self.step = self.step.select(keep)
-        self.scores.select(keep)
-        self.step.load_state(run["step"])
-        self.members.load(run["members"], run["ids"])
-        self.epoch, self.batch, self.told = int(run["epoch"]), int(run["batch"]), int(run["told"])
-        self.steps, self.pass_, self.place = int(run["steps"]), int(run["pass"]), int(run["place"])
-        self.ending = bool(run.get("ending", False))
-        self.scores.load_state(run["scores"])
+        return keeping.state_of(self, ids)

@@ -8,8 +8,12 @@ from typing import Any
 import torch
 
 from hfta_nb import events as ev
+from hfta_nb.array import MemberGenerators
 from hfta_nb.array.capture.standing import way_of
-from hfta_nb.step import ArrayStep, PlainStep
+from hfta_nb.errors import out_of_memory
+from hfta_nb.plan import Group
+from hfta_nb.step import ArrayStep, PlainStep, Step
+from hfta_nb.train.settings import Settings
 
 SPEED_STEPS = 20
 """How many of the first steps are timed against the plain module's, those left out in which block sizes are tried."""
@@ -66,3 +70,19 @@ class SpeedProbe:
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def probe_of(step: Step, group: Group, settings: Settings) -> SpeedProbe | None:
+    """What times an array's first steps; None where there is no array, or no memory for a plain module beside it."""
+    if not isinstance(step, ArrayStep):
+        return None
+    generators = MemberGenerators([dict(step.array.generators.states[0])], settings.device)
+    objective, metrics = settings.family.objective_for(settings.data), settings.family.metrics_for(settings.data)
+    how = settings.epochs, generators, settings.precision
+    try:
+        twin = PlainStep(step.array[0], group.rows[0], objective, metrics, *how)
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        return None
+    return SpeedProbe(group.index, step, twin)

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from . import chromium
+from .live_page import opened
+
+__all__ = ["opened"]
 
 CHROMIUM_FLAGS = [
     "--no-sandbox",

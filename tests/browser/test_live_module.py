@@ -2,119 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
-import re
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
-from front_end import DARK, BrowserFrontEnd, open_page
+from front_end import DARK
 from run_events import T0, cpu_sample, epoch_done, gpu_sample, learning, run_started, whole_run
 
 from hfta_nb import colors
 from hfta_nb import events as ev
 from hfta_nb.history import Curve
 from hfta_nb.ui.live_state import LIMIT, thin
-from hfta_nb.ui.live_view import LiveView
+
+from .live_page import FEW, FRAMES, HIDE, MANY, Open, count, flat, flat_run, hover, picture, settle
 
 pytestmark = pytest.mark.browser
-
-FEW = {"lr": [1e-3, 1e-2], "width": [8, 16]}
-MANY = {"lr": [1e-4, 1e-3, 1e-2, 1e-1], "width": [8, 16, 32, 64]}
-
-# How many pixels of a canvas have about this colour.
-COUNT = """
-([panel, color]) => {
-  const canvas = document.querySelector(`canvas[data-panel=${panel}]`);
-  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-  const wanted = [1, 3, 5].map((i) => parseInt(color.slice(i, i + 2), 16));
-  let found = 0;
-  for (let i = 0; i < data.length; i += 4) if (wanted.every((v, k) => Math.abs(data[i + k] - v) < 12)) found++;
-  return found;
-}
-"""
-# What a canvas shows, as a number that differs where the picture does.
-PICTURE = """
-(panel) => {
-  const canvas = document.querySelector(`canvas[data-panel=${panel}]`);
-  let hash = 0;
-  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-  for (const v of data) hash = (hash * 31 + v) | 0;
-  return hash;
-}
-"""
-FRAMES = "document.querySelector('.hfta-live').hfta.frames"
-HIDE = """
-(hidden) => {
-  Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
-  document.dispatchEvent(new Event("visibilitychange"));
-}
-"""
-
-Open = Callable[..., BrowserFrontEnd]
-
-
-@pytest.fixture
-def opened(browser: Any) -> Iterator[Open]:
-    """Opens pages with a view of a run; in the end none of them may have had an error."""
-    fronts: list[BrowserFrontEnd] = []
-
-    def make(events: Any = (), traits: dict[str, Any] | None = None, **page: Any) -> BrowserFrontEnd:
-        fronts.append(BrowserFrontEnd(open_page(browser, **page), LiveView(**(traits or {}))))
-        fronts[-1].show(events)
-        return fronts[-1]
-
-    yield make
-    errors = [error for front in fronts for error in front.page.errors]
-    for front in fronts:
-        front.page.close()
-    assert errors == []
-
-
-def count(front: BrowserFrontEnd, color: str, panel: str = "curves") -> int:
-    return int(front.page.evaluate(COUNT, [panel, color]))
-
-
-def picture(front: BrowserFrontEnd, panel: str = "curves") -> int:
-    return int(front.page.evaluate(PICTURE, panel))
-
-
-def settle(front: BrowserFrontEnd) -> None:
-    front.page.evaluate("settled()")
-
-
-def place(front: BrowserFrontEnd, x: float, y: float, panel: str = "curves") -> tuple[float, float]:
-    """A place on a canvas, from 0 to 1 of its plotting area."""
-    box = front.page.locator(f"canvas[data-panel={panel}]").bounding_box()
-    left, right = (52, 12) if panel == "curves" else (44, 50)
-    return box["x"] + left + x * (box["width"] - left - right), box["y"] + 8 + y * (box["height"] - 8 - 34)
-
-
-def hover(front: BrowserFrontEnd, x: float, y: float, panel: str = "curves") -> str:
-    front.page.mouse.move(*place(front, x, y, panel))
-    settle(front)
-    tip = front.page.locator(".hfta-tip")
-    return str(tip.inner_text()) if tip.is_visible() else ""
-
-
-def zoom_in(front: BrowserFrontEnd) -> None:
-    """Turn the wheel over the middle of the curves, and wait until the page has had it: the driver does not."""
-    front.page.mouse.move(*place(front, 0.5, 0.5))
-    front.page.mouse.wheel(0, -300)
-    front.page.get_by_role("button", name="reset zoom").wait_for(state="visible")
-    settle(front)
-
-
-def flat(epoch: int, member: int) -> float:
-    """Losses that tell the members apart: member 0 lowest."""
-    return 1.0 + member + 0.001 * epoch
-
-
-def flat_run(epochs: int = 10, axes: dict[str, Any] | None = None) -> list[ev.Event]:
-    start = run_started(axes or FEW, epochs)
-    return [start, *(epoch_done(e, len(start.variants), flat) for e in range(1, epochs + 1))]
 
 
 def test_curves_of_all_members_and_the_device_are_drawn(opened: Open) -> None:
@@ -143,95 +45,6 @@ def test_new_points_alone_move_the_picture(opened: Open) -> None:
     front.show([epoch_done(6, 4, lambda e, m: 0.5 * m)])
     assert picture(front) != before
     assert front.page.evaluate(FRAMES) == frames + 1
-
-
-def test_hover_lists_the_value_of_every_member(opened: Open) -> None:
-    front = opened(flat_run())
-    text = hover(front, 0.5, 0.9)
-    assert re.search(r"epoch [56] · step \d+ · 0:1\d", text)
-    epoch = int(re.search(r"epoch (\d+)", text)[1])  # type: ignore[index]
-    for member in range(4):
-        loss = flat(epoch, member)
-        assert f"{float(f'{loss:.4g}'):g}" in text
-        assert f"{float(f'{0.8 * loss:.4g}'):g}" in text
-    assert front.page.locator(".hfta-tip tr.hfta-near").inner_text().startswith("\t#0 lr=0.001, width=8")
-    assert "#3 lr=0.01, width=16" in hover(front, 0.5, 0.1)
-    front.page.mouse.move(2, 2)
-    settle(front)
-    assert front.page.locator(".hfta-tip").is_hidden()
-
-
-def test_epochs_without_validation_have_no_value_there(opened: Open) -> None:
-    def epoch(number: int) -> ev.EpochDone:
-        whole = epoch_done(number, 4, learning)
-        kept = {n: v for n, v in whole.metrics.items() if n.startswith("train") or number % 4 == 0}
-        return dataclasses.replace(whole, metrics=kept)
-
-    front = opened([run_started(FEW), *(epoch(e) for e in range(1, 21))])
-    assert count(front, colors.member(2).light) > 50
-    texts = [hover(front, x / 20, y) for x in range(6, 15) for y in (0.3, 0.6, 0.9, 0.97)]
-    lacking: dict[bool, set[bool]] = {True: set(), False: set()}
-    for text in filter(None, texts):
-        number = int(re.search(r"epoch (\d+) ", text)[1])  # type: ignore[index]
-        lacking[number % 4 == 0].add("–" in text)
-    assert lacking == {True: {False}, False: {True}}
-    front.page.locator("canvas[data-panel=curves]").focus()
-    seen = []
-    for _ in range(3):
-        front.page.keyboard.press("ArrowLeft")
-        settle(front)
-        seen.append(str(front.page.locator(".hfta-tip").inner_text()).split(" ")[1])
-    assert seen == ["20", "16", "12"]  # the keys go along validation
-
-
-def test_hover_among_many_lists_those_around_the_nearest(opened: Open) -> None:
-    front = opened(flat_run(axes={"seed": list(range(40))}), traits={"split": "validation"})
-    text = hover(front, 0.5, 0.5)
-    rows = front.page.locator(".hfta-tip tbody tr").count()
-    assert rows == 16
-    assert re.search(r"\d+ more above", text)
-    assert re.search(r"\d+ more below", text)
-
-
-def test_hover_over_the_device_lists_its_measurements(opened: Open) -> None:
-    front = opened(whole_run(FEW))
-    text = hover(front, 0.9, 0.5, "device")
-    for part in ("SM active", "memory in all", "139 GiB", "power", "W", "41 GiB"):
-        assert part in text
-
-
-def test_click_selects_and_shift_adds(opened: Open) -> None:
-    front = opened(flat_run(), traits={"split": "validation"})
-    values = [flat(5, m) for m in range(4)]
-    low, high = min(values), max(values)
-
-    def click(member: int, **keys: Any) -> list[int]:
-        y = 1 - (values[member] - low + 0.04 * (high - low)) / (1.08 * (high - low))
-        front.page.mouse.move(*place(front, 0.5, y))
-        for key in keys.get("keys", ()):
-            front.page.keyboard.down(key)
-        front.page.mouse.down()
-        front.page.mouse.up()
-        for key in keys.get("keys", ()):
-            front.page.keyboard.up(key)
-        settle(front)
-        return list(front.page.evaluate("model.saved.at(-1)?.selected ?? null"))
-
-    assert click(2) == [2]
-    assert click(0, keys=["Shift"]) == [2, 0]
-    assert click(2, keys=["Control"]) == [0]
-    assert front.page.locator(".hfta-chip[aria-pressed=true]").all_inner_texts() == ["#0 lr=0.001, width=8"]
-    assert "selected: #0 lr=0.001, width=8" in front.page.locator("[aria-live]").inner_text()
-    assert click(0) == []
-
-
-def test_selection_from_the_kernel_is_shown(opened: Open) -> None:
-    front = opened(flat_run())
-    before = picture(front)
-    front.view.selected = [1, 3]
-    settle(front)
-    assert front.page.locator(".hfta-chip[aria-pressed=true]").count() == 2
-    assert picture(front) != before
 
 
 def test_hidden_tab_stops_redraws(opened: Open) -> None:
@@ -276,37 +89,6 @@ def test_names_are_text(opened: Open) -> None:
     assert front.page.locator(".hfta-step").first.inner_text().strip() == bad
     assert front.page.locator(".hfta-live img, .hfta-live script").count() == 0
     assert front.page.evaluate("window.pwned ?? null") is None
-
-
-def test_wheel_zooms_drag_pans_and_double_click_resets(opened: Open) -> None:
-    front = opened(whole_run(FEW))
-    whole = picture(front)
-    reset = front.page.get_by_role("button", name="reset zoom")
-    assert reset.is_hidden()
-    zoom_in(front)
-    zoomed = picture(front)
-    assert zoomed != whole
-    front.page.mouse.down()
-    front.page.mouse.move(*place(front, 0.7, 0.4), steps=4)
-    front.page.mouse.up()
-    settle(front)
-    assert picture(front) != zoomed
-    assert front.page.evaluate("model.get('selected')") == []  # a drag is no click
-    front.page.mouse.dblclick(*place(front, 0.1, 0.1))
-    front.set(selected=[])
-    front.page.mouse.move(2, 2)
-    settle(front)
-    assert picture(front) == whole
-    assert reset.is_hidden()
-
-
-def test_both_plots_share_the_time_axis(opened: Open) -> None:
-    front = opened(whole_run(FEW), traits={"x_axis": "time"})
-    before = picture(front, "device")
-    zoom_in(front)
-    front.page.mouse.move(2, 2)
-    settle(front)
-    assert picture(front, "device") != before
 
 
 def test_toolbar_and_traits_are_one(opened: Open) -> None:
@@ -377,26 +159,6 @@ def test_member_lost_from_its_first_point_is_marked_all_the_same(opened: Open) -
     assert count(front, colors.member(3).light) > 8
 
 
-def test_legend_lifts_by_pointer_and_keyboard_and_keeps_the_focus(opened: Open) -> None:
-    front = opened(flat_run())
-    plain = picture(front)
-    chip = front.page.locator(".hfta-chip").nth(1)
-    chip.hover()
-    settle(front)
-    lifted = picture(front)
-    assert lifted != plain
-    front.page.mouse.move(2, 2)
-    chip.focus()
-    settle(front)
-    assert picture(front) == lifted
-    front.page.keyboard.press("Enter")
-    settle(front)
-    assert front.page.evaluate("model.get('selected')") == [1]
-    assert front.page.evaluate("document.activeElement.dataset.member") == "1"
-    front.show([epoch_done(11, 4, flat)])
-    assert front.page.evaluate("document.activeElement.dataset.member") == "1"
-
-
 def test_beyond_twelve_members_a_colour_bar_takes_the_legends_place(opened: Open) -> None:
     front = opened(whole_run(MANY))
     assert front.page.locator(".hfta-curves .hfta-chip").count() == 0
@@ -411,27 +173,6 @@ def test_beyond_twelve_members_a_colour_bar_takes_the_legends_place(opened: Open
     front.page.get_by_label("colour by").select_option("width")
     settle(front)
     assert [t.strip() for t in steps.all_inner_texts()] == ["8", "16", "32", "64"]
-
-
-def test_keyboard_walks_from_point_to_point(opened: Open) -> None:
-    front = opened(flat_run(), traits={"split": "validation"})
-    front.page.locator("canvas[data-panel=curves]").focus()
-
-    def press(key: str) -> str:
-        front.page.keyboard.press(key)
-        settle(front)
-        return str(front.page.locator(".hfta-tip").inner_text())
-
-    assert press("ArrowLeft").startswith("epoch 10")
-    assert press("ArrowLeft").startswith("epoch 9")
-    assert "#1 " in press("ArrowUp").splitlines()[-1]
-    front.page.keyboard.press("Enter")
-    settle(front)
-    assert front.page.evaluate("model.get('selected')") == [1]
-    before = picture(front)
-    front.page.keyboard.press("+")
-    settle(front)
-    assert picture(front) != before
 
 
 def test_theme_is_followed_when_it_changes(opened: Open) -> None:
@@ -466,16 +207,6 @@ def test_plots_stand_side_by_side_where_there_is_room(opened: Open, width: int, 
     left, right = (c.bounding_box() for c in front.page.locator("canvas").all())
     assert (right["x"] > left["x"] + 100) == beside
     assert front.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
-def test_tooltip_stays_within_the_view(opened: Open) -> None:
-    front = opened(whole_run(MANY), width=900)
-    for x in (0.02, 0.5, 0.98):
-        hover(front, x, 0.5)
-        tip, view = (front.page.locator(s).bounding_box() for s in (".hfta-tip", ".hfta-live"))
-        assert tip["x"] >= view["x"]
-        assert tip["x"] + tip["width"] <= view["x"] + view["width"]
-        assert tip["y"] >= view["y"]
 
 
 def test_asks_for_the_state_when_it_opens_and_when_it_missed_something(opened: Open) -> None:

@@ -208,3 +208,25 @@ def test_a_study(how: str, tmp_path: Path) -> None:
             other = plain.history.members[i].curves[name].values
             assert curve.values == pytest.approx(other, rel=0, abs=1e-10)
     assert Study.load(tmp_path / "run").checkpointing == how
+
+
+def test_explain_tells_what_is_computed_again_and_that_it_is_not_replayed() -> None:
+    def told(array: FusedArray) -> list[str]:
+        return [how for how in array.explain()["how"] if "activations" in how]
+
+    def made(width: int, activation: type[nn.Module] = nn.ReLU) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, width), activation(), nn.Linear(width, width), nn.Linear(width, 2))
+
+    array = fuse([made(5), made(5)])
+    assert told(array) == []
+    checkpointing.turn(array, True)
+    assert told(array) == ["activations within the model are computed again in the backward"]
+    array.capture = False
+    reason = "; not replayed, as recording holds what this lets go of"
+    assert told(array) == ["activations within the model are computed again in the backward" + reason]
+    single = fuse([nn.Linear(4, 2), nn.Linear(4, 2)])
+    checkpointing.turn(single, True)
+    assert told(single) == ["activations are kept, as the model has no segments to compute again"]
+    unlike = fuse([made(5), made(4)])
+    checkpointing.turn(unlike, True)
+    assert told(unlike) == ["activations are kept, as members are of different architecture"]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array.native import attention, build, product
+from hfta_nb.array.native.binding import Binding
 from hfta_nb.array.strategy import measuring
 from hfta_nb.array.strategy.formulations import COMPILED
 
@@ -68,14 +69,14 @@ def test_attention_and_its_gradients(
     forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     wanted = forward(q.double(), k.double(), v.double(), 0.0, causal, scale=scale)
     out, logs = torch.full_like(q, torch.nan), torch.full((samples, queries, heads), torch.nan).transpose(1, 2)
-    attention.Forward()(q, k, v, 0.0, causal, scale=scale, out=out, logs=logs)
+    Binding(attention.forward)(q, k, v, 0.0, causal, scale=scale, out=out, logs=logs)
     assert _close(out, wanted[0])
     assert _close(logs, wanted[1])
     backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     exact = backward(*(t.double() for t in (by, q, k, v)), *wanted, 0.0, causal, scale=scale)
     found = [torch.full_like(t, torch.nan) for t in (q, k, v)]
     rooms: dict[str, Any] = dict(zip(("dq", "dk", "dv"), found, strict=True))
-    attention.Backward()(by, q, k, v, out, logs, 0.0, causal, scale=scale, **rooms)
+    Binding(attention.backward)(by, q, k, v, out, logs, 0.0, causal, scale=scale, **rooms)
     largest = max(float(e.abs().max()) for e in exact)
     for one, other in zip(found, exact, strict=True):
         assert (one - other).abs().max() <= 1e-5 * max(largest, 1.0)
@@ -86,7 +87,7 @@ def test_what_is_no_number_stays_with_its_sample_and_head() -> None:
     k[0, 1, 3, 2] = torch.nan
     q[1, 0, 2] = torch.inf
     out, logs = torch.empty_like(q), torch.empty(2, 2, 6)
-    attention.Forward()(q, k, v, 0.0, False, out=out, logs=logs)
+    Binding(attention.forward)(q, k, v, 0.0, False, out=out, logs=logs)
     assert out[0, 1].isnan().all()
     assert not out[0, 0].isnan().any()
     assert out[1, 0, 2].isnan().all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from run_events import run_started
+from run_events import epoch_done, learning, run_started
 
 from hfta_nb import events as ev
 from hfta_nb.errors import WorkerError
@@ -99,6 +99,20 @@ def texts(widget: Any) -> Iterator[tuple[str, str]]:
         yield type(widget).__name__, widget.value
     for child in getattr(widget, "children", ()):
         yield from texts(child)
+
+
+def steps(epoch: float, members: int = 2, group: int = 0) -> ev.StepsDone:
+    """Progress of a run."""
+    ids = tuple(range(members))
+    return ev.StepsDone(2.0, group, int(23 * epoch), 92, epoch, 36_123.0, 41.2, 22.0, ids, (0.5,) * members)
+
+
+def improved(*values: float, epoch: int = 1) -> list[ev.Event]:
+    """An epoch after which the members are so good."""
+    return [
+        epoch_done(epoch, len(values), learning, 3.0),
+        *(ev.MemberImproved(3.0, i, epoch, "val_accuracy", v) for i, v in enumerate(values)),
+    ]
 
 
 Make = Callable[..., Workbench]

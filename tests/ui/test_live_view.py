@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 import threading
 from collections.abc import Callable
@@ -11,15 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import traitlets
 from front_end import FrontEnd
-from run_events import T0, cpu_sample, epoch_done, folded, learning, run_started, whole_run
+from run_events import T0, epoch_done, folded, learning, run_started, whole_run
 
-from hfta_nb import colors
 from hfta_nb import events as ev
 from hfta_nb.history import Curve, History
 from hfta_nb.ui import live_view
-from hfta_nb.ui.live_state import DEVICE, LIMIT, STEP_LOSS, thin
+from hfta_nb.ui.live_state import DEVICE, STEP_LOSS
 from hfta_nb.ui.live_view import LiveView
 
 AXES = {"lr": [1e-3, 1e-2], "width": [8, 16]}
@@ -193,71 +190,6 @@ def test_events_may_come_from_any_thread() -> None:
         np.testing.assert_array_equal(front.curves[(member, "val_loss")].values, expected)
 
 
-def test_events_that_nobody_flushes_do_not_pile_up() -> None:
-    view = LiveView()
-    view.add(run_started({"seed": [0]}))
-    for step in range(10 * LIMIT):
-        view.add(ev.StepsDone(T0 + step, 0, step + 1, 10**6, step / 10, 1.0, 1.0, 1.0, (0,), (1.0,)))
-    assert len(view._pending) <= live_view._BACKLOG
-    assert len(view._state.history.members[0].step_loss.values) <= LIMIT
-    assert view._state.points <= LIMIT
-
-
-def noisy(count: int) -> list[float]:
-    chance = random.Random(7)
-    return [math.sin(i / 300) + chance.gauss(0, 0.1) for i in range(count)]
-
-
-def test_thinning_bounds_a_curve_and_keeps_its_extremes() -> None:
-    values = noisy(100_000)
-    values[12_345], values[54_321], values[777] = 50.0, -40.0, math.nan
-    view = LiveView()
-    front = FrontEnd(view)
-    view.add(run_started({"seed": [0]}))
-    for step, value in enumerate(values):
-        view.add(ev.StepsDone(T0 + step, 0, step + 1, 10**6, step / 10, 1.0, 1.0, 1.0, (0,), (value,)))
-    view.flush()
-    curve = front.curves[(0, STEP_LOSS)]
-    assert LIMIT / 3 < len(curve.values) <= LIMIT
-    assert max(curve.values) == 50.0
-    assert min(curve.values) == -40.0
-    assert curve.steps[-1] == 100_000
-    assert curve.steps == sorted(set(curve.steps))
-    assert all(curve.values[i] == pytest.approx(values[s - 1], rel=1e-6) for i, s in enumerate(curve.steps))
-    # Not only the two: the outline of each part survives, old ones as well as new ones (to within two stretches).
-    for begin in range(0, 100_000, 5_000):
-        kept = [v for v, s in zip(curve.values, curve.steps, strict=True) if begin - 200 < s <= begin + 5_200]
-        assert max(kept) >= np.float32(np.nanmax(values[begin : begin + 5_000]))
-        assert min(kept) <= np.float32(np.nanmin(values[begin : begin + 5_000]))
-
-
-def test_thinning_leaves_short_curves_alone_and_stands_nan() -> None:
-    short = Curve()
-    for i, value in enumerate(noisy(LIMIT)):
-        short.add(i, i, value, T0 + i)
-    before = list(short.values)
-    thin(short)
-    assert short.values == before
-    lost = Curve()
-    for i in range(LIMIT + 1):
-        lost.add(i, i, math.nan, T0 + i)
-    thin(lost)
-    assert len(lost.values) < LIMIT
-    assert len(lost.steps) == len(lost.times) == len(lost.epochs) == len(lost.values)
-
-
-def test_device_measurements_are_bounded_too() -> None:
-    view = LiveView()
-    front = FrontEnd(view)
-    view.add(run_started({"seed": [0]}))
-    for i in range(3 * LIMIT):
-        view.add(ev.DeviceSampled(T0 + i, "cpu", {"core0": 1.0 if i == 1000 else 0.25}))
-    view.flush()
-    curve = front.curves[(DEVICE, "core0")]
-    assert len(curve.values) <= LIMIT
-    assert max(curve.values) == 1.0
-
-
 def test_resumed_run_drops_what_lies_beyond_its_checkpoint() -> None:
     events = [run_started(AXES), *(epoch_done(e, 4, learning) for e in range(1, 8))]
     events += [run_started(AXES, resumed=True), *(epoch_done(e, 4, lambda *_: 9.0) for e in range(5, 7))]
@@ -361,95 +293,6 @@ def test_attach_to_an_ended_run_does_not_stay() -> None:
     view.attach(handle)
     assert handle.callbacks == []
     assert front.messages[-1][0]["run"]["reason"] == "the worker died"
-
-
-def test_layout_names_and_colours() -> None:
-    view = LiveView()
-    front = FrontEnd(view)
-    view.start(run_started({"activation": ["<script>alert(1)</script>", "**relu**"], "lr": [1e-3, 1e-2]}))
-    layout = front.messages[-1][0]["layout"]
-    assert layout["members"][0]["label"] == "#0 activation=<script>alert(1)</script>, lr=0.001"
-    assert [m["light"] for m in layout["members"]] == [colors.member(i).light for i in range(4)]
-    assert [a["name"] for a in layout["axes"]] == ["activation", "lr"]
-    lr = layout["axes"][1]
-    assert lr["values"] == ["0.001", "0.01"]
-    assert lr["light"] == [s.light for s in colors.axis("lr", (1e-3, 1e-2)).strokes]
-    assert lr["of"] == [0, 1, 0, 1]
-    assert layout["auto"] == ""
-
-
-def test_colour_is_by_an_axis_beyond_twelve_members() -> None:
-    view = LiveView()
-    front = FrontEnd(view)
-    view.start(run_started({"lr": [1e-3, 1e-2], "width": list(range(1, 9))}))
-    assert front.messages[-1][0]["layout"]["auto"] == "lr"
-
-
-def test_metrics_are_paired() -> None:
-    view = LiveView()
-    front = FrontEnd(view)
-    view.start(run_started(AXES, metrics=("train_loss", "val_loss", "grad_norm")))
-    metrics = {m["name"]: m for m in front.messages[-1][0]["layout"]["metrics"]}
-    assert metrics["loss"] == {"name": "loss", "label": "loss", "train": "train_loss", "validation": "val_loss"}
-    assert metrics["grad_norm"]["validation"] == "grad_norm"
-    assert metrics[STEP_LOSS]["train"] == STEP_LOSS
-
-
-def test_cores_and_their_mean() -> None:
-    view = LiveView()
-    front = FrontEnd(view)
-    sample = cpu_sample(1.0, cores=16)
-    view.add(run_started(AXES))
-    view.add(sample)
-    view.flush()
-    mean = sum(v for k, v in sample.values.items() if k.startswith("core")) / 16
-    assert front.curves[(DEVICE, colors.CORES)].values[0] == pytest.approx(mean, rel=1e-6)
-    lines = front.messages[-1][0]["device"]
-    assert lines[0]["key"] == colors.CORES
-    assert sum(line["faint"] for line in lines) == 16
-
-
-def test_measurement_that_appears_later_is_announced() -> None:
-    view = LiveView()
-    front = FrontEnd(view)
-    front.hello()
-    view.start(run_started(AXES))
-    view.add(ev.DeviceSampled(T0 + 1, "cpu", {"core0": 0.5}))
-    view.flush()
-    view.add(ev.DeviceSampled(T0 + 2, "cpu", {"core0": 0.5}))
-    view.flush()
-    assert "device" not in front.messages[-1][0]
-    view.add(ev.DeviceSampled(T0 + 3, "cpu", {"core0": 0.5, "power_w": 30.0}))
-    view.flush()
-    assert [line["key"] for line in front.messages[-1][0]["device"]] == ["core0", "power_w"]
-
-
-def test_traits_follow_the_run() -> None:
-    view = LiveView(selected=[2, 9], color_by="gone")
-    view.start(run_started(AXES, monitor="val_accuracy"))
-    assert view.metric == "accuracy"
-    assert view.selected == [2]
-    assert view.color_by == ""
-    assert view.running
-    view.add(ev.RunChanged(T0 + 1, ev.PAUSED))
-    view.flush()
-    assert view.running  # it may go on
-    view.add(ev.RunChanged(T0 + 2, ev.STOPPED))
-    view.flush()
-    assert not view.running
-
-
-def test_metric_is_understood_with_its_split() -> None:
-    view = LiveView(metric="val_accuracy")
-    assert view.metric == "accuracy"
-    view.start(run_started(AXES))
-    assert view.metric == "accuracy"  # a choice that the run has is kept
-
-
-@pytest.mark.parametrize("bad", [{"x_axis": "epochs"}, {"smoothing": 1.0}, {"split": "test"}, {"selected": ["a"]}])
-def test_bad_traits_are_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(traitlets.TraitError):
-        LiveView(**bad)
 
 
 def test_observer_may_call_back_into_the_view() -> None:

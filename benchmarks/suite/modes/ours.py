@@ -12,9 +12,7 @@ from benchmarks.suite.job import Job
 from benchmarks.suite.modes.base import Mode, table
 from benchmarks.suite.tasks import Feed, Update, inputs
 from hfta_nb.array.gradients import Arguments
-from hfta_nb.array.tree import tensor_map
 from hfta_nb.step import ArrayStep
-from hfta_nb.step.precision import whole
 
 ADAM = {"optimizer": "adam", "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "lr_scheduler": "none"}
 """A study's training axes; the values are those of `torch.optim.Adam`."""
@@ -30,8 +28,10 @@ class Ours(Mode):
         self.feed = Feed(job.task, job.where)
         self.array = hfta.fuse([job.task.member(i).to(job.where) for i in range(job.members)])
         self._prepare()
-        if self.array.block_size < job.members:
-            self.note = f"in blocks of {self.array.block_size} of {job.members} members"
+        size, on = self.array.block_size, self.array.threads
+        words = [f"in blocks of {size} of {job.members} members"] if size < job.members else []
+        words += [{"one": "on one thread", "blocks": "side by side"}[on]] if on != "kernels" else []
+        self.note = ", ".join(words)
 
     def _prepare(self) -> None:
         task = self.job.task
@@ -44,7 +44,7 @@ class Ours(Mode):
 
     def _tune(self) -> None:
         """Beforehand, and everything that could be fast: what is compared is a study that is warm."""
-        if len(self.array) > 1:
+        if len(self.array) > 1 or torch.get_num_threads() > 1:
             self.stepper.tune(*self.feed(0), TUNING_S)
 
     def train(self, steps: int) -> list[Tensor]:
@@ -65,7 +65,7 @@ class AsStudy(Ours):
 
 
 class OursSplit(Ours):
-    """The split form, put together as a person does who writes the loop: `array(x)`, every member's loss, autograd."""
+    """The split form, put together as a person does who writes the loop: `array(x)`, `array.losses`, autograd."""
 
     def _prepare(self) -> None:
         job, named = self.job, dict(self.array.named_parameters())
@@ -107,9 +107,7 @@ class OursSplit(Ours):
     def _backward(self, update: Update, x: Any, y: Tensor) -> Tensor:
         with self.job.autocast():
             output = self.array(*inputs(x), **update.words)
-            # Autocast does not see through a `vmap` of one's own: there the loss would stay in half precision.
-            output = tensor_map(whole, output)
-            losses: Tensor = torch.func.vmap(update.loss, in_dims=(0, None))(output, y)
+            losses = self.array.losses(update.loss, output, y)
         named = dict(self.array.named_parameters()) if len(self.updates) > 1 else {}
         trained = [named[name] for name in update.trains] if named else None
         (losses if self.scaler is None else losses * self.scaler.scales).sum().backward(inputs=trained)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from hfta_nb.array.attempt import attempt, result_probe
 from hfta_nb.array.engine import Block, Call, Inputs, concatenate
@@ -12,22 +15,35 @@ if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
 
 
-def forward(array: FusedArray, given: Any, inputs: Inputs, call: Call) -> Any:
-    """Every member's output, as part of the autograd graph where a gradient may be asked for."""
+def over(array: FusedArray, call: Call, inputs: Inputs, blocks: Sequence[Block]) -> Any:
+    """Every member's output as ever."""
+    return concatenate([array.engine.run(block, call, inputs) for block in blocks])
 
-    def over(inputs: Inputs, blocks: Sequence[Block]) -> Any:
-        return concatenate([array.engine.run(block, call, inputs) for block in blocks])
+
+def forward(array: FusedArray, given: Any, inputs: Inputs, call: Call, plain: Sequence[Tensor] = ()) -> Any:
+    """Every member's output, as part of the autograd graph where a gradient may be asked for.
+
+    Args:
+        array: whose.
+        given: the arguments.
+        inputs: the same, taken apart.
+        call: what to compute for a member.
+        plain: the arguments, where they are nothing but tensors; a call like this one may come by `again`.
+    """
+    computed = partial(over, array, call)
 
     def run(inputs: Inputs) -> Any:
-        return over(inputs, array._blocks.graph())
+        return computed(inputs, array._blocks.graph())
 
     if not array._forwards.learns(inputs):
         return _result(array, "forward", None, given, inputs, run, call)
     seen = array._forwards.find(given)
-    replayed = None if seen is None else array._forwards.replay(seen, inputs, over)
+    replayed = None if seen is None else array._forwards.replay(seen, inputs, computed)
     if replayed is not None:
+        if seen is not None and plain:
+            array._forwards.remember(seen, plain)
         return replayed[0]
-    recorded = None if seen is None else array._forwards.recorder(seen, over)
+    recorded = None if seen is None else array._forwards.recorder(seen, computed)
     return attempt(array, "forward", inputs, recorded or run, result_probe(array, call))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -13,9 +14,14 @@ from hfta_nb.array.capture.kernels import KERNELS
 from hfta_nb.array.capture.owned import Copying, Owned
 from hfta_nb.array.capture.record import Call, Place
 from hfta_nb.array.strategy import precision
-from hfta_nb.array.strategy.formulations import PLAIN, PRODUCTS, Operand
+from hfta_nb.array.strategy.formulations import PLAIN, PRODUCTS, Formulation, Operand
 from hfta_nb.array.strategy.measuring import Choice, choose, made, write
 from hfta_nb.array.strategy.norms import BATCH_NORM, batch_norm, in_groups
+
+
+def indifferent(call: Call) -> bool:
+    """Whether the setting of oneDNN's products is sure to be nothing to a call."""
+    return call.function in KERNELS and call.function not in PRODUCTS
 
 
 class Chooser:
@@ -25,17 +31,22 @@ class Chooser:
         on: choose; else every call stays what it is.
         device: of the program's tensors.
         still: storages that no call of the program writes to, of which copies can be shared.
+        steady: the setting of oneDNN's products for the whole program, where calls run on several threads: it is the
+            process's. None to change it between calls.
 
     Attributes:
         choices: made so far, each kind once.
+        seconds: that products take, together.
     """
 
-    def __init__(self, on: bool, device: torch.device, still: Collection[int]) -> None:
+    def __init__(self, on: bool, device: torch.device, still: Collection[int], steady: str | None = None) -> None:
         self.on, self.device, self.still = on, device, still
         self.choices: dict[str, Choice] = {}
         self._before = self._now = precision.get()
         self._wanted = self._before
+        self.steady, self.seconds = steady, 0.0
         self._copies: dict[Place, Tensor] = {}
+        self._copies_of = {0: self._copies}
         self._copying: list[Callable[[], Any]] = []
 
     def best(
@@ -49,8 +60,7 @@ class Chooser:
             args: in place of the call's.
             kwargs: in place of the call's.
         """
-        indifferent = call.function in KERNELS and call.function not in PRODUCTS
-        self._wanted = self._now if indifferent else self._before
+        self._wanted = self._now if indifferent(call) or self.steady is not None else self._before
         if not self.on or call.draws:
             return called, args
         product = call.function in PRODUCTS
@@ -58,23 +68,36 @@ class Chooser:
             args = [self._copied(p, a) for p, a in zip(call.args, args, strict=True)]
         shapes = [_operand(a if isinstance(a, Tensor) else p) for p, a in zip(call.args, args, strict=True)]
         if call.function is BATCH_NORM and in_groups(shapes, self.device):
-            return batch_norm, args
-        choice = choose(call.function, called, shapes, {k: _operand(v) for k, v in kwargs.items()}, self.device)
+            called = batch_norm
+        named = {k: _operand(v) for k, v in kwargs.items()}
+        allowed = self._steadily if product and self.steady is not None else None
+        choice = choose(call.function, called, shapes, named, self.device, allowed=allowed)
         if choice is None:
             return called, args
         self.choices[choice.what] = choice
-        if choice.chosen.setting is not None:
+        if product:
+            self.seconds += choice.seconds.get(choice.chosen.name) or math.inf
+        if choice.chosen.setting is not None and self.steady is None:
             self._wanted = choice.chosen.setting
         if choice.chosen.copies and all(self._can_copy(p, a) for p, a in zip(call.args[-2:], args[-2:], strict=True)):
             both = [self._copy(p, a) for p, a in zip(call.args[-2:], args[-2:], strict=True)]
             return choice.chosen.make(called), [*args[:-2], *both]
         return made(choice.chosen, called), args
 
+    def _steadily(self, way: Formulation) -> bool:
+        if self.steady == precision.ONEDNN != self._before:
+            return way.name != PLAIN  # which would run by oneDNN, too
+        return way.setting is None
+
+    def on_lane(self, number: int) -> None:
+        """What is chosen next belongs to this thread's calls: copies are not shared with others."""
+        self._copies = self._copies_of.setdefault(number, {})
+
     def takes(self, call: Call, own: Owned, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether the library's way to compute a call is the fastest; it depends on no setting."""
         if not self.on:
             return False
-        rooms = dict(zip(own.rooms, map(_operand, call.results), strict=True))
+        rooms = {n: _operand(p) for n, p in zip(own.rooms, call.results, strict=True) if p is not None}
         named = {**{k: _operand(v) for k, v in kwargs.items()}, **rooms}
         shapes = [_operand(a) for a in args]
         choice = choose(call.function, Copying(call.function, own.rooms), shapes, named, self.device, [own.way])
@@ -101,7 +124,11 @@ class Chooser:
         if self.choices:
             write(self.device)
         switched = any(c.chosen.setting is not None for c in self.choices.values())
-        return self._before if switched else None
+        return self._before if switched or self.opening() is not None else None
+
+    def opening(self) -> Callable[[], Any] | None:
+        """What a run begins with."""
+        return None if self.steady in (None, self._before) else precision.switch(str(self.steady))
 
     # Copies that several kernels share.
 

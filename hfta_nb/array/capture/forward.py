@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.array.capture.ahead import Habit
 from hfta_nb.array.capture.check import Before, compared, failure
 from hfta_nb.array.capture.delivery import Target
 from hfta_nb.array.capture.halves import Halves
 from hfta_nb.array.capture.halves_layout import lay
 from hfta_nb.array.capture.kinds import Kinds, Seen, form, outputs_of, reads_of, room_like, rooms_for, state_of
-from hfta_nb.array.capture.node import Ready, Replayed, Ticket
+from hfta_nb.array.capture.node import Ready, Ticket, attached
+from hfta_nb.array.capture.overlap import overlap
 from hfta_nb.array.capture.program import program
 from hfta_nb.array.capture.reads import Reads, UnclearError
 from hfta_nb.array.capture.record import NotRecordableError, Place, Recorder, places
 from hfta_nb.array.engine import Block, Inputs
 from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.strategy.measuring import Choice
-from hfta_nb.array.tree import flatten
+from hfta_nb.array.tree import Rebuild, flatten
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
@@ -46,12 +48,14 @@ class SeenForward(Seen):
         grads: memory that stands for the gradients of the outputs used.
         used: of the outputs that have gradients, whether each is used; None where that is not known yet.
         changes: how often `used` has changed.
+        habit: how the outputs are used.
     """
 
     made: Ready | None = None
     grads: list[Tensor] = field(default_factory=list)
     used: tuple[bool, ...] | None = None
     changes: int = 0
+    habit: Habit = field(default_factory=Habit)
 
     @property
     def ready(self) -> bool:
@@ -76,13 +80,14 @@ class CapturedForwards:
         self._kinds: Kinds[SeenForward] = Kinds()
         self._parameters: list[nn.Parameter] = []
         self._outstanding: weakref.ref[Ticket] | None = None
+        self._last: tuple[list[Any], SeenForward] | None = None
 
     def clear(self) -> None:
         """Forget all; wanted after the array's tensors have moved, or it runs in another way."""
         for seen in self._kinds:
             seen.drop()
         self._kinds.clear()
-        self._parameters = []
+        self._parameters, self._last = [], None
 
     def choices(self) -> list[Choice]:
         """Of kernels that can be computed in several ways, in what is replayed."""
@@ -117,6 +122,37 @@ class CapturedForwards:
 
     # Replaying.
 
+    def again(self, tensors: Sequence[Tensor], per_member: tuple[bool, ...], rebuild: Rebuild, run: Run) -> Any:
+        """The output of a call like the last one that was replayed, found out in few steps; None where it is another.
+
+        Args:
+            tensors: the inputs, none of which is marked as per member.
+            per_member: which of them are.
+            rebuild: from these to the arguments.
+            run: computes the outputs as ever.
+        """
+        last = self._last
+        if last is None or not torch.is_grad_enabled() or not self._kinds.open(self.array):
+            return None
+        if self._like(tensors) != last[0] or last[1].made is None:
+            return None
+        replayed = self.replay(last[1], Inputs(tuple(tensors), per_member, rebuild), run)
+        return None if replayed is None else replayed[0]
+
+    def remember(self, seen: SeenForward, tensors: Sequence[Tensor]) -> None:
+        """Note that a call with these inputs was replayed as of this kind, and gave one tensor."""
+        alone = (
+            seen.made is not None and seen.made.alone and len(seen.inputs.leaves if seen.inputs else ()) == len(tensors)
+        )
+        self._last = (self._like(tensors), seen) if alone else None
+
+    def _like(self, tensors: Sequence[Tensor]) -> list[Any]:
+        """What tells kinds of calls apart, where all inputs are tensors."""
+        found: list[Any] = [*state_of(self.array), *[p.requires_grad for p in self._parameters]]
+        for t in tensors:
+            found += (type(t), t.shape, t.stride(), t.dtype, t.device, t.requires_grad, t.layout, t.is_inference())
+        return found
+
     def replay(self, seen: SeenForward, inputs: Inputs, run: Run) -> tuple[Any] | None:
         """The outputs in a tuple; None if this call must run as ever."""
         made, reads = seen.made, seen.reads
@@ -129,19 +165,23 @@ class CapturedForwards:
             seen.refuse("the model has changed since it was recorded", forget=True)
             return None
         seen.fill(inputs.leaves)
-        start = Before(self.array)
+        start = Before(self.array) if made.changes else None
         try:
             outputs = made.halves.forward()
         except BaseException as error:
-            start.put_back()
+            if start is not None:
+                start.put_back()
             if not isinstance(error, Exception):
                 raise
             seen.refuse(failure(error))
             return None
         ticket = Ticket(self.array, seen, inputs, run, start)
         self._outstanding = weakref.ref(ticket)
+        roots = (*made.learning, *(v for v in inputs.leaves if isinstance(v, Tensor) and v.requires_grad))
+        if made.alone:
+            return attached(ticket, (outputs[0],), *roots)  # type: ignore[return-value]
         kinds = made.differentiable
-        left = iter(Replayed.apply(ticket, [t for t, d in zip(outputs, kinds, strict=True) if d], *ticket.roots))  # type: ignore[no-untyped-call]
+        left = iter(attached(ticket, tuple(t for t, d in zip(outputs, kinds, strict=True) if d), *roots))
         return (seen.told([next(left) if d else t for t, d in zip(outputs, kinds, strict=True)]),)
 
     # Recording.
@@ -226,11 +266,28 @@ class _Recorded:
             return "an output is an input, a parameter or a buffer"
         if any(call.writes & recording.given for call in recording.calls):
             return "the model writes into its input"
-        if any(_overlap(a, b) for i, a in enumerate(outputs) for b in outputs[:i]):
+        if any(overlap(a, b) for i, a in enumerate(outputs) for b in outputs[:i]):
             return "outputs share memory"
+        if self._learns_more(tensors):
+            return "something learns that is neither a parameter of the array nor an input"
         if any(m._backward_hooks or m._backward_pre_hooks for m in self.array._skeleton.modules()):
             return "a submodule has a backward hook"
         return ""
+
+    def _learns_more(self, tensors: list[Tensor]) -> bool:
+        """Whether a gradient would go to a tensor that the model or loss has from elsewhere."""
+        known = {id(p) for p in self.array.parameters()}
+        passed = {v.grad_fn for v in self.inputs.grad_leaves()}
+        waiting: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
+        while waiting:
+            node = waiting.pop()
+            if node in passed:
+                continue
+            passed.add(node)
+            if type(node).__name__ == "AccumulateGrad" and id(node.variable) not in known:
+                return True
+            waiting += [inner for inner, _ in node.next_functions if inner is not None]
+        return False
 
     def _backward(self, tensors: list[Tensor]) -> list[tuple[Place, Tensor]]:
         """Send a gradient back; returns where gradients are and where they go."""
@@ -290,7 +347,7 @@ class _Recorded:
         results = [*outputs, *(self.recorder.place(g) for g in upstream)]
         needs = self._needed()
         whole = program(recording, results, gradients, array.generators, array.strategy == "measured")
-        halves, seen.choices = Halves(whole, len(outputs)), whole.choices
+        halves, seen.choices = Halves(whole, len(outputs), self.array.threads), whole.choices
         targets = [
             Target(array.get_parameter(n), n, array.arena_of(n).grad_view(n), tuple(set(range(len(array))) - have))
             for n, have in self.rows.items()
@@ -310,7 +367,9 @@ class _Recorded:
             learning = [p for p in array.parameters() if p.requires_grad]
             passes = tuple(g is not None for g in self.upstream)
             kinds = tuple(t.requires_grad for t in tensors)
-            seen.made = Ready(halves, targets, seen.grads, seen.used, kinds, learning, passes, needs)
+            changes = whole.generators is not None or bool(array.buffer_arenas)
+            alone = seen.rebuild is next and kinds == (True,)
+            seen.made = Ready(halves, targets, seen.grads, seen.used, kinds, learning, passes, needs, changes, alone)
             lay(self, outputs, restore)
 
     def _needed(self) -> tuple[list[nn.Parameter], list[int]]:
@@ -333,19 +392,3 @@ class _Recorded:
             if any(span.start <= o < max(span.stop, span.start + 1) for o in offsets):
                 parameters.append(p)
         return parameters, [i for i, p in zip(leaves, self.places, strict=True) if p.storage in inputs]
-
-
-def _overlap(a: Place, b: Place) -> bool:
-    """Whether two views share an entry."""
-    if a.storage != b.storage or a.dtype != b.dtype:
-        return a.storage == b.storage
-    size = max(_end(a), _end(b))
-    marks = torch.zeros(size, dtype=torch.bool)
-    marks.as_strided(a.size, a.stride, a.offset).fill_(True)
-    return bool(marks.as_strided(b.size, b.stride, b.offset).any())
-
-
-def _end(place: Place) -> int:
-    if 0 in place.size:
-        return place.offset
-    return place.offset + 1 + sum((n - 1) * s for n, s in zip(place.size, place.stride, strict=True))

@@ -7,15 +7,16 @@ backward can be outstanding.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hfta_nb.array.capture.program import Fetch, Program
+from hfta_nb.array.capture.late import Fetch
+from hfta_nb.array.capture.program import Program
 from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.strategy import precision
+from hfta_nb.array.threads import scope
 
 
 class Halves:
@@ -24,10 +25,11 @@ class Halves:
     Args:
         ready: the program.
         results: how many of its results are the forward's; the others are the backward's.
+        way: what it runs on; see `FusedArray.threads`.
     """
 
-    def __init__(self, ready: Program, results: int) -> None:
-        self.program = ready
+    def __init__(self, ready: Program, results: int, way: str) -> None:
+        self.program, self._way = ready, way
         self._forward, self._backward = ready.steps[: ready.cut], ready.steps[ready.cut :]
         self._outputs, self._inputs = ready.results[:results], ready.results[results:]
         self.serial = 0
@@ -56,10 +58,14 @@ class Halves:
         made, on = self.program.made, torch.is_grad_enabled()
         torch._C._set_grad_enabled(True)  # as in `Program.run`
         try:
-            with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
-                with nullcontext() if generators is None else generators.borrowed():
+            with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), scope(self._way):
+                if generators is None:
                     for step in steps:
                         step()
+                else:
+                    with generators.borrowed():
+                        for step in steps:
+                            step()
                 for room, found in gradients:
                     room.copy_(found.get(made) if isinstance(found, Fetch) else found)
                 return [(r.get(made) if isinstance(r, Fetch) else r).clone() for r in results]

@@ -78,4 +78,5 @@ def _laid(recorded: _Recorded, inputs: Inputs, outputs: Sequence[Place]) -> tupl
     trouble = trouble or recording.reason
     if trouble or other._harmed(made_until) or told != recorded.seen.leaves:
         raise NotRecordableError(trouble or "the model does something else")
-    return Halves(program(recording, places, gradients, recorded.array.generators), len(places)), other._needed()
+    made = program(recording, places, gradients, recorded.array.generators)
+    return Halves(made, len(places), recorded.array.threads), other._needed()

@@ -16,6 +16,7 @@ from hfta_nb.array.engine import Inputs
 from hfta_nb.array.per_member import PerMember
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.measuring import Choice
+from hfta_nb.array.threads import at_hand
 from hfta_nb.array.tree import Rebuild, unflatten
 
 if TYPE_CHECKING:
@@ -181,7 +182,8 @@ def reads_of(array: FusedArray, functions: tuple[Any, ...]) -> Reads:
 
 def state_of(array: FusedArray) -> tuple[Any, ...]:
     """What makes calls with equal inputs different kinds."""
-    return array.block_size, array.fast_rng, array._skeleton.training, settings()
+    side_by_side = at_hand() if array.threads == "blocks" else 0
+    return array.block_size, array.threads, side_by_side, array.fast_rng, array._skeleton.training, settings()
 
 
 def rooms_for(inputs: Inputs) -> Inputs:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hfta_nb.array.capture.kernels import SHAPE_ONLY
 from hfta_nb.array.capture.record import Call, Place, Recording
 
-_WRITES_UNSAID = ("batch_norm",)
+WRITES_UNSAID = ("batch_norm",)
 """In the names of kernels that write to arguments without their schema saying so."""
 
 
@@ -18,7 +18,7 @@ def needed(recording: Recording, wanted: set[int]) -> list[Call]:
     for call in reversed(recording.calls):
         effects = call.draws or (not call.makes and not any(call.results))
         changes = call.writes & (recording.outside | needed)
-        unsaid = any(word in call.function._schema.name for word in _WRITES_UNSAID)
+        unsaid = any(word in call.function._schema.name for word in WRITES_UNSAID)
         if effects or changes or unsaid or needed & set(call.makes):
             needed |= call.writes | (set() if call.function in SHAPE_ONLY else call.reads())
             kept.append(call)

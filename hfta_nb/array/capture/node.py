@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.array.capture.ahead import Ran, from_ones
 from hfta_nb.array.capture.check import Before, failure
 from hfta_nb.array.capture.delivery import Target, apart, delivered, settle, written
 from hfta_nb.array.capture.halves import Halves
@@ -38,6 +39,8 @@ class Ready:
         learning: the parameters that may have gradients.
         passes: of the inputs that want a gradient, whether they get one.
         needs: the parameters, and the positions of the inputs, that the backward reads.
+        changes: whether a call may change buffers or draws random numbers.
+        alone: whether it returns one tensor, which has a gradient.
     """
 
     halves: Halves
@@ -48,6 +51,8 @@ class Ready:
     learning: list[nn.Parameter]
     passes: tuple[bool, ...]
     needs: tuple[list[nn.Parameter], list[int]]
+    changes: bool
+    alone: bool
 
 
 class Ticket:
@@ -58,12 +63,20 @@ class Ticket:
         seen: its kind of call.
         inputs: of this call.
         run: computes the outputs as ever.
-        start: buffers and generators before the call.
+        start: buffers and generators before the call; None where it leaves them as they are.
 
     Attributes:
-        roots: what gradients may be asked for.
-        needs: what must not be changed until the backward.
+        ran: the backward, where it was run ahead.
+        into: of a loss, what it is the loss of.
+        slope: of a loss, the gradient that it hands on where its backward was run ahead.
+        handed: the gradient that a loss alone has handed on, from ones, with its version and the kind of loss.
     """
+
+    __slots__ = (
+        *("array", "seen", "start", "inputs", "run", "made", "reads", "arenas", "serial"),
+        *("ran", "into", "slope", "handed"),
+        *("_read", "_given", "_autocast", "__weakref__"),
+    )
 
     def __init__(
         self,
@@ -71,23 +84,22 @@ class Ticket:
         seen: SeenForward,
         inputs: Inputs,
         run: Callable[[Inputs, Sequence[Block]], Any],
-        start: Before,
+        start: Before | None,
     ) -> None:
-        assert seen.made is not None  # it has just run
-        self.array, self.seen, self.start = array, seen, start
+        made = seen.made
+        assert made is not None  # it has just run
+        self.array, self.seen, self.start, self.made = array, seen, start, made
         self.inputs: Inputs | None = inputs
         self.run: Callable[[Inputs, Sequence[Block]], Any] | None = run
-        self.made, self.reads, self.arenas = seen.made, seen.reads, array.arenas
-        self.serial = self.made.halves.serial
-        parameters, positions = self.made.needs
-        self.roots = [*self.made.learning, *inputs.grad_leaves()]
-        self.needs = [*parameters, *(inputs.leaves[i] for i in positions)]
-        self._versions = [v._version for v in inputs.leaves if isinstance(v, Tensor)]
-        self._autocast = [
-            (kind, torch.get_autocast_dtype(kind))
-            for kind in ("cpu", "cuda")
-            if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(kind)
-        ]
+        self.reads, self.arenas = seen.reads, array.arenas
+        self.serial = made.halves.serial
+        self._read = [p._version for p in made.needs[0]]
+        self._given = _versions(inputs)
+        self._autocast = _autocast() if torch._C._is_any_autocast_enabled() else ()
+        self.ran: Ran | None = None
+        self.into: Ticket | None = None
+        self.slope: Tensor | None = None
+        self.handed: tuple[Tensor, int, object] | None = None
 
     @property
     def spent(self) -> bool:
@@ -102,32 +114,83 @@ class Ticket:
             wanted: of the roots, whether a gradient is asked for.
             grads: of the outputs.
         """
-        if (
-            self.spent
-            or self.arenas is not self.array.arenas
-            or torch.is_grad_enabled()
-            or torch._C._is_any_autocast_enabled()
-            or watched()
-        ):
+        self._unchanged()
+        watching = torch.is_grad_enabled() or torch._C._is_any_autocast_enabled() or watched()
+        found = None if watching or self.arenas is not self.array.arenas else self._found(nodes, grads)
+        if found is None:
             return self._again(wanted, grads)
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            self.inputs, self.run = None, None  # the caller may keep the loss for long
+        return found
+
+    def _found(self, nodes: Sequence[Any], grads: Sequence[Tensor | None]) -> list[Any] | None:
+        """The gradients of the roots by the program; None where they have to be computed again."""
+        if self.slope is not None or self.ran is not None:
+            return self._made_ahead(nodes, grads[0])
+        if self.spent:
+            return None
         used = tuple(g is not None for g in grads)
         if used != self.made.used:
             self.seen.other_outputs(used)
-            return self._again(wanted, grads)
+            return None
         try:
             for room, grad in zip(self.made.grads, (g for g in grads if g is not None), strict=True):
                 room.copy_(grad)
             found = self._replayed(nodes)
         except Exception as error:
             self.seen.refuse(failure(error))
-            return self._again(wanted, grads)
-        if not torch._C._autograd._get_current_graph_task_keep_graph():
-            self.inputs, self.run, self.roots, self.needs = None, None, [], []  # the caller may keep the loss for long
+            return None
+        if self.into is not None and grads[0] is not None and from_ones(grads[0], self.made.grads[0]):
+            self.into.handed = found[0], found[0]._version, self.seen
+        elif self.handed is not None:
+            slope, version, loss = self.handed
+            same = found[0] is None and grads[0] is slope and slope._version == version
+            self.seen.habit.seen(loss, same)
         return found
+
+    def _made_ahead(self, nodes: Sequence[Any], grad: Tensor | None) -> list[Any] | None:
+        """The same of what was run ahead, if it is what is asked for, and is still there."""
+        slope, ran, self.slope, self.ran = self.slope, self.ran, None, None
+        if slope is not None:
+            return [slope] if grad is not None and from_ones(grad, self.made.grads[0]) else None
+        assert ran is not None  # one of both is there
+        self.seen.habit.waiting = False
+        made, array = self.made, self.array
+        if grad is not ran.slope or ran.slope._version != ran.version or array.writing != ran.writing:
+            self.seen.habit.over()
+            return None
+        if _accumulated(nodes[: len(made.learning)], made.learning):
+            self._settle_at_the_end()
+            return [None] * len(made.learning) + _passed(made, ran.upstream)
+        by = {id(t.parameter): t.view.clone(memory_format=torch.contiguous_format) for t in made.targets}
+        return [by.get(id(p)) for p in made.learning] + _passed(made, ran.upstream)
+
+    def _unchanged(self) -> None:
+        """See that what the backward reads of parameters and inputs is as it was, as autograd does for what it saves.
+
+        Raises:
+            RuntimeError: it is not, or the graph is no more.
+        """
+        if self.inputs is None:
+            raise RuntimeError(
+                "Trying to backward through the graph a second time, without retain_graph=True the first"
+            )
+        parameters, positions = self.made.needs
+        same = self._read == [p._version for p in parameters]
+        if same and positions:
+            now = _versions(self.inputs)
+            same = all(now[i] == self._given[i] for i in positions)
+        if not same:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: a "
+                "parameter or an input of array(x), since it was called"
+            )
 
     def _replayed(self, nodes: Sequence[Any]) -> list[Any]:
         made = self.made
         count = len(made.learning)
+        if not count:
+            return _passed(made, made.halves.backward())
         if _accumulated(nodes[:count], made.learning):
             upstream = self._deliver()
             found: list[Any] = [None] * count
@@ -135,28 +198,27 @@ class Ticket:
             gradients, upstream = apart(self.array, made.targets, made.halves.backward)
             by = {id(t.parameter): g for t, g in zip(made.targets, gradients, strict=True)}
             found = [by.get(id(p)) for p in made.learning]
-        left = iter(upstream)
-        return found + [next(left) if passes else None for passes in made.passes]
+        return found + _passed(made, upstream)
 
     def _deliver(self) -> list[Tensor]:
         """Run the backward and see to it that its gradients become `.grad`; returns those of the inputs."""
         array, targets, backward = self.array, self.made.targets, self.made.halves.backward
         if any(t.parameter.grad is not None for t in targets):
             return delivered(array, targets, backward)
-        upstream = written(targets, backward)
-        # At the end: what else of the graph depends on the parameters may give them a gradient meanwhile.
-        torch.autograd.Variable._execution_engine.queue_callback(partial(settle, array, targets))
+        upstream = written(targets, backward, array)
+        self._settle_at_the_end()
         return upstream
+
+    def _settle_at_the_end(self) -> None:
+        """What else of the graph depends on the parameters may give them a gradient meanwhile."""
+        torch.autograd.Variable._execution_engine.queue_callback(partial(settle, self.array, self.made.targets))
 
     def _again(self, wanted: Sequence[bool], grads: Sequence[Tensor | None]) -> list[Any]:
         """Compute the forward once more, from where it began, and differentiate it as ever."""
         array, inputs, run = self.array, self.inputs, self.run
-        if inputs is None or run is None:
-            raise RuntimeError(
-                "Trying to backward through the graph a second time, without retain_graph=True the first"
-            )
-        versions = [v._version for v in inputs.leaves if isinstance(v, Tensor)]
-        if versions != self._versions or self.reads is None or not self.reads.hold():
+        assert inputs is not None  # else the graph would be no more
+        assert run is not None
+        if _versions(inputs) != self._given or self.reads is None or not self.reads.hold():
             raise FusionError(
                 "the backward has to compute the forward again, but since then an input or the model has changed",
                 where="array(x)",
@@ -169,7 +231,8 @@ class Ticket:
             ]
             inputs = replace(inputs, leaves=tuple(own))
         now = snapshot(array)
-        self.start.put_back()
+        if self.start is not None:
+            self.start.put_back()
         try:
             with ExitStack() as stack:
                 stack.enter_context(torch.enable_grad())
@@ -204,17 +267,35 @@ def _accumulated(nodes: Sequence[Any], learning: Sequence[nn.Parameter]) -> bool
         return False
 
 
+def _versions(inputs: Inputs) -> list[int]:
+    """By input, how often it has been changed in place."""
+    return [v._version if isinstance(v, Tensor) else 0 for v in inputs.leaves]
+
+
+def _autocast() -> tuple[tuple[str, torch.dtype], ...]:
+    """The devices with an autocast under way, and to what."""
+    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
+
+
+def _passed(made: Ready, upstream: Sequence[Tensor]) -> list[Any]:
+    """The gradients of the inputs, each in its place."""
+    left = iter(upstream)
+    return [next(left) if passes else None for passes in made.passes]
+
+
 class Replayed(torch.autograd.Function):
     """The outputs of a replayed forward, as they depend on parameters and inputs."""
 
     @staticmethod
-    def forward(ctx: Any, ticket: Ticket, outputs: Sequence[Tensor], *roots: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, ticket: Ticket, outputs: tuple[Tensor, ...], *roots: Tensor) -> tuple[Tensor, ...]:
         ctx.ticket = ticket
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*ticket.needs)
-        return tuple(outputs)
+        return outputs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        _ = ctx.saved_tensors  # an error where they have changed, or the graph is no more
         return (None, None, *ctx.ticket.gradients(ctx.next_functions, ctx.needs_input_grad[2:], grads))
+
+
+attached: Callable[..., tuple[Tensor, ...]] = super(torch.autograd.Function, Replayed).apply
+"""`Replayed.apply` without what it does for transforms of `torch.func`, within which nothing is replayed."""

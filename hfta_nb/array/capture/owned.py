@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,9 @@ from torch import Tensor
 
 from hfta_nb.array.capture.kernels import bare
 from hfta_nb.array.capture.record import Call, Place
-from hfta_nb.array.native import attention
-from hfta_nb.array.strategy.formulations import COMPILED, Formulation
+from hfta_nb.array.native import attention, rows
+from hfta_nb.array.native.binding import Bind, Binding
+from hfta_nb.array.strategy.formulations import COMPILED, Formulation, Operand
 
 _aten = torch.ops.aten
 
@@ -23,18 +25,18 @@ class Owned:
 
     Attributes:
         rooms: names of the arguments for the results.
-        make: makes what has `bound`, from arguments and rooms to what is called without any.
+        bind: from arguments and rooms to what computes.
         takes: whether it computes such a call.
     """
 
     rooms: tuple[str, ...]
-    make: Callable[[], Any]
+    bind: Bind
     takes: Callable[[Call], bool]
 
     @property
     def way(self) -> Formulation:
         """The same to be measured."""
-        return Formulation(COMPILED, lambda _: self.make())
+        return Formulation(COMPILED, lambda _: Binding(self.bind))
 
 
 class Copying:
@@ -44,10 +46,11 @@ class Copying:
         self.function, self.rooms = bare(function), rooms
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
-        rooms = tuple(kwargs.pop(name) for name in self.rooms)
-        for room, result in zip(rooms, self.function(*args, **kwargs), strict=True):
-            room.copy_(result)
-        return rooms
+        rooms = {name: kwargs.pop(name) for name in self.rooms if name in kwargs}
+        for name, result in zip(self.rooms, self.function(*args, **kwargs), strict=True):
+            if name in rooms:
+                rooms[name].copy_(result)
+        return tuple(rooms.values())
 
 
 def owned(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Owned | None:
@@ -60,14 +63,12 @@ def owned(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Owned |
     found = OWNED.get(call.function)
     if found is None or set(call.makes) != {r.storage for r in call.results if r is not None} or not call.makes:
         return None
-    tensors = [v for v, p in zip((*args, *kwargs.values()), (*call.args, *call.kwargs.values()), strict=True)
-               if isinstance(p, Place)]  # fmt: skip
-    places = [p for p in (*call.args, *call.kwargs.values(), *call.results) if isinstance(p, Place)]
-    if not all(isinstance(t, Tensor) and t.device.type == "cpu" for t in tensors) or len(set(call.makes)) < len(
-        call.results
-    ):
+    given = zip((*args, *kwargs.values()), (*call.args, *call.kwargs.values()), strict=True)
+    tensors = [value for value, place in given if isinstance(place, Place)]
+    if not all(isinstance(t, Tensor) and t.device.type == "cpu" and t.dtype == torch.float32 for t in tensors):
         return None
-    if any(p.dtype != torch.float32 for p in places) or not found.takes(call):
+    made = [r for r in call.results if r is not None]
+    if len(set(call.makes)) < len(made) or any(r.dtype != torch.float32 for r in made) or not found.takes(call):
         return None
     return found
 
@@ -94,14 +95,36 @@ def _attention_backward(call: Call) -> bool:
     )
 
 
+def _layer_norm(call: Call) -> bool:
+    columns = math.prod(call.args[1])
+    return all(map(_whole, (call.args[0], call.args[2], call.args[3], *call.results))) and columns > 0 and rows.usable()
+
+
+def _layer_norm_backward(call: Call) -> bool:
+    by, x, shape, mean, scale, weight, *_ = call.args
+    given = by, x, mean, scale, weight, *call.results
+    return call.results[0] is not None and all(map(_whole, given)) and math.prod(shape) > 0 and rows.usable()
+
+
+def _whole(place: Any) -> bool:
+    """Whether a tensor, if it is one, is without gaps."""
+    return not isinstance(place, Place) or Operand(place.size, place.stride, place.dtype).contiguous
+
+
 def _table() -> dict[Any, Owned]:
+    norms = {
+        _aten.native_layer_norm.default: Owned(("out", "mean", "scale"), rows.layer_norm, _layer_norm),
+        _aten.native_layer_norm_backward.default: Owned(
+            ("out", "by_weight", "by_bias"), rows.layer_norm_backward, _layer_norm_backward
+        ),
+    }
     forward = getattr(_aten, "_scaled_dot_product_flash_attention_for_cpu", None)
     backward = getattr(_aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
     if forward is None or backward is None:
-        return {}
-    return {
-        forward.default: Owned(("out", "logs"), attention.Forward, _attention),
-        backward.default: Owned(("dq", "dk", "dv"), attention.Backward, _attention_backward),
+        return norms
+    return norms | {
+        forward.default: Owned(("out", "logs"), attention.forward, _attention),
+        backward.default: Owned(("dq", "dk", "dv"), attention.backward, _attention_backward),
     }
 
 

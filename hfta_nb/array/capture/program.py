@@ -15,31 +15,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.capture.choosing import Chooser
+from hfta_nb.array.capture.choosing import Chooser, indifferent
 from hfta_nb.array.capture.compiling import Source
 from hfta_nb.array.capture.deciding import Decision
 from hfta_nb.array.capture.folding import Folding
 from hfta_nb.array.capture.kernels import KERNELS, Kernel, bare, nothing
+from hfta_nb.array.capture.lanes import Drawing, Lanes, count_of, deliver, lanes_of
+from hfta_nb.array.capture.late import Fetch, Late, dynamic
 from hfta_nb.array.capture.needs import constant, needed, order
 from hfta_nb.array.capture.owned import Owned, owned
 from hfta_nb.array.capture.record import Call, Place, Recording, places
 from hfta_nb.array.capture.stacking import stacked
 from hfta_nb.array.generators import MemberGenerators
+from hfta_nb.array.native.binding import Binding
 from hfta_nb.array.native.product import Compiled
 from hfta_nb.array.strategy import precision
+from hfta_nb.array.strategy.formulations import PRODUCTS
 from hfta_nb.array.strategy.measuring import Choice
-
-
-@dataclass(frozen=True)
-class Fetch:
-    """A tensor that a call of this run has made, or a view of it."""
-
-    storage: int
-    view: Place | None
-
-    def get(self, made: list[Any]) -> Tensor:
-        base: Tensor = made[self.storage]
-        return base if self.view is None else base.as_strided(self.view.size, self.view.stride, self.view.offset)
 
 
 @dataclass
@@ -57,6 +49,7 @@ class Program:
         cut: how many of the steps belong to the first of two halves.
         source: what it was made of.
         decision: whether it is compiled.
+        lanes: what runs before `steps`, on several threads; None for nothing.
     """
 
     steps: list[Callable[[], Any]]
@@ -71,6 +64,7 @@ class Program:
     cut: int = 0
     source: Source | None = None
     decision: Decision = field(default_factory=Decision)
+    lanes: Lanes | None = None
 
     def run(self) -> list[Tensor]:
         """Compute; the results are copies, the gradients are where they go."""
@@ -82,10 +76,14 @@ class Program:
             # The casts of an autocast under way were recorded.
             with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
                 if self.generators is None:
+                    if self.lanes is not None:
+                        self.lanes.run()
                     for step in self.steps:
                         step()
                 else:
                     with self.generators.borrowed():
+                        if self.lanes is not None:
+                            self.lanes.run()
                         for step in self.steps:
                             step()
                 for room, found in self.gradients:
@@ -116,7 +114,12 @@ def program(
         generators: of the members.
         measured: choose among kernels by time; else call those that were recorded.
     """
-    return _Builder(recording, outputs, gradients, measured).build(generators)
+    builder = _Builder(recording, outputs, gradients, measured)
+    if builder.lane_of is None:
+        return builder.build(generators)
+    # The setting of oneDNN's products is the process's: calls on several threads have to agree on one.
+    made = {s: builder.build(generators, s) for s in builder.settings()}
+    return made[min(made, key=lambda s: builder.seconds[s])]
 
 
 class _Builder:
@@ -140,18 +143,28 @@ class _Builder:
             for storage in call.reads() | call.writes | set(call.makes):
                 self.last[storage] = max(self.last.get(storage, i), i)
         self.bases = {r.storage: r for c in reversed(self.calls) for r in c.results if r and r.storage in c.makes}
+        self.lane_of = lanes_of(recording, self.calls, self.fixed - set(recording.outside))
+        self.seconds: dict[str, float] = {}
+
+    def settings(self) -> list[str]:
+        """The settings of oneDNN's products with which it could run on several threads, that which is now first."""
+        free = self.measured and precision.can_switch() and precision.get() != precision.ONEDNN
+        asks = all(indifferent(c) or c.function in PRODUCTS for c in self.calls)
+        return [precision.get(), *([precision.ONEDNN] if free and asks else [])]
+
+    def build(self, generators: MemberGenerators, steady: str | None = None) -> Program:
         self.tensors: dict[Place, Tensor] = {}
         self.bound: dict[int, tuple[Tensor, Place]] = {}
         self.slots: list[Tensor] = []
         self.slot_of: dict[int, int] = {}
-        self.free: list[int] = []
-
-    def build(self, generators: MemberGenerators) -> Program:
         written = {s for c in self.calls for s in c.writes}
         self.folding = Folding(self.calls, self.half, self.recording.outside)
-        self.chooser = Chooser(self.measured, generators.device, self.fixed - written)
+        self.chooser = Chooser(self.measured, generators.device, self.fixed - written, steady)
         made: list[Any] = [None] * len(self.recording.held)
         bound = self._destinations()
+        if self.lane_of is not None:
+            return self._side_by_side(generators, self.lane_of, made, bound)
+        self.free: list[int] = []
         steps: list[Callable[[], Any]] = []
         member: int | None = None
         draws = any(call.member is not None for call in self.calls)
@@ -173,6 +186,44 @@ class _Builder:
             steps.append(partial(generators.leave, member))
         rest = [(room, self._tensor(p)) for p, room in self.gradients if p not in bound]
         cut = len(steps) if self.half == len(self.calls) else cut
+        return self._made(generators, steps, rest, made, draws, cut)
+
+    def _side_by_side(
+        self, generators: MemberGenerators, lane_of: Sequence[int], made: list[Any], bound: set[Place]
+    ) -> Program:
+        """Blocks of members on a thread each, and then what joins them."""
+        rest = count_of(self.recording)
+        by_lane: list[list[Callable[[], Any]]] = [[] for _ in range(rest + 1)]
+        free: list[list[int]] = [[] for _ in by_lane]  # memory that is free in one is not in another
+        makers: dict[int, int] = {}
+        draw = Drawing(generators)
+        for i, (call, lane) in enumerate(zip(self.calls, lane_of, strict=True)):
+            self.free = free[lane]
+            self.chooser.on_lane(lane)
+            makers.update(dict.fromkeys(call.makes, lane))
+            step = self._step(i, call, made)
+            if step is not None:
+                step = step if call.member is None else partial(draw, call.member, step)
+                by_lane[lane] += [*self.chooser.steps_before(), step]
+            self._release(i)
+        for place, room in self.gradients:
+            if place not in bound:
+                by_lane[makers.get(place.storage, rest)].append(partial(deliver, room, self._tensor(place), made))
+        draws = any(call.member is not None for call in self.calls)
+        found = self._made(generators, by_lane.pop(), [], made, draws, 0)
+        found.lanes = Lanes(by_lane, self.chooser.opening())
+        self.seconds[str(self.chooser.steady)] = self.chooser.seconds
+        return found
+
+    def _made(
+        self,
+        generators: MemberGenerators,
+        steps: list[Callable[[], Any]],
+        rest: list[tuple[Tensor, Tensor | Fetch]],
+        made: list[Any],
+        draws: bool,
+        cut: int,
+    ) -> Program:
         results = [self._tensor(p) for p in self.outputs]
         drawing = generators if draws else None
         left = [s for s, last in self.last.items() if last == len(self.calls)]
@@ -271,8 +322,7 @@ class _Builder:
         for storage in call.makes:
             self._room(i, call, storage, pointwise=False)
         rooms = {n: self._tensor(p) for n, p in zip(own.rooms, call.results, strict=True) if p is not None}
-        bound: Callable[[], Any] = own.make().bound(args, {**kwargs, **rooms})
-        return bound
+        return own.bind(args, {**kwargs, **rooms})
 
     def _into(
         self, i: int, call: Call, kernel: Kernel, args: Any, kwargs: Any, made: list[Any]
@@ -294,17 +344,19 @@ class _Builder:
         if isinstance(function, Compiled) and (bound := function.bound(args, rooms["out"])) is not None:
             self.folding.add(i, bound)
             return bound
-        if _dynamic((args, kwargs)):
-            return _Late(function, args, {**named, **rooms}, made, (), self._gone(i, call))
+        if dynamic((args, kwargs)):
+            return Late(function, args, {**named, **rooms}, made, (), self._gone(i, call))
+        if isinstance(function, Binding):
+            return function.bound(args, rooms)
         return partial(function, *args, **named, **rooms)
 
     def _open(self, i: int, call: Call, args: Any, kwargs: Any, made: list[Any]) -> Callable[[], Any]:
         function, args = self.chooser.best(call, bare(call.function), args, kwargs)
         keep = tuple((k, r.storage) for k, r in enumerate(call.results) if r is not None and r.storage in call.makes)
         gone = self._gone(i, call)
-        if not keep and not _dynamic((args, kwargs)):
+        if not keep and not dynamic((args, kwargs)):
             return partial(function, *args, **kwargs)
-        return _Late(function, args, kwargs, made, keep, gone)
+        return Late(function, args, kwargs, made, keep, gone)
 
     def _gone(self, i: int, call: Call) -> tuple[int, ...]:
         return tuple(s for s in call.reads() | set(call.makes) if self.last[s] == i and s not in self.fixed)
@@ -317,46 +369,3 @@ class _Builder:
         if isinstance(tree, dict):
             return {k: self._resolved(v) for k, v in tree.items()}
         return tree
-
-
-class _Late:
-    """A call whose arguments or results are tensors made in the run."""
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        args: Any,
-        kwargs: Any,
-        made: list[Any],
-        keep: Sequence[tuple[int, int]],
-        gone: Sequence[int] = (),
-    ) -> None:
-        self.function, self.args, self.kwargs = function, args, kwargs
-        self.made, self.keep, self.gone = made, keep, gone
-
-    def __call__(self) -> None:
-        made = self.made
-        args = [a if isinstance(a, Tensor) else _fetched(a, made) for a in self.args]
-        out = self.function(*args, **{k: _fetched(v, made) for k, v in self.kwargs.items()})
-        if self.keep:
-            parts = out if isinstance(out, tuple | list) else (out,)
-            for k, storage in self.keep:
-                made[storage] = parts[k]
-        for storage in self.gone:
-            made[storage] = None
-
-
-def _fetched(value: Any, made: list[Any]) -> Any:
-    if isinstance(value, Fetch):
-        return value.get(made)
-    if isinstance(value, list | tuple):
-        return [_fetched(v, made) for v in value]
-    return value
-
-
-def _dynamic(tree: Any) -> bool:
-    if isinstance(tree, list | tuple):
-        return any(_dynamic(v) for v in tree)
-    if isinstance(tree, dict):
-        return any(_dynamic(v) for v in tree.values())
-    return isinstance(tree, Fetch)

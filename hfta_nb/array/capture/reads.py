@@ -81,6 +81,7 @@ class Reads:
         self._lists: list[tuple[Any, Any]] = []
         self._cells: list[tuple[types.CellType, Any]] = []
         self._globals: list[tuple[dict[str, Any], str, Any]] = []
+        self._tensors: list[Tensor] = []
         self._seen: set[int] = set()
         self._alive: list[Any] = []
         self._names: set[str] = {"forward"}
@@ -93,6 +94,9 @@ class Reads:
             self._value(function, "the loss")
         while self._reach():
             pass
+        # Most are empty, as hooks are: one look at all of them.
+        self._empty = [mapping for mapping, before in self._dicts if not before]
+        self._dicts = [(mapping, before) for mapping, before in self._dicts if before]
 
     @property
     def makes_tensors(self) -> bool:
@@ -102,8 +106,13 @@ class Reads:
     def hold(self) -> bool:
         """Whether all is as it was."""
         try:
+            if any(self._empty):
+                return False
             for mapping, before in self._dicts:
                 if mapping != before:
+                    return False
+            for tensor in self._tensors:
+                if tensor._backward_hooks:  # which replaying would not call
                     return False
             for mapping, before, caches in self._partly:
                 if {k: v for k, v in mapping.items() if k not in caches} != before:
@@ -179,7 +188,7 @@ class Reads:
     def _tensor(self, value: Tensor, where: str) -> None:
         if type(value) not in (Tensor, nn.Parameter):
             raise UnclearError(f"{where} is a {type(value).__name__}")
-        self._lists.append((_Hooks(value), ()))
+        self._tensors.append(value)
 
     def _native(self, value: Any, where: str) -> None:
         owner = getattr(value, "__objclass__", None) or type(getattr(value, "__self__", None))
@@ -286,18 +295,6 @@ _NOT_CALLED = {n for n in vars(object) if n not in ("__eq__", "__getattribute__"
     *("__dataclass_fields__", "__dataclass_params__", "__match_args__", "__constants__", "__parameters__"),
 }
 """Of a class, what a step does not come by."""
-
-
-class _Hooks:
-    """Compares equal to nothing while a tensor has hooks, which replaying would not call."""
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-    def __eq__(self, other: object) -> bool:
-        return not self.tensor._backward_hooks
 
 
 def _harmless(value: Any) -> bool:

@@ -151,6 +151,8 @@ class Recording:
         constants: those of them that Python code has made of numbers; they may lie anywhere too.
         reason: why this can't be replayed; empty where it can.
         cut: how many of the calls belong to the first of two halves; None where there are no halves.
+        blocks: how many calls there were at the end of each block of members.
+        lanes: how many threads may run blocks side by side.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -160,6 +162,8 @@ class Recording:
     constants: set[int] = field(default_factory=set)
     reason: str = ""
     cut: int | None = None
+    blocks: list[int] = field(default_factory=list)
+    lanes: int = 1
 
     def forget_made(self) -> None:
         """Let go of what calls have made, all that a step makes in sum; the recording can only be compared then."""
@@ -175,7 +179,7 @@ class Recording:
             other.constants,
         ) and all(_address(self.held[i]) == _address(other.held[i]) for i in self.outside - anywhere)
         same_constants = same_outside and all(torch.equal(self.held[i], other.held[i]) for i in self.constants)
-        halves_alike = self.cut == other.cut
+        halves_alike = (self.cut, self.blocks, self.lanes) == (other.cut, other.blocks, other.lanes)
         return same_constants and halves_alike and len(self.calls) == len(other.calls) and all(
             a.like(b) for a, b in zip(self.calls, other.calls, strict=True)
         )  # fmt: skip

@@ -34,6 +34,7 @@ from hfta_nb.array.engine import Block, Call, Inputs
 from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.gradients import Gradients
 from hfta_nb.array.strategy.measuring import Choice
+from hfta_nb.array.threads import at_hand
 from hfta_nb.array.tree import flatten
 from hfta_nb.errors import out_of_memory
 
@@ -60,11 +61,13 @@ class SeenStep(Seen):
     Attributes:
         targets: where it writes gradients.
         block_size: how many members run at once.
+        threads: what it runs on.
     """
 
     scale: Tensor | None = None
     targets: list[Target] = field(default_factory=list)
     block_size: int = 0
+    threads: str = ""
 
     def drop(self) -> None:
         super().drop()
@@ -89,6 +92,8 @@ class RecordedGradients(Gradients):
         self.places: list[tuple[Place, Tensor]] = []
         self.grads: list[Tensor] = []
         self.trouble = ""
+        if array.threads == "blocks" and recorder.device.type == "cpu":
+            recorder.recording.lanes = at_hand()
 
     def _take(self, block: Block, names: list[str], grads: Any) -> None:
         with self.recorder.quiet():
@@ -100,6 +105,7 @@ class RecordedGradients(Gradients):
                     except NotRecordableError as error:
                         self.trouble = str(error)
             super()._take(block, names, grads)
+        self.recorder.recording.blocks.append(len(self.recorder.recording.calls))
 
 
 class CapturedSteps:
@@ -122,9 +128,9 @@ class CapturedSteps:
         self._kinds.clear()
         self._parameters = []
 
-    def keep(self, block_size: int) -> None:
-        """Forget what is of other block sizes."""
-        self._kinds.keep(lambda seen: seen.block_size == block_size)
+    def keep(self, block_size: int, threads: str) -> None:
+        """Forget what is of other block sizes, or runs on other threads."""
+        self._kinds.keep(lambda seen: (seen.block_size, seen.threads) == (block_size, threads))
 
     def notes(self) -> list[str]:
         """How calls run, each way once."""
@@ -151,7 +157,9 @@ class CapturedSteps:
             )
         except NotRecordableError:
             return None
-        seen = self._kinds.of(key, lambda: SeenStep((asked.loss_fn,), block_size=array.block_size))
+        seen = self._kinds.of(
+            key, lambda: SeenStep((asked.loss_fn,), block_size=array.block_size, threads=array.threads)
+        )
         return None if seen.reason else seen
 
     def decisions(self) -> list[str]:

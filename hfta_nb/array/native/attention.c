@@ -6,8 +6,6 @@
 
 #include "product.c"
 
-#include <math.h>
-
 enum { Q, K, V, OUT, LOGS, D_OUT, DQ, DK, DV, TENSORS };
 
 typedef struct {
@@ -17,71 +15,6 @@ typedef struct {
     float *room; /* `hfta_attention_room` entries */
     float scale;
 } attention;
-
-/* exp by 2^n times a polynomial of |r| <= ln(2) / 2; a NaN stays one. */
-INLINE vec exponential(vec x) {
-    const vec zero = {0};
-    const ivec low = x < zero - 87.0f, high = x > zero + 88.0f;
-    x = (vec)((low & (ivec)(zero - 87.0f)) | (~low & (ivec)x));
-    x = (vec)((high & (ivec)(zero + 88.0f)) | (~high & (ivec)x));
-    const vec magic = zero + 12582912.0f; /* 1.5 * 2^23: adding it rounds */
-    const vec n = (x * 1.44269504f + magic) - magic;
-    const vec r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-    vec p = zero + 1.98412698e-4f;
-    p = p * r + 1.38888889e-3f;
-    p = p * r + 8.33333333e-3f;
-    p = p * r + 4.16666667e-2f;
-    p = p * r + 1.66666667e-1f;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    const ivec number = n == n;
-    const ivec e = (__builtin_convertvector((vec)(number & (ivec)n), ivec) + 127) << 23;
-    return p * (vec)e;
-}
-
-INLINE vec larger(vec a, vec b) {
-    const ivec first = a > b;
-    return (vec)((first & (ivec)a) | (~first & (ivec)b));
-}
-
-/* The sum of a vector, or the largest of it. */
-#ifdef SHUFFLED
-#define ACROSS_ALL(name, joined) \
-    INLINE float name(vec v) { \
-        vec w = PICK(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7); \
-        v = joined; \
-        w = PICK(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11); \
-        v = joined; \
-        w = PICK(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13); \
-        v = joined; \
-        w = PICK(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14); \
-        v = joined; \
-        return v[0]; \
-    }
-#else
-#define ACROSS_ALL(name, joined) \
-    INLINE float name(vec v) { \
-        vec w = v; \
-        for (int i = 1; i < WIDE; i++) { \
-            w[0] = v[i]; \
-            v = joined; \
-        } \
-        return v[0]; \
-    }
-#endif
-ACROSS_ALL(sum_of, v + w)
-ACROSS_ALL(largest_of, larger(v, w))
-
-/* Which of the vector's entries are among the first `count`. */
-INLINE ivec among(ptrdiff_t count) {
-    ivec lane;
-    UNROLLED for (int i = 0; i < WIDE; i++) lane[i] = i;
-    const ivec limit = {0};
-    return lane < limit + (int)(count < WIDE ? count : WIDE);
-}
-
-static ptrdiff_t filled(ptrdiff_t count) { return (count + WIDE - 1) / WIDE * WIDE; }
 
 ptrdiff_t hfta_attention_room(ptrdiff_t queries, ptrdiff_t keys, ptrdiff_t wide) {
     const ptrdiff_t inner = queries > keys ? queries : keys;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -86,26 +86,16 @@ def takes(sizes: Sequence[Sequence[int]], args: Sequence[Any], kwargs: Any) -> b
     )
 
 
-class Forward:
-    """Called as torch's attention for CPUs, with memory for its results."""
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *args: Any, out: Tensor, logs: Tensor, **kwargs: Any) -> None:
-        self.bound((q, k, v, *args), {**kwargs, "out": out, "logs": logs})()
-
-    def bound(self, args: Sequence[Any], kwargs: Any) -> Bound:
-        q, k, v, *rest = args
-        causal = len(rest) > 1 and bool(rest[1])
-        tensors = {0: q, 1: k, 2: v, 3: kwargs["out"], 4: kwargs["logs"]}
-        return Bound(library("attention", wait=False), tensors, causal, kwargs.get("scale"))
+def forward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
+    """As torch's attention for CPUs; its results are `out` and `logs`."""
+    q, k, v, *rest = args
+    causal = len(rest) > 1 and bool(rest[1])
+    tensors = {0: q, 1: k, 2: v, 3: kwargs["out"], 4: kwargs["logs"]}
+    return Bound(library("attention", wait=False), tensors, causal, kwargs.get("scale"))
 
 
-class Backward:
-    """Called as the backward of torch's attention for CPUs, with memory for its results."""
-
-    def __call__(self, *args: Any, dq: Tensor, dk: Tensor, dv: Tensor, **kwargs: Any) -> None:
-        self.bound(args, {**kwargs, "dq": dq, "dk": dk, "dv": dv})()
-
-    def bound(self, args: Sequence[Any], kwargs: Any) -> Bound:
-        tensors = dict(zip(_BACKWARD, args[:6], strict=True))
-        tensors |= {6: kwargs["dq"], 7: kwargs["dk"], 8: kwargs["dv"]}
-        return Bound(library("attention", wait=False), tensors, args[7], kwargs.get("scale"))
+def backward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
+    """As the backward of that; its results are `dq`, `dk` and `dv`."""
+    tensors = dict(zip(_BACKWARD, args[:6], strict=True))
+    tensors |= {6: kwargs["dq"], 7: kwargs["dk"], 8: kwargs["dv"]}
+    return Bound(library("attention", wait=False), tensors, args[7], kwargs.get("scale"))

@@ -157,6 +157,6 @@ def _key(source: Path, compiler: str) -> str:
         lines = []
     known = [next((v for v in lines if v.startswith(word)), "") for word in ("model name", "flags", "Features")]
     stamp = Path(compiler).resolve().stat()
-    sources = [p.read_text(encoding="utf-8") for p in sorted(source.parent.glob("*.c"))]  # one may include another
+    sources = [p.read_text(encoding="utf-8") for p in sorted(source.parent.glob("*.[ch]"))]  # one may include another
     parts = [*sources, compiler, stamp.st_size, stamp.st_mtime_ns, *known, *_FLAGS]
     return hashlib.sha256("\n".join(map(str, [platform.platform(), *parts])).encode()).hexdigest()[:24]

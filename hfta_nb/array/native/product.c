@@ -5,42 +5,10 @@
    panels of columns, copied without gaps (and turned, where its columns lie apart); A is read entry by entry, so it may
    lie in any order. */
 
-#include <stddef.h>
-#include <string.h>
+#include "vectors.h"
 
-#if defined(__AVX512F__)
-#define WIDE 16
-#define ACROSS 4
-#elif defined(__aarch64__)
-#define WIDE 8
-#define ACROSS 2
-#else
-#define WIDE 8
-#define ACROSS 2
-#endif
 #define PANEL (WIDE * ACROSS)
 #define DEEP 512 /* of the inner axis at a time: a panel of so many rows stays in the second cache */
-
-typedef float vec __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
-typedef int ivec __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
-
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLLED _Pragma("GCC unroll 16")
-
-INLINE vec load(const float *p) { return *(const vec *)p; }
-INLINE void store(float *p, vec v) { *(vec *)p = v; }
-
-/* v where x is above zero or not a number, else zero. */
-INLINE vec where_positive(vec x, vec v) {
-    const vec zero = {0};
-    return (vec)(~(ivec)(x <= zero) & (ivec)v);
-}
-
-static vec some(const float *p, ptrdiff_t count) {
-    vec v = {0};
-    memcpy(&v, p, 4 * (size_t)count);
-    return v;
-}
 
 /* The strides are in entries. */
 typedef struct {
@@ -100,7 +68,7 @@ INLINE void tile(const int rows, const int across, const panel *p, const float *
             if (full)
                 store(to + j * WIDE, sum[i][j]);
             else
-                memcpy(to + rest, &sum[i][j], 4 * (size_t)p->last);
+                put_some(to + rest, sum[i][j], p->last);
         }
     }
 }
@@ -135,14 +103,7 @@ static void rows_of(const panel *p, int across, const float *a, float *c, ptrdif
     }
 }
 
-#if WIDE == 16 && defined(__has_builtin)
-#if __has_builtin(__builtin_shufflevector)
-#define SHUFFLED
-#endif
-#endif
-
 #ifdef SHUFFLED
-#define PICK __builtin_shufflevector
 /* Of 16 rows, 16 columns. */
 static void turn(const float *from, ptrdiff_t apart, float *to, ptrdiff_t width) {
     vec r[16], t[16];
@@ -171,7 +132,7 @@ static void turn(const float *from, ptrdiff_t apart, float *to, ptrdiff_t width)
 
 /* `columns` of B without gaps, each row filled up to whole vectors. */
 static void packed(const float *b, ptrdiff_t inner, ptrdiff_t step, ptrdiff_t apart, ptrdiff_t columns, float *room) {
-    const ptrdiff_t width = (columns + WIDE - 1) / WIDE * WIDE;
+    const ptrdiff_t width = filled(columns);
     if (apart == 1) {
         for (ptrdiff_t k = 0; k < inner; k++) {
             ptrdiff_t j = 0;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +10,8 @@ from typing import Any
 
 import torch
 
-from hfta_nb.array.native import product
+from hfta_nb.array.native import norm, product, rows
+from hfta_nb.array.native.binding import Binding
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.pointwise import Pointwise, PointwiseBackward
 from hfta_nb.array.strategy.pooling import ChannelsLast, max_pool2d
@@ -23,7 +25,7 @@ _aten = torch.ops.aten
 PLAIN = "torch"
 """The name of what torch does by itself."""
 COMPILED = "compiled"
-"""The name of what this package's own library does (`native.product`)."""
+"""The name of what this package's own library does (`native`)."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,8 @@ def formulations(function: Any, args: Sequence[Any], device: torch.device) -> li
         return []  # in float64 the bits are to be the plain module's
     if function in PRODUCTS:
         return [*(_products(function, args) if precision.can_switch() else []), *_compiled(function, args)]
+    if function in _NORMS:
+        return _norms(function, args)
     if function is _CONVOLUTION:
         return _pointwise(args)
     if function is _CONVOLUTION_BACKWARD:
@@ -125,7 +129,8 @@ def formulations(function: Any, args: Sequence[Any], device: torch.device) -> li
         at = 1 if function in _TURNED else 2
         last = len(operands[0].size) - 1
         if len(args) > at and args[at] in (last, -1) and not (function in _TURNED and args[2]):
-            return [_OVER_LAST[function]]
+            own = _ROWS.get(function)
+            return [_OVER_LAST[function], *([own] if own is not None and rows.usable() else [])]
     return []
 
 
@@ -187,6 +192,25 @@ def _pointwise(args: Sequence[Any], grad: Operand | None = None) -> list[Formula
     return [*found, Formulation("product by oneDNN", make, precision.ONEDNN)] if precision.can_switch() else found
 
 
+_BATCH_NORM = _aten.native_batch_norm.default
+_NORMS = {
+    _BATCH_NORM: Formulation(COMPILED, norm.BatchNorm),
+    _aten.native_batch_norm_backward.default: Formulation(COMPILED, norm.BatchNormBackward),
+}
+
+
+def _norms(function: Any, args: Sequence[Any]) -> list[Formulation]:
+    """Ways to compute a batch norm in training, or its gradients, of pixels by channels."""
+    forward = function is _BATCH_NORM
+    images = args[: 1 if forward else 2]
+    if not args[5 if forward else 7] or not all(len(i.size) == 2 or len(i.size) == 4 for i in images):
+        return []
+    last = all(_channels_last(i) if len(i.size) == 4 else i.contiguous for i in images)
+    rest = [a for a in args[len(images) :] if isinstance(a, Operand)]
+    several = images[0].size[0] * math.prod(images[0].size[2:]) > 1
+    return [_NORMS[function]] if last and several and all(a.contiguous for a in rest) and norm.usable() else []
+
+
 def _channels_last(image: Operand) -> bool:
     size, stride = (tuple(part[i] for i in (0, 2, 3, 1)) for part in (image.size, image.stride))
     return Operand(size, stride, image.dtype).contiguous
@@ -199,8 +223,8 @@ def _products(function: Any, args: Sequence[Any]) -> list[Formulation]:
     found = [_ONEDNN if gapless else _COPIED]
     if function in _ADDS:
         found.append(_BIAS_AFTER if gapless else _COPIED_BIAS_AFTER)
-    (_, rows, inner), (_, _, columns) = (a.size for a in args[-2:])
-    if rows * inner * columns >= _LARGE:
+    (_, height, inner), (_, _, columns) = (a.size for a in args[-2:])
+    if height * inner * columns >= _LARGE:
         found.append(_IN_TURN[function])
     return found
 
@@ -229,4 +253,8 @@ _OVER_LAST = {
     **{f: Formulation("turned", Turned) for f in _TURNED},
     _aten._log_softmax_backward_data.default: Formulation("whole tensors", LogSoftmaxBackward),
     _aten._softmax_backward_data.default: Formulation("whole tensors", SoftmaxBackward),
+}
+_ROWS = {
+    _aten._log_softmax.default: Formulation(COMPILED, lambda _: Binding(rows.log_softmax)),
+    _aten._log_softmax_backward_data.default: Formulation(COMPILED, lambda _: Binding(rows.log_softmax_backward)),
 }

@@ -72,6 +72,7 @@ def choose(
     kwargs: Mapping[str, Any],
     device: torch.device,
     others: Sequence[Formulation] | None = None,
+    allowed: Callable[[Formulation], bool] | None = None,
 ) -> Choice | None:
     """The fastest way to compute a call.
 
@@ -81,6 +82,7 @@ def choose(
         args, kwargs: with an `Operand` in place of each tensor.
         device: of the tensors.
         others: ways but torch's own; without, those that `formulations` knows.
+        allowed: which ways may be chosen; all without.
 
     Returns:
         None where there is only one way.
@@ -97,7 +99,8 @@ def choose(
         except (RuntimeError, MemoryError):  # no room for it; it matters little
             return None
         known.put(key, times, lasting=not disturbed(device))
-    best = min(ways, key=lambda name: _cost(name, times))
+    open_ways = [name for name, way in ways.items() if allowed is None or allowed(way)]
+    best = min(open_ways or [PLAIN], key=lambda name: _cost(name, times))
     return Choice(_label(function, args), ways[best], times, kept=not known.own(key))
 
 

@@ -1,0 +1,109 @@
+/* What is computed row by row in float32: layer norm and log-softmax, forward and backward.
+
+   All tensors are [rows][columns] without gaps. Rows may be shorter than a vector. */
+
+#include "vectors.h"
+
+typedef struct {
+    ptrdiff_t rows, columns;
+    const float *x, *by;           /* the input, or the output; the gradient of the output */
+    const float *weight, *bias;    /* [columns], or null */
+    float *out, *mean, *scale;     /* of a row, its mean and one over its deviation */
+    float *by_weight, *by_bias;    /* [columns], or null */
+    float eps;
+} rows;
+
+void hfta_layer_norm(const rows *p) {
+    const ptrdiff_t columns = p->columns;
+    const vec zero = {0};
+    for (ptrdiff_t i = 0; i < p->rows; i++) {
+        const float *x = p->x + i * columns;
+        float *out = p->out + i * columns;
+        vec sum = zero, squares = zero;
+        for (ptrdiff_t j = 0; j < columns; j += WIDE) sum += part(x + j, columns - j);
+        const float mean = sum_of(sum) / (float)columns;
+        for (ptrdiff_t j = 0; j < columns; j += WIDE) {
+            const vec away = kept(part(x + j, columns - j) - mean, columns - j);
+            squares += away * away;
+        }
+        const float scale = 1.0f / sqrtf(sum_of(squares) / (float)columns + p->eps);
+        for (ptrdiff_t j = 0; j < columns; j += WIDE) {
+            const ptrdiff_t left = columns - j;
+            vec v = (part(x + j, left) - mean) * scale;
+            if (p->weight) v *= part(p->weight + j, left);
+            if (p->bias) v += part(p->bias + j, left);
+            put(out + j, v, left);
+        }
+        p->mean[i] = mean;
+        p->scale[i] = scale;
+    }
+}
+
+/* dx = scale (g - mean(g) - y mean(g y)), of g = by weight and y the normalised row. */
+void hfta_layer_norm_backward(const rows *p) {
+    const ptrdiff_t columns = p->columns;
+    const vec zero = {0};
+    if (p->by_weight) memset(p->by_weight, 0, 4 * (size_t)columns);
+    if (p->by_bias) memset(p->by_bias, 0, 4 * (size_t)columns);
+    for (ptrdiff_t i = 0; i < p->rows; i++) {
+        const float *x = p->x + i * columns, *by = p->by + i * columns;
+        const float mean = p->mean[i], scale = p->scale[i];
+        vec sum = zero, with = zero;
+        for (ptrdiff_t j = 0; j < columns; j += WIDE) {
+            const ptrdiff_t left = columns - j;
+            const vec g = part(by + j, left), y = (part(x + j, left) - mean) * scale;
+            vec scaled = g;
+            if (p->weight) scaled *= part(p->weight + j, left);
+            sum += scaled;
+            with += kept(scaled * y, left);
+            if (p->by_weight) put(p->by_weight + j, part(p->by_weight + j, left) + g * y, left);
+            if (p->by_bias) put(p->by_bias + j, part(p->by_bias + j, left) + g, left);
+        }
+        const float first = sum_of(sum) / (float)columns, second = sum_of(with) / (float)columns;
+        for (ptrdiff_t j = 0; j < columns; j += WIDE) {
+            const ptrdiff_t left = columns - j;
+            const vec g = part(by + j, left), y = (part(x + j, left) - mean) * scale;
+            vec scaled = g;
+            if (p->weight) scaled *= part(p->weight + j, left);
+            put(p->out + i * columns + j, (scaled - first - y * second) * scale, left);
+        }
+    }
+}
+
+/* The row as it is, and -infinity beyond its end. */
+INLINE vec open_row(const float *row, ptrdiff_t left) {
+    const vec zero = {0};
+    if (left >= WIDE) return load(row);
+    const ivec valid = among(left);
+    return (vec)((valid & (ivec)some(row, left)) | (~valid & (ivec)(zero - INFINITY)));
+}
+
+void hfta_log_softmax(const rows *p) {
+    const ptrdiff_t columns = p->columns;
+    for (ptrdiff_t i = 0; i < p->rows; i++) {
+        const float *x = p->x + i * columns;
+        vec top = open_row(x, columns), sum = {0};
+        for (ptrdiff_t j = WIDE; j < columns; j += WIDE) top = larger(open_row(x + j, columns - j), top);
+        const float largest = largest_of(top);
+        for (ptrdiff_t j = 0; j < columns; j += WIDE)
+            sum += kept(exponential(part(x + j, columns - j) - largest), columns - j);
+        const float logs = logf(sum_of(sum));
+        for (ptrdiff_t j = 0; j < columns; j += WIDE)
+            put(p->out + i * columns + j, part(x + j, columns - j) - largest - logs, columns - j);
+    }
+}
+
+/* dx = by - exp(output) sum(by); `x` is the output. */
+void hfta_log_softmax_backward(const rows *p) {
+    const ptrdiff_t columns = p->columns;
+    for (ptrdiff_t i = 0; i < p->rows; i++) {
+        const float *x = p->x + i * columns, *by = p->by + i * columns;
+        vec each = {0};
+        for (ptrdiff_t j = 0; j < columns; j += WIDE) each += part(by + j, columns - j);
+        const float sum = sum_of(each);
+        for (ptrdiff_t j = 0; j < columns; j += WIDE) {
+            const ptrdiff_t left = columns - j;
+            put(p->out + i * columns + j, part(by + j, left) - exponential(part(x + j, left)) * sum, left);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+"""What `rows.c` computes, bound to the tensors that it is about."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from hfta_nb.array.native.build import library
+
+_POINTERS = ("x", "by", "weight", "bias", "out", "mean", "scale", "by_weight", "by_bias")
+
+
+class _Rows(ctypes.Structure):
+    _fields_ = [
+        *((n, ctypes.c_ssize_t) for n in ("rows", "columns")),
+        *((n, ctypes.c_void_p) for n in _POINTERS),
+        ("eps", ctypes.c_float),
+    ]
+
+
+def usable() -> bool:
+    """Whether the library is there. If it is not, it is compiled in the background, for processes to come."""
+    return library("rows", wait=False) is not None
+
+
+class Bound:
+    """A function of the library on certain tensors; called, it computes.
+
+    Args:
+        name: of the function.
+        columns: of a row.
+        eps: of a layer norm.
+        tensors: without gaps, by what they are there; None for none.
+    """
+
+    def __init__(self, name: str, columns: int, eps: float = 0.0, **tensors: Tensor | None) -> None:
+        given = {k: t for k, t in tensors.items() if t is not None}
+        self._kept = list(given.values())
+        self._rows = _Rows(given["x"].numel() // columns, columns)
+        self._rows.eps = eps
+        for key, tensor in given.items():
+            setattr(self._rows, key, tensor.data_ptr())
+        self._call = getattr(library("rows", wait=False), name)
+        self._call.restype = None
+        self._argument = ctypes.byref(self._rows)
+
+    def __call__(self) -> None:
+        self._call(self._argument)
+
+
+def log_softmax(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
+    """Over the last axis."""
+    return Bound("hfta_log_softmax", args[0].shape[-1], x=args[0], out=kwargs["out"])
+
+
+def log_softmax_backward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
+    """Over the last axis."""
+    return Bound("hfta_log_softmax_backward", args[0].shape[-1], x=args[1], by=args[0], out=kwargs["out"])
+
+
+def layer_norm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
+    """As `native_layer_norm`."""
+    x, shape, weight, bias, eps = args
+    rooms = {k: kwargs[k] for k in ("out", "mean", "scale")}
+    return Bound("hfta_layer_norm", math.prod(shape), eps, x=x, weight=weight, bias=bias, **rooms)
+
+
+def layer_norm_backward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
+    """As `native_layer_norm_backward`."""
+    by, x, shape, mean, scale, weight, *_ = args
+    rooms = {k: kwargs.get(k) for k in ("out", "by_weight", "by_bias")}
+    given = {"x": x, "by": by, "mean": mean, "scale": scale, "weight": weight, **rooms}
+    return Bound("hfta_layer_norm_backward", math.prod(shape), 0.0, **given)

@@ -1,0 +1,140 @@
+/* Vectors of float32 by the extensions of GCC and clang (parts of vectors by AVX-512's masks), for the kernels beside this file. */
+
+#ifndef HFTA_VECTORS
+#define HFTA_VECTORS
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#define WIDE 16
+#define ACROSS 4
+#else
+#define WIDE 8
+#define ACROSS 2
+#endif
+typedef float vec __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
+typedef int ivec __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLLED _Pragma("GCC unroll 16")
+
+INLINE vec load(const float *p) { return *(const vec *)p; }
+INLINE void store(float *p, vec v) { *(vec *)p = v; }
+
+/* v where x is above zero or not a number, else zero. */
+INLINE vec where_positive(vec x, vec v) {
+    const vec zero = {0};
+    return (vec)(~(ivec)(x <= zero) & (ivec)v);
+}
+
+/* The first `count` entries, fewer than a vector has; zero beyond. */
+#if defined(__AVX512F__)
+#define FIRST(count) ((__mmask16)((1u << (count)) - 1))
+INLINE vec some(const float *p, ptrdiff_t count) { return (vec)_mm512_maskz_loadu_ps(FIRST(count), p); }
+INLINE void put_some(float *p, vec v, ptrdiff_t count) { _mm512_mask_storeu_ps(p, FIRST(count), (__m512)v); }
+#else
+INLINE vec some(const float *p, ptrdiff_t count) {
+    vec v = {0};
+    memcpy(&v, p, 4 * (size_t)count);
+    return v;
+}
+INLINE void put_some(float *p, vec v, ptrdiff_t count) { memcpy(p, &v, 4 * (size_t)count); }
+#endif
+
+#if WIDE == 16 && defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define SHUFFLED
+#define PICK __builtin_shufflevector
+#endif
+#endif
+
+/* exp by 2^n times a polynomial of |r| <= ln(2) / 2; a NaN stays one. */
+INLINE vec exponential(vec x) {
+    const vec zero = {0};
+    const ivec low = x < zero - 87.0f, high = x > zero + 88.0f;
+    x = (vec)((low & (ivec)(zero - 87.0f)) | (~low & (ivec)x));
+    x = (vec)((high & (ivec)(zero + 88.0f)) | (~high & (ivec)x));
+    const vec magic = zero + 12582912.0f; /* 1.5 * 2^23: adding it rounds */
+    const vec n = (x * 1.44269504f + magic) - magic;
+    const vec r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    vec p = zero + 1.98412698e-4f;
+    p = p * r + 1.38888889e-3f;
+    p = p * r + 8.33333333e-3f;
+    p = p * r + 4.16666667e-2f;
+    p = p * r + 1.66666667e-1f;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    const ivec number = n == n;
+    const ivec e = (__builtin_convertvector((vec)(number & (ivec)n), ivec) + 127) << 23;
+    return p * (vec)e;
+}
+
+INLINE vec larger(vec a, vec b) {
+    const ivec first = a > b;
+    return (vec)((first & (ivec)a) | (~first & (ivec)b));
+}
+
+/* The sum of a vector, or the largest of it. */
+#ifdef SHUFFLED
+#define ACROSS_ALL(name, joined) \
+    INLINE float name(vec v) { \
+        vec w = PICK(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7); \
+        v = joined; \
+        w = PICK(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11); \
+        v = joined; \
+        w = PICK(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13); \
+        v = joined; \
+        w = PICK(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14); \
+        v = joined; \
+        return v[0]; \
+    }
+#else
+#define ACROSS_ALL(name, joined) \
+    INLINE float name(vec v) { \
+        vec w = v; \
+        for (int i = 1; i < WIDE; i++) { \
+            w[0] = v[i]; \
+            v = joined; \
+        } \
+        return v[0]; \
+    }
+#endif
+ACROSS_ALL(sum_of, v + w)
+ACROSS_ALL(largest_of, larger(v, w))
+
+/* Which of the vector's entries are among the first `count`. */
+INLINE ivec among(ptrdiff_t count) {
+    ivec lane;
+    UNROLLED for (int i = 0; i < WIDE; i++) lane[i] = i;
+    const ivec limit = {0};
+    return lane < limit + (int)(count < WIDE ? count : WIDE);
+}
+
+INLINE ptrdiff_t filled(ptrdiff_t count) { return (count + WIDE - 1) / WIDE * WIDE; }
+
+/* Up to a vector of the entries that are left, from and to memory; and what lies beyond them set to zero. */
+INLINE vec part(const float *row, ptrdiff_t left) { return left >= WIDE ? load(row) : some(row, left); }
+
+INLINE void put(float *row, vec v, ptrdiff_t left) {
+    if (left >= WIDE)
+        store(row, v);
+    else
+        put_some(row, v, left);
+}
+
+INLINE vec kept(vec v, ptrdiff_t left) { return left >= WIDE ? v : (vec)(among(left) & (ivec)v); }
+
+INLINE vec root_of(vec v) {
+#if defined(__AVX512F__)
+    return (vec)_mm512_sqrt_ps((__m512)v);
+#else
+    for (int i = 0; i < WIDE; i++) v[i] = sqrtf(v[i]);
+    return v;
+#endif
+}
+
+#endif

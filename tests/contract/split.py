@@ -1,0 +1,86 @@
+"""What the tests of the split form share: two arrays of the same members, of which the first may replay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import hfta_nb as hfta
+from hfta_nb.array import FusedArray
+from hfta_nb.array.capture.node import Replayed
+from tests.contract.serial import make
+
+MEMBERS, SEEDS = 3, [1, 2, 3]
+REPLAYED = "replayed from a recording"
+TIGHT = {"atol": 1e-14, "rtol": 1e-14}
+
+
+def pair(build: Any, device: torch.device, dtype: torch.dtype = torch.float64) -> tuple[FusedArray, FusedArray]:
+    """The same array twice, of which the first may replay."""
+    arrays = [hfta.fuse(make(build, MEMBERS, dtype, device), SEEDS) for _ in range(2)]
+    arrays[1].capture = False
+    return arrays[0], arrays[1]
+
+
+def mlp() -> nn.Module:
+    """Layers that keep statistics and draw random numbers."""
+    return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3))
+
+
+def plain() -> nn.Module:
+    """Layers that do neither."""
+    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def notes(array: FusedArray, what: str = "array(x)") -> str:
+    """How `explain` says that calls run."""
+    table = array.explain()
+    return "; ".join(table["how"][table["function"] == what])
+
+
+def forget(array: FusedArray) -> None:
+    """Set gradients to None."""
+    for p in array.parameters():
+        p.grad = None
+
+
+def loss_of_all(outputs: Any) -> Tensor:
+    """A loss of all outputs, which sees every entry."""
+    tensors = outputs if isinstance(outputs, tuple | list) else [outputs]
+    return sum((t.square().mean() + t.sin().sum() for t in tensors), torch.zeros(()))
+
+
+def one_step(array: FusedArray, x: Any, keep: bool = False) -> Tensor:
+    """Forward and backward; returns the outputs."""
+    if not keep:
+        forget(array)
+    out = array(x)
+    loss_of_all(out).backward()
+    return out  # type: ignore[no-any-return]
+
+
+def same(a: FusedArray, b: FusedArray) -> None:
+    """See that both have the same gradients, buffers and random streams."""
+    for (name, p), (_, q) in zip(a.named_parameters(), b.named_parameters(), strict=True):
+        assert (p.grad is None) == (q.grad is None), name
+        if p.grad is not None:
+            torch.testing.assert_close(p.grad, q.grad, atol=1e-13, rtol=1e-13)
+    for p, q in zip(a.buffers(), b.buffers(), strict=True):
+        assert torch.equal(p, q)
+    for s, t in zip(a.generators.states, b.generators.states, strict=True):
+        assert all(torch.equal(s[k], t[k]) for k in s)
+
+
+def warm(array: FusedArray, other: FusedArray, x: Any) -> None:
+    """Run both until the first replays."""
+    for _ in range(4):
+        torch.testing.assert_close(one_step(array, x), one_step(other, x), **TIGHT)
+        same(array, other)
+    assert notes(array) == REPLAYED
+
+
+def replayed(out: Tensor) -> bool:
+    """Whether an output comes from a replayed forward."""
+    return type(out.grad_fn).__name__ == f"{Replayed.__name__}Backward"

@@ -1,0 +1,354 @@
+"""`array.losses`: every member's loss of an output that is there, replayed, and its backward run ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import hfta_nb as hfta
+from hfta_nb.array import FusedArray
+from hfta_nb.errors import FusionError, MemberError
+from tests.contract.rows import MODULES, ModuleRow
+from tests.contract.serial import loss_of, target_for
+from tests.contract.split import MEMBERS, REPLAYED, TIGHT, forget, mlp, notes, pair, plain, replayed, same
+
+CLASSES = torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+@pytest.fixture
+def x(device: torch.device) -> Tensor:
+    return torch.randn(6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
+
+
+@pytest.fixture
+def y(device: torch.device) -> Tensor:
+    return CLASSES.to(device)
+
+
+def _step(array: FusedArray, x: Tensor, y: Tensor, loss_fn: Any = F.cross_entropy) -> Tensor:
+    forget(array)
+    losses = array.losses(loss_fn, array(x), y)
+    losses.sum().backward()
+    return losses
+
+
+def _whole(array: FusedArray, x: Tensor, y: Any, loss_fn: Any = F.cross_entropy) -> Tensor:
+    forget(array)
+    losses: Tensor = array.backward(loss_fn, x, y)  # type: ignore[assignment]
+    return losses
+
+
+def _warm(array: FusedArray, other: FusedArray, x: Tensor, y: Tensor) -> None:
+    """Until the backward is run ahead."""
+    for _ in range(9):
+        torch.testing.assert_close(_step(array, x, y).detach(), _whole(other, x, y), **TIGHT)
+        same(array, other)
+    assert notes(array) == notes(array, "losses") == REPLAYED
+    assert array.generators.device.type != "cpu" or _ahead(array, x, y)
+    _whole(other, x, y)
+
+
+def _ahead(array: FusedArray, x: Tensor, y: Tensor) -> bool:
+    """Whether the backward of a step is run ahead."""
+    forget(array)
+    out = array(x)
+    losses = array.losses(F.cross_entropy, out, y)
+    ran = replayed(out) and out.grad_fn.ticket.ran is not None  # type: ignore[union-attr]
+    losses.sum().backward()
+    return ran
+
+
+@pytest.mark.parametrize("block", [3, 1])
+@pytest.mark.parametrize("row", MODULES, ids=lambda r: r.name)
+def test_every_module_s_losses_are_those_of_backward(row: ModuleRow, block: int, device: torch.device) -> None:
+    array, other = pair(row.build, device)
+    array.block_size = other.block_size = block
+    target = target_for(row.build().to(device, torch.float64), row.x().to(device))
+    for step in range(9):
+        x = row.x().to(device)
+        losses = [_step(array, x, target + step, loss_of).detach(), _whole(other, x, target + step, loss_of)]
+        torch.testing.assert_close(*losses, **TIGHT)
+        same(array, other)
+
+
+def _dropped(output: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(F.dropout(output, 0.4), y)
+
+
+def _steep(output: Tensor, y: Tensor) -> Tensor:
+    return (output.exp() * output).mean() + output[y[0]].sum()
+
+
+LOSSES: dict[str, Any] = {
+    "random numbers": _dropped,
+    "a formula": _steep,
+    "a module": nn.CrossEntropyLoss(label_smoothing=0.1),
+    "settings per member": hfta.losses.cross_entropy(label_smoothing=[0.0, 0.1, 0.2]),
+    "values that are read": lambda output, y: output.mean() * (2 if output.sum().item() > 0 else 3),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_of_all_sorts(name: str, x: Tensor, y: Tensor, device: torch.device) -> None:
+    # Values that are read make `backward` run members one by one, whose running variances have other last bits.
+    array, other = pair(plain if "values" in name else mlp, device)
+    for step in range(9):
+        losses = [_step(array, x + step, y, LOSSES[name]).detach(), _whole(other, x + step, y, LOSSES[name])]
+        torch.testing.assert_close(*losses, atol=1e-13, rtol=1e-13)
+        same(array, other)
+
+
+class Named(nn.Module):
+    """Gives two outputs by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(5, 3), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"left": self.left(x), "right": self.right(x).sin()}
+
+
+def test_outputs_by_name_and_targets_per_member(x: Tensor, y: Tensor, device: torch.device) -> None:
+    array, other = pair(Named, device)
+    own = hfta.per_member(torch.stack([y, y.flip(0), y]))
+
+    def both(output: dict[str, Tensor], target: Tensor) -> Tensor:
+        return F.cross_entropy(output["left"], target) + output["right"].square().mean()
+
+    for _ in range(6):
+        losses = [_step(array, x, own, both).detach(), _whole(other, x, own, both)]  # type: ignore[arg-type]
+        torch.testing.assert_close(*losses, **TIGHT)
+        same(array, other)
+    assert notes(array, "losses") == REPLAYED
+
+
+def _mean(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    array.losses(F.cross_entropy, array(x), y).mean().backward()
+
+
+def _weighted(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    losses = array.losses(F.cross_entropy, array(x), y)
+    (losses * torch.tensor([1.0, 2.0, 0.5], dtype=losses.dtype, device=losses.device)).sum().backward()
+
+
+def _beside(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    out = array(x)
+    (array.losses(F.cross_entropy, out, y).sum() + out.square().mean()).backward()
+
+
+def _another(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    out = array(x)
+    (array.losses(F.cross_entropy, out, y).sum() + array.losses(_steep, out, y).sum()).backward()
+
+
+def _not_differentiated(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    array.losses(F.cross_entropy, array(x), y)
+    array.losses(F.cross_entropy, array(x), y).sum().backward()
+
+
+def _twice(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    loss = array.losses(F.cross_entropy, array(x), y).sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+def _two_in_one(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    one = array.losses(F.cross_entropy, array(x), y)
+    two = array.losses(F.cross_entropy, array(x + 1), y)
+    (one.sum() + two.sum()).backward()
+
+
+def _another_backward_between(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    loss = array.losses(F.cross_entropy, array(x), y).sum()
+    array.backward(F.cross_entropy, x + 1, y)
+    forget(array)
+    loss.backward()
+
+
+def _added(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    for shift in (0, 1):
+        array.losses(F.cross_entropy, array(x + shift), y).sum().backward()
+
+
+def _forgotten_late(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    array.losses(F.cross_entropy, array(x), y).sum().backward()
+    loss = array.losses(F.cross_entropy, array(x + 1), y).sum()
+    forget(array)
+    loss.backward()
+
+
+def _penalty(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    penalty = sum(p.square().sum() for p in array.parameters())
+    (array.losses(F.cross_entropy, array(x), y).sum() + penalty).backward()
+
+
+def _by_grad(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    parameters = list(array.parameters())
+    grads = torch.autograd.grad(array.losses(F.cross_entropy, array(x), y).sum(), parameters)
+    for p, g in zip(parameters, grads, strict=True):
+        p.grad = g * 2
+
+
+def _some(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    array.losses(F.cross_entropy, array(x), y).sum().backward(inputs=list(array.parameters())[1:3])
+
+
+def _kept_gradient(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    out = array(x)
+    losses = array.losses(F.cross_entropy, out, y)
+    out.retain_grad()
+    losses.sum().backward()
+    assert out.grad is not None
+    next(array.parameters()).grad.add_(out.grad.sum())  # type: ignore[union-attr]
+
+
+def _hook_that_writes(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    out = array(x)
+    out.register_hook(lambda g: g.mul_(2))  # type: ignore[no-untyped-call]
+    array.losses(F.cross_entropy, out, y).sum().backward()
+
+
+def _other_mode(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    loss = array.losses(F.cross_entropy, array(x), y).sum()
+    array.eval()
+    loss.backward()
+    array.train()
+
+
+USES: dict[str, Callable[[FusedArray, Tensor, Tensor], None]] = {
+    "their mean": _mean,
+    "weights": _weighted,
+    "the output beside": _beside,
+    "another loss of it": _another,
+    "not differentiated": _not_differentiated,
+    "the same graph twice": _twice,
+    "two in one loss": _two_in_one,
+    "another backward between": _another_backward_between,
+    "gradients that are there": _added,
+    "forgotten after the losses": _forgotten_late,
+    "a penalty": _penalty,
+    "autograd.grad": _by_grad,
+    "some parameters": _some,
+    "the output's gradient": _kept_gradient,
+    "a hook that writes": _hook_that_writes,
+    "another mode in between": _other_mode,
+}
+
+
+@pytest.mark.parametrize("kind", [plain, mlp])
+@pytest.mark.parametrize("use", USES)
+def test_what_was_run_ahead_serves_no_other_use(
+    use: str, kind: Callable[[], nn.Module], x: Tensor, y: Tensor, device: torch.device
+) -> None:
+    array, other = pair(kind, device)
+    _warm(array, other, x, y)
+    for step in range(7):
+        for a in (array, other):
+            forget(a)
+            USES[use](a, x + step, y)
+        same(array, other)
+    for step in range(3):
+        torch.testing.assert_close(_step(array, x + step, y).detach(), _whole(other, x + step, y), **TIGHT)
+        same(array, other)
+
+
+def test_a_change_before_the_backward_is_an_error(x: Tensor, y: Tensor, device: torch.device) -> None:
+    array, other = pair(plain, device)
+    _warm(array, other, x, y)
+    forget(array)
+    loss = array.losses(F.cross_entropy, array(x), y).sum()
+    with torch.no_grad():
+        array.get_parameter("2.weight").add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_steps_by_an_optimizer(x: Tensor, y: Tensor, device: torch.device) -> None:
+    array, other = pair(mlp, device)
+    optimizers = [hfta.optim.Adam(a, lr=[0.1, 0.01, 0.03]) for a in (array, other)]
+    for _ in range(20):
+        for a, optimizer, step in zip((array, other), optimizers, (_step, _whole), strict=True):
+            optimizer.zero_grad()
+            step(a, x, y)
+            optimizer.step()
+    for p, q in zip(array.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p, q, atol=1e-11, rtol=1e-11)
+
+
+def test_a_lost_member_harms_no_other(x: Tensor, y: Tensor, device: torch.device) -> None:
+    array, other = pair(plain, device)
+    _warm(array, other, x, y)
+    with torch.no_grad():
+        array.get_parameter("0.weight")[1] = float("nan")
+    losses = _step(array, x, y)
+    wanted = _whole(other, x, y)
+    assert losses[1].isnan()
+    for i in (0, 2):
+        assert torch.equal(losses[i].detach(), wanted[i])
+        for p, q in zip(array.parameters(), other.parameters(), strict=True):
+            assert torch.equal(p.grad[i], q.grad[i])  # type: ignore[index]
+
+
+def test_a_loss_that_learns_itself(x: Tensor, y: Tensor, device: torch.device) -> None:
+    array, other = pair(plain, device)
+    factor = [torch.ones((), dtype=x.dtype, device=device, requires_grad=True) for _ in range(2)]
+
+    def scaled(factor: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        return lambda output, y: F.cross_entropy(output * factor, y)
+
+    functions = [scaled(f) for f in factor]
+    for step in range(7):
+        for a, f, function in zip((array, other), factor, functions, strict=True):
+            f.grad = None
+            _step(a, x + step, y, function)
+        same(array, other)
+        torch.testing.assert_close(factor[0].grad, factor[1].grad, **TIGHT)
+    assert "learns" in notes(array, "losses")
+
+
+def test_mixed_precision(x: Tensor, y: Tensor) -> None:
+    array, other = pair(plain, x.device, torch.float32)
+    for _ in range(8):
+        told = []
+        for a in (array, other):
+            forget(a)
+            with torch.autocast(x.device.type, dtype=torch.bfloat16):
+                losses = a.losses(F.cross_entropy, a(x.float()), y)
+            assert losses.dtype == torch.float32
+            losses.sum().backward()
+            told.append(losses.detach())
+        torch.testing.assert_close(*told, atol=1e-2, rtol=1e-2)
+        for p, q in zip(array.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad, atol=1e-2, rtol=1e-2)
+    assert notes(array, "losses") == REPLAYED
+
+
+def test_without_gradients_and_after_surgery(x: Tensor, y: Tensor, device: torch.device) -> None:
+    array, other = pair(plain, device)
+    _warm(array, other, x, y)
+    wanted = _whole(other, x, y)
+    with torch.no_grad():
+        for _ in range(4):
+            torch.testing.assert_close(array.losses(F.cross_entropy, array(x), y), wanted, **TIGHT)
+    part = array.select([2, 0])
+    for _ in range(6):
+        losses = _step(part, x, y)
+    torch.testing.assert_close(losses.detach(), wanted[[2, 0]], **TIGHT)
+
+
+def test_what_is_asked_wrongly_is_told(x: Tensor, y: Tensor, device: torch.device) -> None:
+    array, _ = pair(plain, device)
+    out = array(x)
+    with pytest.raises(FusionError, match="must be a scalar tensor"):
+        array.losses(lambda output, y: output.mean(0), out, y)
+    with pytest.raises(FusionError, match="another number of members"):
+        array.losses(F.cross_entropy, out[:2], y)
+    with pytest.raises(MemberError, match=r"member 0, the loss or metric"):
+        array.losses(F.cross_entropy, out, y[:2])
+    assert _step(array, x, y).shape == (MEMBERS,)

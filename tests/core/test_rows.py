@@ -1,0 +1,144 @@
+"""The package's own layer norm and log-softmax: against float64, and in steps that are replayed."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import hfta_nb as hfta
+from hfta_nb.array.native import build, product, rows
+from hfta_nb.array.native.binding import Binding
+from hfta_nb.array.strategy import measuring
+from hfta_nb.array.strategy.formulations import COMPILED
+
+pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")
+_aten = torch.ops.aten
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, ctypes.CDLL]:
+    before = dict(build._loaded)
+    build._loaded.clear()
+    with build.compiling():
+        found = {name: build.library(name) for name in ("rows", "product")}
+    build._loaded.clear()
+    build._loaded.update(before)
+    assert all(library is not None for library in found.values())
+    return found  # type: ignore[return-value]
+
+
+@pytest.fixture(autouse=True)
+def _compiled(made: dict[str, ctypes.CDLL], monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (rows, product):
+        monkeypatch.setattr(module, "library", lambda name, wait=True: made[name])
+
+
+def _noise(*size: int) -> Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(sum(size)))
+
+
+def _close(found: Tensor, wanted: Tensor) -> bool:
+    return bool((found - wanted).abs().max() <= 2e-6 * max(1.0, float(wanted.abs().max())))
+
+
+_SIZES = [(1, 1), (3, 2), (64, 10), (5, 16), (7, 37), (33, 64), (2, 300)]
+
+
+@pytest.mark.parametrize(("height", "columns"), _SIZES)
+def test_log_softmax_and_its_gradient(height: int, columns: int) -> None:
+    x, by = 5 * _noise(height, columns), _noise(columns, height).t().contiguous()
+    wanted = x.double().log_softmax(1)
+    out = torch.full_like(x, torch.nan)
+    Binding(rows.log_softmax)(x, 1, False, out=out)
+    assert _close(out, wanted)
+    exact = _aten._log_softmax_backward_data(by.double(), wanted, 1, torch.float64)
+    found = torch.full_like(x, torch.nan)
+    Binding(rows.log_softmax_backward)(by, out, 1, torch.float32, out=found)
+    assert _close(found, exact)
+
+
+def test_rows_with_what_is_no_number_are_torchs() -> None:
+    x = _noise(6, 20)
+    x[0, 3], x[1, 4], x[2, 5], x[3] = torch.nan, torch.inf, -torch.inf, 1e30
+    out = torch.empty_like(x)
+    Binding(rows.log_softmax)(x, 1, False, out=out)
+    torch.testing.assert_close(out, x.log_softmax(1), equal_nan=True)
+
+
+@pytest.mark.parametrize(("height", "columns"), _SIZES)
+@pytest.mark.parametrize("affine", [False, True])
+def test_layer_norm_and_its_gradients(height: int, columns: int, affine: bool) -> None:
+    x, by = _noise(height, columns) + 3, _noise(columns, height).t().contiguous()
+    weight, bias = (_noise(columns), _noise(columns) - 1) if affine else (None, None)
+    shape = [columns]
+
+    def exact(t: Any) -> Any:
+        return t.double() if isinstance(t, Tensor) else t
+
+    wanted = _aten.native_layer_norm(*map(exact, (x, shape, weight, bias, 1e-3)))
+    out, mean, scale = torch.full_like(x, torch.nan), torch.empty(height, 1), torch.empty(height, 1)
+    Binding(rows.layer_norm)(x, shape, weight, bias, 1e-3, out=out, mean=mean, scale=scale)
+    assert all(map(_close, (out, mean, scale), wanted))
+    mask = [True, affine, affine]
+    grads = _aten.native_layer_norm_backward(*map(exact, (by, x, shape)), *wanted[1:], exact(weight), exact(bias), mask)
+    rooms = {"out": torch.full_like(x, torch.nan)}
+    if affine:
+        rooms |= {"by_weight": torch.full((columns,), torch.nan), "by_bias": torch.full((columns,), torch.nan)}
+    Binding(rows.layer_norm_backward)(by, x, shape, mean, scale, weight, bias, mask, **rooms)
+    for found, true in zip(rooms.values(), grads, strict=False):
+        assert (found - true).abs().max() <= 1e-5 * max(1.0, float(true.abs().max()))
+
+
+def test_a_binding_follows_its_tensors() -> None:
+    call = Binding(rows.log_softmax)
+    for size in ((4, 5), (4, 5), (3, 20)):
+        x, out = _noise(*size), torch.empty(size)
+        call(x, 1, False, out=out)
+        assert _close(out, x.double().log_softmax(1))
+        x += 1.0
+        x[0, 0] -= 2.0
+        call(x, 1, False, out=out)
+        assert _close(out, x.double().log_softmax(1))
+
+
+class _Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(5, 12), nn.LayerNorm(12), nn.Linear(12, 3)
+        self.plain = nn.LayerNorm(12, elementwise_affine=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.plain(x := self.norm(self.first(x)).relu()) + x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_a_network_replayed_with_them_trains_as_its_members_do(members: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cost = measuring._cost
+    monkeypatch.setattr(measuring, "_cost", lambda name, times: cost(name, times) / (1e6 if name == COMPILED else 1))
+    torch.manual_seed(1)
+    plain = [_Net() for _ in range(members)]
+    array = hfta.fuse(plain)
+    rates = [1e-2 * (i + 1) for i in range(members)]
+    optimizer = hfta.optim.SGD(array, lr=rates)
+    single = [torch.optim.SGD(net.parameters(), lr=lr) for net, lr in zip(plain, rates, strict=True)]
+    for step in range(8):
+        x, y = _noise(step + 9, 5)[:9], torch.arange(9) % 3
+        optimizer.zero_grad()
+        losses = array.backward(F.cross_entropy, x, y)
+        optimizer.step()
+        for loss, net, by in zip(losses, plain, single, strict=True):
+            by.zero_grad()
+            wanted = F.cross_entropy(net(x), y)
+            wanted.backward()
+            by.step()
+            torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-6)
+    (seen,) = array._steps._kinds
+    assert seen.program is not None, seen.reason
+    kinds = [step for step in seen.program.steps if isinstance(step, rows.Bound)]
+    assert len(kinds) == 6
