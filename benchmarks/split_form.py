@@ -48,7 +48,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 Way = Callable[[FusedArray, Tensor, Tensor], Any]
 _WARM = 9
-"""Steps until all that is recorded and run ahead is."""
+"""Steps until all that is recorded is replayed."""
 
 
 def whole(array: FusedArray, x: Tensor, y: Tensor) -> None:

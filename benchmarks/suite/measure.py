@@ -148,7 +148,7 @@ def measure(
                     entry.build(job)
             with entries[0].guarded():
                 steps = _steps(entries[0], lap_s)
-                rounded = differences(rounding(job), entries[0].losses[: job.check_steps], job.check_steps)
+                rounded = rounding(job, entries[0].losses[: job.check_steps])
             _needs(entries[0])
             load.mark()
             for number in range(rounds):

@@ -15,6 +15,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks.suite.modes.base import Mode
 from benchmarks.suite.tasks import DATA, Feed
+from hfta_nb.array.native import attention, norm, product, rows
 
 LOOK_S = 0.02
 PROFILES = 3
@@ -29,6 +30,14 @@ PRODUCTS = re.compile(
     r"flash_attention\w*|addmm_activation)$"
 )
 """Operators of torch and of this package that are matrix products, convolutions, attention or recurrent kernels."""
+LIBRARY: dict[type, str] = {
+    product.Bound: "mm",
+    attention.Bound: "scaled_dot_product_attention",
+    rows.Bound: "rows",
+    norm.BatchNorm: "batch_norm",
+    norm.BatchNormBackward: "batch_norm_backward",
+}
+"""What calls a kernel of this package's own library, by the operator that it stands for."""
 STEPS = re.compile(r"aten::_(fused_(adam|adamw|sgd|adagrad)_?|foreach_\w+)$")
 """Operators that optimizers alone call."""
 KERNELS = re.compile(r"gemm|gemv|cutlass|xmma|conv|implicit|wgrad|dgrad|fprop|flash|fmha|attention|winograd", re.I)
@@ -132,26 +141,31 @@ def _record_s() -> float:
 
 @contextlib.contextmanager
 def _marked(mode: Mode) -> Iterator[None]:
-    """Within, the profiler sees what draws a batch and what steps an optimizer of ours; torch's tell by themselves."""
-    kinds = {type(optimizer) for optimizer in getattr(mode, "optimizers", [])}
-    ours = {kind: kind.step for kind in kinds if not issubclass(kind, torch.optim.Optimizer)}
+    """Within, the profiler sees what draws a batch, what steps an optimizer of ours, and our own kernels.
 
-    def telling(step: Any) -> Any:
+    Torch's tell by themselves.
+    """
+    kinds = {type(optimizer) for optimizer in getattr(mode, "optimizers", [])}
+    ours = [(kind, "step", OPTIMIZER) for kind in kinds if not issubclass(kind, torch.optim.Optimizer)]
+    ours += [(kind, "__call__", f"hfta_nb::{name}") for kind, name in LIBRARY.items()]
+    before = [getattr(kind, method) for kind, method, _ in ours]
+
+    def telling(function: Any, name: str) -> Any:
         def told(*args: Any, **words: Any) -> Any:
-            with record_function(OPTIMIZER):
-                return step(*args, **words)
+            with record_function(name):
+                return function(*args, **words)
 
         return told
 
     Feed.marked = True
-    for kind, step in ours.items():
-        kind.step = telling(step)
+    for (kind, method, name), function in zip(ours, before, strict=True):
+        setattr(kind, method, telling(function, name))
     try:
         yield
     finally:
         Feed.marked = False
-        for kind, step in ours.items():
-            kind.step = step
+        for (kind, method, _), function in zip(ours, before, strict=True):
+            setattr(kind, method, function)
 
 
 def _operator(event: Any) -> bool:

@@ -46,7 +46,8 @@ def table(array: FusedArray) -> pandas.DataFrame:
     if array.settings.checkpointed:
         rows.append(("the whole array", _checkpointed(array)))
     if array.block_size < len(array):
-        rows.append(("the whole array", f"in blocks of {array.block_size} of {len(array)} members"))
+        beside = ", replayed side by side on streams" if array.generators.device.type == "cuda" else ""
+        rows.append(("the whole array", f"in blocks of {array.block_size} of {len(array)} members{beside}"))
     on = {"one": "on one thread", "blocks": "blocks of members side by side, a thread each"}
     rows += [("the whole array", on[array.threads])] if array.threads in on else []
     if array.settings.tuned:

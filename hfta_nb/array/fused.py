@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array import surgery, threads
+from hfta_nb.array import laying, surgery, threads
 from hfta_nb.array.across.blueprint import Blueprint
 from hfta_nb.array.across.padding import Padding
 from hfta_nb.array.across.runtime import Across
-from hfta_nb.array.arena import Arena, arenas_of
+from hfta_nb.array.arena import Arena
 from hfta_nb.array.attempt import attempt, gradient_probe
 from hfta_nb.array.blocks import Blocks
 from hfta_nb.array.capture import calls
@@ -25,15 +25,13 @@ from hfta_nb.array.capture.deciding import WAYS
 from hfta_nb.array.capture.forward import CapturedForwards
 from hfta_nb.array.capture.results import CapturedResults
 from hfta_nb.array.capture.steps import Asked, CapturedSteps
-from hfta_nb.array.checkpointing import handlers as checkpointing
-from hfta_nb.array.checkpointing import segments
 from hfta_nb.array.engine import Call, Engine, Inputs, positional
 from hfta_nb.array.explaining import table
-from hfta_nb.array.fallback import Settings, attention_handlers, one_by_one
+from hfta_nb.array.fallback import Settings
 from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.gradients import Gradients, call_module, target_of
 from hfta_nb.array.own_losses import OwnLosses, scalar
-from hfta_nb.array.owners import Follower, own
+from hfta_nb.array.owners import Follower
 from hfta_nb.array.slots import Slots
 from hfta_nb.array.strategy.measuring import STRATEGIES
 from hfta_nb.array.tuning import apart, tune
@@ -56,7 +54,6 @@ class FusedArray(nn.Module):
         missing_grads: parameter to the members whose loss did not depend on it in the last `backward`; their rows of
             `.grad` are zero, where alone `.grad` would be None.
         step_notes: how whole training steps run, where something is to be told of that.
-        writing: how often gradients have been written to the arenas; whoever leaves some there sees if they are.
         followers: optimizers and the like, whose state moves along with the members.
         padding: clears the gradients of what is not owned.
         owned: where members differ in architecture: parameter or buffer to which entries are the members' own, bool
@@ -79,7 +76,6 @@ class FusedArray(nn.Module):
         self.buffer_arenas: list[Arena] = []
         self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()
         self.missing_grads: dict[str, list[int]] = {}
-        self.writing = 0
         self.step_notes: list[str] = []
         self.settings = Settings(len(generators))
         self._proven: set[tuple[Any, ...]] = set()
@@ -92,6 +88,7 @@ class FusedArray(nn.Module):
 
     _skeleton: nn.Module
     _slots: Slots
+    padding: Padding
     _pending: list[nn.Module]
 
     def _take(
@@ -443,11 +440,7 @@ class FusedArray(nn.Module):
         surgery.copy_member(self, src, dst)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FusedArray:
-        # Parameters are views of the arenas, which copying one by one would take apart.
-        other = surgery.select(self, range(len(self)))
-        for p, q in zip(self.parameters(), other.parameters(), strict=True):
-            q.grad = None if p.grad is None else p.grad.clone()
-        memo[id(self)] = other
+        memo[id(self)] = other = surgery.twin(self)
         return other
 
     # What nn.Module does, done to the whole.
@@ -472,36 +465,11 @@ class FusedArray(nn.Module):
     # Within.
 
     def _build_arenas(self) -> None:
-        named = dict(self.named_parameters())
-        self.arenas = arenas_of({k: p.detach() for k, p in named.items()})
-        for arena in self.arenas:
-            for span in arena.spans:
-                named[span.name].data = arena.view(span.name)
-                own(named[span.name], self, span.name)
-        self.buffer_arenas = arenas_of(dict(self.named_buffers()))
-        self._slots.find()
-        # `.data`: writing into one buffer must not count as a change of all others, which autograd may have saved.
-        self._slots.replace({s.name: a.view(s.name).data for a in self.buffer_arenas for s in a.spans})
-        self._slots.find()
-        self._blocks.clear()
-        for captured in (self._steps, self._forwards, self._results, self._losses):
-            captured.clear()
-        self.padding = Padding(self)
-        self._install()
+        laying.build(self)
 
     def _install(self) -> None:
         """Put in place what runs instead of submodules."""
-        self.engine.private, self.engine.fast_rng = self.settings.private, self.settings.fast_rng
-        if self.engine.across is not None:
-            self.settings.unlike = True
-            self.engine.across.settle(self.settings.paths, self.settings.apart)
-            return
-        handlers = attention_handlers(self._skeleton)
-        for path in self.settings.paths:
-            handlers[path] = one_by_one(self._skeleton, path)
-        self.engine.segments = segments(self._skeleton) if self.settings.checkpointed else []
-        again = checkpointing(self._skeleton, handlers) if self.engine.segments else {}
-        self.engine.handlers = handlers | {p: h for p, h in again.items() if p not in self.settings.paths}
+        laying.install(self)
 
 
 def _called(module: nn.Module, leaves: list[Any]) -> Any:

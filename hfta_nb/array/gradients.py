@@ -78,7 +78,6 @@ class Gradients:
         self.found: dict[str, dict[int, Tensor]] = {}
         self.changed: list[tuple[Tensor, Tensor]] = []
         self.upstream: list[Tensor | None] = [None] * len(inputs.grad_leaves())
-        array.writing += 1
 
     def of(self, call: Call, blocks: Sequence[Block]) -> tuple[Tensor, Any]:
         """Losses ``[M]`` and auxiliary results, detached."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from hfta_nb.array.capture import calls
-from hfta_nb.array.capture.ahead import run_ahead
 from hfta_nb.array.capture.kinds import identity
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.gradients import target_of
@@ -63,9 +62,6 @@ class OwnLosses:
         if plain:
             again = array._forwards.again((outputs, y), (True, False), tuple, partial(calls.over, array, _loss))
             if again is not None:
-                ticket = getattr(outputs.grad_fn, "ticket", None)
-                if ticket is not None and ticket.array is self.array:
-                    run_ahead(ticket, again.grad_fn.ticket)
                 return again  # type: ignore[no-any-return]
         given = _marked(outputs), y
         inputs = Inputs.of(given, len(array))

@@ -120,6 +120,14 @@ def load_member(array: FusedArray, index: int, state_dict: Mapping[str, Tensor],
         follower.reset_member(index)
 
 
+def twin(array: FusedArray) -> FusedArray:
+    """A copy with its gradients. Parameters are views of the arenas, which copying one by one would take apart."""
+    other = select(array, range(len(array)))
+    for p, q in zip(array.parameters(), other.parameters(), strict=True):
+        q.grad = None if p.grad is None else p.grad.clone()
+    return other
+
+
 def _copy_flags(source: nn.Module, target: nn.Module) -> None:
     """Train and eval flags, and which parameters learn."""
     for a, b in zip(source.modules(), target.modules(), strict=True):

@@ -22,6 +22,9 @@ LEAST_STEPS = 5
 """Of so many something can be told."""
 
 
+_ON = {"kernels": "", "one": "on one thread", "blocks": "blocks side by side"}
+
+
 class SpeedProbe:
     """Times the first steps of an array, and beside each of them one of a plain module that nobody else needs."""
 
@@ -56,7 +59,7 @@ class SpeedProbe:
     def event(self) -> ev.SpeedMeasured:
         # The first steps warm up.
         fused, alone = (sorted(v[2:])[len(v[2:]) // 2] for v in (self.fused_s, self.serial_s))
-        how = ", ".join(filter(None, [self._at_once(), way_of(self.step.array)]))
+        how = ", ".join(filter(None, [self._at_once(), _ON[self.step.array.threads], way_of(self.step.array)]))
         serial = alone * self.members
         steps = len(self.serial_s)
         return ev.SpeedMeasured(time.time(), self.group, self.members, steps, fused, serial, serial / fused, how)

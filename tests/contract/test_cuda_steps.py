@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
+from hfta_nb.accumulators import OfFunction
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
 from hfta_nb.step import ArrayStep, Precision
@@ -57,7 +59,19 @@ def _hits(output: Tensor, target: Tensor) -> Tensor:
     return torch.stack([hits.sum(), torch.ones_like(hits).sum()]).float()
 
 
-METRICS = {"right": Metric(_right), "share": Metric(_hits, finish=lambda sums: sums[0] / sums[1])}
+def _logits(output: Tensor, target: Tensor) -> Tensor:
+    return output
+
+
+def _largest(output: Tensor, target: Tensor) -> Tensor:
+    return output.amax(-1).mean()
+
+
+METRICS = {
+    "right": Metric(_right),
+    "share": Metric(_hits, finish=lambda sums: sums[0] / sums[1]),
+    "largest": Metric(_logits, accumulator=partial(OfFunction, _largest)),  # member by member, in Python
+}
 CASES: dict[str, dict[str, Any]] = {
     "adam": {},
     "adamw": {"optimizer": "adamw"},

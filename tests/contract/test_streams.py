@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+import hfta_nb as hfta
+from hfta_nb.array.capture import program as capture
 from hfta_nb.array.strategy.formulations import Operand, formulations
 from hfta_nb.array.strategy.streams import MOST, Parted, Streams, in_turn, partings, runner_of
 
@@ -191,3 +194,38 @@ def test_streams_are_branches_of_a_cuda_graph(count: int) -> None:
         graph.replay()
         with torch.backends.cudnn.flags(allow_tf32=False):
             _agree(found, aten.convolution.default(*args))
+
+
+def test_blocks_of_members_are_forked_and_joined_like_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU blocks of members have a stream each; here their lanes run through streams that only note it."""
+    streams, log = _noted(2)
+    monkeypatch.setattr(capture, "side_by_side", streams)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        arrays = []
+        for threads in ("blocks", "one"):
+            torch.manual_seed(0)
+            modules = [nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3))
+                       for _ in range(4)]  # fmt: skip
+            array = hfta.fuse([m.double() for m in modules], [1, 2, 3, 4])
+            array.threads, array.block_size = threads, 2
+            arrays.append(array)
+        for number in range(6):
+            generator = torch.Generator().manual_seed(number)
+            x = torch.randn(6, 5, generator=generator, dtype=torch.float64)
+            y = torch.randint(0, 3, (6,), generator=generator)
+            log.clear()
+            for array in arrays:
+                array.zero_grad()
+            losses = [array.backward(nn.functional.cross_entropy, x, y) for array in arrays]
+            assert torch.equal(*losses)
+            for p, q in zip(arrays[0].parameters(), arrays[1].parameters(), strict=True):
+                assert torch.equal(p.grad, q.grad)
+        assert log.count(("main", "records")) == 1
+        assert [entry for entry in log if entry[0] == "main"][1:] == [
+            ("main", "waits for event of side 0"),
+            ("main", "waits for event of side 1"),
+        ]
+    finally:
+        torch.set_num_threads(before)

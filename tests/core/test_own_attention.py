@@ -148,4 +148,4 @@ def test_a_network_replayed_with_it_trains_as_its_members_do(
             torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-6)
     told = array.explain().to_string()
     assert "attention_for_cpu_backward" in told
-    assert "compiled " in told
+    assert f"{COMPILED} " in told

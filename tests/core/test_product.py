@@ -176,7 +176,7 @@ def test_a_network_replayed_with_them_trains_as_its_members_do(members: int, spl
             torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-6)
     told = array.explain().to_string()
     assert "replayed" in told
-    assert "compiled " in told
+    assert f"{COMPILED} " in told
 
 
 @pytest.mark.usefixtures("_preferred")

@@ -32,12 +32,12 @@ class Target(NamedTuple):
 def delivered(array: FusedArray, targets: Sequence[Target], run: Callable[[], T]) -> T:
     """Run what writes the gradients into the arena, then set or add to `.grad`. After an error all is as before."""
     if all(t.parameter.grad is None for t in targets):
-        result = written(targets, run, array)
+        result = written(targets, run)
     else:
         inside = [t.view for t in targets if same_memory(t.parameter.grad, t.view)]
         before = [view.clone() for view in inside]
         try:
-            result = written(targets, run, array)
+            result = written(targets, run)
         except BaseException:
             _copy(inside, before)
             raise
@@ -47,9 +47,8 @@ def delivered(array: FusedArray, targets: Sequence[Target], run: Callable[[], T]
     return result
 
 
-def written(targets: Sequence[Target], run: Callable[[], T], array: FusedArray) -> T:
+def written(targets: Sequence[Target], run: Callable[[], T]) -> T:
     """Run it, the rows that it leaves out being zero."""
-    array.writing += 1
     result = run()
     for target in targets:
         for member in target.empty:
@@ -81,7 +80,7 @@ def apart(array: FusedArray, targets: Sequence[Target], run: Callable[[], T]) ->
     """Run it, and give the gradients in memory of their own, the arena's being as before."""
     before = [arena.grad.clone() for arena in array.arenas]
     try:
-        result = written(targets, run, array)
+        result = written(targets, run)
         return [t.view.clone(memory_format=torch.contiguous_format) for t in targets], result
     finally:
         _copy([arena.grad for arena in array.arenas], before)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.capture.ahead import Habit
 from hfta_nb.array.capture.check import Before, compared, failure
 from hfta_nb.array.capture.delivery import Target
 from hfta_nb.array.capture.halves import Halves
@@ -48,14 +47,12 @@ class SeenForward(Seen):
         grads: memory that stands for the gradients of the outputs used.
         used: of the outputs that have gradients, whether each is used; None where that is not known yet.
         changes: how often `used` has changed.
-        habit: how the outputs are used.
     """
 
     made: Ready | None = None
     grads: list[Tensor] = field(default_factory=list)
     used: tuple[bool, ...] | None = None
     changes: int = 0
-    habit: Habit = field(default_factory=Habit)
 
     @property
     def ready(self) -> bool:

@@ -274,8 +274,8 @@ def settings() -> tuple[Any, ...]:
         torch.get_default_dtype(),
         torch._C._is_any_autocast_enabled()
         and tuple((torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in ("cpu", "cuda")),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.backends.mkldnn.enabled,
+        torch._C._get_deterministic_algorithms(),  # what torch's own properties ask, in a tenth of the time
+        torch._C._get_mkldnn_enabled(),
         precision.get(),
-        torch.backends.cudnn.enabled,
+        torch._C._get_cudnn_enabled(),
     )

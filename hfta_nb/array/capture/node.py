@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.capture.ahead import Ran, from_ones
 from hfta_nb.array.capture.check import Before, failure
 from hfta_nb.array.capture.delivery import Target, apart, delivered, settle, written
 from hfta_nb.array.capture.halves import Halves
@@ -64,17 +63,10 @@ class Ticket:
         inputs: of this call.
         run: computes the outputs as ever.
         start: buffers and generators before the call; None where it leaves them as they are.
-
-    Attributes:
-        ran: the backward, where it was run ahead.
-        into: of a loss, what it is the loss of.
-        slope: of a loss, the gradient that it hands on where its backward was run ahead.
-        handed: the gradient that a loss alone has handed on, from ones, with its version and the kind of loss.
     """
 
     __slots__ = (
         *("array", "seen", "start", "inputs", "run", "made", "reads", "arenas", "serial"),
-        *("ran", "into", "slope", "handed"),
         *("_read", "_given", "_autocast", "__weakref__"),
     )
 
@@ -96,10 +88,6 @@ class Ticket:
         self._read = [p._version for p in made.needs[0]]
         self._given = _versions(inputs)
         self._autocast = _autocast() if torch._C._is_any_autocast_enabled() else ()
-        self.ran: Ran | None = None
-        self.into: Ticket | None = None
-        self.slope: Tensor | None = None
-        self.handed: tuple[Tensor, int, object] | None = None
 
     @property
     def spent(self) -> bool:
@@ -125,8 +113,6 @@ class Ticket:
 
     def _found(self, nodes: Sequence[Any], grads: Sequence[Tensor | None]) -> list[Any] | None:
         """The gradients of the roots by the program; None where they have to be computed again."""
-        if self.slope is not None or self.ran is not None:
-            return self._made_ahead(nodes, grads[0])
         if self.spent:
             return None
         used = tuple(g is not None for g in grads)
@@ -136,34 +122,10 @@ class Ticket:
         try:
             for room, grad in zip(self.made.grads, (g for g in grads if g is not None), strict=True):
                 room.copy_(grad)
-            found = self._replayed(nodes)
+            return self._replayed(nodes)
         except Exception as error:
             self.seen.refuse(failure(error))
             return None
-        if self.into is not None and grads[0] is not None and from_ones(grads[0], self.made.grads[0]):
-            self.into.handed = found[0], found[0]._version, self.seen
-        elif self.handed is not None:
-            slope, version, loss = self.handed
-            same = found[0] is None and grads[0] is slope and slope._version == version
-            self.seen.habit.seen(loss, same)
-        return found
-
-    def _made_ahead(self, nodes: Sequence[Any], grad: Tensor | None) -> list[Any] | None:
-        """The same of what was run ahead, if it is what is asked for, and is still there."""
-        slope, ran, self.slope, self.ran = self.slope, self.ran, None, None
-        if slope is not None:
-            return [slope] if grad is not None and from_ones(grad, self.made.grads[0]) else None
-        assert ran is not None  # one of both is there
-        self.seen.habit.waiting = False
-        made, array = self.made, self.array
-        if grad is not ran.slope or ran.slope._version != ran.version or array.writing != ran.writing:
-            self.seen.habit.over()
-            return None
-        if _accumulated(nodes[: len(made.learning)], made.learning):
-            self._settle_at_the_end()
-            return [None] * len(made.learning) + _passed(made, ran.upstream)
-        by = {id(t.parameter): t.view.clone(memory_format=torch.contiguous_format) for t in made.targets}
-        return [by.get(id(p)) for p in made.learning] + _passed(made, ran.upstream)
 
     def _unchanged(self) -> None:
         """See that what the backward reads of parameters and inputs is as it was, as autograd does for what it saves.
@@ -205,13 +167,10 @@ class Ticket:
         array, targets, backward = self.array, self.made.targets, self.made.halves.backward
         if any(t.parameter.grad is not None for t in targets):
             return delivered(array, targets, backward)
-        upstream = written(targets, backward, array)
-        self._settle_at_the_end()
+        upstream = written(targets, backward)
+        # At the end: what else of the graph depends on the parameters may give them a gradient meanwhile.
+        torch.autograd.Variable._execution_engine.queue_callback(partial(settle, array, targets))
         return upstream
-
-    def _settle_at_the_end(self) -> None:
-        """What else of the graph depends on the parameters may give them a gradient meanwhile."""
-        torch.autograd.Variable._execution_engine.queue_callback(partial(settle, self.array, self.made.targets))
 
     def _again(self, wanted: Sequence[bool], grads: Sequence[Tensor | None]) -> list[Any]:
         """Compute the forward once more, from where it began, and differentiate it as ever."""

@@ -32,6 +32,8 @@ from hfta_nb.array.native.product import Compiled
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.formulations import PRODUCTS
 from hfta_nb.array.strategy.measuring import Choice
+from hfta_nb.array.strategy.streams import runner_of
+from hfta_nb.array.threads import side_by_side
 
 
 @dataclass
@@ -148,7 +150,8 @@ class _Builder:
 
     def settings(self) -> list[str]:
         """The settings of oneDNN's products with which it could run on several threads, that which is now first."""
-        free = self.measured and precision.can_switch() and precision.get() != precision.ONEDNN
+        on_cpu = all(t.device.type == "cpu" for t in self.recording.held[:1])
+        free = on_cpu and self.measured and precision.can_switch() and precision.get() != precision.ONEDNN
         asks = all(indifferent(c) or c.function in PRODUCTS for c in self.calls)
         return [precision.get(), *([precision.ONEDNN] if free and asks else [])]
 
@@ -211,7 +214,9 @@ class _Builder:
                 by_lane[makers.get(place.storage, rest)].append(partial(deliver, room, self._tensor(place), made))
         draws = any(call.member is not None for call in self.calls)
         found = self._made(generators, by_lane.pop(), [], made, draws, 0)
-        found.lanes = Lanes(by_lane, self.chooser.opening())
+        # On a GPU lanes are streams, on a CPU threads.
+        runner = side_by_side if generators.device.type == "cpu" else runner_of(generators.device, len(by_lane))
+        found.lanes = Lanes(by_lane, self.chooser.opening(), runner)
         self.seconds[str(self.chooser.steady)] = self.chooser.seconds
         return found
 

@@ -33,6 +33,7 @@ from hfta_nb.array.capture.record import NotRecordableError, Place, Recorder
 from hfta_nb.array.engine import Block, Call, Inputs
 from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.gradients import Gradients
+from hfta_nb.array.strategy import streams
 from hfta_nb.array.strategy.measuring import Choice
 from hfta_nb.array.threads import at_hand
 from hfta_nb.array.tree import flatten
@@ -92,7 +93,9 @@ class RecordedGradients(Gradients):
         self.places: list[tuple[Place, Tensor]] = []
         self.grads: list[Tensor] = []
         self.trouble = ""
-        if array.threads == "blocks" and recorder.device.type == "cpu":
+        if recorder.device.type == "cuda":
+            recorder.recording.lanes = streams.MOST
+        elif array.threads == "blocks" and recorder.device.type == "cpu":
             recorder.recording.lanes = at_hand()
 
     def _take(self, block: Block, names: list[str], grads: Any) -> None:

@@ -24,7 +24,7 @@ _aten = torch.ops.aten
 
 PLAIN = "torch"
 """The name of what torch does by itself."""
-COMPILED = "compiled"
+COMPILED = "own kernel"
 """The name of what this package's own library does (`native`)."""
 
 

@@ -11,6 +11,7 @@ the setting is used only where there is no such unit, and only after the numbers
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,10 +21,12 @@ ONEDNN = "bf16"
 """The setting under which products go to oneDNN."""
 
 
+_getter: Callable[[str, str], str] | None = getattr(torch._C, "_get_fp32_precision_getter", None)
+
+
 def get() -> str:
     """The setting as it is; empty for a torch without it."""
-    getter = getattr(torch._C, "_get_fp32_precision_getter", None)
-    return "" if getter is None else str(getter("mkldnn", "matmul"))
+    return "" if _getter is None else _getter("mkldnn", "matmul")
 
 
 def switch(setting: str) -> partial[Any]:

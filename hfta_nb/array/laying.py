@@ -1,0 +1,51 @@
+"""An array's tensors in memory, and what runs in place of its submodules; both anew after it has moved or changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hfta_nb.array.across.padding import Padding
+from hfta_nb.array.arena import arenas_of
+from hfta_nb.array.checkpointing import handlers as checkpointing
+from hfta_nb.array.checkpointing import segments
+from hfta_nb.array.fallback import attention_handlers, one_by_one
+from hfta_nb.array.owners import own
+
+if TYPE_CHECKING:
+    from hfta_nb.array.fused import FusedArray
+
+
+def build(array: FusedArray) -> None:
+    """Lay parameters and buffers into arenas, and forget what was recorded of where they lay before."""
+    named = dict(array.named_parameters())
+    array.arenas = arenas_of({k: p.detach() for k, p in named.items()})
+    for arena in array.arenas:
+        for span in arena.spans:
+            named[span.name].data = arena.view(span.name)
+            own(named[span.name], array, span.name)
+    array.buffer_arenas = arenas_of(dict(array.named_buffers()))
+    array._slots.find()
+    # `.data`: writing into one buffer must not count as a change of all others, which autograd may have saved.
+    array._slots.replace({s.name: a.view(s.name).data for a in array.buffer_arenas for s in a.spans})
+    array._slots.find()
+    array._blocks.clear()
+    for captured in (array._steps, array._forwards, array._results, array._losses):
+        captured.clear()
+    array.padding = Padding(array)
+    install(array)
+
+
+def install(array: FusedArray) -> None:
+    """Put in place what runs instead of submodules."""
+    engine, settings = array.engine, array.settings
+    engine.private, engine.fast_rng = settings.private, settings.fast_rng
+    if engine.across is not None:
+        settings.unlike = True
+        engine.across.settle(settings.paths, settings.apart)
+        return
+    handlers = attention_handlers(array._skeleton)
+    for path in settings.paths:
+        handlers[path] = one_by_one(array._skeleton, path)
+    engine.segments = segments(array._skeleton) if settings.checkpointed else []
+    again = checkpointing(array._skeleton, handlers) if engine.segments else {}
+    engine.handlers = handlers | {p: h for p, h in again.items() if p not in settings.paths}
