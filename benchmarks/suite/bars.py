@@ -120,7 +120,7 @@ BARS = (
     Bar("the split form 0.9 of `array.backward`", "cpu", _any, _to("ours", "ours_split"), 0.9),
     Bar("ahead of `torch.func.vmap`", "cpu", _any, _to("vmap"), 1.0),
     Bar("ahead of `jax.vmap` (an aim, not a bar)", "cpu", _any, _to("jax"), 1.0),
-    Bar("beginning is paid within 200 steps", "cpu", lambda m, n, p: n > 1, _pays, 200, most=True),
+    Bar("beginning is paid within 200 steps", "cpu", _any, _pays, 200, most=True),
     Bar("drawing batches takes at most 2% of a step", "cpu", _any, _drawing, 0.02, most=True),
     Bar("drawing batches takes at most 2% of a step", "cuda", _any, _drawing, 0.02, most=True),
     Bar(

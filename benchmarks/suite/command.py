@@ -115,7 +115,9 @@ def records(given: argparse.Namespace, done: Collection[tuple[str, int, str]] = 
                 if (model, members, precision) in done:
                     continue
                 job = Job(model, members, precision, given.device, given.lr == "own", given.quick)
-                rows = measure(job, given.modes, peaks, rounds=given.rounds, lap_s=given.lap)
+                rows = measure(
+                    job, given.modes, peaks, rounds=given.rounds, lap_s=given.lap, begin=job.where.type == "cpu"
+                )
                 yield from rows
                 told = [r for r in rows if r["mode"] == "ours"] or rows
                 rates.append(max(r.get("samples_per_s") or 0.0 for r in told))

@@ -115,6 +115,7 @@ class Trial:
     def __init__(self, array: FusedArray, ways: Sequence[Way], replaying: bool, budget_s: float | None = None) -> None:
         self.array, self.ways, self.replaying, self.budget_s = array, list(ways), replaying, budget_s
         self.seconds: dict[Way, float] = {}
+        self.replayed: set[Way] = set()
         self.steps, self.spent_s, self.done = 0, 0.0, False
         self.clock = clock_of(array.generators.device)
         self._asked, array.settings.compiling = array.settings.compiling, "never"  # what is tried is not worth it
@@ -150,13 +151,18 @@ class Trial:
             return
         self.done = True
         self._plan.close()
-        best = fastest(self.seconds) if self.way.holds(self.array) else None
+        best = fastest(self.compared) if self.way.holds(self.array) else None
         if best is not None:
             best.put(self.array)
         self.array.settings.compiling = self._asked
         self.array._steps.waiting = self.array._steps.at_once = False
         # What was recorded for others takes room.
         self.array._steps.keep(self.array.block_size, self.array.threads)
+
+    @property
+    def compared(self) -> dict[Way, float]:
+        """Seconds of the ways from which the fastest is taken: those that were replayed, if any were."""
+        return {way: s for way, s in self.seconds.items() if way in self.replayed} or self.seconds
 
     @property
     def lost_s(self) -> float:
@@ -178,7 +184,7 @@ class Trial:
         laps: dict[Way, list[float]] = {}
         if len(hopeful) > 1 and self.replaying:
             yield from self._race(hopeful, laps, plain[self.ways[-1]])
-        best = fastest(self.seconds)
+        best = fastest(self.compared)
         others = [] if best is None else on_threads(best, self.array)
         for way in others:
             if way.threads == "kernels":  # blocks are side by side in what is replayed only
@@ -229,6 +235,7 @@ class Trial:
 
     def _note(self, laps: dict[Way, list[float]]) -> None:
         self.seconds.update({way: min(times) for way, times in laps.items()})
+        self.replayed.update(laps)
 
 
 def fastest(seconds: dict[Way, float]) -> Way | None:
@@ -254,10 +261,10 @@ def known(array: FusedArray, key: str, ways: Iterable[Way]) -> dict[Way, float] 
     return {by_name[name]: seconds for name, seconds in found.items() if seconds is not None} or None
 
 
-def keep(array: FusedArray, key: str, seconds: dict[Way, float]) -> None:
+def keep(array: FusedArray, key: str, trial: Trial) -> None:
     """For `known`, in this process and in others."""
-    device = array.generators.device
-    times: Times = {str(way): value for way, value in seconds.items()}
+    device, compared = array.generators.device, trial.compared
+    times: Times = {str(way): compared.get(way) for way in trial.seconds}
     kept(device).put(key, times, lasting=not disturbed(device))
     kept(device).write()
 

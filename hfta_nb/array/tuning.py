@@ -111,7 +111,7 @@ class Tuning:
         else:
             self.done = True
         if len(trial.seconds) >= len(trial.ways):
-            keep(self.array, self._key, trial.seconds)
+            keep(self.array, self._key, trial)
             took = f"{trial.steps} steps, which took {trial.lost_s:.2g} s longer than they do now"
             self.array.settings.tuned = f"block size {chosen(self.array)}: of {told(trial.seconds)}, tried on {took}"
 
@@ -159,7 +159,7 @@ def tune(
             restore()
     if len(trial.seconds) < len(ways) or len(trial.seconds) == 1:
         return {}
-    keep(array, key_of(array, (inputs.leaves, inputs.per_member), what), trial.seconds)
+    keep(array, key_of(array, (inputs.leaves, inputs.per_member), what), trial)
     array.settings.tuned = f"block size {chosen(array)}: of {told(trial.seconds)}, in {trial.spent_s:.2g} s before"
     sizes: dict[int, float] = {}
     for way, seconds in trial.seconds.items():

@@ -18,7 +18,6 @@ ADAM = {"optimizer": "adam", "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, 
 """A study's training axes; the values are those of `torch.optim.Adam`."""
 
 TUNING_S = 0.3
-"""As in a study's training loop."""
 
 
 class Ours(Mode):
@@ -41,7 +40,11 @@ class Ours(Mode):
             self.array, rows, task.phases or task.loss, {}, epochs=1, precision=self.job.arithmetic
         )
         self.optimizers: list[Any] = [update.optimizer for update in self.stepper.updates]
-        if len(self.array) > 1 or torch.get_num_threads() > 1:  # as a study does
+        self._tune()
+
+    def _tune(self) -> None:
+        """Beforehand, and everything that could be fast: what is compared is a study that is warm."""
+        if len(self.array) > 1 or torch.get_num_threads() > 1:
             self.stepper.tune(*self.feed(0), TUNING_S)
 
     def train(self, steps: int) -> list[Tensor]:
@@ -52,6 +55,13 @@ class Ours(Mode):
 
     def _step(self, number: int) -> Tensor:
         return self.stepper.train(*self.feed(number))["loss"]
+
+
+class AsStudy(Ours):
+    """The same as a study begins: what is fastest is found by the first steps that train."""
+
+    def _tune(self) -> None:
+        self.stepper.tune_while_training()
 
 
 class OursSplit(Ours):

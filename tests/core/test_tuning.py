@@ -1,0 +1,213 @@
+"""Block sizes that are tried on the steps that train: which are, what is chosen, and that training is what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import hfta_nb as hfta
+from benchmarks.suite.beginning import paid_after
+from hfta_nb.array import FusedArray
+from hfta_nb.array.native import build
+from hfta_nb.array.strategy import kept
+from hfta_nb.array.trial import Trial, Way, fastest, ways_of
+from hfta_nb.step import ArrayStep
+
+ROW = {"optimizer": "adam", "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "lr_scheduler": "none"}
+MEMBERS = 6
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is found is kept, for this test alone."""
+    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path / "cache"))
+    kept._kept.cache_clear()
+    yield
+    kept._kept.cache_clear()
+
+
+def _array(members: int = MEMBERS, dtype: torch.dtype = torch.float64) -> FusedArray:
+    torch.manual_seed(0)
+    made = [nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.3), nn.Tanh(), nn.Linear(8, 3)) for _ in range(members)]
+    return hfta.fuse([m.to(dtype) for m in made], list(range(members)))
+
+
+def _step(array: FusedArray) -> ArrayStep:
+    return ArrayStep(array, [{**ROW, "lr": 1e-3 * (i + 1)} for i in range(len(array))], F.cross_entropy, {}, epochs=1)
+
+
+def _batch(size: int = 16, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(size)
+    return torch.randn(size, 6, dtype=dtype, generator=generator), torch.arange(size) % 3
+
+
+def _run(trial: Trial, plain: dict[int, float], replayed: dict[int, float]) -> list[int]:
+    """Tell a trial of such times; the block sizes of its steps."""
+    sizes: list[int] = []
+    count: dict[int, int] = {}
+    while not trial.done:
+        size = trial.way.block_size
+        sizes.append(size)
+        count[size] = count.get(size, 0) + 1
+        recorded = trial.array._steps.at_once
+        trial.took(replayed[size] if recorded and count[size] > 3 else 2 * plain[size] if recorded else plain[size])
+    return sizes
+
+
+def test_what_is_hopeless_is_run_once_and_the_fastest_is_chosen() -> None:
+    array = _array()
+    trial = Trial(array, ways_of(array), True)
+    sizes = _run(trial, {6: 1e-3, 4: 1.1e-3, 1: 5.0}, {6: 0.8e-3, 4: 0.5e-3, 1: 1e-9})
+    assert sizes.count(1) == 1
+    assert sizes[:4] == [6, 4, 1, 6]
+    assert (array.block_size, trial.way.block_size in (6, 4)) == (4, True)
+    assert not array._steps.waiting
+    assert not array._steps.at_once
+
+
+def test_more_members_at_once_unless_fewer_are_clearly_faster() -> None:
+    assert fastest({Way(6): 1.0, Way(4): 0.96, Way(1): 0.97}) == Way(6)
+    assert fastest({Way(6): 1.0, Way(4): 0.94, Way(1): 0.93}) == Way(4)
+    assert fastest({}) is None
+
+
+def test_another_way_is_not_recorded_where_that_is_not_won_back() -> None:
+    """One after another a step takes 0.1 s, the first way that is recorded 0.099 s: 125 steps win less than it cost."""
+    times = {6: 0.101, 4: 0.102, 1: 0.1}
+    found = []
+    for steps in (0.0, 1e6):
+        array = _array()
+        array.settings.planned_steps = steps
+        trial = Trial(array, ways_of(array), True)
+        seen = _run_with_recording_that_takes(trial, times, {6: 0.08, 4: 0.09, 1: 0.0995}, 5.0)
+        found.append((array.block_size, {size for size, count in seen.items() if count > 2}))
+    assert found == [(1, {1}), (6, {6, 4, 1})]
+
+
+def _run_with_recording_that_takes(
+    trial: Trial, plain: dict[int, float], replayed: dict[int, float], seconds: float
+) -> dict[int, int]:
+    count: dict[int, int] = {}
+    recorded: dict[int, int] = {}
+    while not trial.done:
+        size = trial.way.block_size
+        count[size] = count.get(size, 0) + 1
+        if not trial.array._steps.at_once:
+            trial.took(plain[size])
+            continue
+        recorded[size] = recorded.get(size, 0) + 1
+        trial.took(seconds if recorded[size] <= 2 else replayed[size])
+    return count
+
+
+def test_a_model_that_runs_one_by_one_has_no_choice() -> None:
+    array = _array()
+    trial = Trial(array, ways_of(array), True)
+    array.block_size = 1  # as a call does where `vmap` can't follow
+    trial.took(1.0)
+    assert trial.done
+    assert array.block_size == 1
+
+
+def test_training_is_what_it_is_without() -> None:
+    tried, plain = _step(_array()), _step(_array())
+    tried.tune_while_training()
+    batch = _batch()
+    for number in range(40):
+        assert tried.trying == (tried.tuning is not None)
+        a, b = tried.train(*batch)["loss"], plain.train(*batch)["loss"]
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12, msg=f"step {number}")
+    assert tried.tuning is None
+    assert f"block size {tried.array.block_size}: of" in " ".join(tried.array.explain()["how"])
+    for name, value in plain.weights().items():
+        torch.testing.assert_close(tried.weights()[name], value, rtol=1e-9, atol=1e-9)
+
+
+def test_what_was_found_is_kept_for_the_next_array_and_the_next_process() -> None:
+    first = _step(_array())
+    first.tune_while_training()
+    for _ in range(40):
+        first.train(*_batch())
+    size = first.array.block_size
+    for _ in range(2):
+        other = _step(_array())
+        other.tune_while_training()
+        other.train(*_batch())
+        assert other.tuning is None
+        assert other.array.block_size == size
+        assert "found before" in other.array.settings.tuned
+        kept._kept.cache_clear()  # as in a new process, which reads the file
+    wider = _step(_array(MEMBERS + 1))
+    wider.tune_while_training()
+    wider.train(*_batch())
+    assert wider.trying
+
+
+def test_a_short_run_tries_nothing() -> None:
+    step = _step(_array())
+    step.plan("never", 12)
+    step.tune_while_training()
+    step.train(*_batch())
+    assert step.tuning is None
+    assert step.array.block_size == MEMBERS
+
+
+def test_steps_of_another_form_do_not_count() -> None:
+    step = _step(_array())
+    step.tune_while_training()
+    step.train(*_batch())
+    assert step.tuning is not None
+    trial: Any = step.tuning._trial
+    before = trial.steps
+    step.train(*_batch(7))
+    assert trial.steps == before
+    step.train(*_batch())
+    assert trial.steps == before + 1
+
+
+def test_members_that_leave_end_the_trying() -> None:
+    step = _step(_array())
+    step.tune_while_training()
+    for _ in range(3):
+        step.train(*_batch())
+    fewer = step.select([0, 2])
+    assert fewer.tuning is None
+    assert not fewer.trying
+    assert not step.array._steps.waiting
+    fewer.train(*_batch())
+
+
+def test_tuning_beforehand_leaves_inputs_without_gradients() -> None:
+    array = _array()
+    x, y = _batch()
+    x.requires_grad_()
+    found = array.tune(F.cross_entropy, x, y, budget_s=0.01)
+    assert set(found) == {1, 4, MEMBERS}
+    assert x.grad is None
+
+
+def test_a_library_that_is_compiled_in_the_background(tmp_path: Path) -> None:
+    assert build.arrived("lstm") is None  # nobody has asked
+    compiler = build._compiler("")
+    if compiler is None:
+        pytest.skip("no compiler")
+    source = Path(build.__file__).with_name("lstm.c")
+    library = tmp_path / "cache" / f"lstm-{build._key(source, compiler)}.so"
+    library.with_suffix(".making").mkdir(parents=True)
+    assert build.arrived("lstm") is False
+    library.write_bytes(b"")
+    assert build.arrived("lstm") is True
+
+
+def test_when_a_beginning_is_paid() -> None:
+    assert paid_after([5, 1, 1, 1, 1, 1], [2, 2, 2, 2, 2, 2], 1.0) == 4
+    assert paid_after([1, 1], [2, 2], 1.0) == 1
+    assert paid_after([9, 1], [2, 2], 1.0) == 2 + 6
+    assert paid_after([9, 2], [2, 2], 0.0) is None
+    assert paid_after([1, 9, 1, 1, 1], [3, 3, 3, 3, 3], 2.0) == 4  # ahead, behind again, and ahead
