@@ -1,0 +1,109 @@
+"""How an array runs, as its user sets it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hfta_nb.array import threads
+from hfta_nb.array.capture.deciding import WAYS
+from hfta_nb.array.strategy.measuring import STRATEGIES
+from hfta_nb.errors import FusionError
+
+if TYPE_CHECKING:
+    from hfta_nb.array.capture.forward import CapturedForwards
+    from hfta_nb.array.capture.results import CapturedResults
+    from hfta_nb.array.capture.steps import CapturedSteps
+    from hfta_nb.array.engine import Engine
+    from hfta_nb.array.fallback import Settings
+    from hfta_nb.array.generators import MemberGenerators
+    from hfta_nb.array.own_losses import OwnLosses
+
+
+class Adjustable:
+    """The settings of a `FusedArray`: read and written as attributes, checked when they are written."""
+
+    generators: MemberGenerators
+    settings: Settings
+    engine: Engine
+    _steps: CapturedSteps
+    _forwards: CapturedForwards
+    _results: CapturedResults
+    _losses: OwnLosses
+
+    @property
+    def block_size(self) -> int:
+        """How many members run at once: all (the default), or fewer where that is faster (`tune` finds out)."""
+        return self.settings.block_size
+
+    @block_size.setter
+    def block_size(self, size: int) -> None:
+        members = len(self.generators)
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= members:
+            raise FusionError("not a number of members", where="block_size", got=size, accepted=f"1 to {members}")
+        self.settings.block_size = size
+
+    @property
+    def threads(self) -> str:
+        """What training steps run on (`tune` finds out): "kernels", each kernel on all threads that torch has; "one",
+        all on one thread; "blocks", blocks of members side by side on a thread each, where a step is replayed."""
+        return self.settings.threads
+
+    @threads.setter
+    def threads(self, way: str) -> None:
+        if way not in threads.WAYS:
+            raise FusionError("unknown choice", where="threads", got=way, accepted=", ".join(threads.WAYS))
+        self.settings.threads = way
+
+    @property
+    def fast_rng(self) -> bool:
+        """Whether all members' random numbers are drawn at once; see `fuse`."""
+        return self.settings.fast_rng
+
+    @fast_rng.setter
+    def fast_rng(self, on: bool) -> None:
+        self.settings.fast_rng = self.engine.fast_rng = on
+
+    @property
+    def capture(self) -> bool:
+        """Whether calls may be recorded and replayed, where that is sure to be the same; `explain` tells which are."""
+        return self._steps.on
+
+    @capture.setter
+    def capture(self, on: bool) -> None:
+        if not isinstance(on, bool):
+            raise FusionError("neither on nor off", where="capture", got=on, accepted="True or False")
+        self._steps.on = on
+
+    @property
+    def strategy(self) -> str:
+        """How a replayed step's kernels are chosen: "measured", the fastest on this machine, which in float32 differ
+        from the plain module's by rounding; or "fixed", those that the plain module calls."""
+        return self.settings.strategy
+
+    @strategy.setter
+    def strategy(self, strategy: str) -> None:
+        if strategy not in STRATEGIES:
+            raise FusionError(
+                "no way to choose kernels", where="strategy", got=strategy, accepted=" or ".join(STRATEGIES)
+            )
+        self.settings.strategy = strategy
+        for captured in (self._steps, self._forwards, self._results, self._losses):
+            captured.clear()
+
+    @property
+    def compiling(self) -> str:
+        """Whether what is replayed is compiled: "never"; "auto", where that is faster and pays in the steps to come;
+        or "always". It takes seconds to minutes; `explain` tells what came of it."""
+        return self.settings.compiling
+
+    @compiling.setter
+    def compiling(self, way: str) -> None:
+        if way not in WAYS:
+            raise FusionError("unknown choice", where="compiling", got=way, accepted=", ".join(WAYS))
+        self.settings.compiling = way
+        self._steps.clear()
+
+    @property
+    def notes(self) -> list[str]:
+        """Why the array does not run as one call, where it does not."""
+        return self.settings.notes
