@@ -20,6 +20,7 @@ from benchmarks.suite.measure import measure
 from benchmarks.suite.modes import MODES, default
 from benchmarks.suite.modes.processes import end_idle
 from benchmarks.suite.tasks import tasks
+from hfta_nb.array.native import build
 
 MOST = {"cpu": 64, "cuda": 1024}
 """The most members that `--members auto` and `capacity` try without `--most`: on a CPU more members are no faster, all
@@ -59,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # What an earlier program found out is left aside, so that the time to begin is that of somebody's first run.
     os.environ.setdefault("HFTA_NB_CACHE", cache.name)
     try:
+        about["libraries"] = build.make_all()  # compiled while a first program runs; here they are there as in the next
         for record in records(given, done):
             line = record | about
             if out is not None:

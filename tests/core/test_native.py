@@ -42,6 +42,16 @@ def test_a_library_is_compiled_once_and_kept(tmp_path: Path, monkeypatch: pytest
 
 
 @needs_compiler
+def test_all_can_be_compiled_before_anything_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path / "kept"))
+    monkeypatch.delenv("HFTA_NB_NATIVE", raising=False)
+    made = build.make_all()
+    assert "lstm" in made
+    assert {kept.name.split("-")[0] for kept in (tmp_path / "kept").iterdir()} == set(made)
+    assert all(build.library(name, wait=False) is not None for name in made)
+
+
+@needs_compiler
 def test_nothing_is_kept_where_the_cache_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HFTA_NB_CACHE", "off")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

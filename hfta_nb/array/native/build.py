@@ -62,6 +62,16 @@ def library(name: str, wait: bool = True) -> ctypes.CDLL | None:
     return found
 
 
+def make_all() -> list[str]:
+    """Compile all that is not there yet, and wait for it.
+
+    Returns:
+        The names of the libraries that there are then.
+    """
+    with compiling():
+        return [source.stem for source in sorted(Path(__file__).parent.glob("*.c")) if library(source.stem) is not None]
+
+
 def waiting() -> bool:
     """Whether a compiler is waited for; see `compiling`."""
     return _compiling > 0
