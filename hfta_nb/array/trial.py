@@ -128,9 +128,7 @@ class Trial:
         self.steps += 1
         self.spent_s += seconds
         held = self.way.holds(self.array)
-        if not held and not (
-            self.way.threads and len(self.ways) > 1
-        ):  # members run one at a time, and no other way is possible
+        if not held and not (self.way.threads and len(self.ways) > 1):  # one at a time it is, and no other way
             self.settle()
             return
         try:
