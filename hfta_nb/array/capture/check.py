@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from hfta_nb.array.rules.autocast import half_under_way
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
+
+Made = TypeVar("Made")
 
 
 class Before:
@@ -108,6 +110,38 @@ def outcome(array: FusedArray, results: Sequence[Tensor], gradients: Sequence[Te
     return Outcome(results, gradients, buffers, [dict(s) for s in array.generators.states])
 
 
+def proven(
+    array: FusedArray,
+    restore: Callable[[], None],
+    results: Sequence[Tensor],
+    make: Callable[[bool], tuple[Made, Callable[[], Sequence[Tensor]]]],
+    gradients: Sequence[tuple[Tensor, Tensor]] = (),
+) -> tuple[Made, str]:
+    """A program that gives what the recorded call gave; or the last one tried, and why it is not the same.
+
+    Kernels that are chosen by time round otherwise, and a unit that rounding turns on or off changes a sample's share
+    of the gradients. Where that has put the program too far off, one of the recorded kernels proves the recording;
+    then the other has to be as near as such units let it be, or the recorded kernels stay.
+
+    Args:
+        array: in the state after the recorded call.
+        restore: puts it back to where the call began.
+        results: of the recorded call.
+        make: from whether kernels may be chosen to a program, and what runs it with its inputs filled in.
+        gradients: of the recorded call, each with where the program writes it.
+    """
+    chosen = array.strategy == "measured"
+    made, run = make(chosen)
+    reason = compared(array, restore, results, run, gradients)
+    if not reason or not chosen:
+        return made, reason
+    plain, run_plain = make(False)
+    reason = compared(array, restore, results, run_plain, gradients)
+    if reason or compared(array, restore, results, run, gradients, kinks=True):
+        return plain, reason
+    return made, ""
+
+
 @torch.no_grad()
 def compared(
     array: FusedArray,
@@ -115,21 +149,20 @@ def compared(
     results: Sequence[Tensor],
     run: Callable[[], Sequence[Tensor]],
     gradients: Sequence[tuple[Tensor, Tensor]] = (),
+    kinks: bool = False,
 ) -> str:
     """Run a program from where the recorded call began; why it is not the same, or nothing. Nothing has changed then.
 
     Args:
-        array: in the state after the recorded call.
-        restore: puts it back to where the call began.
-        results: of the recorded call.
+        array, restore, results, gradients: as for `proven`.
         run: the program, with its inputs filled in; gives results in the same order.
-        gradients: of the recorded call, each with where the program writes it.
+        kinks: as for `Outcome.other_than`.
     """
     old = outcome(array, results, [g for g, _ in gradients])
     with left_alone(array):
         restore()
         try:
-            found = outcome(array, run(), [room for _, room in gradients]).other_than(old)
+            found = outcome(array, run(), [room for _, room in gradients]).other_than(old, kinks)
         except Exception as error:
             return failure(error)
     return f"replayed, it {found}" if found else ""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.capture.check import Before, compared, failure
+from hfta_nb.array.capture.check import Before, failure, proven
 from hfta_nb.array.capture.delivery import Target
 from hfta_nb.array.capture.halves import Halves
 from hfta_nb.array.capture.halves_layout import lay
@@ -343,20 +343,19 @@ class _Recorded:
         upstream = [g for g in self.upstream if g is not None]
         results = [*outputs, *(self.recorder.place(g) for g in upstream)]
         needs = self._needed()
-        whole = program(recording, results, gradients, array.generators, array.strategy == "measured")
-        halves, seen.choices = Halves(whole, len(outputs), self.array.threads), whole.choices
+
+        def make(chosen: bool) -> tuple[Halves, Callable[[], list[Tensor]]]:
+            whole = program(recording, results, gradients, array.generators, chosen)
+            halves = Halves(whole, len(outputs), array.threads)
+            return halves, lambda: [*halves.forward(), *halves.backward()]
+
         targets = [
             Target(array.get_parameter(n), n, array.arena_of(n).grad_view(n), tuple(set(range(len(array))) - have))
             for n, have in self.rows.items()
         ]
         seen.fill(self.inputs.leaves)
-        reason = compared(
-            array,
-            restore,
-            [*(t.detach() for t in tensors), *upstream],
-            lambda: [*halves.forward(), *halves.backward()],
-            self.written,
-        )
+        halves, reason = proven(array, restore, [*(t.detach() for t in tensors), *upstream], make, self.written)
+        seen.choices = halves.program.choices
         if reason:
             seen.refuse(reason)
         else:
@@ -364,7 +363,7 @@ class _Recorded:
             learning = [p for p in array.parameters() if p.requires_grad]
             passes = tuple(g is not None for g in self.upstream)
             kinds = tuple(t.requires_grad for t in tensors)
-            changes = whole.generators is not None or bool(array.buffer_arenas)
+            changes = halves.program.generators is not None or bool(array.buffer_arenas)
             alone = seen.rebuild is next and kinds == (True,)
             seen.made = Ready(halves, targets, seen.grads, seen.used, kinds, learning, passes, needs, changes, alone)
             lay(self, outputs, restore)

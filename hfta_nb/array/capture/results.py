@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from hfta_nb.array.capture.check import compared, failure, undone_if_it_fails
+from hfta_nb.array.capture.check import failure, proven, undone_if_it_fails
 from hfta_nb.array.capture.kinds import Kinds, Seen, form, identity, outputs_of, reads_of, rooms_for, state_of
-from hfta_nb.array.capture.program import program
+from hfta_nb.array.capture.program import Program, program
 from hfta_nb.array.capture.reads import Reads, UnclearError
 from hfta_nb.array.capture.record import NotRecordableError, Recorder
 from hfta_nb.array.engine import Inputs
@@ -110,10 +110,13 @@ class CapturedResults:
         # What the caller gets must not be memory that the program reads or writes.
         own = unflatten(rebuild, [v.clone() if isinstance(v, Tensor) else v for v in leaves])
         if seen.agrees(recorder.recording, reads, told):
-            made = program(recorder.recording, outputs, (), array.generators, array.strategy == "measured")
+
+            def make(chosen: bool) -> tuple[Program, Callable[[], list[Tensor]]]:
+                made = program(recorder.recording, outputs, (), array.generators, chosen)
+                return made, made.run
+
+            made, reason = proven(array, restore, [v for v in leaves if isinstance(v, Tensor)], make)
             seen.rebuild, seen.choices = rebuild, made.choices
-            tensors = [v for v in leaves if isinstance(v, Tensor)]
-            reason = compared(array, restore, tensors, made.run)
             if reason:
                 seen.refuse(reason)
             else:

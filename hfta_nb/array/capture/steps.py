@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor, nn
 
 from hfta_nb.array.capture import layouts
-from hfta_nb.array.capture.check import Before, compared, failure
+from hfta_nb.array.capture.check import Before, failure, proven
 from hfta_nb.array.capture.deciding import decide
 from hfta_nb.array.capture.delivery import Target, delivered
 from hfta_nb.array.capture.kinds import (
@@ -27,7 +27,7 @@ from hfta_nb.array.capture.kinds import (
     rooms_for,
     state_of,
 )
-from hfta_nb.array.capture.program import program
+from hfta_nb.array.capture.program import Program, program
 from hfta_nb.array.capture.reads import Reads, UnclearError
 from hfta_nb.array.capture.record import NotRecordableError, Place, Recorder
 from hfta_nb.array.engine import Block, Call, Inputs
@@ -311,11 +311,16 @@ class CapturedSteps:
             return
         if not seen.agrees(recording, reads, told):
             return
-        made = program(recording, outputs, gradients.places, self.array.generators, self.array.strategy == "measured")
-        seen.rebuild, seen.choices = rebuild, made.choices
-        seen.targets = targets
+
+        def make(chosen: bool) -> tuple[Program, Callable[[], list[Tensor]]]:
+            made = program(recording, outputs, gradients.places, self.array.generators, chosen)
+            return made, made.run
+
+        seen.rebuild, seen.targets = rebuild, targets
         written = [(grad, rows) for grad, (_, rows) in zip(gradients.grads, gradients.places, strict=True)]
-        reason = compared(self.array, restore, [v for v in leaves if isinstance(v, Tensor)], made.run, written)
+        results = [v for v in leaves if isinstance(v, Tensor)]
+        made, reason = proven(self.array, restore, results, make, written)
+        seen.choices = made.choices
         if reason:
             seen.refuse(reason)
         else:
