@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from benchmarks.suite import command, machine, plot
-from benchmarks.suite.agreement import TOLERANCES, agrees, differences, rounding, tolerances
+from benchmarks.suite.agreement import LAST, TOLERANCES, agrees, differences, rounding, tolerances
 from benchmarks.suite.job import Job, UnavailableError
 from benchmarks.suite.measure import WORTH, measure
 from benchmarks.suite.modes import MODES, processes
@@ -304,6 +304,14 @@ def test_a_working_set_gets_the_bandwidth_of_what_it_fits_in() -> None:
 def test_losses_that_are_not_numbers_never_agree() -> None:
     apart = differences([[1.0], [float("nan")]], [[1.0], [1.0]], 2)
     assert not agrees(apart, tolerances("float32", dict.fromkeys(apart, 0.0)))
+
+
+def test_the_last_loss_of_all_is_that_of_some_steps() -> None:
+    serial = [[1.0]] * 100
+    apart = differences([*serial[:99], [2.0]], serial, 10)
+    assert apart["last_of_check"] == 0
+    assert apart["last_of_all"] == pytest.approx(1 / LAST / 1.0)
+    assert differences([*serial[:50], *[[1.2]] * 50], serial, 10)["last_of_all"] == pytest.approx(0.2)
 
 
 def test_rounding_widens_a_tolerance_only_where_it_moves_the_loss() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 
 import torch
 
@@ -24,6 +25,9 @@ all: to 1)."""
 ROUNDING = 10
 """Where rounding alone moves a loss by more than a tenth of the tolerance, this many times that is allowed."""
 
+
+LAST = 20
+"""Steps of which the last loss of all is the mean: what one batch adds to a long run's rounding is chance."""
 
 DRAWS = 3
 """So often weights are moved, another way each time: one move may happen to matter little."""
@@ -61,9 +65,13 @@ def differences(found: Losses, serial: Losses, check_steps: int) -> dict[str, fl
         check_steps: steps of the check.
     """
     last = min(len(found), len(serial)) - 1
-    places = {"first": 0, "second": 1, "last_of_check": check_steps - 1, "last_of_all": last}
-    least = {"last_of_all": 1.0}
-    return {k: _apart(found[min(at, last)], serial[min(at, last)], least.get(k, 0.1)) for k, at in places.items()}
+    places = {"first": 0, "second": 1, "last_of_check": check_steps - 1}
+    apart = {k: _apart(found[min(at, last)], serial[min(at, last)], 0.1) for k, at in places.items()}
+    ends = [
+        [statistics.fmean(member) for member in zip(*losses[: last + 1][-LAST:], strict=True)]
+        for losses in (found, serial)
+    ]
+    return apart | {"last_of_all": _apart(ends[0], ends[1], 1.0)}
 
 
 def tolerances(precision: str, rounded: dict[str, float]) -> dict[str, float]:
