@@ -1,0 +1,99 @@
+"""What each kernel takes in each way that there is to compute it, in the steps of the suite's models.
+
+    OMP_NUM_THREADS=1 python benchmarks/kernels.py --out benchmarks/results/kernels_cpu.json
+
+Times are those by which a training step chooses: medians of laps in turn, each on the shapes and the memory layout of
+the step. Nothing that was measured before is used; the package's own library is compiled first. Adam is not chosen by
+time, so it is timed beside them: a step of the optimizer as torch's fused kernel takes it, and as the library does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import hfta_nb as hfta
+from benchmarks.common import environment
+from benchmarks.suite.job import Job, numbers
+from benchmarks.suite.modes.ours import Ours
+from hfta_nb.array.native import build
+
+ROUNDS, LAPS = 30, 20
+
+
+def kernels(model: str, members: int) -> list[dict[str, Any]]:
+    """Microseconds of each kernel that has a choice, by way."""
+    job = Job(model=model, members=members)
+    with numbers(job):
+        ours = Ours(job)
+        ours.lap(5)
+        return [
+            {
+                "model": model,
+                "members": members,
+                "block_size": ours.array.block_size,
+                "kernel": choice.what,
+                "chosen": choice.chosen.name,
+                "us": {name: None if s is None else round(s * 1e6, 2) for name, s in choice.seconds.items()},
+            }
+            for choice in ours.array._steps.choices()
+        ]
+
+
+def adam(members: int) -> dict[str, Any]:
+    """Microseconds of a step of Adam over the suite's multilayer perceptrons, by who computes it."""
+    sizes = [(64, 128), (128, 128), (128, 10)]
+    steps: dict[str, Any] = {}
+    for way in ("torch", "own kernel"):
+        if way == "torch":
+            os.environ[build.VARIABLE] = "off"
+        else:
+            os.environ.pop(build.VARIABLE, None)
+        array = hfta.fuse([nn.Sequential(*(nn.Linear(*size) for size in sizes)) for _ in range(members)])
+        optimizer = hfta.optim.Adam(array, lr=[1e-3] * members, fused=True)
+        array.backward(lambda out, y: out.square().mean(), torch.randn(8, 64))
+        for _ in range(3):  # the calls are bound
+            optimizer.step()
+        steps[way] = optimizer.step
+    times: dict[str, list[float]] = {way: [] for way in steps}
+    for number in range(ROUNDS):
+        for way in list(steps)[:: 1 if number % 2 else -1]:
+            begin = time.process_time()
+            for _ in range(LAPS):
+                steps[way]()
+            times[way].append((time.process_time() - begin) / LAPS)
+    return {"members": members, "us": {way: round(statistics.median(t) * 1e6, 2) for way, t in times.items()}}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--members", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--models", nargs="+", default=["mlp", "cnn", "lstm", "transformer"])
+    parser.add_argument("--out", type=Path, help="where to write the results, as JSON")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["HFTA_NB_CACHE"] = folder
+        libraries = build.make_all()
+        rows = [row for model in given.models for members in given.members for row in kernels(model, members)]
+        found = {**environment(), "libraries": libraries, "rows": rows, "adam": [adam(m) for m in given.members]}
+    for row in rows:
+        told = ", ".join(f"{way} {us}" for way, us in row["us"].items())
+        print(f"{row['model']} x {row['members']}: {row['kernel']}: {told}")
+    for row in found["adam"]:
+        print(f"adam x {row['members']}: {row['us']}")
+    if given.out is not None:
+        given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
