@@ -20,7 +20,6 @@ from hfta_nb import events as ev
 from hfta_nb.cli import main
 from hfta_nb.data import Data, catalogue, take
 from hfta_nb.families import BUILT_IN
-from hfta_nb.train import group
 from hfta_nb.ui import Workbench
 
 TRAINING, HELD_OUT = 24, 12
@@ -45,7 +44,7 @@ FAMILIES = [family.name for family in BUILT_IN]
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few samples of each data set, and no time for trying block sizes."""
+    """A few samples of each data set; so few steps that no block sizes are tried."""
     whole = catalogue.load
 
     def few(name: str) -> Data:
@@ -60,7 +59,6 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
     monkeypatch.setattr(catalogue, "load", few)
-    monkeypatch.setattr(group, "TUNING_S", 0.01)
 
 
 def check(study: hfta.Study) -> None:
