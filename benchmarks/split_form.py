@@ -47,7 +47,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "transformer": (Attentive, (16, 20, 32)),
 }
 Way = Callable[[FusedArray, Tensor, Tensor], Any]
-_WARM = 9
+_WARM = 16
 """Steps until all that is recorded is replayed."""
 
 

@@ -57,6 +57,8 @@ def table(array: FusedArray) -> pandas.DataFrame:
     capturing += [("losses", captured) for a in array._losses for captured in (a._forwards, a._results)]
     for what, captured in capturing:
         rows += [(what, note) for note in [*captured.notes(), *captured.layouts()]]
+    if array._forwards.postpones():
+        rows.append(("array(x), losses, sum, backward", "put off until the backward, then one step"))
     rows += [("backward", note) for note in array._steps.decisions()]
     rows += recurrent(array)
     choices = {c.what: c for _, captured in capturing for c in captured.choices()}

@@ -25,7 +25,7 @@ from hfta_nb.array.capture import calls
 from hfta_nb.array.capture.forward import CapturedForwards
 from hfta_nb.array.capture.results import CapturedResults
 from hfta_nb.array.capture.steps import Asked, CapturedSteps
-from hfta_nb.array.engine import Call, Engine, Inputs, positional
+from hfta_nb.array.engine import Call, Engine, Inputs
 from hfta_nb.array.explaining import table
 from hfta_nb.array.fallback import Settings
 from hfta_nb.array.generators import MemberGenerators
@@ -137,7 +137,7 @@ class FusedArray(Adjustable, nn.Module):
         """
         plain = not kwargs and all(isinstance(v, Tensor) for v in args)
         if plain:
-            again = self._forwards.again(args, (False,) * len(args), positional, partial(calls.over, self, _called))
+            again = calls.again(self, args)
             if again is not None:
                 return again
         given = args if plain else (args, kwargs)
@@ -192,6 +192,7 @@ class FusedArray(Adjustable, nn.Module):
                 "not one factor per member", where="scale", got=list(scale.shape), accepted=f"[{len(self)}]"
             )
         asked = Asked(loss_fn, (x, target_of(loss_fn, y)), has_aux, scale, only)
+        self.flush()
         with threads.scope(self.settings.threads):
             losses, aux = self._backward(asked)
         return (losses, aux) if has_aux else losses
@@ -325,6 +326,11 @@ class FusedArray(Adjustable, nn.Module):
         """
         return table(self)
 
+    def flush(self) -> None:
+        """Compute what `array(x)` and `losses` have left to the backward; nothing where nothing waits."""
+        if self._forwards.postponed is not None:
+            self._forwards.flush()
+
     # Members.
 
     def __getitem__(self, index: int) -> nn.Module:
@@ -368,12 +374,14 @@ class FusedArray(Adjustable, nn.Module):
     # What nn.Module does, done to the whole.
 
     def train(self, mode: bool = True) -> FusedArray:
+        self.flush()
         super().train(mode)
         for module in (self._skeleton, *self._pending):
             module.train(mode)
         return self
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> FusedArray:
+        self.flush()
         if self._pending:
             for module in self._pending:
                 module._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -392,8 +400,3 @@ class FusedArray(Adjustable, nn.Module):
     def _install(self) -> None:
         """Put in place what runs instead of submodules."""
         laying.install(self)
-
-
-def _called(module: nn.Module, leaves: list[Any]) -> Any:
-    """A module's output, from positional inputs."""
-    return module(*leaves)

@@ -40,6 +40,7 @@ def _tensors_of(array: FusedArray, index: int) -> nn.Module:
 
 def select(array: FusedArray, indices: Sequence[int]) -> FusedArray:
     """See `FusedArray.select`."""
+    array.flush()
     chosen = list(indices)
     if not chosen or not all(0 <= i < len(array) for i in chosen):
         raise FusionError("not members of this array", got=chosen, accepted=f"some of 0 to {len(array) - 1}")
@@ -72,6 +73,7 @@ def select(array: FusedArray, indices: Sequence[int]) -> FusedArray:
 @torch.no_grad()
 def copy_member(array: FusedArray, src: int, dst: int) -> None:
     """See `FusedArray.copy_member`."""
+    array.flush()
     check_settled(array, "copy_member")
     src, dst = _checked(array, src), _checked(array, dst)
     if src == dst:
@@ -95,6 +97,7 @@ def copy_member(array: FusedArray, src: int, dst: int) -> None:
 @torch.no_grad()
 def load_member(array: FusedArray, index: int, state_dict: Mapping[str, Tensor], strict: bool) -> None:
     """See `FusedArray.load_member`."""
+    array.flush()
     check_settled(array, "load_member")
     index = _checked(array, index)
     where = f"load_member, member {index}"
@@ -122,6 +125,7 @@ def load_member(array: FusedArray, index: int, state_dict: Mapping[str, Tensor],
 
 def twin(array: FusedArray) -> FusedArray:
     """A copy with its gradients. Parameters are views of the arenas, which copying one by one would take apart."""
+    array.flush()
     other = select(array, range(len(array)))
     for p, q in zip(array.parameters(), other.parameters(), strict=True):
         q.grad = None if p.grad is None else p.grad.clone()

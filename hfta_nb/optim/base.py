@@ -176,6 +176,7 @@ class ArrayOptimizer(abc.ABC):
         Returns:
             What the closure returned.
         """
+        self.array.flush()
         marked, listed = (skip, []) if isinstance(skip, Tensor) else (None, list(skip))
         prepared = self._prepared
         if prepared is not None and closure is None and prepared.holds(self.param_groups):

@@ -45,7 +45,7 @@ def _whole(array: FusedArray, x: Tensor, y: Any, loss_fn: Any = F.cross_entropy)
 
 def _warm(array: FusedArray, other: FusedArray, x: Tensor, y: Tensor) -> None:
     """Until all is replayed."""
-    for _ in range(9):
+    for _ in range(12):
         torch.testing.assert_close(_step(array, x, y).detach(), _whole(other, x, y), **TIGHT)
         same(array, other)
     assert notes(array) == notes(array, "losses") == REPLAYED

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from hfta_nb.array.attempt import attempt, result_probe
-from hfta_nb.array.engine import Block, Call, Inputs, concatenate
+from hfta_nb.array.engine import Block, Call, Inputs, concatenate, positional
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
@@ -18,6 +18,18 @@ if TYPE_CHECKING:
 def over(array: FusedArray, call: Call, inputs: Inputs, blocks: Sequence[Block]) -> Any:
     """Every member's output as ever."""
     return concatenate([array.engine.run(block, call, inputs) for block in blocks])
+
+
+def again(array: FusedArray, tensors: tuple[Tensor, ...]) -> Any:
+    """The output for positional inputs, where that is replayed and like the last that was; else None."""
+    array.flush()
+    run = partial(over, array, _called)
+    return array._forwards.again(tensors, (False,) * len(tensors), positional, run, follow=True)
+
+
+def _called(module: nn.Module, leaves: list[Any]) -> Any:
+    """A module's output, from positional inputs."""
+    return module(*leaves)
 
 
 def forward(array: FusedArray, given: Any, inputs: Inputs, call: Call, plain: Sequence[Tensor] = ()) -> Any:
@@ -30,6 +42,7 @@ def forward(array: FusedArray, given: Any, inputs: Inputs, call: Call, plain: Se
         call: what to compute for a member.
         plain: the arguments, where they are nothing but tensors; a call like this one may come by `again`.
     """
+    array.flush()
     computed = partial(over, array, call)
 
     def run(inputs: Inputs) -> Any:
@@ -49,6 +62,7 @@ def forward(array: FusedArray, given: Any, inputs: Inputs, call: Call, plain: Se
 
 def evaluate(array: FusedArray, function: Callable[..., Any], given: Any, inputs: Inputs, call: Call) -> Any:
     """Every member's result of a function of its output, without gradients."""
+    array.flush()
 
     def run(inputs: Inputs) -> Any:
         return concatenate([array.engine.run(block, call, inputs) for block in array._blocks.leaves()])

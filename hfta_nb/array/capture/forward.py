@@ -15,25 +15,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.capture.check import Before, failure, proven
-from hfta_nb.array.capture.delivery import Target
-from hfta_nb.array.capture.halves import Halves
-from hfta_nb.array.capture.halves_layout import lay
-from hfta_nb.array.capture.kinds import Kinds, Seen, form, outputs_of, reads_of, room_like, rooms_for, state_of
-from hfta_nb.array.capture.node import Ready, Ticket, attached
-from hfta_nb.array.capture.overlap import overlap
-from hfta_nb.array.capture.program import program
-from hfta_nb.array.capture.reads import Reads, UnclearError
-from hfta_nb.array.capture.record import NotRecordableError, Place, Recorder, places
-from hfta_nb.array.engine import Block, Inputs
-from hfta_nb.array.fallback import snapshot
+from hfta_nb.array.capture.check import Before, failure
+from hfta_nb.array.capture.deferred import Habit, Watched, settled
+from hfta_nb.array.capture.kinds import Kinds, Seen, form, reads_of, state_of
+from hfta_nb.array.capture.node import Ready, Run, Ticket, attached
+from hfta_nb.array.capture.postponed import Postponed
+from hfta_nb.array.capture.reads import UnclearError
+from hfta_nb.array.capture.record import NotRecordableError
+from hfta_nb.array.capture.recorded import RecordedForward
+from hfta_nb.array.engine import Inputs
 from hfta_nb.array.strategy.measuring import Choice
-from hfta_nb.array.tree import Rebuild, flatten
+from hfta_nb.array.tree import Rebuild
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
 
-Run = Callable[[Inputs, Sequence[Block]], Any]
 _PATTERNS = 3
 """How often other outputs may be used than before until a kind is not recorded again."""
 
@@ -47,12 +43,14 @@ class SeenForward(Seen):
         grads: memory that stands for the gradients of the outputs used.
         used: of the outputs that have gradients, whether each is used; None where that is not known yet.
         changes: how often `used` has changed.
+        habit: what the caller does with the output.
     """
 
     made: Ready | None = None
     grads: list[Tensor] = field(default_factory=list)
     used: tuple[bool, ...] | None = None
     changes: int = 0
+    habit: Habit = field(default_factory=Habit)
 
     @property
     def ready(self) -> bool:
@@ -70,21 +68,25 @@ class SeenForward(Seen):
 
 
 class CapturedForwards:
-    """The forwards of an array with gradients, by kind."""
+    """The forwards of an array with gradients, by kind.
+
+    Attributes:
+        last: what the last call that was replayed looked like, and its kind; None where that can't be told quickly.
+        postponed: calls that are to be made up for before anything else.
+    """
 
     def __init__(self, array: FusedArray) -> None:
         self.array = array
         self._kinds: Kinds[SeenForward] = Kinds()
         self._parameters: list[nn.Parameter] = []
         self._outstanding: weakref.ref[Ticket] | None = None
-        self._last: tuple[list[Any], SeenForward] | None = None
+        self.last: tuple[list[Any], SeenForward] | None = None
+        self.postponed: Postponed | None = None
 
     def clear(self) -> None:
         """Forget all; wanted after the array's tensors have moved, or it runs in another way."""
-        for seen in self._kinds:
-            seen.drop()
         self._kinds.clear()
-        self._parameters, self._last = [], None
+        self._parameters, self.last = [], None
 
     def choices(self) -> list[Choice]:
         """Of kernels that can be computed in several ways, in what is replayed."""
@@ -97,6 +99,10 @@ class CapturedForwards:
     def notes(self) -> list[str]:
         """How calls run, each way once."""
         return self._kinds.notes()
+
+    def postpones(self) -> bool:
+        """Whether calls of some kind are put off until the backward."""
+        return any(seen.habit.sure for seen in self._kinds)
 
     def learns(self, inputs: Inputs) -> bool:
         """Whether a gradient may be asked for."""
@@ -119,7 +125,9 @@ class CapturedForwards:
 
     # Replaying.
 
-    def again(self, tensors: Sequence[Tensor], per_member: tuple[bool, ...], rebuild: Rebuild, run: Run) -> Any:
+    def again(
+        self, tensors: Sequence[Tensor], per_member: tuple[bool, ...], rebuild: Rebuild, run: Run, follow: bool = False
+    ) -> Any:
         """The output of a call like the last one that was replayed, found out in few steps; None where it is another.
 
         Args:
@@ -127,21 +135,46 @@ class CapturedForwards:
             per_member: which of them are.
             rebuild: from these to the arguments.
             run: computes the outputs as ever.
+            follow: see what the caller does with the output, and put the call off if that is known.
         """
-        last = self._last
+        settled(tensors)
+        last = self.last
         if last is None or not torch.is_grad_enabled() or not self._kinds.open(self.array):
             return None
-        if self._like(tensors) != last[0] or last[1].made is None:
+        seen, made = last[1], last[1].made
+        if self._like(tensors) != last[0] or made is None:
             return None
-        replayed = self.replay(last[1], Inputs(tuple(tensors), per_member, rebuild), run)
-        return None if replayed is None else replayed[0]
+        follow = follow and made.postponable and not seen.habit.over
+        if follow and seen.habit.sure and not self._waiting() and seen.habit.holds(seen):
+            return Postponed(self.array, seen, tensors, rebuild, run).output()
+        replayed = self.replay(seen, Inputs(tuple(tensors), per_member, rebuild), run)
+        if replayed is None:
+            return None
+        return Watched(self.array, seen.habit).output(replayed[0]) if follow else replayed[0]
+
+    def flush(self) -> None:
+        """Make up for calls that were put off."""
+        if self.postponed is not None:
+            self.postponed.settle() if self.postponed.wanted() else self.postponed.discard()
+
+    def _waiting(self) -> bool:
+        """Whether a backward is to come that needs what lies in memory."""
+        before = None if self._outstanding is None else self._outstanding()
+        return before is not None and not before.spent
+
+    def _holds(self, seen: SeenForward) -> bool:
+        """Whether the model is as it was recorded; else the kind is forgotten."""
+        if seen.reads is not None and seen.reads.hold():
+            return True
+        seen.refuse("the model has changed since it was recorded", forget=True)
+        return False
 
     def remember(self, seen: SeenForward, tensors: Sequence[Tensor]) -> None:
         """Note that a call with these inputs was replayed as of this kind, and gave one tensor."""
         alone = (
             seen.made is not None and seen.made.alone and len(seen.inputs.leaves if seen.inputs else ()) == len(tensors)
         )
-        self._last = (self._like(tensors), seen) if alone else None
+        self.last = (self._like(tensors), seen) if alone else None
 
     def _like(self, tensors: Sequence[Tensor]) -> list[Any]:
         """What tells kinds of calls apart, where all inputs are tensors."""
@@ -152,14 +185,12 @@ class CapturedForwards:
 
     def replay(self, seen: SeenForward, inputs: Inputs, run: Run) -> tuple[Any] | None:
         """The outputs in a tuple; None if this call must run as ever."""
-        made, reads = seen.made, seen.reads
-        if made is None or reads is None:
+        made = seen.made
+        if made is None:
             return None
-        before = None if self._outstanding is None else self._outstanding()
-        if before is not None and not before.spent:
-            return None  # its backward is to come, and needs what lies in memory
-        if not reads.hold():
-            seen.refuse("the model has changed since it was recorded", forget=True)
+        if self._waiting():
+            return None
+        if not self._holds(seen):
             return None
         seen.fill(inputs.leaves)
         start = Before(self.array) if made.changes else None
@@ -196,195 +227,7 @@ class CapturedForwards:
                 except UnclearError as error:
                     seen.refuse(str(error))
                 else:
-                    return _Recorded(self.array, seen, inputs, run).result(reads)
+                    return RecordedForward(self.array, seen, inputs, run).result(reads)
             return run(inputs, self.array._blocks.graph())
 
         return recorded
-
-
-class _Recorded:
-    """One recorded call."""
-
-    def __init__(self, array: FusedArray, seen: SeenForward, inputs: Inputs, run: Run) -> None:
-        self.array, self.seen, self.run, self.given = array, seen, run, inputs
-        # The graph that the caller gets may live on, so this call runs on memory of its own.
-        own = tuple(room_like(v).copy_(v) if isinstance(v, Tensor) else v for v in inputs.leaves)
-        self.inputs = type(inputs)(own, inputs.per_member, inputs.rebuild)
-        self.recorder = Recorder(array.generators.device)
-        self.blocks = array._blocks.graph()
-        self.written: list[tuple[Tensor, Tensor]] = []
-        self.upstream: list[Tensor | None] = []
-
-    def result(self, reads: Reads) -> Any:
-        """The outputs, as ever; on the way it is noted how they come about."""
-        restore, seen = snapshot(self.array), self.seen
-        result = self._forward()
-        leaves, rebuild = flatten(result)
-        outputs, told, trouble = outputs_of(self.recorder, leaves, "the model")
-        after = snapshot(self.array)
-        tensors = [v for v in leaves if isinstance(v, Tensor)]
-        reason = self.recorder.recording.reason or trouble or self._unfit(tensors, outputs)
-        gradients: list[tuple[Place, Tensor]] = []
-        if not reason:
-            made_until = len(self.recorder.recording.held)
-            try:
-                gradients = self._backward(tensors)
-            except Exception as error:
-                reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            after()
-            reason = reason or self.recorder.recording.reason
-            if self._harmed(made_until):
-                seen.refuse("the backward writes into what the forward has made")
-                restore()
-                return self.run(self.given, self.array._blocks.graph())
-        if not reads.hold() or (seen.reads is not None and not seen.reads.hold()):
-            reason = reason or "the model changes what it reads"
-        if reason:
-            seen.refuse(reason)
-            return result
-        if seen.agrees(self.recorder.recording, reads, told):
-            seen.rebuild = rebuild
-            self._finish(tensors, outputs, gradients, restore)
-        return result
-
-    def _forward(self) -> Any:
-        with self.recorder.quiet():
-            self.places = [self.recorder.place(v) for v in self.inputs.leaves if isinstance(v, Tensor)]
-        self.recorder.recording.given = {p.storage for p in self.places}
-        with self.array.generators.heard(self.recorder.member), self.recorder:
-            return self.run(self.inputs, self.blocks)
-
-    def _unfit(self, tensors: list[Tensor], outputs: list[Place]) -> str:
-        """What keeps these outputs from being replayed."""
-        recording = self.recorder.recording
-        if not any(t.requires_grad for t in tensors):
-            return "no output depends on anything that requires a gradient"
-        if any(p.storage in recording.outside for p in outputs):
-            return "an output is an input, a parameter or a buffer"
-        if any(call.writes & recording.given for call in recording.calls):
-            return "the model writes into its input"
-        if any(overlap(a, b) for i, a in enumerate(outputs) for b in outputs[:i]):
-            return "outputs share memory"
-        if self._learns_more(tensors):
-            return "something learns that is neither a parameter of the array nor an input"
-        if any(m._backward_hooks or m._backward_pre_hooks for m in self.array._skeleton.modules()):
-            return "a submodule has a backward hook"
-        return ""
-
-    def _learns_more(self, tensors: list[Tensor]) -> bool:
-        """Whether a gradient would go to a tensor that the model or loss has from elsewhere."""
-        known = {id(p) for p in self.array.parameters()}
-        passed = {v.grad_fn for v in self.inputs.grad_leaves()}
-        waiting: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
-        while waiting:
-            node = waiting.pop()
-            if node in passed:
-                continue
-            passed.add(node)
-            if type(node).__name__ == "AccumulateGrad" and id(node.variable) not in known:
-                return True
-            waiting += [inner for inner, _ in node.next_functions if inner is not None]
-        return False
-
-    def _backward(self, tensors: list[Tensor]) -> list[tuple[Place, Tensor]]:
-        """Send a gradient back; returns where gradients are and where they go."""
-        seen, recorder = self.seen, self.recorder
-        outputs = [t for t in tensors if t.requires_grad]
-        seen.used = seen.used or (True,) * len(outputs)
-        used = [t for t, u in zip(outputs, seen.used, strict=True) if u]
-        if not seen.grads:
-            seen.grads = [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in used]
-        draw = torch.Generator(self.array.generators.device).manual_seed(0)
-        with torch.no_grad():
-            for room in seen.grads:
-                room.copy_(torch.randn(room.shape, generator=draw, dtype=room.dtype, device=room.device))
-        names = [[n for n, p in b.parameters.items() if p.requires_grad] for b in self.blocks]
-        wanted = [b.parameters[n] for b, own in zip(self.blocks, names, strict=True) for n in own]
-        wanted += self.inputs.grad_leaves()
-        recorder.cut()
-        with recorder, torch.autocast(recorder.device.type, enabled=False):  # as outside, where it is called
-            found = torch.autograd.grad(used, wanted, seen.grads, retain_graph=True, allow_unused=True)
-        left = iter(found)
-        places = []
-        rows: dict[str, set[int]] = {}
-        for block, own in zip(self.blocks, names, strict=True):
-            for name in own:
-                grad = next(left)
-                if grad is not None:
-                    room = self.array.arena_of(name).grad_view(name)
-                    room = room[block.start] if block.single else room[block.start : block.stop]
-                    places.append((recorder.place(grad), room))
-                    self.written.append((grad, room))
-                    rows.setdefault(name, set()).update(range(block.start, block.stop))
-        self.upstream = list(left)
-        self.rows = rows
-        return places
-
-    def _harmed(self, made_until: int) -> bool:
-        recording = self.recorder.recording
-        if recording.cut is None:
-            return False
-        old = recording.outside | set(range(made_until))
-        return any(call.writes & old for call in recording.calls[recording.cut :])
-
-    def _finish(
-        self,
-        tensors: list[Tensor],
-        outputs: list[Place],
-        gradients: list[tuple[Place, Tensor]],
-        restore: Callable[[], None],
-    ) -> None:
-        """Make the program and compare it with this call."""
-        array, seen, recording = self.array, self.seen, self.recorder.recording
-        seen.inputs = rooms_for(self.inputs)
-        rooms = [v for v in seen.inputs.leaves if isinstance(v, Tensor)]
-        for place, room in zip(self.places, rooms, strict=True):
-            recording.held[place.storage] = room
-        upstream = [g for g in self.upstream if g is not None]
-        results = [*outputs, *(self.recorder.place(g) for g in upstream)]
-        needs = self._needed()
-
-        def make(chosen: bool) -> tuple[Halves, Callable[[], list[Tensor]]]:
-            whole = program(recording, results, gradients, array.generators, chosen)
-            halves = Halves(whole, len(outputs), array.threads)
-            return halves, lambda: [*halves.forward(), *halves.backward()]
-
-        targets = [
-            Target(array.get_parameter(n), n, array.arena_of(n).grad_view(n), tuple(set(range(len(array))) - have))
-            for n, have in self.rows.items()
-        ]
-        seen.fill(self.inputs.leaves)
-        halves, reason = proven(array, restore, [*(t.detach() for t in tensors), *upstream], make, self.written)
-        seen.choices = halves.program.choices
-        if reason:
-            seen.refuse(reason)
-        else:
-            assert seen.used is not None  # known since the backward
-            learning = [p for p in array.parameters() if p.requires_grad]
-            passes = tuple(g is not None for g in self.upstream)
-            kinds = tuple(t.requires_grad for t in tensors)
-            changes = halves.program.generators is not None or bool(array.buffer_arenas)
-            alone = seen.rebuild is next and kinds == (True,)
-            seen.made = Ready(halves, targets, seen.grads, seen.used, kinds, learning, passes, needs, changes, alone)
-            lay(self, outputs, restore)
-
-    def _needed(self) -> tuple[list[nn.Parameter], list[int]]:
-        """What of the parameters and inputs the backward reads: it must not change before."""
-        recording, array = self.recorder.recording, self.array
-        read = [
-            p
-            for call in recording.calls[recording.cut or 0 :]
-            for p in places((call.args, call.kwargs))
-            if p.storage in recording.outside
-        ]
-        inputs = {p.storage for p in read}
-        leaves = [i for i, v in enumerate(self.inputs.leaves) if isinstance(v, Tensor)]
-        parameters = []
-        for name, p in array.named_parameters():
-            arena = array.arena_of(name)
-            span, columns = arena.span(name), arena.data.shape[1]
-            number = self.recorder.known(arena.data)
-            offsets = {(r.offset - arena.data.storage_offset()) % columns for r in read if r.storage == number}
-            if any(span.start <= o < max(span.stop, span.start + 1) for o in offsets):
-                parameters.append(p)
-        return parameters, [i for i, p in zip(leaves, self.places, strict=True) if p.storage in inputs]

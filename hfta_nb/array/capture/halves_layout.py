@@ -17,11 +17,11 @@ from hfta_nb.array.engine import Inputs
 from hfta_nb.array.tree import flatten
 
 if TYPE_CHECKING:
-    from hfta_nb.array.capture.forward import _Recorded
     from hfta_nb.array.capture.node import Ready
+    from hfta_nb.array.capture.recorded import RecordedForward
 
 
-def lay(recorded: _Recorded, outputs: list[Place], restore: Callable[[], None]) -> None:
+def lay(recorded: RecordedForward, outputs: list[Place], restore: Callable[[], None]) -> None:
     """Choose the layout of images in calls like one that was recorded, and is replayed from now on.
 
     Args:
@@ -55,7 +55,7 @@ def lay(recorded: _Recorded, outputs: list[Place], restore: Callable[[], None]) 
             seen.inputs, seen.made, seen.choices = other, found[-1], found[-1].halves.program.choices
 
 
-def _laid(recorded: _Recorded, inputs: Inputs, outputs: Sequence[Place]) -> tuple[Halves, Any]:
+def _laid(recorded: RecordedForward, inputs: Inputs, outputs: Sequence[Place]) -> tuple[Halves, Any]:
     """The same call recorded on inputs that lie in another way, and what its backward reads.
 
     Args:

@@ -121,18 +121,22 @@ class Kinds(Generic[S]):
         return iter(self._seen.values())
 
     def clear(self) -> None:
-        self._seen.clear()
+        """Forget all."""
+        self.keep(lambda _: False)
 
     def keep(self, wanted: Callable[[S], bool]) -> None:
         """Forget the others."""
-        self._seen = {key: seen for key, seen in self._seen.items() if wanted(seen)}
+        for key, seen in list(self._seen.items()):
+            if not wanted(seen):
+                seen.drop()
+                del self._seen[key]
 
     def of(self, key: Any, new: Callable[[], S]) -> S:
         """The one of this key; what `new` makes if there is none yet."""
         seen = self._seen.get(key)
         if seen is None:
             while len(self._seen) >= _MOST:
-                del self._seen[next(iter(self._seen))]
+                self._seen.pop(next(iter(self._seen))).drop()
             seen = self._seen[key] = new()
         return seen
 

@@ -25,6 +25,16 @@ if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
 
 
+Run = Callable[[Inputs, Sequence[Block]], Any]
+"""What computes the outputs as ever, block by block."""
+
+SPENT = "Trying to backward through the graph a second time, without retain_graph=True the first"
+MODIFIED = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation: a parameter or an "
+    "input of array(x), since it was called"
+)
+
+
 @dataclass(frozen=True)
 class Ready:
     """What replays a kind of forward and its backward.
@@ -40,6 +50,7 @@ class Ready:
         needs: the parameters, and the positions of the inputs, that the backward reads.
         changes: whether a call may change buffers or draws random numbers.
         alone: whether it returns one tensor, which has a gradient.
+        postponable: whether it may run later than it is called.
     """
 
     halves: Halves
@@ -52,6 +63,7 @@ class Ready:
     needs: tuple[list[nn.Parameter], list[int]]
     changes: bool
     alone: bool
+    postponable: bool
 
 
 class Ticket:
@@ -75,14 +87,14 @@ class Ticket:
         array: FusedArray,
         seen: SeenForward,
         inputs: Inputs,
-        run: Callable[[Inputs, Sequence[Block]], Any],
+        run: Run,
         start: Before | None,
     ) -> None:
         made = seen.made
         assert made is not None  # it has just run
         self.array, self.seen, self.start, self.made = array, seen, start, made
         self.inputs: Inputs | None = inputs
-        self.run: Callable[[Inputs, Sequence[Block]], Any] | None = run
+        self.run: Run | None = run
         self.reads, self.arenas = seen.reads, array.arenas
         self.serial = made.halves.serial
         self._read = [p._version for p in made.needs[0]]
@@ -134,19 +146,14 @@ class Ticket:
             RuntimeError: it is not, or the graph is no more.
         """
         if self.inputs is None:
-            raise RuntimeError(
-                "Trying to backward through the graph a second time, without retain_graph=True the first"
-            )
+            raise RuntimeError(SPENT)
         parameters, positions = self.made.needs
         same = self._read == [p._version for p in parameters]
         if same and positions:
             now = _versions(self.inputs)
             same = all(now[i] == self._given[i] for i in positions)
         if not same:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: a "
-                "parameter or an input of array(x), since it was called"
-            )
+            raise RuntimeError(MODIFIED)
 
     def _replayed(self, nodes: Sequence[Any]) -> list[Any]:
         made = self.made

@@ -187,15 +187,20 @@ class CapturedSteps:
 
     def replay(self, seen: SeenStep, asked: Asked) -> tuple[Any, Any] | None:
         """The losses and what comes with them, gradients delivered; None if this call must run as ever."""
-        ready, reads = seen.program, seen.reads
-        if ready is None or reads is None:
+        if seen.program is None or seen.reads is None:
             return None
-        if not reads.hold():
+        if not seen.reads.hold():
             seen.refuse("the model or the loss has changed since it was recorded", forget=True)
             return None
         x, y = asked.given
         alone = isinstance(x, Tensor) and isinstance(y, Tensor)
         self._fill(seen, (x, y) if alone else Inputs.of(asked.given, len(self.array)).leaves, asked.scale)
+        return self.run(seen)
+
+    def run(self, seen: SeenStep) -> tuple[Any, Any] | None:
+        """As `replay`, where the inputs are filled in, and model and loss are known to be as they were recorded."""
+        ready = seen.program
+        assert ready is not None  # as the caller has seen
         settings = self.array.settings
         if settings.compiling != "never" and not ready.decision.made:
             decide(ready, settings.compiling, settings.planned_steps)

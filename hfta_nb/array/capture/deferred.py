@@ -1,0 +1,252 @@
+"""`array(x)`, `array.losses`, `.sum()` and `.backward()`, one after another, as the one step that they make up.
+
+Where the same four calls have followed each other several times, the next ones are put off: `array(x)` returns a tensor
+whose values come when somebody wants them. If that is `.backward()`, all is one `array.backward`, with members in
+blocks, side by side, and nothing of autograd. If it is anything else, the calls are made up for, in their order, from
+what the inputs were, and the tensors are then as they would have been.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.array.capture.kinds import settings
+
+if TYPE_CHECKING:
+    from hfta_nb.array.capture.forward import SeenForward
+    from hfta_nb.array.capture.postponed import Postponed
+    from hfta_nb.array.capture.steps import SeenStep
+    from hfta_nb.array.fused import FusedArray
+
+_SURE = 2
+"""How often the four calls must have followed each other before they are put off."""
+_TRIED = 6
+"""How often in a row something else may follow, or the whole step not be replayed, until nothing is put off."""
+
+
+@dataclass
+class Habit:
+    """What follows a kind of `array(x)`.
+
+    Attributes:
+        inner: what computes the losses, which stands for their function.
+        target: what the target looked like.
+        whole: from an output and the target to the loss and the output: the loss of the whole step.
+        step: the kind of `array.backward` that the whole step is, once it is replayed.
+        likes: an empty tensor like the outputs, and one like the losses.
+        times: how often in a row the four calls have followed each other.
+        misses: how often in a row something else has followed.
+        slow: whole steps that were not replayed.
+        over: nothing is to be put off, nor watched, any more.
+    """
+
+    inner: FusedArray | None = None
+    target: tuple[Any, ...] = ()
+    whole: Callable[..., Any] | None = None
+    step: SeenStep | None = None
+    likes: tuple[Tensor, ...] = ()
+    times: int = 0
+    misses: int = 0
+    slow: int = 0
+    over: bool = False
+
+    @property
+    def sure(self) -> bool:
+        return self.times >= _SURE and not self.over
+
+    def follow(self) -> None:
+        """The four calls have followed each other."""
+        self.times, self.misses = self.times + 1, 0
+
+    def miss(self) -> None:
+        """Something else has followed."""
+        self.times, self.misses = 0, self.misses + 1
+        self.over = self.misses == _TRIED
+
+    def ran(self, step: SeenStep | None) -> None:
+        """They were one step, of this kind."""
+        if step is not None and step.ready:
+            self.step = step
+        else:
+            self.slow += 1
+            self.over = self.slow == _TRIED
+
+    def holds(self, seen: SeenForward) -> bool:
+        """Whether model and loss are as they were recorded."""
+        if self.step is not None and self.step.reads is not None and self.step.reads.hold():
+            return True
+        self.step = None
+        return seen.reads is not None and seen.reads.hold()
+
+
+class Deferred(Tensor):
+    """A tensor that some calls of a step return: a plain one as soon as anything but the next of them is done to it."""
+
+    _step: Watched | Postponed
+
+    def sum(self, *args: Any, **kwargs: Any) -> Tensor:
+        step = step_of(self)
+        if step is not None and not (args or kwargs) and self is step.of("losses"):
+            return step.summed(self)
+        settled((self,))
+        return Tensor.sum(self, *args, **kwargs)
+
+    def backward(
+        self,
+        gradient: Tensor | None = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        step = step_of(self)
+        plain = gradient is None and not retain_graph and not create_graph and inputs is None
+        if step is not None and plain and self is step.of("total"):
+            if step.run():
+                return
+        else:
+            settled((self,))
+        Tensor.backward(self, gradient, retain_graph, create_graph, inputs)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.sum and len(args) == 1 and not kwargs:
+            return args[0].sum()
+        for found in _within((args, kwargs)):
+            found._step.settle()
+        with torch._C.DisableTorchFunctionSubclass():  # any that were hidden are treated as what they are
+            return func(*args, **kwargs)
+
+
+def step_of(tensor: Tensor) -> Watched | Postponed | None:
+    """Of a tensor that may have become a plain one while the arguments were computed."""
+    return tensor._step if type(tensor) is Deferred else None
+
+
+def settled(values: Sequence[Any]) -> None:
+    """Make plain tensors of those among the values that are not yet."""
+    for value in values:
+        if type(value) is Deferred:
+            value._step.settle()
+
+
+def _within(tree: Any) -> Iterator[Deferred]:
+    if type(tree) is Deferred:
+        yield tree
+    elif isinstance(tree, Mapping):
+        for value in tree.values():
+            yield from _within(value)
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _within(value)
+
+
+class Step:
+    """The tensors of one run of the four calls.
+
+    Args:
+        array: that was called.
+        habit: what is known of them.
+    """
+
+    __slots__ = ("__weakref__", "_tensors", "array", "habit")
+
+    def __init__(self, array: FusedArray, habit: Habit) -> None:
+        self.array, self.habit = array, habit
+        self._tensors: dict[str, weakref.ref[Tensor]] = {}
+
+    def of(self, name: str) -> Tensor | None:
+        """The tensor, while the caller has it: "output", "losses" or "total"."""
+        found = self._tensors.get(name)
+        return None if found is None else found()
+
+    def _mark(self, name: str, tensor: Tensor, told: Callable[[Any], None] | None = None) -> Tensor:
+        tensor.__class__ = Deferred
+        tensor.__dict__["_step"] = self
+        self._tensors[name] = weakref.ref(tensor, told)
+        return tensor
+
+    def _unmark(self, name: str) -> Tensor | None:
+        """The tensor as a plain one, if the caller has it."""
+        found = self.of(name)
+        if type(found) is Deferred:
+            found.__class__ = Tensor  # type: ignore[assignment]
+            del found.__dict__["_step"]
+        return found
+
+
+class Watched(Step):
+    """The four calls as ever, to see whether they follow each other and nothing comes in between."""
+
+    __slots__ = ()
+
+    def output(self, computed: Tensor) -> Tensor:
+        """What `array(x)` returns."""
+        self.habit.likes = (_empty(computed),)
+        return self._mark("output", computed)
+
+    def settle(self) -> None:
+        """Something else has been done to one of the tensors."""
+        self._plain()
+        self.habit.miss()
+
+    def losses(self, output: Tensor, inner: FusedArray, function: Callable[..., Any], y: Any) -> Tensor:
+        """What `array.losses` returns of the output."""
+        if self.of("losses") is not None or type(y) is not Tensor or y.requires_grad:
+            self.settle()
+            return self.array.losses(function, output, y)
+        habit, kind = self.habit, like(y)
+        self._unmark("output")
+        found = self.array.losses(function, output, y)
+        self._mark("output", output)
+        if inner is not habit.inner or kind != habit.target:
+            habit.inner, habit.target, habit.whole, habit.step = inner, kind, with_output(function), None
+            habit.times = 0
+        habit.likes = habit.likes[0], _empty(found)
+        return self._mark("losses", found)
+
+    def summed(self, losses: Tensor) -> Tensor:
+        """Their sum."""
+        self._unmark("losses")
+        found = losses.sum()
+        self._mark("losses", losses)
+        return self._mark("total", found)
+
+    def run(self) -> bool:
+        """Whether the backward has been done; never, but it is noted that it followed."""
+        self._plain()
+        if self.habit.inner is not None and self.habit.inner._forwards.last is not None:
+            self.habit.follow()
+        return False
+
+    def _plain(self) -> None:
+        for name in ("output", "losses", "total"):
+            self._unmark(name)
+
+
+def with_output(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A loss that hands on the output, which the caller may look at."""
+
+    def both(output: Any, target: Any) -> tuple[Any, Any]:
+        return function(output, target), output
+
+    return both
+
+
+def _empty(tensor: Tensor) -> Tensor:
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+
+
+def like(y: Any) -> tuple[Any, ...]:
+    """What tells kinds of calls of `losses` apart, beside the output."""
+    if type(y) is not Tensor:
+        return ()
+    return y.shape, y.stride(), y.dtype, y.device, y.requires_grad, y.is_inference(), settings()

@@ -1,0 +1,226 @@
+"""One call of `array(x)` with gradients while it is recorded, with its backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from hfta_nb.array.capture.check import proven
+from hfta_nb.array.capture.delivery import Target
+from hfta_nb.array.capture.halves import Halves
+from hfta_nb.array.capture.halves_layout import lay
+from hfta_nb.array.capture.kinds import outputs_of, room_like, rooms_for
+from hfta_nb.array.capture.node import Ready, Run
+from hfta_nb.array.capture.overlap import overlap
+from hfta_nb.array.capture.program import program
+from hfta_nb.array.capture.reads import Reads
+from hfta_nb.array.capture.record import Place, Recorder, places
+from hfta_nb.array.engine import Inputs
+from hfta_nb.array.fallback import snapshot
+from hfta_nb.array.tree import flatten
+
+if TYPE_CHECKING:
+    from hfta_nb.array.capture.forward import SeenForward
+    from hfta_nb.array.fused import FusedArray
+
+
+class RecordedForward:
+    """One recorded call."""
+
+    def __init__(self, array: FusedArray, seen: SeenForward, inputs: Inputs, run: Run) -> None:
+        self.array, self.seen, self.run, self.given = array, seen, run, inputs
+        # The graph that the caller gets may live on, so this call runs on memory of its own.
+        own = tuple(room_like(v).copy_(v) if isinstance(v, Tensor) else v for v in inputs.leaves)
+        self.inputs = type(inputs)(own, inputs.per_member, inputs.rebuild)
+        self.recorder = Recorder(array.generators.device)
+        self.blocks = array._blocks.graph()
+        self.written: list[tuple[Tensor, Tensor]] = []
+        self.upstream: list[Tensor | None] = []
+
+    def result(self, reads: Reads) -> Any:
+        """The outputs, as ever; on the way it is noted how they come about."""
+        restore, seen = snapshot(self.array), self.seen
+        result = self._forward()
+        leaves, rebuild = flatten(result)
+        outputs, told, trouble = outputs_of(self.recorder, leaves, "the model")
+        after = snapshot(self.array)
+        tensors = [v for v in leaves if isinstance(v, Tensor)]
+        reason = self.recorder.recording.reason or trouble or self._unfit(tensors, outputs)
+        gradients: list[tuple[Place, Tensor]] = []
+        if not reason:
+            made_until = len(self.recorder.recording.held)
+            try:
+                gradients = self._backward(tensors)
+            except Exception as error:
+                reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            after()
+            reason = reason or self.recorder.recording.reason
+            if self._harmed(made_until):
+                seen.refuse("the backward writes into what the forward has made")
+                restore()
+                return self.run(self.given, self.array._blocks.graph())
+        if not reads.hold() or (seen.reads is not None and not seen.reads.hold()):
+            reason = reason or "the model changes what it reads"
+        if reason:
+            seen.refuse(reason)
+            return result
+        if seen.agrees(self.recorder.recording, reads, told):
+            seen.rebuild = rebuild
+            self._finish(tensors, outputs, gradients, restore)
+        return result
+
+    def _forward(self) -> Any:
+        with self.recorder.quiet():
+            self.places = [self.recorder.place(v) for v in self.inputs.leaves if isinstance(v, Tensor)]
+        self.recorder.recording.given = {p.storage for p in self.places}
+        with self.array.generators.heard(self.recorder.member), self.recorder:
+            return self.run(self.inputs, self.blocks)
+
+    def _unfit(self, tensors: list[Tensor], outputs: list[Place]) -> str:
+        """What keeps these outputs from being replayed."""
+        recording = self.recorder.recording
+        if not any(t.requires_grad for t in tensors):
+            return "no output depends on anything that requires a gradient"
+        if any(p.storage in recording.outside for p in outputs):
+            return "an output is an input, a parameter or a buffer"
+        if any(call.writes & recording.given for call in recording.calls):
+            return "the model writes into its input"
+        if any(overlap(a, b) for i, a in enumerate(outputs) for b in outputs[:i]):
+            return "outputs share memory"
+        if self._learns_more(tensors):
+            return "something learns that is neither a parameter of the array nor an input"
+        if any(m._backward_hooks or m._backward_pre_hooks for m in self.array._skeleton.modules()):
+            return "a submodule has a backward hook"
+        return ""
+
+    def _learns_more(self, tensors: list[Tensor]) -> bool:
+        """Whether a gradient would go to a tensor that the model or loss has from elsewhere."""
+        known = {id(p) for p in self.array.parameters()}
+        passed = {v.grad_fn for v in self.inputs.grad_leaves()}
+        waiting: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
+        while waiting:
+            node = waiting.pop()
+            if node in passed:
+                continue
+            passed.add(node)
+            if type(node).__name__ == "AccumulateGrad" and id(node.variable) not in known:
+                return True
+            waiting += [inner for inner, _ in node.next_functions if inner is not None]
+        return False
+
+    def _backward(self, tensors: list[Tensor]) -> list[tuple[Place, Tensor]]:
+        """Send a gradient back; returns where gradients are and where they go."""
+        seen, recorder = self.seen, self.recorder
+        outputs = [t for t in tensors if t.requires_grad]
+        seen.used = seen.used or (True,) * len(outputs)
+        used = [t for t, u in zip(outputs, seen.used, strict=True) if u]
+        if not seen.grads:
+            seen.grads = [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in used]
+        draw = torch.Generator(self.array.generators.device).manual_seed(0)
+        with torch.no_grad():
+            for room in seen.grads:
+                room.copy_(torch.randn(room.shape, generator=draw, dtype=room.dtype, device=room.device))
+        names = [[n for n, p in b.parameters.items() if p.requires_grad] for b in self.blocks]
+        wanted = [b.parameters[n] for b, own in zip(self.blocks, names, strict=True) for n in own]
+        wanted += self.inputs.grad_leaves()
+        recorder.cut()
+        with recorder, torch.autocast(recorder.device.type, enabled=False):  # as outside, where it is called
+            found = torch.autograd.grad(used, wanted, seen.grads, retain_graph=True, allow_unused=True)
+        left = iter(found)
+        places = []
+        rows: dict[str, set[int]] = {}
+        for block, own in zip(self.blocks, names, strict=True):
+            for name in own:
+                grad = next(left)
+                if grad is not None:
+                    room = self.array.arena_of(name).grad_view(name)
+                    room = room[block.start] if block.single else room[block.start : block.stop]
+                    places.append((recorder.place(grad), room))
+                    self.written.append((grad, room))
+                    rows.setdefault(name, set()).update(range(block.start, block.stop))
+        self.upstream = list(left)
+        self.rows = rows
+        return places
+
+    def _harmed(self, made_until: int) -> bool:
+        recording = self.recorder.recording
+        if recording.cut is None:
+            return False
+        old = recording.outside | set(range(made_until))
+        return any(call.writes & old for call in recording.calls[recording.cut :])
+
+    def _finish(
+        self,
+        tensors: list[Tensor],
+        outputs: list[Place],
+        gradients: list[tuple[Place, Tensor]],
+        restore: Callable[[], None],
+    ) -> None:
+        """Make the program and compare it with this call."""
+        array, seen, recording = self.array, self.seen, self.recorder.recording
+        seen.inputs = rooms_for(self.inputs)
+        rooms = [v for v in seen.inputs.leaves if isinstance(v, Tensor)]
+        for place, room in zip(self.places, rooms, strict=True):
+            recording.held[place.storage] = room
+        upstream = [g for g in self.upstream if g is not None]
+        results = [*outputs, *(self.recorder.place(g) for g in upstream)]
+        needs = self._needed()
+
+        def make(chosen: bool) -> tuple[Halves, Callable[[], list[Tensor]]]:
+            whole = program(recording, results, gradients, array.generators, chosen)
+            halves = Halves(whole, len(outputs), array.threads)
+            return halves, lambda: [*halves.forward(), *halves.backward()]
+
+        targets = [
+            Target(array.get_parameter(n), n, array.arena_of(n).grad_view(n), tuple(set(range(len(array))) - have))
+            for n, have in self.rows.items()
+        ]
+        seen.fill(self.inputs.leaves)
+        halves, reason = proven(array, restore, [*(t.detach() for t in tensors), *upstream], make, self.written)
+        seen.choices = halves.program.choices
+        if reason:
+            seen.refuse(reason)
+        else:
+            assert seen.used is not None  # known since the backward
+            learning = [p for p in array.parameters() if p.requires_grad]
+            passes = tuple(g is not None for g in self.upstream)
+            kinds = tuple(t.requires_grad for t in tensors)
+            changes = halves.program.generators is not None or bool(array.buffer_arenas)
+            alone = seen.rebuild is next and kinds == (True,)
+            postponable = alone and not passes and bool(learning) and self._postponable(halves)
+            seen.made = Ready(
+                *(halves, targets, seen.grads, seen.used, kinds, learning, passes, needs, changes, alone, postponable)
+            )
+            lay(self, outputs, restore)
+
+    def _postponable(self, halves: Halves) -> bool:
+        """Whether nobody sees the difference if it runs later: a GPU's random streams and buffers can be looked at."""
+        array, recording = self.array, self.recorder.recording
+        buffers = {self.recorder.known(a.data) for a in array.buffer_arenas}
+        writes = any(call.writes & buffers for call in recording.calls)
+        draws = halves.program.generators is not None
+        return not writes and not (draws and (array.fast_rng or array.generators.device.type != "cpu"))
+
+    def _needed(self) -> tuple[list[nn.Parameter], list[int]]:
+        """What of the parameters and inputs the backward reads: it must not change before."""
+        recording, array = self.recorder.recording, self.array
+        read = [
+            p
+            for call in recording.calls[recording.cut or 0 :]
+            for p in places((call.args, call.kwargs))
+            if p.storage in recording.outside
+        ]
+        inputs = {p.storage for p in read}
+        leaves = [i for i, v in enumerate(self.inputs.leaves) if isinstance(v, Tensor)]
+        parameters = []
+        for name, p in array.named_parameters():
+            arena = array.arena_of(name)
+            span, columns = arena.span(name), arena.data.shape[1]
+            number = self.recorder.known(arena.data)
+            offsets = {(r.offset - arena.data.storage_offset()) % columns for r in read if r.storage == number}
+            if any(span.start <= o < max(span.stop, span.start + 1) for o in offsets):
+                parameters.append(p)
+        return parameters, [i for i, p in zip(leaves, self.places, strict=True) if p.storage in inputs]
