@@ -28,7 +28,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import hfta_nb as hfta
-from benchmarks.common import write
+from benchmarks.common import calls_in, laps, milliseconds, write
 
 
 class Recurrent(nn.Module):
@@ -120,25 +120,15 @@ def measure(name: str, members: int, rounds: int, lap_s: float) -> dict[str, Any
         "replayed, fused Adam": fused(build, members, x, y, True, True),
     }
     steps = {"serial": serial(build, members, x, y), **{k: v[0] for k, v in made.items()}}
-    laps: dict[str, list[float]] = {k: [] for k in steps}
     steps["serial"]()
-    begin = time.process_time()
-    steps["serial"]()
-    count = max(1, round(lap_s / (time.process_time() - begin)))
-    for number in range(-1, rounds):
-        for key, step in list(steps.items())[:: 1 if number % 2 else -1]:
-            begin = time.process_time()
-            for _ in range(count):
-                step()
-            if number >= 0:
-                laps[key].append((time.process_time() - begin) / count)
-    median = {k: statistics.median(v) for k, v in laps.items()}
+    times = laps(steps, rounds, calls=calls_in(lap_s, steps["serial"]), warm_up=1)
+    median = {k: statistics.median(v) for k, v in times.items()}
     best = "replayed, fused Adam"
     # The first array that is replayed also times the kernels, which the second finds in memory.
     first, gain = max(made["replayed"][1], made[best][1]), median["serial"] - median[best]
     return {
-        "step_ms_median": {k: round(v * 1e3, 4) for k, v in median.items()},
-        "step_ms_least": {k: round(min(v) * 1e3, 4) for k, v in laps.items()},
+        "step_ms_median": milliseconds(times),
+        "step_ms_least": milliseconds(times, min),
         "ratio_to_serial": {k: round(median["serial"] / v, 3) for k, v in median.items()},
         "first_steps_s": {k: round(v[1], 3) for k, v in made.items()},
         "pays_after_steps": round((first - 4 * median["serial"]) / gain + 4) if gain > 0 else None,

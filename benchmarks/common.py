@@ -65,6 +65,51 @@ def interleaved(tasks: Mapping[str, Callable[[], object]], rounds: int, warm_up:
     return {name: Timing.of(found) for name, found in times.items()}
 
 
+def laps(
+    steps: Mapping[str, Callable[[], object]],
+    rounds: int,
+    *,
+    calls: int | None = None,
+    lap_s: float = 0.0,
+    clock: Callable[[], float] = time.process_time,
+    warm_up: int = 0,
+) -> dict[str, list[float]]:
+    """Seconds of one call of each step, a figure a lap; laps are interleaved, and every other round goes backwards.
+
+    Args:
+        steps: by name.
+        rounds: laps of each.
+        calls: how many make a lap; None for as many as fill `lap_s` seconds, one at least.
+        clock: what tells the time, in seconds.
+        warm_up: rounds before, which don't count.
+    """
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(-warm_up, rounds):
+        for name, step in list(steps.items())[:: 1 if number % 2 else -1]:
+            begin, done = clock(), 0
+            while done < calls if calls is not None else done == 0 or clock() - begin < lap_s:
+                step()
+                done += 1
+            took = (clock() - begin) / done
+            if number >= 0:
+                times[name].append(took)
+    return times
+
+
+def calls_in(lap_s: float, step: Callable[[], object]) -> int:
+    """How many calls a processor makes in so many seconds, about; one at least."""
+    begin = time.process_time()
+    step()
+    return max(1, round(lap_s / (time.process_time() - begin)))
+
+
+def milliseconds(
+    times: Mapping[str, Sequence[float]], of: Callable[[Sequence[float]], float] = statistics.median
+) -> dict[str, float]:
+    """The median of times in seconds, or what else is asked for, in milliseconds."""
+    return {name: round(of(found) * 1e3, 4) for name, found in times.items()}
+
+
 def environment(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     """What a figure depends on: processor, GPU, system, versions, load, and the command that was typed."""
     return {

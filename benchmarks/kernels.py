@@ -14,7 +14,6 @@ import json
 import os
 import statistics
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import torch
 from torch import nn
 
 import hfta_nb as hfta
-from benchmarks.common import environment
+from benchmarks.common import environment, laps
 from benchmarks.suite.job import Job, numbers
 from benchmarks.suite.modes.ours import Ours
 from hfta_nb.array.native import build
@@ -64,13 +63,7 @@ def adam(members: int) -> dict[str, Any]:
         for _ in range(3):  # the calls are bound
             optimizer.step()
         steps[way] = optimizer.step
-    times: dict[str, list[float]] = {way: [] for way in steps}
-    for number in range(ROUNDS):
-        for way in list(steps)[:: 1 if number % 2 else -1]:
-            begin = time.process_time()
-            for _ in range(LAPS):
-                steps[way]()
-            times[way].append((time.process_time() - begin) / LAPS)
+    times = laps(steps, ROUNDS, calls=LAPS)
     return {"members": members, "us": {way: round(statistics.median(t) * 1e6, 2) for way, t in times.items()}}
 
 

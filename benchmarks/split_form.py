@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ if __package__ in (None, ""):
 
 import hfta_nb as hfta
 from benchmarks.capture import MODELS as OTHERS
-from benchmarks.common import write
+from benchmarks.common import calls_in, laps, milliseconds, write
 from hfta_nb.array import FusedArray
 
 
@@ -122,24 +121,15 @@ def measure(name: str, members: int, rounds: int, lap_s: float) -> dict[str, Any
     steps = {key: stepper(modules, way, capture, block, x, y) for key, (way, capture) in WAYS.items()}
     steps["evaluate"] = scorer(modules, True, block, x, y)
     steps["evaluate, not replayed"] = scorer(modules, False, block, x, y)
-    laps: dict[str, list[float]] = {key: [] for key in steps}
     for step in steps.values():
         for _ in range(_WARM):
             step()
-    begin = time.process_time()
-    steps["backward"]()
-    count = max(1, round(lap_s / (time.process_time() - begin)))
-    for number in range(rounds):
-        for key, step in list(steps.items())[:: 1 if number % 2 else -1]:
-            begin = time.process_time()
-            for _ in range(count):
-                step()
-            laps[key].append((time.process_time() - begin) / count)
-    median = {key: statistics.median(v) for key, v in laps.items()}
+    times = laps(steps, rounds, calls=calls_in(lap_s, steps["backward"]))
+    median = {key: statistics.median(v) for key, v in times.items()}
     return {
         "block_size": block,
-        "ms_median": {key: round(v * 1e3, 4) for key, v in median.items()},
-        "ms_least": {key: round(min(v) * 1e3, 4) for key, v in laps.items()},
+        "ms_median": milliseconds(times),
+        "ms_least": milliseconds(times, min),
         "ratio_to_backward": {key: round(median["backward"] / median[key], 3) for key in WAYS},
         "gain_of_evaluate": round(median["evaluate, not replayed"] / median["evaluate"], 3),
     }

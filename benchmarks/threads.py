@@ -29,7 +29,7 @@ if __package__ in (None, ""):
 
 import hfta_nb as hfta
 from benchmarks.capture import MODELS, serial
-from benchmarks.common import write
+from benchmarks.common import laps, milliseconds, write
 from hfta_nb.array import threads
 
 Step = Callable[[], Any]
@@ -69,22 +69,15 @@ def measure(name: str, members: int, rounds: int, lap_s: float) -> dict[str, Any
             alone()
 
     steps: dict[str, Step] = {"serial, one thread": on_one, "serial": alone, **{k: v[0] for k, v in made.items()}}
-    laps: dict[str, list[float]] = {k: [] for k in steps}
     for step in steps.values():
         for _ in range(5):
             step()
-    for number in range(rounds):
-        for key, step in list(steps.items())[:: 1 if number % 2 else -1]:
-            begin, count = time.perf_counter(), 0
-            while count == 0 or time.perf_counter() - begin < lap_s:
-                step()
-                count += 1
-            laps[key].append((time.perf_counter() - begin) / count)
-    median = {k: statistics.median(v) for k, v in laps.items()}
+    times = laps(steps, rounds, lap_s=lap_s, clock=time.perf_counter)
+    median = {k: statistics.median(v) for k, v in times.items()}
     return {
         "block_size": sizes,
-        "step_ms_median": {k: round(v * 1e3, 4) for k, v in median.items()},
-        "step_ms_least": {k: round(min(v) * 1e3, 4) for k, v in laps.items()},
+        "step_ms_median": milliseconds(times),
+        "step_ms_least": milliseconds(times, min),
         "ratio_to_serial": {k: round(median["serial"] / v, 3) for k, v in median.items()},
         "ratio_to_serial_on_one_thread": {k: round(median["serial, one thread"] / v, 3) for k, v in median.items()},
     }

@@ -28,6 +28,16 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Torch has two threads, whatever the machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    assert torch.get_num_threads() == 2  # whatever has run here leaves that as it was
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(autouse=True)
 def _untouched_random_numbers() -> Iterator[None]:
     """Whatever a test does with torch's default generator is undone."""

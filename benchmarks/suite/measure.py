@@ -133,52 +133,89 @@ def measure(
     Returns:
         A record per mode, without the description of the machine.
     """
-    entries = [Entry(name) for name in dict.fromkeys(["serial", *names])]
-    load = Load()
-    work, fetch_s, steps, done, rounded = None, None, 0, 0, None
+    row = _Row(job, [Entry(name) for name in dict.fromkeys(["serial", *names])])
     with numbers(job), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
         try:
             job.check()
-            with entries[0].guarded():
-                work, fetch_s = Work.of(job), _fetch_s(job)
-            _needs(entries[0])
-            for entry in entries:
-                with entry.guarded():
-                    entry.build(job)
-            with entries[0].guarded():
-                steps = _steps(entries[0], lap_s)
-                rounded = rounding(job, entries[0].losses[: job.check_steps])
-            _needs(entries[0])
-            load.mark()
-            for number in range(rounds):
-                _round(entries, number, steps)
-                load.mark()
-                done = number + 1
-                if done >= LEAST_ROUNDS and _settled(entries):
-                    break
-            _needs(entries[0])
-            for entry in entries:
-                if not entry.why:
-                    with entry.guarded():
-                        entry.look()
+            row.build(lap_s)
+            row.go(rounds)
+            row.look()
         except UnavailableError as error:
-            for entry in entries:
+            for entry in row.entries:
                 entry.why = entry.why or str(error)
         finally:
-            for entry in entries:
+            for entry in row.entries:
                 entry.close()
             torch.compiler.reset()  # here and nowhere else: it makes every compiled mode compile anew
-    common = {"steps_per_lap": steps, "rounds": done, "load": load.summary()}
-    if entries[0].why or work is None or rounded is None:
-        return [_head(job, entry) | common for entry in entries]
-    allowed = tolerances(job.precision, rounded)
-    found = [r | common for r in _records(job, entries, allowed, rounded, work, peaks, fetch_s)]
+    found = row.records(peaks)
     for record in found:
         if begin and record["mode"] == "ours" and record.get("agrees"):
             record["beginning"] = measured(job, torch.get_num_threads())
             record["pays_after_steps"] = record["beginning"]["pays_after_steps"]
     return found
+
+
+@dataclass
+class _Row:
+    """All modes of a job, serial training first; each method raises `UnavailableError` where that has failed.
+
+    Attributes:
+        work, fetch_s: what a step of one member is, and what drawing a batch takes.
+        steps: of a lap.
+        rounded: what rounding does to serial training.
+        rounds: how many were made.
+    """
+
+    job: Job
+    entries: list[Entry]
+    load: Load = field(default_factory=Load)
+    work: Work | None = None
+    fetch_s: float | None = None
+    steps: int = 0
+    rounded: dict[str, float] | None = None
+    rounds: int = 0
+
+    def build(self, lap_s: float) -> None:
+        """Make all modes, and find how many steps a lap has."""
+        serial = self.entries[0]
+        with serial.guarded():
+            self.work, self.fetch_s = Work.of(self.job), _fetch_s(self.job)
+        _needs(serial)
+        for entry in self.entries:
+            with entry.guarded():
+                entry.build(self.job)
+        with serial.guarded():
+            self.steps = _steps(serial, lap_s)
+            self.rounded = rounding(self.job, serial.losses[: self.job.check_steps])
+        _needs(serial)
+
+    def go(self, rounds: int) -> None:
+        """Make the rounds, until further ones would tell little."""
+        self.load.mark()
+        for number in range(rounds):
+            _round(self.entries, number, self.steps)
+            self.load.mark()
+            self.rounds = number + 1
+            if self.rounds >= LEAST_ROUNDS and _settled(self.entries):
+                break
+        _needs(self.entries[0])
+
+    def look(self) -> None:
+        """See what is measured apart from the rounds."""
+        for entry in self.entries:
+            if not entry.why:
+                with entry.guarded():
+                    entry.look()
+
+    def records(self, peaks: dict[str, Any] | None) -> list[dict[str, Any]]:
+        """A record per mode."""
+        common = {"steps_per_lap": self.steps, "rounds": self.rounds, "load": self.load.summary()}
+        if self.entries[0].why or self.work is None or self.rounded is None:
+            return [_head(self.job, entry) | common for entry in self.entries]
+        allowed = tolerances(self.job.precision, self.rounded)
+        found = _records(self.job, self.entries, allowed, self.rounded, self.work, peaks, self.fetch_s)
+        return [record | common for record in found]
 
 
 def _records(

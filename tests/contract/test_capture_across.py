@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
 from tests.contract.across_rows import ROWS, AcrossRow
+from tests.contract.replay import REPLAYED, forget, same
 from tests.contract.serial import loss_of, target_for
 
-REPLAYED = "replayed from a recording"
 TIGHT = {"atol": 1e-13, "rtol": 1e-13}
 
 
@@ -28,23 +28,6 @@ def _pair(row: AcrossRow, block: Any, device: torch.device) -> tuple[FusedArray,
     for array in arrays:
         array.block_size = len(modules) if block == "all" else block
     return arrays[0], arrays[1], target_for(modules[0], row.x().to(device))
-
-
-def _forget(array: nn.Module) -> None:
-    for p in array.parameters():
-        p.grad = None
-
-
-def _same(a: FusedArray, b: FusedArray) -> None:
-    for (name, p), (_, q) in zip(a.named_parameters(), b.named_parameters(), strict=True):
-        assert (p.grad is None) == (q.grad is None), name
-        if p.grad is not None:
-            torch.testing.assert_close(p.grad, q.grad, **TIGHT, msg=lambda m, name=name: f"{name}: {m}")
-    assert a.missing_grads == b.missing_grads
-    for p, q in zip(a.buffers(), b.buffers(), strict=True):
-        torch.testing.assert_close(p, q, **TIGHT)
-    for s, t in zip(a.generators.states, b.generators.states, strict=True):
-        assert all(torch.equal(s[k], t[k]) for k in s)
 
 
 def _how(array: FusedArray) -> dict[str, set[str]]:
@@ -63,13 +46,14 @@ def test_members_of_other_architectures_are_replayed(row: AcrossRow, block: Any,
         x = row.x().to(device)
         told = []
         for a in (array, other):
-            _forget(a)
+            forget(a)
             losses = a.backward(loss_of, x, y + step)
             if step > 4:
                 a.backward(loss_of, x, y)  # added to what is there
             told.append((losses, a.evaluate(loss_of, x, y)))
         torch.testing.assert_close(*told, **TIGHT)
-        _same(array, other)
+        same(array, other)
+        assert array.missing_grads == other.missing_grads
     for what in ("backward", "without gradients"):
         assert REPLAYED in _how(array)[what], _how(array)[what]
 
@@ -80,7 +64,8 @@ def test_and_so_is_their_split_form(row: AcrossRow, device: torch.device) -> Non
     for step in range(6):
         x = row.x().to(device)
         for a in (array, other):
-            _forget(a)
+            forget(a)
             torch.func.vmap(loss_of, (0, None))(a(x), y + step).sum().backward()
-        _same(array, other)
+        same(array, other)
+        assert array.missing_grads == other.missing_grads
     assert REPLAYED in _how(array)["array(x)"], _how(array)["array(x)"]

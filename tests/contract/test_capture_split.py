@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from tests.contract.rows import MODULES, ModuleRow
-from tests.contract.serial import loss_of, target_for
-from tests.contract.split import (
+from tests.contract.replay import (
+    NOT,
     REPLAYED,
     TIGHT,
     forget,
@@ -29,15 +28,8 @@ from tests.contract.split import (
     same,
     warm,
 )
-
-
-@pytest.fixture
-def x(device: torch.device) -> Tensor:
-    return torch.randn(6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
-
-
-NOT = {"control flow on values"}
-"""Rows whose way depends on values."""
+from tests.contract.rows import MODULES, ModuleRow
+from tests.contract.serial import loss_of, target_for
 
 
 @pytest.mark.parametrize("block", [3, 2, 1])

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from hfta_nb.array import FusedArray
 from hfta_nb.errors import FusionError
-from tests.contract.serial import loss_of
-from tests.contract.split import (
+from tests.contract.replay import (
     MEMBERS,
     REPLAYED,
     TIGHT,
@@ -30,11 +29,7 @@ from tests.contract.split import (
     same,
     warm,
 )
-
-
-@pytest.fixture
-def x(device: torch.device) -> Tensor:
-    return torch.randn(6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
+from tests.contract.serial import loss_of
 
 
 def _frozen(array: FusedArray) -> None:

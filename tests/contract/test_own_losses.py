@@ -13,16 +13,11 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
 from hfta_nb.errors import FusionError, MemberError
+from tests.contract.replay import MEMBERS, REPLAYED, TIGHT, forget, mlp, notes, pair, plain, same
 from tests.contract.rows import MODULES, ModuleRow
 from tests.contract.serial import loss_of, target_for
-from tests.contract.split import MEMBERS, REPLAYED, TIGHT, forget, mlp, notes, pair, plain, same
 
 CLASSES = torch.tensor([0, 1, 2, 0, 1, 2])
-
-
-@pytest.fixture
-def x(device: torch.device) -> Tensor:
-    return torch.randn(6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
 
 
 @pytest.fixture

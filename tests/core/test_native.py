@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,20 +10,12 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array.native import build, recurrent
+from tests.core.compiled import NEEDS_COMPILER
 
-needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")
-
-
-@pytest.fixture(autouse=True)
-def _anew() -> Iterator[None]:
-    before = dict(build._loaded)
-    build._loaded.clear()
-    yield
-    build._loaded.clear()
-    build._loaded.update(before)
+pytestmark = pytest.mark.usefixtures("libraries_anew")
 
 
-@needs_compiler
+@NEEDS_COMPILER
 def test_a_library_is_compiled_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path / "kept"))
     monkeypatch.delenv("HFTA_NB_NATIVE", raising=False)
@@ -41,7 +31,7 @@ def test_a_library_is_compiled_once_and_kept(tmp_path: Path, monkeypatch: pytest
     assert kept.stat().st_mtime_ns == written
 
 
-@needs_compiler
+@NEEDS_COMPILER
 def test_all_can_be_compiled_before_anything_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path / "kept"))
     monkeypatch.delenv("HFTA_NB_NATIVE", raising=False)
@@ -51,7 +41,7 @@ def test_all_can_be_compiled_before_anything_asks(tmp_path: Path, monkeypatch: p
     assert all(build.library(name, wait=False) is not None for name in made)
 
 
-@needs_compiler
+@NEEDS_COMPILER
 def test_nothing_is_kept_where_the_cache_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HFTA_NB_CACHE", "off")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -112,7 +102,7 @@ def _trained(threads: int, members: int = 5) -> list[Tensor]:
         torch.set_num_threads(before)
 
 
-@needs_compiler
+@NEEDS_COMPILER
 def test_training_is_that_of_torch_s_kernels_on_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     with build.compiling():
         one, two = _trained(1), _trained(2)
@@ -124,7 +114,7 @@ def test_training_is_that_of_torch_s_kernels_on_any_number_of_threads(monkeypatc
         torch.testing.assert_close(a, c, atol=1e-6, rtol=1e-5)
 
 
-@needs_compiler
+@NEEDS_COMPILER
 def test_numbers_beyond_the_range_of_exp(monkeypatch: pytest.MonkeyPatch) -> None:
     """Saturated gates are what torch's are, and a NaN or an infinity stays with its sample."""
     torch.manual_seed(0)
@@ -141,7 +131,7 @@ def test_numbers_beyond_the_range_of_exp(monkeypatch: pytest.MonkeyPatch) -> Non
         torch.testing.assert_close(out[i], module.double()(x.double())[0].float(), equal_nan=True, atol=1e-5, rtol=1e-5)
 
 
-@needs_compiler
+@NEEDS_COMPILER
 def test_tuning_compiles_and_a_step_does_not() -> None:
     array = hfta.fuse([_Last() for _ in range(3)])
     array.block_size = 3
@@ -152,7 +142,7 @@ def test_tuning_compiles_and_a_step_does_not() -> None:
     assert recurrent.usable(torch.zeros(1), torch.zeros(1, 32))
 
 
-@needs_compiler
+@NEEDS_COMPILER
 def test_a_library_with_wrong_numbers_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "lstm.c"
     source.write_text(Path(build.__file__).with_name("lstm.c").read_text().replace("1.0f - g * g", "1.0f - g"))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,31 +13,19 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.array.native import build, norm
 from hfta_nb.array.native.norm import BatchNorm, BatchNormBackward
-from hfta_nb.array.strategy import measuring
 from hfta_nb.array.strategy.formulations import COMPILED, Operand, formulations
+from tests.core.compiled import NEEDS_COMPILER, compiled
 
-pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")
+pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("libraries_anew")]
 
 CPU = torch.device("cpu")
 aten = torch.ops.aten
 SHAPES = [(4, 3, 16, 16), (8, 24, 32, 32), (3, 5, 7, 1), (2, 1, 3, 3), (1, 200, 1, 2), (33, 6)]
 
 
-@pytest.fixture(autouse=True)
-def _anew() -> Iterator[None]:
-    before = dict(build._loaded)
-    build._loaded.clear()
-    yield
-    build._loaded.clear()
-    build._loaded.update(before)
-
-
 @pytest.fixture(scope="module")
 def made() -> ctypes.CDLL:
-    with build.compiling():
-        found = build.library("norm")
-    assert found is not None
-    return found
+    return compiled("norm")["norm"]
 
 
 @pytest.fixture
@@ -140,12 +126,10 @@ def test_which_calls() -> None:
     assert not ways(_draw(1, 4, 3, 16))
 
 
-@pytest.mark.usefixtures("_compiled")
+@pytest.mark.usefixtures("_compiled", "own_kernels_preferred")
 @pytest.mark.parametrize("block_size", [1, 2])
 def test_in_a_replayed_step(block_size: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path))
-    cost = measuring._cost
-    monkeypatch.setattr(measuring, "_cost", lambda name, times: cost(name, times) / (1e6 if name == COMPILED else 1))
 
     def build_one() -> nn.Module:
         return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))

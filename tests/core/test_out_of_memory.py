@@ -10,123 +10,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import hfta_nb
-from hfta_nb import Study, fuse
 from hfta_nb import events as ev
+from hfta_nb import fuse
 from hfta_nb.array.capture.program import Program
 from hfta_nb.array.engine import Engine
 from hfta_nb.errors import MemberError, out_of_memory
-from hfta_nb.events import Control, Event
 from hfta_nb.optim import Adam
-from hfta_nb.step import ArrayStep
 from hfta_nb.train.speed import SpeedProbe
 from hfta_nb.train.trainer import Trainer
-
-MEMBERS = 5
-
-
-class Plan:
-    """When to run out of memory: `fail` raises the number of times that is left, after some calls."""
-
-    def __init__(self) -> None:
-        self.after, self.left, self.error = -1, 0, torch.OutOfMemoryError("injected")
-
-    def set(self, after: int, times: int = 1, error: BaseException | None = None) -> None:
-        self.after, self.left = after, times
-        self.error = error or torch.OutOfMemoryError("injected")
-
-    def __call__(self) -> None:
-        if self.left:
-            self.after -= 1
-            if self.after < 0:
-                self.left -= 1
-                raise self.error
-
-
-forward, backward = Plan(), Plan()
-
-
-class Hungry(torch.autograd.Function):
-    """Gives its input; may run out of memory on the way there and on the way back."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        forward()
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        return None
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        backward()
-        return grad
-
-
-class Net(nn.Module):
-    def __init__(self, width: int, inputs: int, outputs: int) -> None:
-        super().__init__()
-        # A bias before batch norm has a gradient of zero, whose rounding Adam amplifies.
-        self.first, self.norm = nn.Linear(inputs, width, bias=False), nn.BatchNorm1d(width)
-        self.drop, self.last = nn.Dropout(0.3), nn.Linear(width, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.drop(self.norm(torch.relu(Hungry.apply(self.first(x))))))  # type: ignore[no-any-return]
-
-
-def data() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return torch.rand(60, 6, generator=generator, dtype=torch.float64), torch.arange(60) % 3
-
-
-def made(directory: Path, **options: Any) -> Study:
-    def net(width: int = 5, inputs: int = 6, outputs: int = 3) -> nn.Module:
-        return Net(width, inputs, outputs)
-
-    recipe = hfta_nb.family(name="hungry_net")(net)
-    grid = {"lr": [1e-3, 3e-3, 1e-2, 3e-2, 1e-1]}
-    asked = {"epochs": 3, "batch_size": 16, "dtype": "float64", "device": "cpu", **options}
-    return Study(recipe, grid, data(), directory=directory, **asked)
-
-
-def curves(study: Study) -> dict[int, dict[str, list[float]]]:
-    found = study.history.members
-    return {i: {name: curve.values for name, curve in m.curves.items()} for i, m in found.items()}
-
-
-def same(found: dict[int, Any], wanted: dict[int, Any]) -> bool:
-    """Equal but for the last bits, in which vectorised kernels depend on how long an array is."""
-    assert found.keys() == wanted.keys()
-    for i, named in wanted.items():
-        assert found[i].keys() == named.keys()
-        for name, values in named.items():
-            assert found[i][name] == pytest.approx(values, rel=0, abs=1e-13), (i, name)
-    return True
-
-
-@pytest.fixture
-def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No calls of the model but those of training, in an order that is known."""
-    forward.set(0, 0)
-    backward.set(0, 0)
-    monkeypatch.setattr(ArrayStep, "tune_while_training", lambda self: None)
-    monkeypatch.setattr(SpeedProbe, "alone", lambda self, x, y: False)
-
-
-@pytest.fixture
-def undisturbed(tmp_path: Path, quiet: None) -> dict[int, dict[str, list[float]]]:
-    study = made(tmp_path / "undisturbed")
-    list(study.run())
-    assert study.history.state == ev.COMPLETE
-    return curves(study)
-
-
-def halved(events: list[Event]) -> list[ev.ArrayHalved]:
-    return [e for e in events if isinstance(e, ev.ArrayHalved)]
-
+from tests.core.hungry import MEMBERS, backward, curves, data, forward, halved, made, same
 
 STEPS = [
     pytest.param(lambda: forward.set(0), "training", id="forward of the first step"),
@@ -294,101 +186,6 @@ def test_building(tmp_path: Path, undisturbed: dict[int, Any], monkeypatch: pyte
     found = [(e.phase, e.into) for e in halved(list(study.run()))]
     assert found == [("building", (3, 2))]
     assert same(curves(study), undisturbed)
-
-
-def test_one_member_that_does_not_fit_fails_alone(
-    tmp_path: Path, undisturbed: dict[int, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train = ArrayStep.train
-
-    def fail(self: ArrayStep, x: Any, y: Any, keep: Any = None) -> Any:
-        if 3e-2 in self.updates[0].optimizer.rows(0, "lr"):
-            raise torch.OutOfMemoryError("injected")
-        return train(self, x, y, keep)
-
-    monkeypatch.setattr(ArrayStep, "train", fail)
-    study = made(tmp_path / "run")
-    events = list(study.run())
-    assert study.history.state == ev.COMPLETE
-    states = {i: m.state for i, m in study.history.members.items()}
-    assert states == {0: ev.COMPLETE, 1: ev.COMPLETE, 2: ev.COMPLETE, 3: ev.FAILED, 4: ev.COMPLETE}
-    reason = study.history.members[3].reason
-    assert "out of memory while training" in reason
-    assert "smaller batch_size" in reason
-    found = curves(study)
-    assert same({i: found[i] for i in (0, 1, 2, 4)}, {i: undisturbed[i] for i in (0, 1, 2, 4)})
-    assert any(isinstance(e, ev.ArrayHalved) and e.members == 2 for e in events)
-
-
-def test_stop_and_resume_between_the_halves(tmp_path: Path, undisturbed: dict[int, Any]) -> None:
-    study = made(tmp_path / "run")
-    forward.set(6)
-    control = Control()
-    for event in study.run(control):
-        if isinstance(event, ev.EpochDone) and event.epoch == 2 and len(event.variants) == 3:
-            control.stop()
-    assert study.history.state == ev.STOPPED
-    assert {m.state for m in study.history.members.values()} == {ev.STOPPED}
-    again = Study.load(tmp_path / "run", family=study.family)
-    list(again.run(resume=True))
-    assert again.history.state == ev.COMPLETE
-    assert same(curves(again), undisturbed)
-    assert [len(g.variants) for g in again.groups()] == [3, 2]
-
-
-def test_pause_between_the_halves(tmp_path: Path, undisturbed: dict[int, Any]) -> None:
-    study = made(tmp_path / "run")
-    forward.set(6)
-    control, pauses = Control(), 0
-    for event in study.run(control):
-        if isinstance(event, ev.ArrayHalved):
-            control.pause()
-        if isinstance(event, ev.RunChanged) and event.state == ev.PAUSED:
-            pauses += 1
-            control.resume()
-    assert pauses == 1
-    assert same(curves(study), undisturbed)
-
-
-def test_a_member_of_the_other_half_is_stopped(tmp_path: Path, undisturbed: dict[int, Any]) -> None:
-    study = made(tmp_path / "run")
-    forward.set(6)
-    control = Control()
-    for event in study.run(control):
-        if isinstance(event, ev.ArrayHalved):
-            control.stop(4)
-    states = {i: m.state for i, m in study.history.members.items()}
-    assert states == {0: ev.COMPLETE, 1: ev.COMPLETE, 2: ev.COMPLETE, 3: ev.COMPLETE, 4: ev.STOPPED}
-    assert study.history.members[4].reason == "stopped by request"
-    assert same({3: curves(study)[3]}, {3: undisturbed[3]})
-
-
-def test_members_of_different_width(tmp_path: Path, quiet: None) -> None:
-    """Halves keep the padding of the whole, and members their numbers."""
-
-    def run(place: str, fails: bool) -> Study:
-        def net(width: int = 5, inputs: int = 6, outputs: int = 3) -> nn.Module:
-            return Net(width, inputs, outputs)
-
-        recipe = hfta_nb.family(name="hungry_net")(net)
-        study = Study(
-            recipe, {"width": [4, 5, 6]}, data(), directory=tmp_path / place, epochs=2, batch_size=16, dtype="float64",
-            device="cpu", across=0.9,
-        )  # fmt: skip
-        assert len(study.groups()) == 1
-        assert study.groups()[0].architectures == 3
-        if fails:
-            forward.set(12)
-        events = list(study.run())
-        assert len(halved(events)) == int(fails)
-        return study
-
-    plain, disturbed = run("plain", False), run("run", True)
-    assert same(curves(disturbed), curves(plain))
-    for i in range(3):
-        assert [p.shape for p in disturbed.member(i).module().parameters()] == [
-            p.shape for p in plain.member(i).module().parameters()
-        ]
 
 
 def test_the_plain_module_beside_the_first_steps_is_let_go(

@@ -12,20 +12,14 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array.native import adam, build
+from tests.core.compiled import NEEDS_COMPILER, compiled
 
-pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")
+pytestmark = NEEDS_COMPILER
 
 
 @pytest.fixture(scope="module")
 def made() -> ctypes.CDLL:
-    before = dict(build._loaded)
-    build._loaded.clear()
-    with build.compiling():
-        found = build.library("adam")
-    build._loaded.clear()
-    build._loaded.update(before)
-    assert found is not None
-    return found
+    return compiled("adam")["adam"]
 
 
 @pytest.fixture(autouse=True)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-import hfta_nb as hfta
-from hfta_nb.array.native import attention, build, product
+from hfta_nb.array.native import attention, product
 from hfta_nb.array.native.binding import Binding
-from hfta_nb.array.strategy import measuring
 from hfta_nb.array.strategy.formulations import COMPILED
+from tests.core.compiled import NEEDS_COMPILER, close, compiled, train_beside
 
 pytestmark = [
-    pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler"),
+    NEEDS_COMPILER,
     pytest.mark.skipif(
         not hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu"), reason="another torch"
     ),
@@ -27,14 +24,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, ctypes.CDLL]:
-    before = dict(build._loaded)
-    build._loaded.clear()
-    with build.compiling():
-        found = {name: build.library(name) for name in ("attention", "product")}
-    build._loaded.clear()
-    build._loaded.update(before)
-    assert all(library is not None for library in found.values())
-    return found  # type: ignore[return-value]
+    return compiled("attention", "product")
 
 
 @pytest.fixture(autouse=True)
@@ -48,10 +38,6 @@ def _heads(layout: str, samples: int, heads: int, length: int, wide: int, seed: 
     if layout == "length first":
         return torch.randn(length, samples, heads, wide, generator=generator).permute(1, 2, 0, 3)
     return torch.randn(samples, length, heads, wide, generator=generator).transpose(1, 2)
-
-
-def _close(found: Tensor, wanted: Tensor) -> bool:
-    return bool((found - wanted).abs().max() <= 1e-5 * wanted.abs().max())
 
 
 @pytest.mark.parametrize(
@@ -70,8 +56,8 @@ def test_attention_and_its_gradients(
     wanted = forward(q.double(), k.double(), v.double(), 0.0, causal, scale=scale)
     out, logs = torch.full_like(q, torch.nan), torch.full((samples, queries, heads), torch.nan).transpose(1, 2)
     Binding(attention.forward)(q, k, v, 0.0, causal, scale=scale, out=out, logs=logs)
-    assert _close(out, wanted[0])
-    assert _close(logs, wanted[1])
+    assert close(out, wanted[0])
+    assert close(logs, wanted[1])
     backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
     exact = backward(*(t.double() for t in (by, q, k, v)), *wanted, 0.0, causal, scale=scale)
     found = [torch.full_like(t, torch.nan) for t in (q, k, v)]
@@ -118,34 +104,15 @@ class _Net(nn.Module):
         return self.last(x + self.attention(x, x, x, need_weights=False)[0]).mean(1)  # type: ignore[no-any-return]
 
 
+@pytest.mark.usefixtures("own_kernels_preferred")
 @pytest.mark.parametrize("members", [1, 3])
 @pytest.mark.parametrize("split", [False, True])
-def test_a_network_replayed_with_it_trains_as_its_members_do(
-    members: int, split: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cost = measuring._cost
-    monkeypatch.setattr(measuring, "_cost", lambda name, times: cost(name, times) / (1e6 if name == COMPILED else 1))
+def test_a_network_replayed_with_it_trains_as_its_members_do(members: int, split: bool) -> None:
     torch.manual_seed(1)
-    plain = [_Net() for _ in range(members)]
-    array = hfta.fuse(plain)
-    rates = [1e-2 * (i + 1) for i in range(members)]
-    optimizer = hfta.optim.SGD(array, lr=rates)
-    single = [torch.optim.SGD(net.parameters(), lr=lr) for net, lr in zip(plain, rates, strict=True)]
-    for step in range(8):
-        x, y = torch.randn(4, 7, 5, generator=torch.Generator().manual_seed(step)), torch.arange(4) % 3
-        optimizer.zero_grad()
-        if split:
-            losses = torch.stack([F.cross_entropy(out, y) for out in array(x)])
-            losses.sum().backward()
-        else:
-            losses = array.backward(F.cross_entropy, x, y)
-        optimizer.step()
-        for loss, net, by in zip(losses, plain, single, strict=True):
-            by.zero_grad()
-            wanted = F.cross_entropy(net(x), y)
-            wanted.backward()
-            by.step()
-            torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-6)
+    batches = [
+        (torch.randn(4, 7, 5, generator=torch.Generator().manual_seed(i)), torch.arange(4) % 3) for i in range(8)
+    ]
+    array = train_beside(_Net, members, batches, split)
     told = array.explain().to_string()
     assert "attention_for_cpu_backward" in told
     assert f"{COMPILED} " in told

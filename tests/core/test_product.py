@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,39 +14,20 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array.native import build, product
-from hfta_nb.array.strategy import measuring
 from hfta_nb.array.strategy.formulations import COMPILED
+from tests.core.compiled import NEEDS_COMPILER, close, compiled, train_beside
 
-pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")
-
-
-@pytest.fixture(autouse=True)
-def _anew() -> Iterator[None]:
-    before = dict(build._loaded)
-    build._loaded.clear()
-    yield
-    build._loaded.clear()
-    build._loaded.update(before)
+pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("libraries_anew")]
 
 
 @pytest.fixture(scope="module")
 def made() -> ctypes.CDLL:
-    with build.compiling():
-        found = build.library("product")
-    assert found is not None
-    return found
+    return compiled("product")["product"]
 
 
 @pytest.fixture
 def _compiled(made: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(product, "library", lambda name, wait=True: made)
-
-
-@pytest.fixture
-def _preferred(_compiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all ways, the library's, if its numbers are right."""
-    cost = measuring._cost
-    monkeypatch.setattr(measuring, "_cost", lambda name, times: cost(name, times) / (1e6 if name == COMPILED else 1))
 
 
 def _noise(*size: int) -> Tensor:
@@ -60,10 +39,6 @@ def _turned(*size: int) -> Tensor:
     return _noise(members, columns, rows).transpose(1, 2)
 
 
-def _close(found: Tensor, wanted: Tensor) -> bool:
-    return bool((found - wanted).abs().max() <= 1e-5 * wanted.abs().max())
-
-
 @pytest.mark.usefixtures("_compiled")
 @pytest.mark.parametrize("rows", [1, 5, 6, 7, 8, 13, 64])
 @pytest.mark.parametrize(("inner", "columns"), [(1, 1), (3, 16), (10, 17), (64, 33), (16, 48), (128, 64), (530, 130)])
@@ -73,11 +48,11 @@ def test_products_of_any_size(rows: int, inner: int, columns: int, turned: bool)
     a, b, bias = order(3, rows, inner), order(3, inner, columns), _noise(3, 1, columns)
     out = torch.full((3, rows, columns), torch.nan)
     product.Compiled(torch.bmm, adds=False)(a, b, out=out)
-    assert _close(out, a.double() @ b.double())
+    assert close(out, a.double() @ b.double())
     product.Compiled(torch.baddbmm, adds=True)(bias, a, b, out=out)
-    assert _close(out, bias.double() + a.double() @ b.double())
+    assert close(out, bias.double() + a.double() @ b.double())
     product.Compiled(torch.addmm, adds=True)(bias[0, 0], a[1], b[2], out=out[0])
-    assert _close(out[0], bias[0, 0].double() + a[1].double() @ b[2].double())
+    assert close(out[0], bias[0, 0].double() + a[1].double() @ b[2].double())
 
 
 @pytest.mark.usefixtures("_compiled")
@@ -86,7 +61,7 @@ def test_factors_may_lie_apart_or_be_shared_and_nothing_beside_the_result_is_wri
     shared, b = _noise(5, 7).expand(2, 5, 7), weights[:, 3:143].view(2, 20, 7).transpose(1, 2)
     out = memory[:, :, 10:30]
     product.Compiled(torch.bmm, adds=False)(shared, b, out=out)
-    assert _close(out, shared.double() @ b.double())
+    assert close(out, shared.double() @ b.double())
     assert not memory[:, :, :10].any()
     assert not memory[:, :, 30:].any()
 
@@ -98,7 +73,7 @@ def test_the_same_object_may_be_called_with_other_tensors() -> None:
         for turned in (False, True):
             a, b, out = _noise(size, 5), _noise(5, size), torch.empty(size, size)
             call(b.t() if turned else a, b, out=out)
-            assert _close(out, (b.t() if turned else a).double() @ b.double())
+            assert close(out, (b.t() if turned else a).double() @ b.double())
 
 
 @pytest.mark.usefixtures("_compiled")
@@ -107,7 +82,7 @@ def test_what_it_does_not_take_torch_computes() -> None:
     turned = torch.empty(6, 4).t()
     assert product.Compiled(torch.mm, adds=False).bound((a, b), turned) is None
     product.Compiled(torch.mm, adds=False)(a, b, out=turned)
-    assert _close(turned, a.double() @ b.double())
+    assert close(turned, a.double() @ b.double())
     exact = torch.empty(4, 6, dtype=torch.float64)
     product.Compiled(torch.mm, adds=False)(a.double(), b.double(), out=exact)
     torch.testing.assert_close(exact, a.double() @ b.double())
@@ -149,37 +124,19 @@ class _Net(nn.Module):
         return self.layers[3](F.relu(third).flatten(1))  # type: ignore[no-any-return]
 
 
-@pytest.mark.usefixtures("_preferred")
+@pytest.mark.usefixtures("_compiled", "own_kernels_preferred")
 @pytest.mark.parametrize("members", [1, 3])
 @pytest.mark.parametrize("split", [False, True])
 def test_a_network_replayed_with_them_trains_as_its_members_do(members: int, split: bool) -> None:
     torch.manual_seed(5)
-    plain = [_Net() for _ in range(members)]
-    array = hfta.fuse(plain)
-    rates = [1e-2 * (i + 1) for i in range(members)]
-    optimizer = hfta.optim.SGD(array, lr=rates)
-    single = [torch.optim.SGD(net.parameters(), lr=lr) for net, lr in zip(plain, rates, strict=True)]
-    for step in range(8):
-        x, y = _noise(step + 9, 12)[:9], torch.arange(9) % 5
-        optimizer.zero_grad()
-        if split:
-            losses = torch.stack([F.cross_entropy(out, y) for out in array(x)])
-            losses.sum().backward()
-        else:
-            losses = array.backward(F.cross_entropy, x, y)
-        optimizer.step()
-        for loss, net, by in zip(losses, plain, single, strict=True):
-            by.zero_grad()
-            wanted = F.cross_entropy(net(x), y)
-            wanted.backward()
-            by.step()
-            torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-6)
+    batches = [(_noise(step + 9, 12)[:9], torch.arange(9) % 5) for step in range(8)]
+    array = train_beside(_Net, members, batches, split)
     told = array.explain().to_string()
     assert "replayed" in told
     assert f"{COMPILED} " in told
 
 
-@pytest.mark.usefixtures("_preferred")
+@pytest.mark.usefixtures("_compiled", "own_kernels_preferred")
 @pytest.mark.parametrize("members", [1, 3])
 def test_relus_and_their_masks_are_folded_into_products(members: int) -> None:
     def build_one() -> nn.Module:

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-import hfta_nb as hfta
-from hfta_nb.array.native import build, product, rows
+from hfta_nb.array.native import product, rows
 from hfta_nb.array.native.binding import Binding
-from hfta_nb.array.strategy import measuring
-from hfta_nb.array.strategy.formulations import COMPILED
+from tests.core.compiled import NEEDS_COMPILER, close, compiled, train_beside
 
-pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")
+pytestmark = NEEDS_COMPILER
 _aten = torch.ops.aten
 
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, ctypes.CDLL]:
-    before = dict(build._loaded)
-    build._loaded.clear()
-    with build.compiling():
-        found = {name: build.library(name) for name in ("rows", "product")}
-    build._loaded.clear()
-    build._loaded.update(before)
-    assert all(library is not None for library in found.values())
-    return found  # type: ignore[return-value]
+    return compiled("rows", "product")
 
 
 @pytest.fixture(autouse=True)
@@ -43,9 +33,7 @@ def _noise(*size: int) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(sum(size)))
 
 
-def _close(found: Tensor, wanted: Tensor) -> bool:
-    return bool((found - wanted).abs().max() <= 2e-6 * max(1.0, float(wanted.abs().max())))
-
+_close = partial(close, within=2e-6, least=1.0)
 
 _SIZES = [(1, 1), (3, 2), (64, 10), (5, 16), (7, 37), (33, 64), (2, 300)]
 
@@ -117,27 +105,12 @@ class _Net(nn.Module):
         return self.last(self.plain(x := self.norm(self.first(x)).relu()) + x)  # type: ignore[no-any-return]
 
 
+@pytest.mark.usefixtures("own_kernels_preferred")
 @pytest.mark.parametrize("members", [1, 3])
-def test_a_network_replayed_with_them_trains_as_its_members_do(members: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    cost = measuring._cost
-    monkeypatch.setattr(measuring, "_cost", lambda name, times: cost(name, times) / (1e6 if name == COMPILED else 1))
+def test_a_network_replayed_with_them_trains_as_its_members_do(members: int) -> None:
     torch.manual_seed(1)
-    plain = [_Net() for _ in range(members)]
-    array = hfta.fuse(plain)
-    rates = [1e-2 * (i + 1) for i in range(members)]
-    optimizer = hfta.optim.SGD(array, lr=rates)
-    single = [torch.optim.SGD(net.parameters(), lr=lr) for net, lr in zip(plain, rates, strict=True)]
-    for step in range(8):
-        x, y = _noise(step + 9, 5)[:9], torch.arange(9) % 3
-        optimizer.zero_grad()
-        losses = array.backward(F.cross_entropy, x, y)
-        optimizer.step()
-        for loss, net, by in zip(losses, plain, single, strict=True):
-            by.zero_grad()
-            wanted = F.cross_entropy(net(x), y)
-            wanted.backward()
-            by.step()
-            torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-6)
+    batches = [(_noise(step + 9, 5)[:9], torch.arange(9) % 3) for step in range(8)]
+    array = train_beside(_Net, members, batches)
     (seen,) = array._steps._kinds
     assert seen.program is not None, seen.reason
     kinds = [step for step in seen.program.steps if isinstance(step, rows.Bound)]

@@ -1,4 +1,4 @@
-"""What the tests of the split form share: two arrays of the same members, of which the first may replay."""
+"""What the tests of replayed steps share: two arrays of the same members, of which the first may replay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from tests.contract.serial import make
 
 MEMBERS, SEEDS = 3, [1, 2, 3]
 REPLAYED = "replayed from a recording"
+EXACT = 1e-15
 TIGHT = {"atol": 1e-14, "rtol": 1e-14}
+NOT = {"control flow on values"}
+"""Rows of `rows.MODULES` whose way depends on values."""
 
 
 def pair(build: Any, device: torch.device, dtype: torch.dtype = torch.float64) -> tuple[FusedArray, FusedArray]:
@@ -61,12 +64,20 @@ def one_step(array: FusedArray, x: Any, keep: bool = False) -> Tensor:
     return out  # type: ignore[no-any-return]
 
 
-def same(a: FusedArray, b: FusedArray) -> None:
-    """See that both have the same gradients, buffers and random streams."""
+def backward(array: FusedArray, loss: Any, x: Any, y: Any, **more: Any) -> Any:
+    """What `array.backward` gives, from no gradients on."""
+    forget(array)
+    return array.backward(loss, x, y, **more)
+
+
+def same(a: FusedArray, b: FusedArray, within: float = 1e-13) -> None:
+    """See that both have the same gradients, up to so much, and to the bit the same buffers and random streams."""
     for (name, p), (_, q) in zip(a.named_parameters(), b.named_parameters(), strict=True):
         assert (p.grad is None) == (q.grad is None), name
         if p.grad is not None:
-            torch.testing.assert_close(p.grad, q.grad, atol=1e-13, rtol=1e-13)
+            torch.testing.assert_close(
+                p.grad, q.grad, atol=within, rtol=within, msg=lambda m, name=name: f"{name}: {m}"
+            )
     for p, q in zip(a.buffers(), b.buffers(), strict=True):
         assert torch.equal(p, q)
     for s, t in zip(a.generators.states, b.generators.states, strict=True):
@@ -79,6 +90,14 @@ def warm(array: FusedArray, other: FusedArray, x: Any) -> None:
         torch.testing.assert_close(one_step(array, x), one_step(other, x), **TIGHT)
         same(array, other)
     assert notes(array) == REPLAYED
+
+
+def warm_backward(array: FusedArray, other: FusedArray, loss: Any, x: Any, y: Any) -> None:
+    """Run both by `array.backward` until the first replays."""
+    for _ in range(4):
+        backward(array, loss, x, y)
+        backward(other, loss, x, y)
+    assert notes(array, "backward") == REPLAYED
 
 
 def replayed(out: Tensor) -> bool:

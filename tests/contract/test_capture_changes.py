@@ -1,0 +1,149 @@
+"""What changes after a step was recorded is seen: the model, the loss, the inputs, torch's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hfta_nb.array import FusedArray
+from tests.contract.replay import EXACT, backward, mlp, pair, same, warm_backward
+from tests.contract.serial import loss_of
+
+WEIGHT = 1.0
+
+
+def _global_weight(output: Tensor, target: Tensor) -> Tensor:
+    return WEIGHT * loss_of(output, target)
+
+
+class Weighted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = 1.0
+        self.parts = {"scale": [1.0]}
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        return self.weight * self.parts["scale"][0] * loss_of(output, target)
+
+
+def _dropout(array: FusedArray) -> None:
+    array.get_submodule("3").p = 0.7
+
+
+def _momentum(array: FusedArray) -> None:
+    array.get_submodule("1").momentum = 0.5
+
+
+def _hook(array: FusedArray) -> None:
+    array.get_submodule("0").register_forward_hook(lambda m, a, out: out * 2)
+
+
+def _frozen(array: FusedArray) -> None:
+    array.get_parameter("0.weight").requires_grad_(False)
+
+
+def _other_forward(array: FusedArray) -> None:
+    array.get_submodule("2").forward = torch.tanh
+
+
+CHANGES: dict[str, Callable[[FusedArray], Any]] = {
+    "a dropout rate": _dropout,
+    "a momentum": _momentum,
+    "a hook": _hook,
+    "a frozen parameter": _frozen,
+    "a forward of its own": _other_forward,
+    "eval": lambda a: a.eval(),
+    "part of it in eval": lambda a: a.get_submodule("1").eval(),
+    "blocks": lambda a: setattr(a, "block_size", 2),
+    "a copied member": lambda a: a.copy_member(0, 2),
+    "values": lambda a: a.get_parameter("0.weight").data.mul_(2),
+    "a loaded member": lambda a: a.load_member(1, a[0].state_dict()),
+    "a replaced submodule": lambda a: a._skeleton.register_module("2", nn.Tanh()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_the_model_is_seen(change: str, x: Tensor, y: Tensor, device: torch.device) -> None:
+    array, other = pair(mlp, device)
+    warm_backward(array, other, loss_of, x, y)
+    CHANGES[change](array)
+    CHANGES[change](other)
+    for _ in range(4):
+        losses = backward(array, loss_of, x, y), backward(other, loss_of, x, y)
+        torch.testing.assert_close(*losses, atol=1e-14, rtol=1e-14)
+        same(array, other, EXACT)
+
+
+def test_a_change_of_the_loss_is_seen(x: Tensor, y: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    array, other = pair(mlp, x.device)
+    module, state, held = Weighted(), SimpleNamespace(weight=1.0), [1.0]
+
+    def by_state(output: Tensor, target: Tensor) -> Tensor:
+        return state.weight * held[0] * loss_of(output, target)
+
+    def change_global() -> None:
+        monkeypatch.setitem(globals(), "WEIGHT", 3.0)
+
+    pairs: list[tuple[Any, Callable[[], Any]]] = [
+        (_global_weight, change_global),
+        (module, lambda: setattr(module, "weight", 3.0)),
+        (module, lambda: module.parts["scale"].__setitem__(0, 5.0)),
+        (by_state, lambda: setattr(state, "weight", 2.0)),
+        (by_state, lambda: held.__setitem__(0, 7.0)),
+    ]
+    for loss, change in pairs:
+        warm_backward(array, other, loss, x, y)
+        change()
+        for _ in range(4):
+            losses = backward(array, loss, x, y), backward(other, loss, x, y)
+            torch.testing.assert_close(*losses, atol=1e-14, rtol=1e-14)
+            same(array, other, EXACT)
+
+
+def test_other_inputs_and_settings_of_torch_are_other_calls(x: Tensor, y: Tensor) -> None:
+    array, other = pair(mlp, x.device)
+    warm_backward(array, other, loss_of, x, y)
+    for inputs in ((x[:4], y[:4]), (x.t().contiguous().t(), y), (x, y), (x[:4], y[:4])):
+        for _ in range(4):
+            losses = backward(array, loss_of, *inputs), backward(other, loss_of, *inputs)
+            torch.testing.assert_close(*losses, atol=1e-14, rtol=1e-14)
+            same(array, other, EXACT)
+    array, other = pair(mlp, x.device, torch.float32)
+    x, y = x.float(), y.float()
+    warm_backward(array, other, loss_of, x, y)
+    with torch.autocast(x.device.type, dtype=torch.bfloat16):
+        low = [backward(a, loss_of, x, y) for a in (array, other)]
+    assert torch.equal(*low)
+    leaf = x.clone().requires_grad_()
+    backward(array, loss_of, leaf, y)
+    assert leaf.grad is not None
+
+
+class Listed(list):
+    """A list with an attribute."""
+
+    factor = 1.0
+
+
+def test_containers_of_a_class_of_their_own_are_watched(x: Tensor, y: Tensor) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.weights = nn.Linear(5, 3), Listed([1.0])
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x) * self.weights[0] * self.weights.factor
+
+    array, other = pair(Scaled, x.device)
+    warm_backward(array, other, loss_of, x, y)
+    for name, value in (("item", 2.0), ("factor", 3.0)):
+        for a in (array, other):
+            weights = a._skeleton.weights
+            weights.__setitem__(0, value) if name == "item" else setattr(weights, name, value)
+        warm_backward(array, other, loss_of, x, y)
+        same(array, other, EXACT)

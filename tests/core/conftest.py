@@ -1,0 +1,50 @@
+"""Fixtures of studies that run out of memory, and of the package's own kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hfta_nb import events as ev
+from hfta_nb.array.native import build
+from hfta_nb.array.strategy import measuring
+from hfta_nb.array.strategy.formulations import COMPILED
+from hfta_nb.step import ArrayStep
+from hfta_nb.train.speed import SpeedProbe
+from tests.core.hungry import backward, curves, forward, made
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No calls of the model but those of training, in an order that is known."""
+    forward.set(0, 0)
+    backward.set(0, 0)
+    monkeypatch.setattr(ArrayStep, "tune_while_training", lambda self: None)
+    monkeypatch.setattr(SpeedProbe, "alone", lambda self, x, y: False)
+
+
+@pytest.fixture
+def undisturbed(tmp_path: Path, quiet: None) -> dict[int, dict[str, list[float]]]:
+    study = made(tmp_path / "undisturbed")
+    list(study.run())
+    assert study.history.state == ev.COMPLETE
+    return curves(study)
+
+
+@pytest.fixture
+def libraries_anew() -> Iterator[None]:
+    """No library of the package's own is loaded."""
+    before = dict(build._loaded)
+    build._loaded.clear()
+    yield
+    build._loaded.clear()
+    build._loaded.update(before)
+
+
+@pytest.fixture
+def own_kernels_preferred(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all ways to compute something, the package's own library, if its numbers are right."""
+    cost = measuring._cost
+    monkeypatch.setattr(measuring, "_cost", lambda name, times: cost(name, times) / (1e6 if name == COMPILED else 1))
