@@ -10,9 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +41,16 @@ class Recurrent(nn.Module):
 
 
 class Attentive(nn.Module):
-    """A classifier of sequences; without dropout, as members' random numbers are not compiled."""
+    """A classifier of sequences.
 
-    def __init__(self) -> None:
+    Args:
+        dropout: whose masks are drawn outside of what is compiled.
+    """
+
+    def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
         self.wide = nn.Linear(32, 64)
-        self.block = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+        self.block = nn.TransformerEncoderLayer(64, 4, 128, dropout=dropout, batch_first=True)
         self.head = nn.Linear(64, 10)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -56,10 +62,14 @@ def _mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
-def _cnn() -> nn.Module:
+def _groups(channels: int) -> nn.Module:
+    return nn.GroupNorm(4, channels)
+
+
+def _cnn(norm: Callable[[int], nn.Module] = _groups) -> nn.Module:
     return nn.Sequential(
-        *(nn.Conv2d(1, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(16, 32, 3, padding=1), nn.GroupNorm(4, 32), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(1, 16, 3, padding=1), norm(16), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, 3, padding=1), norm(32), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Flatten(), nn.Linear(32 * 49, 10)),
     )
 
@@ -69,6 +79,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "cnn": (_cnn, (32, 1, 28, 28)),
     "lstm": (Recurrent, (32, 20, 32)),
     "transformer": (Attentive, (16, 20, 32)),
+    "cnn, batch norm": (partial(_cnn, nn.BatchNorm2d), (32, 1, 28, 28)),
+    "transformer, dropout": (partial(Attentive, 0.1), (16, 20, 32)),
 }
 
 
@@ -109,7 +121,7 @@ def main() -> int:
                 rows.append({"model": name, "members": members, **measure(name, members)})
                 print(json.dumps(rows[-1]), flush=True)
     found = {
-        "command": "python benchmarks/compiling.py " + " ".join(sys.argv[1:]),
+        "command": "python benchmarks/compiling.py " + shlex.join(sys.argv[1:]),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "capability": torch.backends.cpu.get_cpu_capability(),

@@ -18,7 +18,7 @@ from benchmarks.suite import command, machine, plot
 from benchmarks.suite.agreement import LAST, TOLERANCES, agrees, differences, rounding, tolerances
 from benchmarks.suite.job import Job, UnavailableError
 from benchmarks.suite.measure import WORTH, measure
-from benchmarks.suite.modes import MODES, processes
+from benchmarks.suite.modes import MODES, default, processes
 from benchmarks.suite.modes.base import Lap, Mode
 from benchmarks.suite.modes.ours import Ours
 from benchmarks.suite.modes.serial import Serial
@@ -27,6 +27,7 @@ from benchmarks.suite.recurrence import WrittenOutLSTM
 from benchmarks.suite.shares import Profile, Spent, profiled
 from benchmarks.suite.tasks import BATCHES, Feed, tasks
 from benchmarks.suite.work import Work, roofline
+from hfta_nb.array.capture import compiling
 
 LINE = {"model": "mlp", "members": 8, "precision": "float32", "mode": "ours"}
 ROOT = Path(__file__).resolve().parents[1]
@@ -143,6 +144,21 @@ def test_a_mode_that_trains_something_else_is_marked_and_gets_no_ratio(
     assert serial["agrees"]
     assert ours["agrees"]
     assert ours["ratio_to_serial"]["median"] > 0
+
+
+def test_a_compiled_step_is_measured_as_compiled_or_not_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiling, "_compiled", lambda module, examples: module)  # the compiler is another test's
+    monkeypatch.setattr(compiling.shutil, "which", lambda name: name)
+    _, found = measure(job(), ["ours_compiled"], PEAKS, rounds=2, lap_s=0.001)
+    assert found["measured"]
+    assert found["agrees"], found["differences"]
+    assert "compiled in " in found["note"]
+    monkeypatch.setattr(compiling.shutil, "which", lambda name: None)
+    _, found = measure(job(), ["ours_compiled"], PEAKS, rounds=2, lap_s=0.001)
+    assert not found["measured"]
+    assert found["why"] == "not compiled: there is no C++ compiler"
+    assert not {"vmap_compiled", "ours_compiled"} & {*default("cpu"), *default("cuda")}
 
 
 def test_a_mode_that_fails_leaves_its_reason_and_no_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ COLORS = {
     "vmap_compiled": "#17becf",
     "jax": "#2ca02c",
     "ours": "#d62728",
+    "ours_compiled": "#9467bd",
     "ours_split": "#ff9896",
 }
 NAMES = {
@@ -35,9 +36,10 @@ NAMES = {
     "vmap_compiled": "torch.func.vmap, torch.compile",
     "jax": "jax.vmap, jit",
     "ours": "hfta_nb: array.backward",
+    "ours_compiled": "hfta_nb: array.backward, compiled",
     "ours_split": "hfta_nb: array(x)",
 }
-MARKERS = "os^vDPX*p"
+MARKERS = "os^vDPX*hp"
 COLUMNS = 4
 FEW_LABELS = 4
 """An axis of ratios that spans more than this factor has labels at 1, 2, 5, 10 only."""

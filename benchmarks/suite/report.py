@@ -19,6 +19,7 @@ COLUMNS = {
     "vmap_compiled": "vmap, compiled",
     "jax": "`jax.vmap`",
     "ours": "**hfta_nb**",
+    "ours_compiled": "hfta_nb, compiled",
     "ours_split": "split form",
 }
 

@@ -12,8 +12,8 @@ from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
-from hfta_nb.array.capture import deciding
-from hfta_nb.array.capture.compiling import graph_of
+from hfta_nb.array.capture import compiling, deciding
+from hfta_nb.array.strategy.kept import kept
 from hfta_nb.errors import FusionError
 
 MEMBERS = 3
@@ -61,15 +61,116 @@ def _notes(array: FusedArray) -> list[str]:
     return [how for how in table["how"][table["function"] == "backward"] if "compiled" in how]
 
 
-@pytest.mark.parametrize("build", [_mlp, _cnn])
-def test_a_recorded_step_is_a_graph_of_the_same_numbers(build: Any) -> None:
-    array = _array(build)
-    _train(array, 4)
-    program = next(iter(array._steps._kinds)).program
-    graph, inputs = graph_of(program.source)
-    expected = [*program.run(), *(room.clone() for _, room in program.source.gradients)]
-    for got, value in zip(graph(*inputs), expected, strict=True):
-        assert torch.allclose(got, value, rtol=0, atol=1e-12)
+class Drawing(nn.Module):
+    """Draws from what it has computed, then by shape alone, and into a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 4)
+        self.noise: torch.Tensor
+        self.register_buffer("noise", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.dropout(self.first(x), 0.2)
+        kept = torch.bernoulli(torch.sigmoid(x).detach())
+        self.noise.normal_()
+        x = x * kept + torch.randn_like(x) * 0.1 + self.noise
+        found: torch.Tensor = self.last(nn.functional.dropout(x, 0.3))
+        return found
+
+
+class Counting(nn.Module):
+    """Writes to parts of a buffer that overlap."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 4)
+        self.sums: torch.Tensor
+        self.register_buffer("sums", torch.zeros(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.sums[:4] += x.detach().mean(0)[:4]
+        self.sums[2:] *= 0.5
+        found: torch.Tensor = self.last(x + self.sums)
+        return found
+
+
+class Frozen(nn.Module):
+    """Batch norm that keeps its statistics in training, and one without any."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.fixed = nn.Linear(6, 8), nn.BatchNorm1d(8)
+        self.free, self.last = nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        norm = self.fixed
+        x = nn.functional.batch_norm(self.first(x), norm.running_mean, norm.running_var, norm.weight, norm.bias)
+        found: torch.Tensor = self.last(self.free(x))
+        return found
+
+
+def _norms() -> nn.Module:
+    images = nn.Unflatten(1, (1, 2, 3)), nn.Conv2d(1, 4, 2, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout2d(0.4)
+    vectors = nn.Flatten(), nn.Linear(48, 8), nn.BatchNorm1d(8, affine=False), nn.ReLU(), nn.Dropout(0.5)
+    return nn.Sequential(*images, *vectors, nn.Linear(8, 4))
+
+
+def _attention() -> nn.Module:
+    block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.2, batch_first=True)
+    return nn.Sequential(nn.Unflatten(1, (2, 3)), nn.Linear(3, 8), block, nn.Flatten(), nn.Linear(16, 4))
+
+
+def _same(array: FusedArray, other: FusedArray) -> None:
+    """Parameters and buffers to rounding, the members' random streams to the bit."""
+    for mine, theirs in ((array.arenas, other.arenas), (array.buffer_arenas, other.buffer_arenas)):
+        for a, b in zip(mine, theirs, strict=True):
+            assert torch.allclose(a.data, b.data, rtol=0, atol=1e-12)
+    for state, expected in zip(array.generators.states, other.generators.states, strict=True):
+        assert torch.equal(state["cpu"], expected["cpu"])
+
+
+def _alone(build: Any, member: int, steps: int) -> tuple[torch.Tensor, nn.Module]:
+    """What a member does by itself: its losses, and what it is then."""
+    torch.manual_seed(0)
+    model = [build().double() for _ in range(MEMBERS)][member]
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
+    torch.manual_seed(member + 1)
+    for number in range(steps):
+        x, y = _batch(number)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        losses.append(loss.detach())
+        optimizer.step()
+    return torch.stack(losses), model
+
+
+@pytest.mark.parametrize(
+    ("build", "parts"), [(_mlp, 1), (_cnn, 1), (_norms, 1), (_attention, 1), (Drawing, 2), (Counting, 1), (Frozen, 1)]
+)
+@pytest.mark.parametrize("block_size", [MEMBERS, 2])
+def test_a_recorded_step_is_graphs_of_the_same_numbers(
+    build: Any, parts: int, block_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graphs run as they are: what is compiled is another test's."""
+    monkeypatch.setattr(compiling, "_compiled", lambda module, examples: module)
+    array, plain = _array(build), _array(build)
+    array.compiling = "always"
+    array.block_size = plain.block_size = block_size
+    losses = _train(array, 8)
+    assert torch.allclose(losses, _train(plain, 8), rtol=0, atol=1e-12)
+    _same(array, plain)
+    compiled = next(iter(array._steps._kinds)).program.decision.compiled
+    assert compiled is not None
+    # Blocks are one after another, and each draws from what it has computed.
+    assert compiled.parts == (parts if parts == 1 or block_size == MEMBERS else 3)
+    for member in range(MEMBERS):
+        expected, model = _alone(build, member, 8)
+        assert torch.allclose(losses[:, member], expected, rtol=0, atol=1e-12)
+        mine = [rows[member] for rows in array.buffers()]
+        for buffer, value in zip(mine, model.buffers(), strict=True):
+            assert torch.allclose(buffer, value, rtol=0, atol=1e-12)
 
 
 @needs_compiler
@@ -148,32 +249,68 @@ def test_without_a_compiler_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -
     assert _notes(array) == ["not compiled: there is no C++ compiler"]
 
 
-def test_random_numbers_are_left_to_the_members() -> None:
-    array = _array(lambda: nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.5)))
-    array.compiling = "always"
-    _train(array, 5)
-    assert _notes(array) == ["not compiled: it draws random numbers, which is left to each member's own stream"]
+@needs_compiler
+@quiet
+def test_masks_are_drawn_and_statistics_kept_as_without_a_compiler() -> None:
+    compiled, plain = _array(_norms), _array(_norms)
+    compiled.compiling = "always"
+    assert torch.allclose(_train(compiled, 8), _train(plain, 8), rtol=0, atol=1e-12)
+    _same(compiled, plain)
+    assert _notes(compiled)[0].startswith("compiled in ")
 
 
-@pytest.mark.parametrize("trouble", ["numbers", "error"])
+@pytest.mark.parametrize("steps", [9_999, 10_001])
+def test_a_run_that_is_too_short_compiles_nothing(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(compiling, "_compiled", lambda module, examples: asked.append(1) or module)
+    array = _array(_norms)
+    _train(array, 4)
+    times = kept(torch.device("cpu"))
+    times.put(f"compiled step {next(iter(array._steps._kinds)).program.source.digest()}", KNOWN)
+    other = _array(_norms)
+    other.compiling, other.settings.planned_steps = "auto", float(steps)
+    _train(other, 4)
+    short = steps < KNOWN["compiling"] / (KNOWN["replayed"] - KNOWN["compiled"])
+    assert bool(asked) is not short
+    assert _notes(other)[0].startswith(
+        f"not compiled: it takes about 10 s, more than {steps} steps would save" if short else ("compiled", "not")
+    )
+
+
+@pytest.mark.parametrize("trouble", ["numbers", "error", "draws", "statistics"])
 def test_a_compiled_step_that_is_wrong_or_fails_is_not_used(trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Wrong:
+    class Wrong(compiling.Compiled):
         def __init__(self, source: Any) -> None:
             if trouble == "error":
                 raise RuntimeError("no such kernel\nat line 3")
+            super().__init__(source)
             self.source = source
 
         def run(self) -> list[torch.Tensor]:
-            for _, room in self.source.gradients:
-                room.add_(1.0)
-            return [torch.zeros(MEMBERS, dtype=torch.float64) for _ in self.source.outputs]
+            found = super().run()
+            if trouble == "statistics":
+                for part in self._parts:
+                    for buffer in part._written:
+                        buffer.add_(1)
+            if trouble == "draws":
+                gradients = [room.clone() for _, room in self.source.gradients]
+                super().run()
+                torch._foreach_copy_([room for _, room in self.source.gradients], gradients)
+            if trouble == "numbers":
+                for _, room in self.source.gradients:
+                    room.add_(1.0)
+            return found
 
+    monkeypatch.setattr(compiling, "_compiled", lambda module, examples: module)
     monkeypatch.setattr(deciding, "Compiled", Wrong)
     monkeypatch.setattr(deciding, "why_not", lambda source, device: "")
-    array, plain = _array(), _array()
+    build = _norms if trouble == "statistics" else lambda: nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.5))
+    array, plain = _array(build), _array(build)
     array.compiling = "always"
     assert torch.equal(_train(array, 8), _train(plain, 8))
-    reason = "no such kernel" if trouble == "error" else "compiled, the step gives other numbers"
+    _same(array, plain)
+    what = "draws other random numbers" if trouble == "draws" else "gives other numbers"
+    reason = "no such kernel" if trouble == "error" else f"compiled, the step {what}"
     assert _notes(array) == [f"not compiled: {reason}"]
 
 

@@ -56,6 +56,12 @@ def _ours(job: Job) -> Mode:
     return Ours(job)
 
 
+def _ours_compiled(job: Job) -> Mode:
+    from benchmarks.suite.modes.ours import OursCompiled
+
+    return OursCompiled(job)
+
+
 def _ours_split(job: Job) -> Mode:
     from benchmarks.suite.modes.ours import OursSplit
 
@@ -71,6 +77,7 @@ MODES: dict[str, Callable[[Job], Mode]] = {
     "vmap_compiled": _vmap_compiled,
     "jax": _jax,
     "ours": _ours,
+    "ours_compiled": _ours_compiled,
     "ours_split": _ours_split,
 }
 """From a job to what trains it. A maker raises `UnavailableError` where it can't."""
@@ -81,5 +88,5 @@ SERIAL = ("serial", "compiled")
 
 def default(device: str) -> list[str]:
     """The modes that are measured unless others are asked for."""
-    left_out = {"vmap_compiled"} | ({"mps"} if device == "cpu" else set())
+    left_out = {"vmap_compiled", "ours_compiled"} | ({"mps"} if device == "cpu" else set())
     return [name for name in MODES if name not in left_out]

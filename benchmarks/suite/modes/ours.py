@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import hfta_nb as hfta
-from benchmarks.suite.job import Job
+from benchmarks.suite.job import Job, UnavailableError
 from benchmarks.suite.modes.base import Mode, table
 from benchmarks.suite.tasks import Feed, Update, inputs
 from hfta_nb.array.gradients import Arguments
@@ -62,6 +62,24 @@ class AsStudy(Ours):
 
     def _tune(self) -> None:
         self.stepper.tune_while_training()
+
+
+class OursCompiled(Ours):
+    """The same, its steps put through `torch.compile`'s compiler whether that is faster or not."""
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self.stepper.plan("always", 0.0)
+
+    def train(self, steps: int) -> list[Tensor]:
+        losses = super().train(steps)
+        decided = self.array._steps.decisions()
+        refused = [note for note in decided if note.startswith("not compiled")]
+        if refused or (self.done + steps >= self.job.check_steps and not decided):
+            raise UnavailableError("; ".join(refused or self.array._steps.notes()))
+        if decided and decided[0] not in self.note:
+            self.note = "; ".join([self.note] * bool(self.note) + decided)
+        return losses
 
 
 class OursSplit(Ours):

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from hfta_nb.array.capture.check import close
+from hfta_nb.array.capture.check import Outcome
 from hfta_nb.array.capture.compiling import Compiled, Source, why_not
+from hfta_nb.array.capture.needs import changed
 from hfta_nb.array.strategy.kept import Times, kept
 
 if TYPE_CHECKING:
@@ -105,55 +107,82 @@ def _tried(program: Program, device: torch.device, always: bool) -> Times | None
     """Compile and compare; the times, or None where the compiler failed."""
     decision, source = program.decision, program.source
     assert source is not None  # asked before
-    touched = _touched(program)
-    before = [t.clone() for t in touched]
-    try:
-        begin = time.perf_counter()
-        compiled = Compiled(source)
-        cost = time.perf_counter() - begin
-        results = []
-        for run in (program.run, compiled.run):
-            _copy(touched, before)
-            results.append([*run(), *(t.clone() for t in touched)])
-        if not close(*results):
-            decision.note = "not compiled: compiled, the step gives other numbers"
-            return {"replayed": None, "compiled": None, "compiling": cost}
-        replayed, faster = _laps([program.run, compiled.run], device)
-        told = f"compiled in {cost:.1f} s: {faster * 1e3:.3g} ms, replayed {replayed * 1e3:.3g} ms"
-        if always or faster < replayed:
-            decision.compiled, decision.note = compiled, told
-        else:
-            decision.note = f"not compiled: {told}"
-        return {"replayed": replayed, "compiled": faster, "compiling": cost}
-    except Exception as error:
-        decision.note = f"not compiled: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
-        return None
-    finally:
-        _copy(touched, before)
+    with _left_alone(source) as restore:
+        try:
+            begin = time.perf_counter()
+            compiled = Compiled(source)
+            cost = time.perf_counter() - begin
+            found = []
+            for run in (program.run, compiled.run):
+                restore()
+                found.append(_outcome(source, run()))
+            # In float64, where nothing is rounded so that it could be seen, no unit is turned on or off.
+            kinks = all(gradient.dtype != torch.float64 for gradient in found[0].gradients)
+            trouble = found[1].other_than(found[0], kinks)
+            if trouble:
+                decision.note = f"not compiled: compiled, the step {trouble}"
+                return {"replayed": None, "compiled": None, "compiling": cost}
+            replayed, faster = _laps([program.run, compiled.run], device)
+            parts = f" in {compiled.parts} parts, between draws of random numbers" if compiled.parts > 1 else ""
+            told = f"compiled in {cost:.1f} s{parts}: {faster * 1e3:.3g} ms, replayed {replayed * 1e3:.3g} ms"
+            if always or faster < replayed:
+                decision.compiled, decision.note = compiled, told
+            else:
+                decision.note = f"not compiled: {told}"
+            return {"replayed": replayed, "compiled": faster, "compiling": cost}
+        except Exception as error:
+            decision.note = f"not compiled: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
+            return None
 
 
 def _timed(program: Program, device: torch.device) -> float:
     """Seconds of a replayed step."""
-    touched = _touched(program)
-    before = [t.clone() for t in touched]
-    try:
+    assert program.source is not None  # asked before
+    with _left_alone(program.source):
         return _laps([program.run], device)[0]
+
+
+@contextmanager
+def _left_alone(source: Source) -> Iterator[Callable[[], None]]:
+    """Gives what undoes runs of a step: what they write that others can see, and where random streams have got to.
+
+    It is done at the end in any case.
+    """
+    touched = [*_changed(source), *(room for _, room in source.gradients)]
+    before, states = [t.clone() for t in touched], list(source.generators.states)
+
+    @torch.no_grad()
+    def restore() -> None:
+        for room, value in zip(touched, before, strict=True):
+            room.copy_(value)
+        if _draws(source):
+            source.generators.states = list(states)
+
+    try:
+        yield restore
     finally:
-        _copy(touched, before)
+        restore()
 
 
-def _touched(program: Program) -> list[Tensor]:
-    """What a run writes to and others can see."""
-    source = program.source
-    assert source is not None  # asked before
-    written = {s for c in source.calls for s in c.writes}
-    return [*(t.detach() for s, t in source.there.items() if s in written), *(room for _, room in source.gradients)]
+def _changed(source: Source) -> list[Tensor]:
+    """The memory that was there and that a run changes, whole: buffers."""
+    storages = {s for c in source.calls for s in changed(c)}
+    found = []
+    for tensor in (t.detach() for s, t in source.there.items() if s in storages):
+        length = tensor.untyped_storage().nbytes() // tensor.element_size()
+        found.append(tensor.as_strided((length,), (1,), 0))
+    return found
 
 
-@torch.no_grad()
-def _copy(to: list[Tensor], source: list[Tensor]) -> None:
-    for room, value in zip(to, source, strict=True):
-        room.copy_(value)
+def _draws(source: Source) -> bool:
+    return any(call.draws for call in source.calls)
+
+
+def _outcome(source: Source, results: list[Tensor]) -> Outcome:
+    """What a run has come to, copied."""
+    gradients = [room.clone() for _, room in source.gradients]
+    states = [dict(state) for state in source.generators.states] if _draws(source) else []
+    return Outcome(results, gradients, [t.clone() for t in _changed(source)], states)
 
 
 def _laps(runs: list[Callable[[], Any]], device: torch.device) -> list[float]:

@@ -234,7 +234,7 @@ class _Builder:
         left = [s for s, last in self.last.items() if last == len(self.calls)]
         setting, choices = self.chooser.done(), list(self.chooser.choices.values())
         there = {s: self.recording.held[s] for s in self.fixed}
-        source = Source(self.calls, there, self.outputs, self.gradients, generators.device)
+        source = Source(self.calls, there, self.outputs, self.gradients, generators)
         return Program(steps, results, rest, made, drawing, self.slots, left, setting, choices, cut, source)
 
     # Where things lie.

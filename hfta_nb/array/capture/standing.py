@@ -33,9 +33,15 @@ def program_of(
 
 
 def way_of(array: FusedArray) -> str:
-    """How the array's training steps run by now: "as one graph", "compiled", "replayed", or "" for as Python has it."""
+    """How the array's training steps run by now, and why not as was asked.
+
+    "as one graph", "compiled in 21 s: 1.2 ms, replayed 1.4 ms", "replayed", or "" for as Python has it.
+    """
     if any(note.startswith("captured") for note in array.step_notes):
         return "as one graph"
     ready = [seen.program for seen in array._steps.seen() if seen.program is not None]
-    compiled = any(program.decision.compiled is not None for program in ready)
-    return "compiled" if compiled else "replayed" if ready else ""
+    compiled = next((p.decision.note for p in ready if p.decision.compiled is not None), "")
+    if compiled or not ready:
+        return compiled
+    refused = array._steps.decisions() if array.compiling == "always" else []
+    return f"replayed, {refused[0]}" if refused else "replayed"
