@@ -150,7 +150,9 @@ def _measured(
     kwargs: Mapping[str, Any],
     device: torch.device,
 ) -> Times:
-    given, named = [_scratch(a, device) for a in args], {k: _scratch(v, device) for k, v in kwargs.items()}
+    # Numbers of its own for each: differences of equal ones vanish in torch's order of adding up, and in no other.
+    given = [_scratch(a, device, number) for number, a in enumerate(args)]
+    named = {k: _scratch(v, device) for k, v in kwargs.items()}
     before = precision.get()
     runs = {}
     for name, way in ways.items():
@@ -274,16 +276,19 @@ def _doubled(tree: Any) -> Any:
     return torch.float64 if tree is torch.float32 else tree
 
 
-def _scratch(value: Any, device: torch.device) -> Any:
-    """A tensor of this geometry with numbers of the usual size in it."""
+def _scratch(value: Any, device: torch.device, number: int = 0) -> Any:
+    """A tensor of this geometry with numbers of the usual size in it, others for each `number`."""
     if isinstance(value, list | tuple):
-        return [_scratch(v, device) for v in value]
+        return [_scratch(v, device, number) for v in value]
     if not isinstance(value, Operand):
         return value
     need = 1 + sum((size - 1) * stride for size, stride in zip(value.size, value.stride, strict=True))
-    noise = _noise(device).to(value.dtype)
+    noise = _noise(device).roll(_APART * number).to(value.dtype)
     memory = noise.repeat(-(-need // len(noise)))[:need] if need > len(noise) else noise[:need].clone()
     return memory.as_strided(value.size, value.stride)
+
+
+_APART = 577
 
 
 @cache
