@@ -20,12 +20,10 @@ from torch.fx import GraphModule
 
 from hfta_nb.array.capture.graphing import Graph
 from hfta_nb.array.capture.late import Fetch
-from hfta_nb.array.capture.needs import BATCH_NORM
+from hfta_nb.array.capture.norms import said, unsaid
 from hfta_nb.array.capture.parts import Draws, bases_of, parts_of, used_after
 from hfta_nb.array.capture.record import Call, Place
 from hfta_nb.array.generators import MemberGenerators
-
-_NORMS = (BATCH_NORM, torch.ops.aten.native_batch_norm_backward.default)
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class Source:
 
 def why_not(source: Source, device: torch.device) -> str:
     """Why a step can't be compiled; empty where it can."""
-    if any("batch_norm" in call.function._schema.name and call.function not in _NORMS for call in source.calls):
+    if any(map(unsaid, source.calls)):
         return "its batch norm writes running statistics without saying so"
     if device.type == "cpu" and not any(map(shutil.which, ("g++", "clang++", "c++", "cl"))):
         return "there is no C++ compiler"
@@ -111,7 +109,8 @@ def written(source: Source, made: list[Any]) -> Iterator[tuple[Draws, Graph]]:
     Raises:
         NotRecordableError: a view of memory that can't be written as one.
     """
-    parts, bases = parts_of(source.calls), bases_of(source.calls)
+    calls = said(source.calls)
+    parts, bases = parts_of(calls), bases_of(calls)
     wanted = [*source.outputs, *(p for p, _ in source.gradients)]
     before: set[int] = set()
     for part, later in zip(parts, used_after(parts, wanted), strict=True):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hfta_nb.array.capture.check import Outcome
 from hfta_nb.array.capture.compiling import Compiled, Source, why_not
-from hfta_nb.array.capture.needs import changed
+from hfta_nb.array.capture.norms import said
 from hfta_nb.array.strategy.kept import Times, kept
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _left_alone(source: Source) -> Iterator[Callable[[], None]]:
 
 def _changed(source: Source) -> list[Tensor]:
     """The memory that was there and that a run changes, whole: buffers."""
-    storages = {s for c in source.calls for s in changed(c)}
+    storages = {s for c in said(source.calls) for s in c.writes}
     found = []
     for tensor in (t.detach() for s, t in source.there.items() if s in storages):
         length = tensor.untyped_storage().nbytes() // tensor.element_size()

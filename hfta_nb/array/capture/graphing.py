@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, fx
 
 from hfta_nb.array.capture.late import Fetch
-from hfta_nb.array.capture.needs import BATCH_NORM, changed
 from hfta_nb.array.capture.record import Call, NotRecordableError, Place, places
 
 _aten = torch.ops.aten
@@ -24,7 +23,7 @@ class Graph:
     """Calls as a graph, whose results are `results`, `written` and `kept`, one after another.
 
     Args:
-        calls: in order.
+        calls: in order; batch norms as `norms.said` has them.
         there: tensors of storages that are there before all calls of the step, or hold what never changes.
         made: the whole of storages that earlier calls of the step have made.
         results: what is asked for.
@@ -54,7 +53,7 @@ class Graph:
         self._bases: dict[int, tuple[fx.Node, Place]] = {}
         self._given: dict[Place, fx.Node] = {}
         self._cells: dict[Place, fx.Node] = {}
-        changes = {s for c in calls for s in changed(c)}
+        changes = {s for c in calls for s in c.changes()}
         self._take([*(p for c in calls for p in _touched(c)), *results], changes)
         for call in calls:
             self._call(call)
@@ -112,9 +111,9 @@ class Graph:
     # The calls.
 
     def _call(self, call: Call) -> None:
-        function, args, kwargs = _said(call)
-        node = self._graph.call_function(function, tuple(self._resolved(args)), self._resolved(kwargs))
-        several = len(function._schema.returns) > 1
+        args, kwargs = tuple(self._resolved(call.args)), self._resolved(call.kwargs)
+        node = self._graph.call_function(call.function, args, kwargs)
+        several = len(call.function._schema.returns) > 1
         listed = len(call.results) > 1 and not several
         for number, place in enumerate(call.results):
             if place is not None and place.storage in call.makes and place.storage not in self._bases:
@@ -167,18 +166,6 @@ class Graph:
         for axis in wide:
             found = call(_aten.unsqueeze.default, (found, axis))
         return call(_aten.expand.default, (found, list(place.size))) if wide else found
-
-
-def _said(call: Call) -> tuple[Any, Any, Any]:
-    """Function and arguments; of batch norm those of the overload that says what it writes."""
-    if call.function is not BATCH_NORM:
-        return call.function, call.args, call.kwargs
-    x, weight, bias, mean, var, training, momentum, eps = call.args
-    if not training:
-        return _aten._native_batch_norm_legit_no_training.default, (x, weight, bias, mean, var, momentum, eps), {}
-    if mean is None:
-        return _aten._native_batch_norm_legit.no_stats, (x, weight, bias, training, momentum, eps), {}
-    return _aten._native_batch_norm_legit.default, call.args, {}
 
 
 def _touched(call: Call) -> list[Place]:

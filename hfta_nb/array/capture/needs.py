@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from hfta_nb.array.capture.kernels import SHAPE_ONLY
-from hfta_nb.array.capture.record import Call, Place, Recording, places
-
-BATCH_NORM = torch.ops.aten.native_batch_norm.default
+from hfta_nb.array.capture.record import Call, Place, Recording
 
 WRITES_UNSAID = ("batch_norm",)
 """In the names of kernels that write to arguments without their schema saying so."""
-
-
-def changed(call: Call) -> frozenset[int]:
-    """Storages that a call makes or writes to, running statistics of a batch norm among them."""
-    unsaid = places(call.args[3:5]) if call.function is BATCH_NORM and call.args[5] else []
-    return call.writes | set(call.makes) | {p.storage for p in unsaid}
 
 
 def needed(recording: Recording, wanted: set[int]) -> list[Call]:

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from hfta_nb.array.capture.kernels import SHAPE_ONLY
 from hfta_nb.array.capture.late import Fetch, Late
-from hfta_nb.array.capture.needs import changed
 from hfta_nb.array.capture.record import Call, Place
 from hfta_nb.array.generators import MemberGenerators
 
@@ -56,13 +55,13 @@ def parts_of(calls: Sequence[Call]) -> list[Part]:
 
 def _ahead(calls: Sequence[Call], draw: Call) -> list[Call] | None:
     """The calls that have to be made before a draw, if they do nothing but make memory; else None."""
-    changes, uses = set(changed(draw)), set(used(draw))
+    changes, uses = set(draw.changes()), set(used(draw))
     found: list[Call] = []
     for call in reversed(calls):
-        if changed(call) & uses or used(call) & changes:
-            if call.writes or not call.makes or used(call) - changed(call):
+        if call.changes() & uses or used(call) & changes:
+            if call.writes or not call.makes or used(call) - call.changes():
                 return None
-            changes |= changed(call)
+            changes |= call.changes()
             uses |= used(call)
             found.append(call)
     return found[::-1]
@@ -70,7 +69,7 @@ def _ahead(calls: Sequence[Call], draw: Call) -> list[Call] | None:
 
 def used(call: Call) -> frozenset[int]:
     """Storages whose contents a call reads, and those that it makes or writes to."""
-    return changed(call) if call.function in _BY_SHAPE else changed(call) | call.reads()
+    return call.changes() if call.function in _BY_SHAPE else call.changes() | call.reads()
 
 
 def _by_member(draws: list[tuple[int, Call]]) -> list[tuple[int, Call]]:
@@ -78,7 +77,7 @@ def _by_member(draws: list[tuple[int, Call]]) -> list[tuple[int, Call]]:
     changes: dict[int, set[int]] = {}
     uses: dict[int, set[int]] = {}
     for member, call in draws:
-        changes.setdefault(member, set()).update(changed(call))
+        changes.setdefault(member, set()).update(call.changes())
         uses.setdefault(member, set()).update(used(call))
     alone = all(not changes[a] & uses[b] for a in changes for b in uses if a != b)
     return sorted(draws, key=lambda drawn: drawn[0]) if alone else draws
@@ -154,6 +153,6 @@ def used_after(parts: Sequence[Part], results: Collection[Place]) -> list[set[in
     after: list[set[int]] = [set()]
     for part in reversed(parts[1:]):
         calls = [*(c for _, c in part.draws), *part.calls]
-        mine = {s for c in calls for s in c.reads() | changed(c)}
+        mine = {s for c in calls for s in c.reads() | c.changes()}
         after.append(after[-1] | mine | {r.storage for r in results})
     return after[::-1]

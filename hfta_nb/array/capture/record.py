@@ -59,6 +59,10 @@ class Call:
             self._reads = frozenset(p.storage for p in places((self.args, self.kwargs)))
         return self._reads
 
+    def changes(self) -> frozenset[int]:
+        """Storages that it makes or writes to."""
+        return self.writes | set(self.makes)
+
     def like(self, other: Call) -> bool:
         """Whether both do the same to the same memory."""
         return (
