@@ -228,7 +228,8 @@ class FusedArray(Adjustable, nn.Module):
     def losses(self, loss_fn: Callable[..., Any], output: Any, y: Any = None) -> Tensor:
         """Every member's loss of an output that is there already: the split form of `backward`.
 
-        As fast as `backward` but for autograd's own work, which starts where the losses are used.
+        As fast as `backward` where ``losses(loss_fn, array(x), y).sum().backward()`` is all that is done, step by step:
+        such calls are put off and are one `backward`. Else autograd's own work is added.
 
         Args:
             loss_fn: from ONE member's output and `y` to its loss, a scalar.
