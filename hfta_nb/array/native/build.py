@@ -17,7 +17,9 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from hfta_nb.array.native import background
 from hfta_nb.array.strategy.kept import VARIABLE as CACHE
@@ -26,7 +28,8 @@ VARIABLE = "HFTA_NB_NATIVE"
 _FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-pthread")
 _OF_THIS_PROCESSOR = ("-march=native", "-mcpu=native")
 _TIME_S = 60
-
+_AWAITED = ("lstm",)
+"""Libraries that the process which asks for them begins to use when they come."""
 
 _loaded: dict[tuple[str, ...], ctypes.CDLL | None] = {}
 _compiling = 0
@@ -116,7 +119,7 @@ def _library(name: str, given: str, xdg: str, cc: str, wait: bool) -> ctypes.CDL
             return ctypes.CDLL(str(kept))
         if not wait and kept is not None:
             commands = [_command(compiler, machine, source) for machine in (*_OF_THIS_PROCESSOR, None)]
-            background.compile_into(kept, commands)
+            background.compile_into(kept, commands, awaited=name in _AWAITED)
         if not (wait and _compiling):
             return None
         if kept is not None:
@@ -161,12 +164,17 @@ def _command(compiler: str, machine: str | None, source: Path) -> list[str]:
 
 def _key(source: Path, compiler: str) -> str:
     """Of all that the library depends on; what another processor has made may have instructions that this one lacks."""
+    stamp = Path(compiler).resolve().stat()
+    return _digest(source.parent, compiler, stamp.st_size, stamp.st_mtime_ns)
+
+
+@cache
+def _digest(folder: Path, *compiler: Any) -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     known = [next((v for v in lines if v.startswith(word)), "") for word in ("model name", "flags", "Features")]
-    stamp = Path(compiler).resolve().stat()
-    sources = [p.read_text(encoding="utf-8") for p in sorted(source.parent.glob("*.[ch]"))]  # one may include another
-    parts = [*sources, compiler, stamp.st_size, stamp.st_mtime_ns, *known, *_FLAGS]
+    sources = [p.read_text(encoding="utf-8") for p in sorted(folder.glob("*.[ch]"))]  # one may include another
+    parts = [*sources, *compiler, *known, *_FLAGS]
     return hashlib.sha256("\n".join(map(str, [platform.platform(), *parts])).encode()).hexdigest()[:24]
