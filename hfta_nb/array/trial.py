@@ -36,7 +36,7 @@ _PART = 0.05
 """The same as a part of all steps that are to come, in a long run."""
 _LEAST_GAIN = 0.05
 """Part of that time which may be won in any case."""
-_ANOTHER = 0.2
+_ANOTHER = 0.15
 """Part of the fastest replayed step which another block size can be expected to win. By threads it is what they save if
 nothing is lost: all but one thread's share."""
 

@@ -54,7 +54,7 @@ class Tuning:
         self._kind: Any = None
         self._key = ""
         self._ways: list[Way] = []
-        self._awaited, self._looked_s = False, 0.0
+        self._awaited, self._waited, self._looked_s = False, False, 0.0
 
     @property
     def trying(self) -> bool:
@@ -109,7 +109,7 @@ class Tuning:
 
     def _coming(self) -> bool:
         """Whether a kernel for these steps is being compiled: till it comes they run in another way."""
-        return _recurrent(self.array) and build.arrived(_LSTM) is not None
+        return not self._waited and _recurrent(self.array) and build.arrived(_LSTM) is not None
 
     def _found(self, trial: Trial) -> None:
         if trial.brief:
@@ -130,7 +130,7 @@ class Tuning:
         there = build.arrived(_LSTM)
         if there:
             self.array._steps.clear()
-        self._awaited = there is False
+        self._awaited, self._waited = there is False, there is not False
 
 
 def tune(

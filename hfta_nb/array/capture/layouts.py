@@ -40,7 +40,7 @@ _GAIN = 0.97
 """The other layout must take less than this part of the time."""
 _CLEAR = 1.1
 """One that takes so many times as long has lost."""
-_LAPS = 2, 5
+_LAPS = 2, 3
 """Of each layout: at least, and at most while the other one seems to be faster, but not clearly."""
 _LAP_S = 2e-3
 """A lap lasts about this long or longer."""

@@ -15,6 +15,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from functools import cache
@@ -53,7 +54,7 @@ def library(name: str, wait: bool = True) -> ctypes.CDLL | None:
         wait: where `compiling`, wait for it. Else it is compiled in the background wherever it is asked for and not
             there, for processes to come: within one the answer stays the same, and so do results.
     """
-    if os.environ.get(VARIABLE, "").lower() == "off":
+    if _switched_off():
         return None
     given = name, *(os.environ.get(v, "") for v in (CACHE, "XDG_CACHE_HOME", "CC", "PATH"))
     found = _loaded.get(given)
@@ -85,7 +86,7 @@ def arrived(name: str) -> bool | None:
     if (folder := _folder(os.environ.get(CACHE, ""), os.environ.get("XDG_CACHE_HOME", ""))) is None:
         return None
     compiler = _compiler(os.environ.get("CC", ""))
-    if compiler is None or _answered(name):
+    if compiler is None or _switched_off() or _answered(name):
         return None
     kept = folder / f"{name}-{_key(Path(__file__).with_name(f'{name}.c'), compiler)}.so"
     if kept.is_file():
@@ -97,6 +98,10 @@ def ask_again(name: str) -> None:
     """Let the next `library` look whether it is there by now."""
     for given in [given for given, found in _loaded.items() if given[0] == name and found is None]:
         del _loaded[given]
+
+
+def _switched_off() -> bool:
+    return os.environ.get(VARIABLE, "").lower() == "off"
 
 
 def _answered(name: str) -> bool:
@@ -176,5 +181,6 @@ def _digest(folder: Path, *compiler: Any) -> str:
         lines = []
     known = [next((v for v in lines if v.startswith(word)), "") for word in ("model name", "flags", "Features")]
     sources = [p.read_text(encoding="utf-8") for p in sorted(folder.glob("*.[ch]"))]  # one may include another
-    parts = [*sources, *compiler, *known, *_FLAGS]
-    return hashlib.sha256("\n".join(map(str, [platform.platform(), *parts])).encode()).hexdigest()[:24]
+    system = [sys.platform, platform.machine(), *platform.libc_ver()]  # `platform.platform()` starts a process
+    parts = [*system, *sources, *compiler, *known, *_FLAGS]
+    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:24]
