@@ -36,6 +36,9 @@ _PART = 0.05
 """The same as a part of all steps that are to come, in a long run."""
 _LEAST_GAIN = 0.05
 """Part of that time which may be won in any case."""
+_ANOTHER = 0.15
+"""Part of the fastest replayed step which another block size can be expected to win. By threads it is what they save if
+nothing is lost: all but one thread's share."""
 
 
 class Way(NamedTuple):
@@ -94,13 +97,15 @@ class Trial:
 
     Each step runs in the way that `way` says, and its time is told to `took`. The first step finds out how the model
     runs at all. Then each way runs as ever once; what is not hopeless is recorded, the most hopeful first, and
-    replayed. With several threads, all of that is on one, and then the fastest is tried on several. At the end the
-    array runs in the fastest way, and only what was recorded for that is kept.
+    replayed, as long as what another way can win pays for that. With several threads, all of that is on one, and then
+    the fastest is tried on several. At the end the array runs in the fastest way, and only what was recorded for that
+    is kept.
 
     Args:
         array: whose steps.
         ways: what is tried, most members at once first.
         replaying: whether steps may be replayed.
+        brief: only run each way as ever, as all will be tried again soon.
         budget_s: after so long, ways that are close have no more laps; without, steps train, and a way is tried only
             where that is won back soon.
 
@@ -110,10 +115,20 @@ class Trial:
         steps: told of so far.
         spent_s: what they took, all together.
         done: whether the way has been chosen.
+        complete: whether no way was left out only because trying it would not have paid in so few steps.
     """
 
-    def __init__(self, array: FusedArray, ways: Sequence[Way], replaying: bool, budget_s: float | None = None) -> None:
+    def __init__(
+        self,
+        array: FusedArray,
+        ways: Sequence[Way],
+        replaying: bool,
+        budget_s: float | None = None,
+        brief: bool = False,
+    ) -> None:
         self.array, self.ways, self.replaying, self.budget_s = array, list(ways), replaying, budget_s
+        self.brief, self.complete = brief, not brief
+        self._cost = 0.0  # what recording the last way has cost
         self.seconds: dict[Way, float] = {}
         self.replayed: set[Way] = set()
         self.steps, self.spent_s, self.done = 0, 0.0, False
@@ -175,6 +190,8 @@ class Trial:
         for way in [*self.ways[1:], first]:  # the first has just run
             plain[way] = yield way
         self.seconds = dict(plain)
+        if self.brief:
+            return
         least = min(plain.values())
         limit = min(_HOPELESS * least, _LONG[0] * least + _LONG[1])
         hopeful = sorted((way for way in self.ways if plain[way] <= limit), key=lambda way: plain[way])
@@ -183,29 +200,44 @@ class Trial:
         if len(hopeful) > 1 and self.replaying:
             yield from self._race(hopeful, laps, plain[self.ways[-1]])
         best = fastest(self.compared)
-        others = [] if best is None else on_threads(best, self.array)
+        if best is not None and (others := on_threads(best, self.array)):
+            yield from self._on_threads(best, others, plain, laps)
+
+    def _on_threads(
+        self, best: Way, others: list[Way], plain: dict[Way, float], laps: dict[Way, list[float]]
+    ) -> Generator[Way, float, None]:
+        """Try the best way on several threads, if they can win what that costs."""
+        if self.replaying:
+            yield from self._race([best], laps)  # what they would have to beat
+            if self._too_dear(_saved()):
+                return
+        steps = self.array._steps
+        steps.waiting, steps.at_once = True, False
         for way in others:
             if way.threads == "kernels":  # blocks are side by side in what is replayed only
-                yield way  # threads are made
-                plain[way] = yield way
-        if best is None or not others:
-            return
+                plain[way] = yield way  # threads are made
+                plain[way] = min(plain[way], (yield way))
         if not self.replaying:
             self.seconds.update(plain)
             return
-        others = [way for way in others if plain.get(way, 0.0) <= _HOPELESS * plain.get(best, math.inf)]
+        steps.waiting, steps.at_once = False, True
+        # Threads that do not help as ever don't replayed either, where Python's part is left out.
+        limit = _GAIN if self.budget_s is None else _HOPELESS
+        others = [way for way in others if plain.get(way, 0.0) <= limit * plain[best]]
         yield from self._race([best, *others], laps)
 
     def _race(
         self, ways: Sequence[Way], laps: dict[Way, list[float]], alone_s: float | None = None
     ) -> Generator[Way, float, None]:
-        """Replay each way, as long as that pays next to steps of this length; `laps` are those counted before."""
-        cost = 0.0
+        """Replay each way, as long as that pays; `laps` are those counted before.
+
+        Args:
+            alone_s: of a step of members one after another, as ever; without, ways differ by their threads.
+        """
         for way in ways:
             if way in laps:
                 continue
-            sparing = laps and self.budget_s is None and alone_s is not None
-            if sparing and self.lost_s + cost > self._won_s(alone_s or 0.0):
+            if laps and self._too_dear(_saved() if alone_s is None else _ANOTHER, alone_s):
                 break
             before = self.lost_s
             for _ in range(_RECORDING):
@@ -214,7 +246,7 @@ class Trial:
             for _ in range(_LAPS[0]):
                 laps[way].append((yield way))
             self._note(laps)
-            cost = max(0.0, self.lost_s - before)
+            self._cost = max(0.0, self.lost_s - before)
         close = [way for way in laps if way in ways]
         for _ in range(_LAPS[1] - _LAPS[0]):
             close = [way for way in close if self.seconds[way] <= _CLOSE * min(self.seconds.values())]
@@ -226,14 +258,37 @@ class Trial:
                 laps[way].append((yield way))
             self._note(laps)
 
+    def _too_dear(self, part: float, alone_s: float | None = None) -> bool:
+        """Whether the next way, should it cost what the last did, is not worth it in the steps that count.
+
+        Args:
+            part: of the fastest step so far, which the next way may win.
+            alone_s: see `_race`.
+        """
+        if self.budget_s is not None:
+            return False
+        dear = self._cost > self._steps_that_count * part * min(self.seconds.values())
+        if alone_s is not None:
+            dear = dear or self.lost_s + self._cost > self._won_s(alone_s)
+        self.complete = self.complete and not dear
+        return dear
+
+    @property
+    def _steps_that_count(self) -> float:
+        return max(_PAID_STEPS, _PART * self.array.settings.planned_steps)
+
     def _won_s(self, alone_s: float) -> float:
         """What the fastest way so far wins, in the steps that count, over steps of this length."""
-        steps = max(_PAID_STEPS, _PART * self.array.settings.planned_steps)
-        return steps * max(alone_s - min(self.seconds.values()), _LEAST_GAIN * alone_s)
+        return self._steps_that_count * max(alone_s - min(self.seconds.values()), _LEAST_GAIN * alone_s)
 
     def _note(self, laps: dict[Way, list[float]]) -> None:
         self.seconds.update({way: min(times) for way, times in laps.items()})
         self.replayed.update(laps)
+
+
+def _saved() -> float:
+    """Part of a step's time that all threads together save at most."""
+    return 1 - 1 / threads.at_hand()
 
 
 def fastest(seconds: dict[Way, float]) -> Way | None:
@@ -247,23 +302,31 @@ def fastest(seconds: dict[Way, float]) -> Way | None:
 
 # What was found is kept, as times of kernels are.
 
+_BRIEFLY = ", in short runs"
+
 
 def known(array: FusedArray, key: str, ways: Iterable[Way]) -> dict[Way, float] | None:
-    """Seconds by way of a step like this, from an earlier trial; None where there was none of the same ways."""
-    found = kept(array.generators.device).get(key)
+    """Seconds by way of a step like this, from an earlier trial; None where there was none of the same ways.
+
+    Short runs also take over what other short ones have found, which have left out what would not have paid.
+    """
     every = list(ways)
     every += [other for way in every for other in on_threads(way, array)]
     by_name = {str(way): way for way in every}
-    if found is None or not {str(way) for way in ways} <= found.keys() <= by_name.keys():
-        return None
-    return {by_name[name]: seconds for name, seconds in found.items() if seconds is not None} or None
+    times, short = kept(array.generators.device), _PART * array.settings.planned_steps <= _PAID_STEPS
+    for name in (key, key + _BRIEFLY)[: 1 + short]:
+        found = times.get(name)
+        if found is not None and {str(way) for way in ways} <= found.keys() <= by_name.keys():
+            return {by_name[way]: seconds for way, seconds in found.items() if seconds is not None} or None
+    return None
 
 
 def keep(array: FusedArray, key: str, trial: Trial) -> None:
     """For `known`, in this process and in others."""
     device, compared = array.generators.device, trial.compared
     times: Times = {str(way): compared.get(way) for way in trial.seconds}
-    kept(device).put(key, times, lasting=not disturbed(device))
+    name = key if trial.complete else key + _BRIEFLY
+    kept(device).put(name, times, lasting=not disturbed(device))
     kept(device).write()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +18,7 @@ from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.native import build
 from hfta_nb.array.per_member import PerMember, per_member
 from hfta_nb.array.tree import flatten, unflatten
-from hfta_nb.array.trial import Trial, chosen, fastest, keep, known, told, ways_of
+from hfta_nb.array.trial import Trial, Way, chosen, fastest, keep, known, told, ways_of
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LSTM = "lstm"
-_LOOK_STEPS = 50
-"""Steps from one look for what is compiled in the background to the next."""
+_LOOK_S = 0.05
+"""Seconds from one look for what is compiled in the background to the next."""
 _WORTH_STEPS = 40
 """A run of fewer steps ends before what trying takes has been won back."""
 
@@ -52,7 +53,8 @@ class Tuning:
         self._trial: Trial | None = None
         self._kind: Any = None
         self._key = ""
-        self._awaited = 0
+        self._ways: list[Way] = []
+        self._awaited, self._waited, self._looked_s = False, False, 0.0
 
     @property
     def trying(self) -> bool:
@@ -89,14 +91,14 @@ class Tuning:
             return self._trial
         build.ask_again(_LSTM)
         self._kind, self._key = _form(given), key_of(self.array, given, self.what)
-        ways = ways_of(self.array)
-        before = known(self.array, self._key, ways)
+        self._ways = self._ways or ways_of(self.array)
+        before = known(self.array, self._key, self._ways)
         best = None if before is None else fastest(before)
         if before is None or best is None:
             if 0 < self.array.settings.planned_steps < _WORTH_STEPS:
                 self.done = True
                 return None
-            self._trial = Trial(self.array, ways, self.replaying)
+            self._trial = Trial(self.array, self._ways, self.replaying, brief=self._coming())
             return self._trial
         best.put(self.array)
         self.array.settings.tuned = (
@@ -105,25 +107,30 @@ class Tuning:
         self.done = True
         return None
 
+    def _coming(self) -> bool:
+        """Whether a kernel for these steps is being compiled: till it comes they run in another way."""
+        return not self._waited and _recurrent(self.array) and build.arrived(_LSTM) is not None
+
     def _found(self, trial: Trial) -> None:
-        if _recurrent(self.array) and build.arrived(_LSTM) is not None:  # till then in another way
-            self._trial, self._awaited = None, _LOOK_STEPS
-        else:
-            self.done = True
+        if trial.brief:
+            self._trial, self._awaited = None, True
+            return
+        self.done = True
         if len(trial.seconds) >= len(trial.ways):
             keep(self.array, self._key, trial)
             took = f"{trial.steps} steps, which took {trial.lost_s:.2g} s longer than they do now"
             self.array.settings.tuned = f"block size {chosen(self.array)}: of {told(trial.seconds)}, tried on {took}"
 
     def _look(self) -> None:
-        """Now and then: what is compiled in the background may have come, and then all is tried again."""
-        self._awaited -= 1
-        if self._awaited == 0:
-            there = build.arrived(_LSTM)
-            if there:
-                self.array._steps.clear()
-            self._awaited = 0 if there else _LOOK_STEPS
-            self.done = there is None
+        """Now and then: once what is compiled in the background has come, or will not, everything is tried."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < _LOOK_S:
+            return
+        self._looked_s = now_s
+        there = build.arrived(_LSTM)
+        if there:
+            self.array._steps.clear()
+        self._awaited, self._waited = there is False, there is not False
 
 
 def tune(

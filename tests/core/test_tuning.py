@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from benchmarks.suite.beginning import paid_after
-from hfta_nb.array import FusedArray
+from hfta_nb.array import FusedArray, tuning
 from hfta_nb.array.native import build
 from hfta_nb.array.strategy import kept
-from hfta_nb.array.trial import Trial, Way, fastest, ways_of
+from hfta_nb.array.trial import Trial, Way, fastest, keep, known, ways_of
 from hfta_nb.step import ArrayStep
 
 ROW = {"optimizer": "adam", "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "lr_scheduler": "none"}
@@ -88,6 +89,29 @@ def test_another_way_is_not_recorded_where_that_is_not_won_back() -> None:
         seen = _run_with_recording_that_takes(trial, times, {6: 0.08, 4: 0.09, 1: 0.0995}, 5.0)
         found.append((array.block_size, {size for size, count in seen.items() if count > 2}))
     assert found == [(1, {1}), (6, {6, 4, 1})]
+
+
+def test_another_block_size_is_recorded_where_a_part_of_a_step_pays_for_it() -> None:
+    """Replaying wins much, but another block size can only win a part of what a replayed step takes."""
+    plain, replayed = {6: 0.1, 4: 0.11, 1: 0.12}, {6: 1e-3, 4: 0.5e-3, 1: 1.1e-3}
+    array = _array()
+    brief = Trial(array, ways_of(array), True)
+    seen = _run_with_recording_that_takes(brief, plain, replayed, 1.0)
+    assert {size for size, count in seen.items() if count > 2} == {6}
+    assert (array.block_size, brief.complete) == (6, False)
+    keep(array, "such steps", brief)
+    assert known(array, "such steps", brief.ways) == {Way(6): 1e-3}
+    array.settings.planned_steps = 1e6
+    assert known(array, "such steps", brief.ways) is None  # in a long run it pays to try all
+    array.block_size = MEMBERS
+    long = Trial(array, ways_of(array), True)
+    seen = _run_with_recording_that_takes(long, plain, replayed, 1.0)
+    assert {size for size, count in seen.items() if count > 2} == {6, 4, 1}
+    assert (array.block_size, long.complete) == (4, True)
+    keep(array, "such steps", long)
+    assert known(array, "such steps", long.ways) == {Way(6): 1e-3, Way(4): 0.5e-3, Way(1): 1.1e-3}
+    array.settings.planned_steps = 0.0
+    assert known(array, "such steps", long.ways) == {Way(6): 1e-3, Way(4): 0.5e-3, Way(1): 1.1e-3}
 
 
 def _run_with_recording_that_takes(
@@ -204,6 +228,41 @@ def test_a_library_that_is_compiled_in_the_background(tmp_path: Path, monkeypatc
     assert build.arrived("lstm") is False
     library.write_bytes(b"")
     assert build.arrived("lstm") is True
+
+
+class _Reader(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.last = nn.LSTM(6, 8, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.last(self.lstm(x)[0][:, -1])
+        return made
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_all_is_tried_once_a_kernel_has_come_or_will_not(comes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrived: list[bool | None] = [False]
+    monkeypatch.setattr(build, "arrived", lambda name: arrived[0])
+    monkeypatch.setattr(tuning, "_LOOK_S", 0.0)
+    torch.manual_seed(0)
+    members = [_Reader().double() for _ in range(3)]
+    tried, plain = (_step(hfta.fuse([copy.deepcopy(m) for m in members])) for _ in range(2))
+    tried.tune_while_training()
+    x, y = torch.randn(16, 5, 6, dtype=torch.float64), torch.arange(16) % 3
+    trials, waited = set(), 0
+    for number in range(60):
+        if number == 10:
+            arrived[0] = True if comes else None  # it stays so where what has come can't be loaded
+        a, b = tried.train(x, y)["loss"], plain.train(x, y)["loss"]
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, msg=f"step {number}")
+        found: Any = tried.tuning
+        trials |= {found._trial.brief} if found is not None and found._trial is not None else set()
+        waited += found is not None and not tried.trying
+    assert trials == {True, False}
+    assert waited >= 5
+    assert tried.tuning is None
+    assert "block size" in tried.array.settings.tuned
 
 
 def test_when_a_beginning_is_paid() -> None:

@@ -40,8 +40,8 @@ _GAIN = 0.97
 """The other layout must take less than this part of the time."""
 _CLEAR = 1.1
 """One that takes so many times as long has lost."""
-_LAPS = 2, 5
-"""Of each layout: at least, and at most while none has clearly lost."""
+_LAPS = 2, 3
+"""Of each layout: at least, and at most while the other one seems to be faster, but not clearly."""
 _LAP_S = 2e-3
 """A lap lasts about this long or longer."""
 
@@ -197,6 +197,6 @@ def _timed(given: Run, last: Run, device: torch.device) -> Times:
                 run()
             least[name] = min(least[name], max(clock() - begin, 1e-9) / counts[name])
             counts[name] = max(1, round(_LAP_S / least[name]))
-        if lap + 1 >= fewest and max(least.values()) > _CLEAR * min(least.values()):
+        if lap + 1 >= fewest and not least[LAST] < least[GIVEN] < _CLEAR * least[LAST]:
             break
     return dict(least)

@@ -14,12 +14,14 @@ _STALE_S = 300.0
 """A compiler that has begun so long ago has come to an end, in whatever way."""
 
 
-def compile_into(kept: Path, commands: Sequence[Sequence[str]]) -> None:
+def compile_into(kept: Path, commands: Sequence[Sequence[str]], awaited: bool = False) -> None:
     """Start what makes a library, and return; nothing happens where that is under way already or has failed before.
 
     Args:
         kept: the library to be; it is there as a whole or not at all.
         commands: compilers with their arguments but for ``-o``, to be tried in turn.
+        awaited: this process will use it. Then the compiler has as much of a processor as anything else: with what is
+            left over it would not end while this process keeps the only one busy.
 
     Raises:
         OSError: its folder can't be written to.
@@ -42,7 +44,7 @@ def compile_into(kept: Path, commands: Sequence[Sequence[str]]) -> None:
     tries = " || ".join(f"{shlex.join(command)} -o {made}" for command in commands)
     after = f"mv -f {made} {shlex.quote(str(kept))}"
     script = f"({{ {tries}; }} && {after} || : > {shlex.quote(str(failed))}; rm -rf {shlex.quote(str(room))}) &"
-    nice = shutil.which("nice")
+    nice = None if awaited else shutil.which("nice")
     command = [*([nice, "-n", "15"] if nice else []), shell, "-c", script]
     nothing = subprocess.DEVNULL
     with contextlib.suppress(subprocess.SubprocessError):

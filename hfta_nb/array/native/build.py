@@ -15,9 +15,12 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from hfta_nb.array.native import background
 from hfta_nb.array.strategy.kept import VARIABLE as CACHE
@@ -26,7 +29,8 @@ VARIABLE = "HFTA_NB_NATIVE"
 _FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-pthread")
 _OF_THIS_PROCESSOR = ("-march=native", "-mcpu=native")
 _TIME_S = 60
-
+_AWAITED = ("lstm",)
+"""Libraries that the process which asks for them begins to use when they come."""
 
 _loaded: dict[tuple[str, ...], ctypes.CDLL | None] = {}
 _compiling = 0
@@ -50,7 +54,7 @@ def library(name: str, wait: bool = True) -> ctypes.CDLL | None:
         wait: where `compiling`, wait for it. Else it is compiled in the background wherever it is asked for and not
             there, for processes to come: within one the answer stays the same, and so do results.
     """
-    if os.environ.get(VARIABLE, "").lower() == "off":
+    if _switched_off():
         return None
     given = name, *(os.environ.get(v, "") for v in (CACHE, "XDG_CACHE_HOME", "CC", "PATH"))
     found = _loaded.get(given)
@@ -82,7 +86,7 @@ def arrived(name: str) -> bool | None:
     if (folder := _folder(os.environ.get(CACHE, ""), os.environ.get("XDG_CACHE_HOME", ""))) is None:
         return None
     compiler = _compiler(os.environ.get("CC", ""))
-    if compiler is None or _answered(name):
+    if compiler is None or _switched_off() or _answered(name):
         return None
     kept = folder / f"{name}-{_key(Path(__file__).with_name(f'{name}.c'), compiler)}.so"
     if kept.is_file():
@@ -94,6 +98,10 @@ def ask_again(name: str) -> None:
     """Let the next `library` look whether it is there by now."""
     for given in [given for given, found in _loaded.items() if given[0] == name and found is None]:
         del _loaded[given]
+
+
+def _switched_off() -> bool:
+    return os.environ.get(VARIABLE, "").lower() == "off"
 
 
 def _answered(name: str) -> bool:
@@ -116,7 +124,7 @@ def _library(name: str, given: str, xdg: str, cc: str, wait: bool) -> ctypes.CDL
             return ctypes.CDLL(str(kept))
         if not wait and kept is not None:
             commands = [_command(compiler, machine, source) for machine in (*_OF_THIS_PROCESSOR, None)]
-            background.compile_into(kept, commands)
+            background.compile_into(kept, commands, awaited=name in _AWAITED)
         if not (wait and _compiling):
             return None
         if kept is not None:
@@ -161,12 +169,18 @@ def _command(compiler: str, machine: str | None, source: Path) -> list[str]:
 
 def _key(source: Path, compiler: str) -> str:
     """Of all that the library depends on; what another processor has made may have instructions that this one lacks."""
+    stamp = Path(compiler).resolve().stat()
+    return _digest(source.parent, compiler, stamp.st_size, stamp.st_mtime_ns)
+
+
+@cache
+def _digest(folder: Path, *compiler: Any) -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     known = [next((v for v in lines if v.startswith(word)), "") for word in ("model name", "flags", "Features")]
-    stamp = Path(compiler).resolve().stat()
-    sources = [p.read_text(encoding="utf-8") for p in sorted(source.parent.glob("*.[ch]"))]  # one may include another
-    parts = [*sources, compiler, stamp.st_size, stamp.st_mtime_ns, *known, *_FLAGS]
-    return hashlib.sha256("\n".join(map(str, [platform.platform(), *parts])).encode()).hexdigest()[:24]
+    sources = [p.read_text(encoding="utf-8") for p in sorted(folder.glob("*.[ch]"))]  # one may include another
+    system = [sys.platform, platform.machine(), *platform.libc_ver()]  # `platform.platform()` starts a process
+    parts = [*system, *sources, *compiler, *known, *_FLAGS]
+    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:24]
