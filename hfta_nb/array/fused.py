@@ -25,12 +25,12 @@ from hfta_nb.array.capture import calls
 from hfta_nb.array.capture.forward import CapturedForwards
 from hfta_nb.array.capture.results import CapturedResults
 from hfta_nb.array.capture.steps import Asked, CapturedSteps
-from hfta_nb.array.engine import Call, Engine, Inputs
+from hfta_nb.array.engine import Engine, Inputs
 from hfta_nb.array.explaining import table
 from hfta_nb.array.fallback import Settings
 from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.gradients import Gradients, call_module, target_of
-from hfta_nb.array.own_losses import OwnLosses, scalar
+from hfta_nb.array.own_losses import OwnLosses, loss_call
 from hfta_nb.array.owners import Follower
 from hfta_nb.array.slots import Slots
 from hfta_nb.array.tuning import apart, tune
@@ -204,7 +204,7 @@ class FusedArray(Adjustable, nn.Module):
         if replayed is not None:
             return replayed
         inputs = Inputs.of(given, len(self))
-        call = self._loss_call(loss_fn, inputs, has_aux)
+        call = loss_call(loss_fn, inputs, has_aux)
 
         def run(inputs: Inputs) -> Any:
             gradients = Gradients(self, inputs, scale=scale, only=only)
@@ -215,15 +215,6 @@ class FusedArray(Adjustable, nn.Module):
         gradients, (losses, aux) = attempt(self, "backward", inputs, recorded or run, probe)
         gradients.deliver()
         return losses, aux
-
-    def _loss_call(self, loss_fn: Callable[..., Any], inputs: Inputs, has_aux: bool) -> Call:
-        def call(module: nn.Module, leaves: list[Any]) -> Any:
-            given, target = inputs.structure(leaves)
-            result = loss_fn(call_module(module, given), target)
-            loss, aux = result if has_aux else (result, None)
-            return scalar(loss), aux
-
-        return call
 
     def losses(self, loss_fn: Callable[..., Any], output: Any, y: Any = None) -> Tensor:
         """Every member's loss of an output that is there already: the split form of `backward`.

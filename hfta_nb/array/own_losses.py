@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from hfta_nb.array.capture import calls
 from hfta_nb.array.capture.deferred import Deferred
 from hfta_nb.array.capture.kinds import identity
-from hfta_nb.array.engine import Inputs
-from hfta_nb.array.gradients import target_of
+from hfta_nb.array.engine import Call, Inputs
+from hfta_nb.array.gradients import call_module, target_of
 from hfta_nb.array.per_member import PerMember, per_member
 from hfta_nb.array.tree import tensor_map
 from hfta_nb.errors import FusionError
@@ -110,6 +110,24 @@ class OwnLosses:
 def _loss(module: nn.Module, leaves: Sequence[Any]) -> Tensor:
     assert isinstance(module, OwnLoss)  # as it was made
     return module.value(*leaves)
+
+
+def loss_call(loss_fn: Callable[..., Any], inputs: Inputs, has_aux: bool) -> Call:
+    """What `FusedArray.backward` computes for a member: its loss and what comes with that.
+
+    Args:
+        loss_fn: from one member's output and the target to its loss; with `has_aux`, to the loss and any tree beside.
+        inputs: the arguments of the model and the target.
+        has_aux: what `loss_fn` returns.
+    """
+
+    def call(module: nn.Module, leaves: list[Any]) -> Any:
+        given, target = inputs.structure(leaves)
+        result = loss_fn(call_module(module, given), target)
+        loss, aux = result if has_aux else (result, None)
+        return scalar(loss), aux
+
+    return call
 
 
 def scalar(loss: Any) -> Tensor:
