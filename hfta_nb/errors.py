@@ -7,6 +7,8 @@ accepted, and the remedy.
 
 from __future__ import annotations
 
+from typing import Self
+
 __all__ = [
     "DataError",
     "DeviceError",
@@ -64,6 +66,17 @@ class HftaError(Exception):
         if self.remedy:
             parts.append(self.remedy)
         return "; ".join(parts)
+
+    def at(self, where: str, accepted: str = "") -> Self:
+        """The same error, told of a place that only the caller knows.
+
+        Args:
+            where: that place.
+            accepted: what would have been accepted, if the error does not say.
+        """
+        self.where, self.accepted = where, self.accepted or accepted
+        self.args = (self.message,)
+        return self
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exception pickles by its positional args, which would lose the fields.

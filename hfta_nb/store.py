@@ -6,12 +6,14 @@ best weights as a plain state dict, ``checkpoint.json`` with ``checkpoint.safete
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -21,6 +23,9 @@ from hfta_nb.events import Event, from_json, to_json
 
 FORMAT = 1
 """Version of the layout; raised when an older program could no longer read it."""
+
+BLOCK = 1 << 16
+"""Bytes that are looked through at once."""
 
 
 class Store:
@@ -37,7 +42,32 @@ class Store:
 
     @property
     def exists(self) -> bool:
-        return (self.directory / "study.json").is_file()
+        return self._has("study.json")
+
+    @contextlib.contextmanager
+    def claimed(self, patience_s: float = 5.0) -> Iterator[None]:
+        """Keep others from running this study, in this process or in another, until the block is left.
+
+        Args:
+            patience_s: how long another one, which may be about to end, is waited for.
+
+        Raises:
+            StoreError: another one runs it.
+        """
+        path = self.directory / "study.json"
+        try:
+            file = path.open("rb")
+        except OSError as error:
+            raise StoreError(f"can't be read ({_reason(error)})", where=str(path)) from error
+        with file:
+            until = time.monotonic() + patience_s
+            while not _alone(file):
+                if time.monotonic() > until:
+                    remedy = "wait until it has ended, or stop it there"
+                    raise StoreError("the run is going on somewhere else", where=str(self.directory), remedy=remedy)
+                time.sleep(0.05)
+            self._drop_cut_line()
+            yield
 
     def write_study(self, study: Mapping[str, Any]) -> None:
         """Write what was asked.
@@ -66,6 +96,11 @@ class Store:
     def events_path(self) -> Path:
         return self.directory / "events.jsonl"
 
+    @property
+    def has_events(self) -> bool:
+        """Whether anything has happened."""
+        return self._has("events.jsonl")
+
     def append(self, event: Event) -> None:
         """Add an event; each is on disk when this returns, so that a killed process loses none."""
         with self._guarded("events.jsonl"), self.events_path.open("a", encoding="utf-8") as file:
@@ -79,7 +114,7 @@ class Store:
         Raises:
             StoreError: a line is not an event.
         """
-        if not self.events_path.exists():
+        if not self.has_events:
             return
         with self.events_path.open("rb") as file:
             file.seek(offset)
@@ -93,6 +128,21 @@ class Store:
                     raise StoreError(f"a damaged line ({error})", where=f"{self.events_path}, byte {offset}") from error
                 if isinstance(record, Event):
                     yield record, offset
+
+    def _drop_cut_line(self) -> None:
+        """Take away what a process that was killed has begun to write: the next event is to have a line of its own."""
+        if not self.has_events:
+            return
+        with self._guarded("events.jsonl") as path, path.open("rb+") as file:
+            end = file.seek(0, os.SEEK_END)
+            while end:
+                start = max(0, end - BLOCK)
+                file.seek(start)
+                newline = file.read(end - start).rfind(b"\n")
+                end = start if newline < 0 else start + newline + 1
+                if newline >= 0:
+                    break
+            file.truncate(end)
 
     # Weights and checkpoints.
 
@@ -142,12 +192,15 @@ class Store:
             StoreError: there is none, or it is damaged.
         """
         found = self._read_json("checkpoint.json")
-        tensors = self._read_tensors(found["tensors"])
-        return _put_tensors(found["state"], tensors)
+        try:
+            return _put_tensors(found["state"], self._read_tensors(found["tensors"]))
+        except KeyError as error:
+            path = self.directory / "checkpoint.json"
+            raise StoreError(f"is not what was saved ({error} is missing)", where=str(path)) from error
 
     @property
     def has_checkpoint(self) -> bool:
-        return (self.directory / "checkpoint.json").is_file()
+        return self._has("checkpoint.json")
 
     def remove_checkpoint(self) -> None:
         """Remove the checkpoint of a run that is complete."""
@@ -169,6 +222,13 @@ class Store:
 
     # Within.
 
+    def _has(self, name: str) -> bool:
+        path = self.directory / name
+        try:
+            return path.is_file()
+        except OSError as error:
+            raise StoreError(f"can't be looked at ({_reason(error)})", where=str(path)) from error
+
     def _guarded(self, name: str) -> _Guard:
         return _Guard(self.directory / name)
 
@@ -185,7 +245,7 @@ class Store:
         except FileNotFoundError:
             raise StoreError("no saved run here", where=str(self.directory), remedy=f"{name} is missing") from None
         except (OSError, ValueError) as error:
-            raise StoreError(f"can't be read ({error})", where=str(path)) from error
+            raise StoreError(f"can't be read ({_reason(error)})", where=str(path)) from error
         if not isinstance(data, dict):
             raise StoreError("is not what was saved", where=str(path))
         return data
@@ -218,13 +278,34 @@ class _Guard:
     def __enter__(self) -> Path:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"can't be made ({error})", where=str(self.path.parent)) from error
+        except (OSError, ValueError) as error:
+            where, accepted = str(self.path.parent), "a directory that is there or can be made"
+            raise StoreError(f"can't be made ({_reason(error)})", where=where, accepted=accepted) from error
         return self.path
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, OSError) and not isinstance(error, StoreError):
-            raise StoreError(f"can't be written ({error})", where=str(self.path)) from error
+            raise StoreError(f"can't be written ({_reason(error)})", where=str(self.path)) from error
+
+
+def _reason(error: Exception) -> str:
+    """Without the path, which is told beside it."""
+    return str(getattr(error, "strerror", None) or error)
+
+
+def _alone(file: BinaryIO) -> bool:
+    """Lock a file as long as it is open; true as well where the system or its disk knows no locks."""
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _take_tensors(tree: Any, path: str, found: dict[str, Tensor]) -> Any:

@@ -39,7 +39,7 @@ RUN_EXAMPLES = """\
 examples:
   hfta-nb run --family cnn --data digits --grid lr=1e-3,3e-3,1e-2 --grid width=8,16 --epochs 5
   hfta-nb run --family mlp --grid 'lr=logspace(1e-4,1e-1,6)' --epochs 50 --patience 5 --csv results.csv
-  hfta-nb run --family mlp --grid lr=1e-3,1e-2 --set hidden=32 --set weight_decay=0.01 --check
+  hfta-nb run --family mlp --grid lr=1e-3,1e-2 --set width=32 --set weight_decay=0.01 --check
   hfta-nb run --resume hfta_runs/RUN
 
 Ctrl-C stops between two steps and keeps everything, a second one exits at once.
@@ -48,21 +48,8 @@ Exit code: 0; 1 when the run failed or a check found a difference; 2 for wrong i
 
 STUDY_OPTIONS = (
     *("family", "data", "grid", "set", "epochs", "batch_size", "lr", "optimizer", "lr_scheduler"),
-    *(
-        "patience",
-        "monitor",
-        "seed",
-        "dtype",
-        "precision",
-        "device",
-        "serial",
-        "output",
-        "validate_every",
-        "steps_per_epoch",
-        "capacity",
-        "checkpointing",
-        "compile",
-    ),
+    *("patience", "monitor", "seed", "dtype", "precision", "device", "serial", "output"),
+    *("validate_every", "steps_per_epoch", "across", "capacity", "checkpointing", "compile"),
 )
 """Options that define a study, and so can't be given where a saved one is resumed."""
 
@@ -110,8 +97,12 @@ def _parser() -> argparse.ArgumentParser:
     run = _command(commands, "run", "train a grid of variants", GRID_HELP + "\n" + RUN_EXAMPLES)
     _study_options(run)
     run.add_argument("--serial", action="store_true", default=None, help="one variant after another, nothing fused")
-    run.add_argument("--output", metavar="DIR", help="where the run is kept (default: a new folder in hfta_runs)")
-    run.add_argument("--resume", metavar="DIR", help="carry on with the run kept in DIR from its last checkpoint")
+    run.add_argument(
+        "--output", metavar="DIR", type=_path, help="where the run is kept (default: a new folder in hfta_runs)"
+    )
+    run.add_argument(
+        "--resume", metavar="DIR", type=_path, help="carry on with the run kept in DIR from its last checkpoint"
+    )
     shown = run.add_argument_group("what is shown and checked")
     _csv_option(shown)
     check = "afterwards retrain these members alone and compare (default: the best one)"
@@ -125,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "families", "list the model families, their data and their axes", "")
 
     results = _command(commands, "results", "show the leaderboard of a run", "")
-    results.add_argument("directory", metavar="DIR", help="the folder of the run")
+    results.add_argument("directory", metavar="DIR", type=_path, help="the folder of the run")
     _csv_option(results)
     return parser
 
@@ -168,6 +159,8 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     study.add_argument("--dtype", choices=("float32", "float64"), help="of parameters and data (default: float32)")
     precision = "how float32 models compute; bf16 and fp16 are autocast (default: fp32)"
     study.add_argument("--precision", choices=("fp32", "tf32", "bf16", "fp16"), help=precision)
+    across = "share of padding up to which unlike architectures share an array: never, auto or 0.3, say (default: auto)"
+    study.add_argument("--across", metavar="SHARE", type=_across, help=across)
     capacity = "most members of an array: a number, or auto for the fastest (default: as many as fit)"
     study.add_argument("--capacity", metavar="N", type=_capacity, help=capacity)
     again = "compute activations again in the backward, to fit more members (default: auto)"
@@ -181,7 +174,7 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _csv_option(parser: Any) -> None:
-    parser.add_argument("--csv", metavar="FILE", help="write the leaderboard to FILE as well")
+    parser.add_argument("--csv", metavar="FILE", type=_path, help="write the leaderboard to FILE as well")
 
 
 def _check_run(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
@@ -207,6 +200,12 @@ def _whole(low: int, high: int | None = None) -> Callable[[str], int]:
     return read
 
 
+def _path(text: str) -> str:
+    if not text.strip() or "\0" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a file or directory")
+    return text
+
+
 def _capacity(text: str) -> int | str:
     if text == "auto":
         return text
@@ -214,6 +213,18 @@ def _capacity(text: str) -> int | str:
         return _whole(1)(text)
     except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(f"{error}, nor auto") from None
+
+
+def _across(text: str) -> float | str:
+    if text in ("auto", "never"):
+        return text
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto, never nor a number from 0 to below 1")
+    return share
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -18,21 +18,8 @@ SHORTCUTS = ("batch_size", "lr", "optimizer", "lr_scheduler")
 """Axes with an option of their own: ``--lr 1e-3`` is ``--set lr=1e-3``."""
 
 PASSED_ON = (
-    *(
-        "epochs",
-        "steps_per_epoch",
-        "validate_every",
-        "patience",
-        "monitor",
-        "seed",
-        "dtype",
-        "precision",
-        "capacity",
-        "checkpointing",
-        "compile",
-        "device",
-        "serial",
-    ),
+    *("epochs", "steps_per_epoch", "validate_every", "patience", "monitor", "seed", "dtype", "precision"),
+    *("across", "capacity", "checkpointing", "compile", "device", "serial"),
 )
 """Options that are arguments of `Study` as they stand."""
 
@@ -98,7 +85,8 @@ def check_writable(path: str | None) -> None:
         if not existed:
             target.unlink()
     except OSError as error:
-        raise StoreError(f"can't be written ({error.strerror})", where=path) from error
+        accepted = "a file in a directory that is there"
+        raise StoreError(f"can't be written ({error.strerror})", where=path, accepted=accepted) from error
 
 
 def _fixed(given: argparse.Namespace, family: Family, data: str) -> dict[str, Json]:

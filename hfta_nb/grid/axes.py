@@ -100,7 +100,7 @@ class Variant:
     @property
     def label(self) -> str:
         """For example ``#3 lr=0.001, width=16``."""
-        return f"#{self.id} " + ", ".join(f"{k}={show(v)}" for k, v in self.config.items())
+        return f"#{self.id} {', '.join(f'{k}={show(v)}' for k, v in self.config.items())}".rstrip()
 
 
 class Grid:
@@ -180,13 +180,13 @@ def integers(start: int, stop: int, step: int = 1) -> tuple[int, ...]:
     """The whole numbers from `start` to `stop`, both included, `step` apart."""
     if step < 1 or stop < start:
         raise GridError("not a range of whole numbers", got=(start, stop, step), accepted="start <= stop and step >= 1")
+    _check_count((stop - start) // step + 1)
     return tuple(range(start, stop + 1, step))
 
 
 def seeds(count: int, start: int = 0) -> tuple[int, ...]:
     """`count` seeds, one after another."""
-    if count < 1:
-        raise GridError("no seeds", got=count, accepted="at least 1")
+    _check_count(count)
     return tuple(range(start, start + count))
 
 
@@ -216,6 +216,10 @@ def check_name(name: object) -> str:
 def _check_range(start: float, stop: float, count: int) -> None:
     if not (math.isfinite(start) and math.isfinite(stop)):
         raise GridError("the ends of a range must be finite", got=(start, stop))
+    _check_count(count)
+
+
+def _check_count(count: int) -> None:
     if count < 1 or count > MAX_VARIANTS:
         raise GridError("a range has too few or too many values", got=count, accepted=f"1 to {MAX_VARIANTS}")
 
@@ -230,14 +234,16 @@ def check_values(name: str, values: Any) -> tuple[Json, ...]:
         values = (values,)
     elif not isinstance(values, Iterable):
         raise GridError("not a list of values", where=name, got=values)
-    checked = tuple(_check_value(name, v) for v in values)
+    checked = tuple(_check_value(name, v) for v in itertools.islice(values, MAX_VARIANTS + 1))
+    if len(checked) > MAX_VARIANTS:
+        raise GridError("too many values", where=name, accepted=f"up to {MAX_VARIANTS}")
     if not checked:
         raise GridError("no values", where=name, remedy="give at least one, or leave the axis out")
-    seen: list[Json] = []
+    seen: set[tuple[type, Json]] = set()
     for value in checked:
-        if any(type(value) is type(other) and value == other for other in seen):
+        if (type(value), value) in seen:  # true is no 1
             raise GridError(f"{show(value)} is given twice", where=name, remedy="to repeat a run, sweep the axis seed")
-        seen.append(value)
+        seen.add((type(value), value))
     return checked
 
 

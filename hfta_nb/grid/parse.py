@@ -55,7 +55,7 @@ def parse_values(name: str, kind: str, text: str, spec: AxisSpec | None = None) 
     try:
         values = _READERS[kind](text.strip())
     except GridError as error:
-        raise GridError(error.what, where=name, accepted=error.accepted or f"for example {HINTS[kind]}") from None
+        raise error.at(name, f"for example {HINTS[kind]}") from None
     return check_values(name, [spec.check_or_none(v) if spec else v for v in values])
 
 
@@ -116,7 +116,7 @@ def _parts(text: str) -> list[str]:
     if parts and not parts[-1]:
         parts.pop()
     if not parts or not all(parts):
-        raise GridError("nothing between two commas")
+        raise GridError("nothing between two commas", got=text.strip())
     return parts
 
 
@@ -136,7 +136,9 @@ def _read_list(text: str) -> Sequence[Json]:
 def _three(text: str) -> tuple[float, float, int]:
     parts = _parts(re.sub(r"\bto\b|\.\.+", ",", re.sub(r"\bvalues?\b", "", text)))
     if len(parts) != 3:
-        raise GridError(f"a range is first, last and how many, and this has {len(parts)} of the three")
+        raise GridError(
+            f"a range is first, last and how many, and this has {len(parts)} of the three", got=text.strip()
+        )
     return _number(parts[0]), _number(parts[1]), _whole(parts[2])
 
 

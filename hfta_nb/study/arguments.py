@@ -92,6 +92,8 @@ def device_of(name: str | None) -> torch.device:
         if index >= count:
             raise DeviceError("no such GPU", where="device", got=name, accepted=f"{count} found", remedy="use cpu")
         return torch.device("cuda", index)
+    if device.index:
+        raise DeviceError("there is one CPU", where="device", got=name, accepted="cpu")
     return device
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -19,27 +20,35 @@ if TYPE_CHECKING:
     from hfta_nb.study.study import Study
 
 
-def opened(study: Study, resume: bool) -> Any:
-    """Make the run's directory, or read the checkpoint in it.
+@contextlib.contextmanager
+def opened(study: Study, resume: bool) -> Iterator[Any]:
+    """Make the run's directory, or read the checkpoint in it, and keep it for this run until the block is left.
 
     Returns:
         The state to go on from; None for a new run.
 
     Raises:
         StudyError: a run is there already, or there is nothing to resume.
+        StoreError: the directory can't be used, or the run in it is going on.
     """
     where = str(study.directory)
     if not resume:
-        if study.store.events_path.exists():
+        if study.store.has_events:
             remedy = "resume it with run(resume=True), or choose another directory"
             raise StudyError("a run is already there", where=where, remedy=remedy)
         saving.write(study)
-        return None
-    if study.history.state == ev.COMPLETE:
-        raise StudyError("the run is complete", where=where, remedy="start a new study")
-    if not study.store.has_checkpoint:
-        raise StudyError("no checkpoint to resume from", where=where, remedy="run it from the start")
-    return study.store.read_checkpoint()
+        with study.store.claimed():
+            yield None
+        return
+    none = StudyError("no checkpoint to resume from", where=where, remedy="run it from the start")
+    if not study.store.exists:
+        raise none
+    with study.store.claimed():  # first: a run that goes on may be about to end
+        if study.history.state == ev.COMPLETE:
+            raise StudyError("the run is complete", where=where, remedy="start a new study")
+        if not study.store.has_checkpoint:
+            raise none
+        yield study.store.read_checkpoint()
 
 
 def events(study: Study, trainer: Trainer, resumed: bool) -> Iterator[Event]:

@@ -63,6 +63,10 @@ def read(directory: Path, family: str | Family | None, data: Any) -> tuple[Famil
     """The family, grid, data and options of a study that was saved; see `Study.load`."""
     store = Store(directory)
     asked = store.read_study()
+    parts = ("family", "grid", "data", "options")
+    if not all(part in asked for part in parts):
+        where = str(store.directory / "study.json")
+        raise StoreError("is not what was saved", where=where, got=sorted(asked), accepted=", ".join(parts))
     try:
         recipe = family_of(asked["family"] if family is None else family)
     except FamilyError as error:

@@ -220,11 +220,15 @@ class Study:
 
         Raises:
             StudyError: the directory holds a run already, or there is nothing to resume.
+            StoreError: the directory can't be used, or the run in it is going on somewhere else.
             Exception: whatever the family's own code raised; the run is then FAILED and can be resumed.
         """
-        state = running.opened(self, resume)
+        with running.opened(self, resume) as state:
+            yield from self._run(state, control or Control(), resume)
+
+    def _run(self, state: Any, control: Control, resume: bool) -> Iterator[Event]:
         sampler = telemetry.sampler(str(self.device))
-        trainer = Trainer(self.settings(), self.plan_groups, control or Control(), self._save, state)
+        trainer = Trainer(self.settings(), self.plan_groups, control, self._save, state)
         self.plan_groups = trainer.arrays
         sampled = 0.0
         self._running += 1

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hfta_nb.cli import main
+from hfta_nb.cli import main, studies
 from hfta_nb.cli.arguments import parse
 
 COMMANDS = ["run", "plan", "families", "results"]
@@ -54,6 +54,13 @@ USAGE = [
     ),
     (("run", "--resume", "x", "--lr-scheduler", "step"), "so --lr-scheduler can't be given with it"),
     (("run", "--resume", "x", "--serial"), "so --serial can't be given with it"),
+    (("run", "--across", "1"), "argument --across: '1' is neither auto, never nor a number from 0 to below 1"),
+    (("plan", "--across", "some"), "argument --across: 'some' is neither auto, never nor a number"),
+    (("run", "--resume", "DIR", "--across", "never"), "so --across can't be given with it"),
+    (("run", "--output", ""), "argument --output: '' is not the name of a file or directory"),
+    (("run", "--resume", " "), "argument --resume: ' ' is not the name of a file or directory"),
+    (("run", "--csv", "a\0b"), "argument --csv: 'a\\x00b' is not the name of a file or directory"),
+    (("results", ""), "argument DIR: '' is not the name of a file or directory"),
     (("results",), "the following arguments are required: DIR"),
     (("families", "cnn"), "unrecognized arguments: cnn"),
 ]
@@ -90,7 +97,10 @@ def test_the_example_of_the_help_is_one_that_parses(capsys: pytest.CaptureFixtur
     examples = [line.strip() for line in out.splitlines() if line.startswith("  hfta-nb ")]
     assert len(examples) == 4
     for example in examples:
-        assert parse(shlex.split(example)[1:]).command == "run"
+        given = parse(shlex.split(example)[1:])
+        assert given.command == "run"
+        if given.resume is None:
+            assert studies.new(given).variants
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,6 +130,14 @@ def test_check_takes_members_or_none() -> None:
     assert parse(["run"]).check is None
     assert parse(["run", "--check"]).check == ()
     assert parse(["run", "--check", "0,#3"]).check == (0, 3)
+
+
+def test_across() -> None:
+    assert parse(["run"]).across is None
+    assert parse(["run", "--across", "0.4"]).across == 0.4
+    apart = studies.new(parse(["plan", "--family", "mlp", "--grid", "width=8,9", "--across", "never"]))
+    together = studies.new(parse(["plan", "--family", "mlp", "--grid", "width=8,9", "--across", "0.5"]))
+    assert [len(apart.groups()), len(together.groups())] == [2, 1]
 
 
 def test_capacity() -> None:

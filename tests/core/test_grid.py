@@ -95,7 +95,10 @@ def test_typed_values(kind: str, text: str, values: tuple) -> None:
         ("log range", "0, 1, 3", "ends above 0"),
         ("integers", "5 to 1", "not a range of whole numbers"),
         ("boolean", "true, 3", "neither true nor false"),
-        ("seeds", "0", "no seeds"),
+        ("seeds", "0", "too few or too many values; got 0; accepted: 1 to 10000"),
+        ("seeds", "100000000", "too few or too many values"),
+        ("integers", "1 to 100000000", "too few or too many values"),
+        ("list", "1,,2", "nothing between two commas; got '1,,2'"),
         ("magic", "1", "unknown kind"),
     ],
 )
@@ -166,3 +169,11 @@ def test_values_are_shown_as_typed() -> None:
         "x",
         "(0.9, 0.99)",
     ]
+
+
+def test_far_too_many_values_are_refused_before_they_are_made() -> None:
+    for values in (range(10**12), itertools.count()):
+        with pytest.raises(GridError, match="lr: too many values; accepted: up to 10000"):
+            Grid({"lr": values})
+    assert len(Grid({"seed": seeds(10_000)})) == 10_000
+    assert Grid({"a": [1, True, 1.0]}).axes["a"] == (1, True, 1.0)  # equal, and yet not the same

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import hfta_nb
 from hfta_nb import events as ev
 from hfta_nb.errors import StoreError
 from hfta_nb.store import Store
@@ -98,3 +99,57 @@ def test_copies_do_not_overwrite(tmp_path: Path) -> None:
     assert Store(tmp_path / "b").read_study()["family"] == "mlp"
     with pytest.raises(StoreError, match="a run is already there"):
         store.copy_to(tmp_path / "b")
+
+
+def test_what_cannot_be_a_run_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"events.jsonl: can't be looked at \(File name too long\)"):
+        list(Store(tmp_path / ("y" * 300)).events())
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=r"file: can't be made \(File exists\); accepted: a directory"):
+        Store(tmp_path / "file").write_study({})
+    with pytest.raises(StoreError, match="can't be made"):
+        Store(tmp_path / "a\0b").write_study({})
+    store = Store(tmp_path / "run")
+    store.write_study({})
+    with pytest.raises(
+        StoreError, match=r"study.json: is not what was saved; got \['format'\]; accepted: family, grid"
+    ):
+        hfta_nb.Study.load(store.directory)
+    (store.directory / "checkpoint.json").write_text("{}")
+    with pytest.raises(StoreError, match=r"checkpoint.json: is not what was saved \('state' is missing\)"):
+        store.read_checkpoint()
+
+
+def test_a_run_is_claimed_by_one_at_a_time(tmp_path: Path) -> None:
+    one, two = Store(tmp_path), Store(tmp_path)
+    with pytest.raises(StoreError, match=r"study.json: can't be read"), one.claimed():
+        pass
+    one.write_study({})
+    with one.claimed():
+        with pytest.raises(StoreError, match="the run is going on somewhere else"), two.claimed(patience_s=0):
+            pass
+        with pytest.raises(OSError, match="of its own"), Store(_other(tmp_path)).claimed():
+            raise OSError("of its own")
+    with two.claimed(patience_s=0):
+        pass
+
+
+@pytest.mark.parametrize("whole", [0, 1, 3])
+@pytest.mark.parametrize("cut", [0, 1, 200_000])
+def test_a_line_that_was_cut_short_goes_when_a_run_goes_on(tmp_path: Path, whole: int, cut: int) -> None:
+    store = Store(tmp_path)
+    store.write_study({})
+    kept = [ev.Heartbeat(float(i)) for i in range(whole)]
+    for event in kept:
+        store.append(event)
+    with store.events_path.open("a") as file:
+        file.write("x" * cut)
+    with store.claimed():
+        store.append(ev.Heartbeat(9.0))
+    assert [e for e, _ in store.events()] == [*kept, ev.Heartbeat(9.0)]
+
+
+def _other(directory: Path) -> Path:
+    other = Store(directory / "other")
+    other.write_study({})
+    return other.directory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import torch.nn.functional as F
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
+from hfta_nb.errors import StoreError
 from hfta_nb.step import ArrayStep
+from hfta_nb.store import Store
 
 
 def _run(study: hfta.Study, **options: Any) -> list[ev.Event]:
@@ -157,3 +160,21 @@ def test_leaving_the_loop_stops_and_keeps(tmp_path: Path) -> None:
     found = hfta.Study.load(tmp_path)
     assert found.history.members[0].epoch == 1
     assert found.history.state in (ev.STOPPED, ev.RUNNING)  # RUNNING until the generator is collected
+
+
+def test_a_run_that_goes_on_is_not_resumed_beside_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Store, "claimed", partialmethod(Store.claimed, patience_s=0))
+    study = hfta.Study("mlp", {"lr": [1e-3]}, epochs=50, device="cpu", directory=tmp_path)
+    control = hfta.Control()
+    for event in study.run(control):
+        if isinstance(event, ev.EpochDone) and event.epoch == 1:
+            control.pause()
+        if isinstance(event, ev.RunChanged) and event.state == ev.PAUSED:
+            with pytest.raises(StoreError, match="the run is going on somewhere else"):
+                _run(hfta.Study.load(tmp_path), resume=True)
+            control.stop()
+    again = hfta.Study.load(tmp_path)
+    for event in again.run(resume=True):
+        if isinstance(event, ev.EpochDone):
+            break
+    assert again.history.members[0].epoch == 2
