@@ -25,10 +25,12 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 WAYS = ("auto", "never", "always")
 """Of what costs something and may be worth it: checkpointing and compiling."""
 
-HOW = ("device", "dtype", "precision", "capacity", "checkpointing", "compile")
-"""The fields of how it is computed; the others are of what."""
+HOW = ("seed", "device", "dtype", "precision", "capacity", "checkpointing", "compile")
+"""The fields of how it is computed; the others are of what, and for how long."""
 
 _BATCH = "Samples in a mini-batch"
+_STEPS = "Optimizer steps of an epoch; empty for one pass through the training data"
+_VALIDATE = "Epochs from one validation to the next; the last epoch always has one"
 _CHECKPOINTING = "Compute activations again in the backward, to fit more members; costs a second forward"
 _COMPILE = "Compile steps, which takes seconds to minutes; auto: where that is faster and the run is long enough"
 FIRST_GRID: dict[str, tuple[Json, ...]] = {"lr": (1e-3, 3e-3, 1e-2)}
@@ -101,6 +103,9 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self._specs: dict[str, AxisSpec] = self._axes_now(grid or ())
         self.epochs_field = fields.whole("epochs", epochs, 1, "How often each member sees the training data")
         self.batch_field = fields.whole("batch size", batch_size or self._usual_batch, 1, _BATCH)
+        pace = self._options.pop("steps_per_epoch", None), self._options.pop("validate_every", 1)
+        self.steps_field = fields.whole("steps per epoch", pace[0], 1, _STEPS, "a pass")
+        self.validate_field = fields.whole("validate every", pace[1], 1, _VALIDATE)
         hint = "Validations without improvement after which a member stops; 0 or empty for never"
         self.patience_field = fields.whole("patience", patience or None, 0, hint, "never")
         self.seed_field = fields.whole("data seed", seed, 0, "Seed of the order of the data")
@@ -134,7 +139,9 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             "family": self.family_field,
             "data": self.data_field,
             "epochs": self.epochs_field,
+            "steps_per_epoch": self.steps_field,
             "batch_size": self.batch_field,
+            "validate_every": self.validate_field,
             "patience": self.patience_field,
             "seed": self.seed_field,
             "device": self.device_field,

@@ -52,7 +52,17 @@ def test_what_is_given_stands_in_the_fields(make: Make) -> None:
     assert found.grid == {"lr": (1e-3, 1e-2), "activation": ("relu", "gelu")}
     wanted = {"epochs": 7, "batch_size": None, "patience": 3, "seed": 5, "dtype": "float64", "device": "cpu"}
     wanted |= {"precision": "fp32", "capacity": None, "checkpointing": "auto", "compile": "auto"}
+    wanted |= {"steps_per_epoch": None, "validate_every": 1}
     assert found.options == wanted | {"device": define.device_field.value}
+
+
+def test_the_pace_of_a_run_is_given_or_typed(make: Make) -> None:
+    bench = make(validate_every=3, steps_per_epoch=40)
+    assert (bench.study.validate_every, bench.study.steps_per_epoch) == (3, 40)
+    bench.define.fields["validate_every"].value = "2"
+    bench.define.fields["steps_per_epoch"].value = ""
+    assert (bench.study.validate_every, bench.study.steps_per_epoch) == (2, None)
+    assert "given in code" not in repr(bench.define.children[1].children)
 
 
 def test_values_are_read_as_typed(make: Make) -> None:

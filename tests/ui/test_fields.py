@@ -61,6 +61,12 @@ def test_capacity_is_a_number_auto_or_nothing(make: Make) -> None:
         ("batch_size", "9" * 5000, "batch size: not a whole number"),
         ("patience", "nan", "patience: not a whole number"),
         ("patience", "-1", "or nothing for never"),
+        (
+            "steps_per_epoch",
+            "0",
+            "steps per epoch: out of bounds; got '0'; accepted: 1 to 1,000,000,000, or nothing for",
+        ),
+        ("validate_every", "", "validate every: not a whole number"),
         ("seed", "-1", "data seed: out of bounds"),
         ("seed", "1e400", "data seed: not a whole number"),
         ("capacity", "most", "capacity: not a number of members; got 'most'; accepted: 1, 2, 3, ..., auto"),
@@ -102,4 +108,5 @@ def test_compiling_is_chosen_beside_precision(make: Make, way: str) -> None:
     bench.define.compile_field.value = "never"
     assert bench.study.compile == "never"
     how = bench.define.children[1].children
-    assert [w.description for w in how] == ["device", "dtype", "precision", "capacity", "checkpointing", "compile"]
+    wanted = ["data seed", "device", "dtype", "precision", "capacity", "checkpointing", "compile"]
+    assert [w.description for w in how] == wanted
