@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks.suite.modes.base import Mode
 from benchmarks.suite.tasks import DATA, Feed
-from hfta_nb.array.native import attention, norm, product, rows
+from hfta_nb.array.native import attention, images, norm, product, rows
 
 LOOK_S = 0.02
 PROFILES = 3
@@ -34,6 +34,7 @@ LIBRARY: dict[type, str] = {
     product.Bound: "mm",
     attention.Bound: "scaled_dot_product_attention",
     rows.Bound: "rows",
+    images.Bound: "images",
     norm.BatchNorm: "batch_norm",
     norm.BatchNormBackward: "batch_norm_backward",
 }

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hfta_nb.array.capture.chain_kernels import Kernel
 from hfta_nb.array.capture.kernels import KERNELS
 from hfta_nb.array.capture.owned import Copying, Owned
 from hfta_nb.array.capture.record import Call, Place
@@ -21,7 +22,7 @@ from hfta_nb.array.strategy.norms import BATCH_NORM, batch_norm, in_groups
 
 def indifferent(call: Call) -> bool:
     """Whether the setting of oneDNN's products is sure to be nothing to a call."""
-    return call.function in KERNELS and call.function not in PRODUCTS
+    return (call.function in KERNELS or isinstance(call.function, Kernel)) and call.function not in PRODUCTS
 
 
 class Chooser:
