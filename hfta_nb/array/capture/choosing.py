@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array.capture.chain_kernels import Kernel
-from hfta_nb.array.capture.kernels import KERNELS
-from hfta_nb.array.capture.owned import Copying, Owned
+from hfta_nb.array.capture.kernels import KERNELS, bare
+from hfta_nb.array.capture.owned import Owned
 from hfta_nb.array.capture.record import Call, Place
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.formulations import PLAIN, PRODUCTS, Formulation, Operand
@@ -99,9 +99,9 @@ class Chooser:
         if not self.on:
             return False
         rooms = {n: _operand(p) for n, p in zip(own.rooms, call.results, strict=True) if p is not None}
-        named = {**{k: _operand(v) for k, v in kwargs.items()}, **rooms}
+        named = {k: _operand(v) for k, v in kwargs.items()}
         shapes = [_operand(a) for a in args]
-        choice = choose(call.function, Copying(call.function, own.rooms), shapes, named, self.device, [own.way])
+        choice = choose(call.function, bare(call.function), shapes, named, self.device, [own.way(rooms)])
         if choice is None or choice.chosen.name == PLAIN:
             return False
         self.choices[choice.what], self._wanted = choice, self._now
