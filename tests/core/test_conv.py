@@ -20,7 +20,7 @@ from hfta_nb.array.strategy.formulations import COMPILED
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")
 
 aten = torch.ops.aten
-# samples, channels in and out, height, width, window, padding, groups
+# samples, channels in and out, height, width, window, padding, groups, then stride, whether it is transposed
 CASES = [
     (3, 1, 16, 28, 28, (3, 3), [1, 1], 1),
     (2, 16, 32, 14, 14, (3, 3), [1, 1], 1),
@@ -30,6 +30,11 @@ CASES = [
     (2, 8, 40, 9, 17, (5, 5), [2, 4], 8),
     (1, 4, 50, 3, 40, (1, 3), [0, 0], 1),
     (1, 3, 33, 2, 2, (2, 2), [0, 1], 1),
+    (2, 8, 16, 9, 12, (3, 3), [1, 1], 1, [2, 2]),
+    (2, 6, 4, 12, 9, (4, 3), [1, 0], 2, [3, 2]),
+    (2, 8, 5, 6, 7, (4, 4), [1, 1], 1, [2, 2], True),
+    (2, 16, 24, 1, 1, (4, 4), [0, 0], 1, [1, 1], True),
+    (2, 6, 8, 5, 3, (3, 2), [2, 0], 2, [3, 1], True),
 ]
 
 
@@ -70,9 +75,11 @@ def _near(found: Tensor, torchs: Tensor, exact: Tensor) -> None:
 
 
 def _given(case: Any) -> tuple[Tensor, Tensor, Tensor, list[Any]]:
-    samples, channels, out, height, width, window, padding, groups = case
-    x, weight = _last(_draw(1, samples, channels, height, width)), _draw(2, out, channels // groups, *window)
-    return x, weight, _draw(3, out), [[1, 1], padding, [1, 1], False, [0, 0], groups]
+    samples, channels, out, height, width, window, padding, groups, *rest = case
+    stride, transposed, *_ = [*rest, *([1, 1], False)[len(rest) :]]
+    sizes = (channels, out // groups) if transposed else (out, channels // groups)
+    x, weight = _last(_draw(1, samples, channels, height, width)), _draw(2, *sizes, *window)
+    return x, weight, _draw(3, out), [stride, padding, [1, 1], transposed, [0, 0], groups]
 
 
 @pytest.mark.usefixtures("_compiled")
@@ -100,6 +107,7 @@ def test_backward(case: Any, wanted: tuple[bool, ...]) -> None:
     torchs = aten.convolution_backward(*args, [True] * 3)
     exact = aten.convolution_backward(*(t.double() for t in args[:3]), *args[3:], [True] * 3)
     rooms = {"by_x": torch.full_like(x, 7.0), "by_weight": _last(weight + 7), "by_bias": bias + 7}
+    wanted = (*wanted[:2], wanted[2] and not how[3])
     asked = {name: room for (name, room), yes in zip(rooms.items(), wanted, strict=True) if yes}
     before = {name: room.clone() for name, room in rooms.items()}
     conv.backward([*args, list(wanted)], asked)()
@@ -114,10 +122,8 @@ def test_which() -> None:
     plain: list[Any] = [[1, 1], [1, 1], [1, 1], False, [0, 0], 1]
     assert conv.takes((4, 3, 3, 3), plain)
     assert not conv.takes((4, 3, 1, 1), [[1, 1], [0, 0], *plain[2:]])  # a product
-    assert not conv.takes((4, 3, 3, 3), [[2, 2], *plain[1:]])
     assert not conv.takes((4, 3, 3, 3), [[1, 1], [3, 1], *plain[2:]])
     assert not conv.takes((4, 3, 3, 3), [*plain[:2], [1, 2], *plain[3:]])
-    assert not conv.takes((4, 3, 3, 3), [*plain[:3], True, *plain[4:]])
     assert not conv.takes((4, 3, 3), [[1], [1], [1], False, [0], 1])
 
 

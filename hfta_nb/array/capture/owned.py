@@ -111,6 +111,8 @@ def _convolution_backward(call: Call) -> bool:
     grad, x, weight, _, *how, _ = call.args
     by_x, _, by_bias = call.results
     images = [p for p in (grad, x, by_x) if p is not None]
+    if how[3] and by_bias is not None:
+        return False
     return _lasting(*images) and _whole(by_bias) and conv.takes(weight.size, how) and conv.usable()
 
 

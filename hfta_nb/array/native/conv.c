@@ -1,8 +1,8 @@
-/* Convolutions of float32 images with channels last, stride 1, and their gradients.
+/* Convolutions of float32 images with channels last, and their gradients.
 
    An image of a group is copied with its padding around it, so that a row of a window is a run of memory: what a product
    would read of its unfolded copy is there, row below row. A tile of pixels by output channels stays in registers. The
-   gradient of the image is a convolution of the result's gradient by turned weights. */
+   gradient of the image is a convolution of the result's gradient, pixels a stride apart, by turned weights. */
 
 #include "vectors.h"
 
@@ -12,7 +12,7 @@
 typedef struct {
     ptrdiff_t samples, groups, in, out; /* channels of a group */
     ptrdiff_t height, width, made_height, made_width;
-    ptrdiff_t tall, wide, above, beside;                               /* of the window; of the padding */
+    ptrdiff_t tall, wide, above, beside, down, along;                  /* of the window; of the padding; strides */
     ptrdiff_t weight_out, weight_in, weight_row, weight_column;        /* strides of weight */
     ptrdiff_t given_out, given_in, given_row, given_column;            /* and of its gradient */
     const float *x, *weight, *bias, *grad;                             /* bias null for none; grad of the gradients alone */
@@ -24,35 +24,30 @@ static ptrdiff_t larger_of(ptrdiff_t a, ptrdiff_t b) { return a > b ? a : b; }
 
 /* For one padded image, weights, and their gradient. */
 ptrdiff_t hfta_conv_room(const conv *c) {
-    const ptrdiff_t tall = c->height + 2 * (c->tall - 1), wide = c->width + 2 * (c->wide - 1);
-    const ptrdiff_t most = larger_of(c->height + 2 * c->above, tall) * larger_of(c->width + 2 * c->beside, wide);
+    const ptrdiff_t most = larger_of(c->height + 2 * c->above, c->height + c->tall - 1) *
+                           larger_of(c->width + 2 * c->beside, c->width + c->wide - 1);
     const ptrdiff_t window = c->tall * c->wide;
     return filled(most * larger_of(c->in, c->out)) + window * larger_of(c->in * filled(c->out), c->out * filled(c->in)) +
            WIDE;
 }
 
-/* A group's channels of a sample, zeros around; negative padding cuts off. */
-static void framed(const float *x, ptrdiff_t height, ptrdiff_t width, ptrdiff_t step, ptrdiff_t channels, ptrdiff_t above,
-                   ptrdiff_t beside, float *to) {
-    const ptrdiff_t across = (width + 2 * beside) * channels;
-    for (ptrdiff_t h = -above; h < height + above; h++, to += across) {
-        if (h < 0 || h >= height) {
-            memset(to, 0, 4 * (size_t)across);
+/* Of an image so many pixels high and wide, where it begins in its frame, and how far apart its pixels are there. */
+typedef struct {
+    ptrdiff_t height, width, above, beside, down, along, full_height, full_width;
+} frame;
+
+/* A group's channels of a sample, zeros around them. */
+static void framed(const frame *f, const float *x, ptrdiff_t step, ptrdiff_t channels, float *to) {
+    const ptrdiff_t across = f->full_width * channels;
+    memset(to, 0, 4 * (size_t)(f->full_height * across));
+    to += f->above * across + f->beside * channels;
+    for (ptrdiff_t h = 0; h < f->height; h++, x += f->width * step, to += f->down * across) {
+        if (step == channels && f->along == 1) {
+            memcpy(to, x, 4 * (size_t)(f->width * channels));
             continue;
         }
-        const float *row = x + h * width * step;
-        if (beside > 0) {
-            memset(to, 0, 4 * (size_t)(beside * channels));
-            memset(to + (beside + width) * channels, 0, 4 * (size_t)(beside * channels));
-        }
-        const ptrdiff_t first = beside < 0 ? -beside : 0;
-        float *at = to + (beside + first) * channels;
-        if (step == channels) {
-            memcpy(at, row + first * step, 4 * (size_t)((width - 2 * first) * channels));
-            continue;
-        }
-        for (ptrdiff_t w = first; w < width - first; w++, at += channels)
-            memcpy(at, row + w * step, 4 * (size_t)channels);
+        for (ptrdiff_t w = 0; w < f->width; w++)
+            for (ptrdiff_t i = 0; i < channels; i++) to[w * f->along * channels + i] = x[w * step + i];
     }
 }
 
@@ -155,19 +150,20 @@ static ptrdiff_t at_once(ptrdiff_t count, ptrdiff_t vectors) {
 }
 
 /* A padded image by weights [row][column][channel][columns]. */
-static void convolved(const float *x, ptrdiff_t across, ptrdiff_t in, ptrdiff_t out, ptrdiff_t tall, ptrdiff_t wide,
-                      ptrdiff_t height, ptrdiff_t width, const float *weight, const float *bias, float *to,
-                      ptrdiff_t to_step) {
+static void convolved(const float *x, ptrdiff_t across, ptrdiff_t down, ptrdiff_t along, ptrdiff_t in, ptrdiff_t out,
+                      ptrdiff_t tall, ptrdiff_t wide, ptrdiff_t height, ptrdiff_t width, const float *weight,
+                      const float *bias, float *to, ptrdiff_t to_step) {
     const ptrdiff_t columns = filled(out);
     for (ptrdiff_t j = 0; j < out; j += ACROSS_MOST * WIDE) {
         const ptrdiff_t left = out - j, vectors = left > WIDE ? 2 : 1, each = at_once(width, vectors);
-        window p = {tall, wide * in, across * in, in, to_step, columns, left > 2 * WIDE ? WIDE : left - (vectors - 1) * WIDE};
+        const ptrdiff_t last = left > 2 * WIDE ? WIDE : left - (vectors - 1) * WIDE;
+        const window p = {tall, wide * in, across * in, along * in, to_step, columns, last};
         float own[ACROSS_MOST * WIDE] = {0};
         if (bias) memcpy(own, bias + j, 4 * (size_t)(left < ACROSS_MOST * WIDE ? left : ACROSS_MOST * WIDE));
         for (ptrdiff_t h = 0; h < height; h++)
             for (ptrdiff_t w = 0; w < width; w += each) {
                 const int count = (int)(width - w < each ? width - w : each);
-                tiles(count, (int)vectors, &p, x + (h * across + w) * in, weight + j, bias ? own : 0,
+                tiles(count, (int)vectors, &p, x + (h * down * across + w * along) * in, weight + j, bias ? own : 0,
                       to + (h * width + w) * to_step + j);
             }
     }
@@ -188,45 +184,51 @@ static void arranged(const conv *c, ptrdiff_t group, int turned, float *to) {
         }
 }
 
+static frame around(const conv *c) {
+    return (frame){c->height, c->width, c->above, c->beside, 1, 1, c->height + 2 * c->above, c->width + 2 * c->beside};
+}
+
 void hfta_conv(const conv *c) {
-    const ptrdiff_t across = c->width + 2 * c->beside, in_step = c->groups * c->in, out_step = c->groups * c->out;
+    const frame f = around(c);
+    const ptrdiff_t in_step = c->groups * c->in, out_step = c->groups * c->out;
     float *weight = c->room, *image = weight + c->tall * c->wide * c->in * filled(c->out);
     for (ptrdiff_t g = 0; g < c->groups; g++) {
         arranged(c, g, 0, weight);
         for (ptrdiff_t n = 0; n < c->samples; n++) {
-            const float *x = c->x + n * c->height * c->width * in_step + g * c->in;
-            framed(x, c->height, c->width, in_step, c->in, c->above, c->beside, image);
-            convolved(image, across, c->in, c->out, c->tall, c->wide, c->made_height, c->made_width, weight,
-                      c->bias ? c->bias + g * c->out : 0,
+            framed(&f, c->x + n * c->height * c->width * in_step + g * c->in, in_step, c->in, image);
+            convolved(image, f.full_width, c->down, c->along, c->in, c->out, c->tall, c->wide, c->made_height,
+                      c->made_width, weight, c->bias ? c->bias + g * c->out : 0,
                       c->result + n * c->made_height * c->made_width * out_step + g * c->out, out_step);
         }
     }
 }
 
 static void by_weight(const conv *c, const float *image, const float *grad, float *to) {
-    const ptrdiff_t across = c->width + 2 * c->beside, run = c->wide * c->in, columns = filled(c->out);
+    const ptrdiff_t across = (c->width + 2 * c->beside) * c->in, run = c->wide * c->in, columns = filled(c->out);
     for (ptrdiff_t j = 0; j < c->out; j += ACROSS_MOST * WIDE) {
         const ptrdiff_t left = c->out - j, vectors = left > WIDE ? 2 : 1, each = at_once(run, vectors);
         const ptrdiff_t last = left > 2 * WIDE ? WIDE : left - (vectors - 1) * WIDE;
         for (ptrdiff_t t = 0; t < c->tall; t++)
             for (ptrdiff_t e = 0; e < run; e += each)
-                all_sums((int)(run - e < each ? run - e : each), (int)vectors, image + t * across * c->in + e,
-                         across * c->in, c->in, grad + j, c->groups * c->out, c->made_height, c->made_width, last,
+                all_sums((int)(run - e < each ? run - e : each), (int)vectors, image + t * across + e, c->down * across,
+                         c->along * c->in, grad + j, c->groups * c->out, c->made_height, c->made_width, last,
                          to + (t * run + e) * columns + j, columns);
     }
 }
 
+/* The gradients; or with `by_x` for the result and `grad` for the image, a transposed convolution, which has a bias. */
 void hfta_conv_backward(const conv *c) {
     const ptrdiff_t in_step = c->groups * c->in, out_step = c->groups * c->out, columns = filled(c->out);
     const ptrdiff_t pixels = c->made_height * c->made_width, window = c->tall * c->wide;
-    const ptrdiff_t above = c->tall - 1 - c->above, beside = c->wide - 1 - c->beside; /* of the result's gradient */
+    const frame own = around(c), made = {c->made_height,         c->made_width, c->tall - 1 - c->above,
+                                         c->wide - 1 - c->beside, c->down,       c->along,
+                                         c->height + c->tall - 1, c->width + c->wide - 1};
     float *weight = c->room, *image = weight + window * larger_of(c->in * columns, c->out * filled(c->in));
     for (ptrdiff_t g = 0; g < c->groups; g++) {
         if (c->by_weight) {
             memset(weight, 0, 4 * (size_t)(window * c->in * columns));
             for (ptrdiff_t n = 0; n < c->samples; n++) {
-                framed(c->x + n * c->height * c->width * in_step + g * c->in, c->height, c->width, in_step, c->in,
-                       c->above, c->beside, image);
+                framed(&own, c->x + n * c->height * c->width * in_step + g * c->in, in_step, c->in, image);
                 by_weight(c, image, c->grad + n * pixels * out_step + g * c->out, weight);
             }
             for (ptrdiff_t k = 0; k < window * c->in; k++) {
@@ -239,10 +241,10 @@ void hfta_conv_backward(const conv *c) {
         if (c->by_x) {
             arranged(c, g, 1, weight);
             for (ptrdiff_t n = 0; n < c->samples; n++) {
-                framed(c->grad + n * pixels * out_step + g * c->out, c->made_height, c->made_width, out_step, c->out,
-                       above, beside, image);
-                convolved(image, c->made_width + 2 * beside, c->out, c->in, c->tall, c->wide, c->height, c->width, weight,
-                          0, c->by_x + n * c->height * c->width * in_step + g * c->in, in_step);
+                framed(&made, c->grad + n * pixels * out_step + g * c->out, out_step, c->out, image);
+                convolved(image, made.full_width, 1, 1, c->out, c->in, c->tall, c->wide, c->height, c->width, weight,
+                          c->bias ? c->bias + g * c->in : 0,
+                          c->by_x + n * c->height * c->width * in_step + g * c->in, in_step);
             }
         }
     }
