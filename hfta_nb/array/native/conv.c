@@ -52,10 +52,10 @@ static void framed(const frame *f, const float *x, ptrdiff_t step, ptrdiff_t cha
 }
 
 typedef struct {
-    ptrdiff_t tall, run, row; /* rows of the window, entries of one, entries from row to row of the image */
-    ptrdiff_t step, to_step;  /* from pixel to pixel of the image and of the result */
-    ptrdiff_t columns;        /* of weights, filled up */
-    ptrdiff_t last;           /* entries of the last vector */
+    ptrdiff_t tall, taps, run, row;                   /* rows of the window, runs of one, entries of those; of the image */
+    ptrdiff_t first, each, first_tap, each_tap;       /* which rows and runs there is anything in */
+    ptrdiff_t step, to_step;                          /* from pixel to pixel of the image and of the result */
+    ptrdiff_t columns, last;                          /* of weights, filled up; entries of the last vector */
 } window;
 
 /* Some pixels of a row of the result by some vectors of its channels. */
@@ -68,19 +68,18 @@ INLINE void tile(const int pixels, const int across, const window *p, const floa
             sum[i][j] = bias ? load(bias + j * WIDE) : zero;
         }
     const ptrdiff_t step = p->step, columns = p->columns;
-    for (ptrdiff_t t = 0; t < p->tall; t++) {
-        const float *a = x + t * p->row;
-        for (ptrdiff_t k = 0; k < p->run; k++) {
-            vec w[ACROSS_MOST];
-            UNROLLED for (int j = 0; j < across; j++) w[j] = load(weight + j * WIDE);
-            UNROLLED for (int i = 0; i < pixels; i++) {
-                const float v = a[i * step];
-                UNROLLED for (int j = 0; j < across; j++) sum[i][j] += v * w[j];
+    for (ptrdiff_t t = p->first; t < p->tall; t += p->each)
+        for (ptrdiff_t u = p->first_tap; u < p->taps; u += p->each_tap) {
+            const float *a = x + t * p->row + u * p->run, *by = weight + (t * p->taps + u) * p->run * columns;
+            for (ptrdiff_t k = 0; k < p->run; k++, a++, by += columns) {
+                vec w[ACROSS_MOST];
+                UNROLLED for (int j = 0; j < across; j++) w[j] = load(by + j * WIDE);
+                UNROLLED for (int i = 0; i < pixels; i++) {
+                    const float v = a[i * step];
+                    UNROLLED for (int j = 0; j < across; j++) sum[i][j] += v * w[j];
+                }
             }
-            a++;
-            weight += columns;
         }
-    }
     UNROLLED for (int i = 0; i < pixels; i++)
         UNROLLED for (int j = 0; j < across; j++)
             put(to + i * p->to_step + j * WIDE, sum[i][j], j + 1 < across ? WIDE : p->last);
@@ -149,22 +148,35 @@ static ptrdiff_t at_once(ptrdiff_t count, ptrdiff_t vectors) {
     return (count + parts - 1) / parts;
 }
 
-/* A padded image by weights [row][column][channel][columns]. */
-static void convolved(const float *x, ptrdiff_t across, ptrdiff_t down, ptrdiff_t along, ptrdiff_t in, ptrdiff_t out,
+/* The first row, or column, of a window at `at` in which there are pixels, which are `apart` and begin at `begin`. */
+static ptrdiff_t first_of(ptrdiff_t at, ptrdiff_t begin, ptrdiff_t apart) {
+    const ptrdiff_t over = (at - begin) % apart;
+    return over > 0 ? apart - over : -over;
+}
+
+/* A framed image by weights [row][column][channel][columns], at every place or some rows and columns apart. Where there
+   is nothing between an image's pixels, places as far apart have the same ones in their windows. */
+static void convolved(const frame *f, const float *x, ptrdiff_t down, ptrdiff_t along, ptrdiff_t in, ptrdiff_t out,
                       ptrdiff_t tall, ptrdiff_t wide, ptrdiff_t height, ptrdiff_t width, const float *weight,
                       const float *bias, float *to, ptrdiff_t to_step) {
-    const ptrdiff_t columns = filled(out);
+    const ptrdiff_t columns = filled(out), row = f->full_width * in, sets = f->along;
     for (ptrdiff_t j = 0; j < out; j += ACROSS_MOST * WIDE) {
-        const ptrdiff_t left = out - j, vectors = left > WIDE ? 2 : 1, each = at_once(width, vectors);
-        const ptrdiff_t last = left > 2 * WIDE ? WIDE : left - (vectors - 1) * WIDE;
-        const window p = {tall, wide * in, across * in, along * in, to_step, columns, last};
+        const ptrdiff_t left = out - j, vectors = left > WIDE ? 2 : 1;
         float own[ACROSS_MOST * WIDE] = {0};
         if (bias) memcpy(own, bias + j, 4 * (size_t)(left < ACROSS_MOST * WIDE ? left : ACROSS_MOST * WIDE));
+        window p = {tall, sets > 1 ? wide : 1, sets > 1 ? in : wide * in, row, 0, f->down, 0, sets, sets * along * in,
+                    sets * to_step, columns, left > 2 * WIDE ? WIDE : left - (vectors - 1) * WIDE};
         for (ptrdiff_t h = 0; h < height; h++)
-            for (ptrdiff_t w = 0; w < width; w += each) {
-                const int count = (int)(width - w < each ? width - w : each);
-                tiles(count, (int)vectors, &p, x + (h * down * across + w * along) * in, weight + j, bias ? own : 0,
-                      to + (h * width + w) * to_step + j);
+            for (ptrdiff_t set = 0; set < sets && set < width; set++) {
+                const ptrdiff_t count = (width - set + sets - 1) / sets, each = at_once(count, vectors);
+                p.first = first_of(h * down, f->above, f->down);
+                p.first_tap = first_of(set, f->beside, sets);
+                for (ptrdiff_t w = 0; w < count; w += each) {
+                    const ptrdiff_t at = set + w * sets;
+                    tiles((int)(count - w < each ? count - w : each), (int)vectors, &p,
+                          x + h * down * row + at * along * in, weight + j, bias ? own : 0,
+                          to + (h * width + at) * to_step + j);
+                }
             }
     }
 }
@@ -196,7 +208,7 @@ void hfta_conv(const conv *c) {
         arranged(c, g, 0, weight);
         for (ptrdiff_t n = 0; n < c->samples; n++) {
             framed(&f, c->x + n * c->height * c->width * in_step + g * c->in, in_step, c->in, image);
-            convolved(image, f.full_width, c->down, c->along, c->in, c->out, c->tall, c->wide, c->made_height,
+            convolved(&f, image, c->down, c->along, c->in, c->out, c->tall, c->wide, c->made_height,
                       c->made_width, weight, c->bias ? c->bias + g * c->out : 0,
                       c->result + n * c->made_height * c->made_width * out_step + g * c->out, out_step);
         }
@@ -242,7 +254,7 @@ void hfta_conv_backward(const conv *c) {
             arranged(c, g, 1, weight);
             for (ptrdiff_t n = 0; n < c->samples; n++) {
                 framed(&made, c->grad + n * pixels * out_step + g * c->out, out_step, c->out, image);
-                convolved(image, made.full_width, 1, 1, c->out, c->in, c->tall, c->wide, c->height, c->width, weight,
+                convolved(&made, image, 1, 1, c->out, c->in, c->tall, c->wide, c->height, c->width, weight,
                           c->bias ? c->bias + g * c->in : 0,
                           c->by_x + n * c->height * c->width * in_step + g * c->in, in_step);
             }
