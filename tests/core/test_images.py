@@ -188,7 +188,9 @@ NETS: dict[str, tuple[Callable[[], nn.Module], str]] = {
 }
 
 
-def _trained(build_one: Callable[[], nn.Module], strategy: str, dtype: torch.dtype, block_size: int) -> Any:
+def _trained(
+    build_one: Callable[[], nn.Module], strategy: str, dtype: torch.dtype, block_size: int, last: bool = False
+) -> Any:
     torch.manual_seed(0)
     array = hfta.fuse([build_one().to(dtype) for _ in range(2)], [1, 2])
     array.strategy, array.block_size = strategy, block_size
@@ -198,6 +200,7 @@ def _trained(build_one: Callable[[], nn.Module], strategy: str, dtype: torch.dty
         optimizer.zero_grad()
         draw = torch.Generator().manual_seed(number)
         x, y = torch.randn(6, 3, 11, 13, generator=draw, dtype=dtype), torch.randint(0, 4, (6,), generator=draw)
+        x = x.contiguous(memory_format=torch.channels_last) if last else x
         losses.append(array.backward(F.cross_entropy, x, y))
         optimizer.step()
     return torch.stack(losses), array
@@ -214,8 +217,9 @@ def _chains(array: Any) -> list[str]:
 @pytest.mark.parametrize("name", NETS)
 def test_in_a_replayed_step(name: str, block_size: int) -> None:
     build_one, chain = NETS[name]
-    found, array = _trained(build_one, "measured", torch.float32, block_size)
-    expected, plain = _trained(build_one, "fixed", torch.float32, block_size)
+    last = "pooling" in name  # else as given or not, whatever is faster
+    found, array = _trained(build_one, "measured", torch.float32, block_size, last)
+    expected, plain = _trained(build_one, "fixed", torch.float32, block_size, last)
     assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
     for (key, a), b in zip(array.state_dict().items(), plain.state_dict().values(), strict=True):
         assert torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-5), key

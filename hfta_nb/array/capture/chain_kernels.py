@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -73,23 +73,25 @@ def chosen(forward: Call, backward: Call | None, device: torch.device) -> Choice
         names["grad"] = backward.args[0]
         rooms |= {n: p for n, p in zip(_GRADIENTS, backward.results, strict=True) if p is not None}
     shapes = {n: _operand(p) for n, p in names.items()}
-    key = (forward if backward is None else backward).function
-    torchs = partial(_by_torch, tuple(shapes), forward.function.images)
-    own = Formulation(COMPILED, lambda _: _Own(tuple(shapes), forward, backward))
-    named = {n: _operand(p) for n, p in rooms.items() if p is not None}
-    return choose(_Named(key), torchs, list(shapes.values()), named, device, [own])
+    asked = tuple(n for n in _GRADIENTS if n in rooms)
+    torchs = partial(_by_torch, tuple(shapes), forward.function.images, asked)
+    made = {n: _operand(p) for n, p in rooms.items() if p is not None}
+    own = Formulation(COMPILED, lambda _: _Own(tuple(shapes), made, forward, backward))
+    named = _Named((forward if backward is None else backward).function, asked)
+    return choose(named, torchs, list(shapes.values()), {}, device, [own])
 
 
 @dataclass(frozen=True)
 class _Named:
     kernel: Kernel
+    asked: tuple[str, ...]
 
     @property
     def _schema(self) -> Any:
         return self.kernel._schema
 
     def __str__(self) -> str:
-        return f"{self.kernel._schema.name} {self.kernel.images}"
+        return f"{self.kernel._schema.name} {self.kernel.images} {self.asked}"
 
 
 def _operand(place: Any) -> Any:
@@ -97,14 +99,18 @@ def _operand(place: Any) -> Any:
 
 
 class _Own:
-    """Both calls of the library."""
+    """Both calls of the library, with memory of its own for results of these geometries."""
 
-    def __init__(self, names: tuple[str, ...], forward: Call, backward: Call | None) -> None:
+    def __init__(
+        self, names: tuple[str, ...], rooms: Mapping[str, Operand], forward: Call, backward: Call | None
+    ) -> None:
         self._names, self._forward = names, forward.function
         self._backward = None if backward is None else backward.function
         self._calls = self._forward.bind(), None if self._backward is None else self._backward.bind()
+        self._rooms = {n: torch.empty_strided(r.size, r.stride, dtype=r.dtype) for n, r in rooms.items()}
 
-    def __call__(self, *tensors: Tensor, **rooms: Tensor) -> tuple[Tensor, ...]:
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        rooms = self._rooms
         given = dict(zip(self._names, tensors, strict=True)) | {n: rooms[n] for n in ("mean", "scale")}
         forward, backward = self._calls
         forward(*(given[n] for n in self._forward.names), **{n: rooms[n] for n in RESULTS})
@@ -114,38 +120,30 @@ class _Own:
         return tuple(rooms.values())
 
 
-def _by_torch(names: tuple[str, ...], how: Images, *tensors: Tensor, **rooms: Tensor) -> tuple[Tensor, ...]:
-    """Torch's kernels one after another; what the last one can't write to its room is copied there."""
+def _by_torch(names: tuple[str, ...], how: Images, asked: Sequence[str], *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Torch's kernels one after another: the results, and of the gradients those asked for."""
     given = dict(zip(names, tensors, strict=True))
     x, weight, bias = given["x"], given["weight"], given["bias"]
     counts = x.shape[0], x.shape[1], math.prod(x.shape[2:]), how.groups
     if how.groups:
-        found = _aten.native_group_norm(x, weight, bias, *counts, how.eps)
+        out, mean, scale = _aten.native_group_norm(x, weight, bias, *counts, how.eps)
     else:
         running = given.get("running_mean"), given.get("running_var")
-        found = torch.native_batch_norm(x, weight, bias, *running, True, how.momentum, how.eps)
-    out, mean, scale = found
+        out, mean, scale = torch.native_batch_norm(x, weight, bias, *running, True, how.momentum, how.eps)
+    relu = out = torch.clamp_min(out, 0) if how.relu else out
     indices = None
-    if how.relu:
-        out = torch.clamp_min(out, 0) if how.pool else torch.clamp_min(out, 0, out=rooms["out"])
-    relu = out
     if how.pool:
         out, indices = _aten.max_pool2d_with_indices(relu, [2, 2], [2, 2])
-    for name, value in zip(RESULTS, (out, mean, scale), strict=True):
-        if rooms[name] is not value:
-            rooms[name].copy_(value)
-    if "grad" in given:
-        grad = given["grad"]
-        if how.pool:
-            grad = _aten.max_pool2d_with_indices_backward(grad, relu, [2, 2], [2, 2], [0, 0], [1, 1], False, indices)
-        if how.relu:
-            grad = _aten.threshold_backward(grad, relu, 0)
-        wanted = [True, *(name in rooms for name in _GRADIENTS[1:])]
-        if how.groups:
-            made = _aten.native_group_norm_backward(grad, x, mean, scale, weight, *counts, wanted)
-        else:
-            made = _aten.native_batch_norm_backward(grad, x, weight, None, None, mean, scale, True, how.eps, wanted)
-        for name, value in zip(_GRADIENTS, made, strict=True):
-            if name in rooms:
-                rooms[name].copy_(value)
-    return tuple(rooms.values())
+    if "grad" not in given:
+        return out, mean, scale
+    grad = given["grad"]
+    if how.pool:
+        grad = _aten.max_pool2d_with_indices_backward(grad, relu, [2, 2], [2, 2], [0, 0], [1, 1], False, indices)
+    if how.relu:
+        grad = _aten.threshold_backward(grad, relu, 0)
+    wanted = [name in asked for name in _GRADIENTS]
+    if how.groups:
+        made = _aten.native_group_norm_backward(grad, x, mean, scale, weight, *counts, wanted)
+    else:
+        made = _aten.native_batch_norm_backward(grad, x, weight, None, None, mean, scale, True, how.eps, wanted)
+    return out, mean, scale, *(g for g, yes in zip(made, wanted, strict=True) if yes)
