@@ -3,8 +3,9 @@
     OMP_NUM_THREADS=1 python benchmarks/kernels.py --out benchmarks/results/kernels_cpu.json
 
 Times are those by which a training step chooses: medians of laps in turn, each on the shapes and the memory layout of
-the step. Nothing that was measured before is used; the package's own library is compiled first. Adam is not chosen by
-time, so it is timed beside them: a step of the optimizer as torch's fused kernel takes it, and as the library does.
+the step; a norm of images counts with the ReLU and max-pooling after it and all gradients. Nothing that was measured
+before is used; the package's own library is compiled first. Adam is not chosen by time, so it is timed beside them: a
+step of the optimizer as torch's fused kernel takes it, and as the library does.
 """
 
 from __future__ import annotations

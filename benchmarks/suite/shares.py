@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks.suite.modes.base import Mode
 from benchmarks.suite.tasks import DATA, Feed
-from hfta_nb.array.native import attention, norm, product, rows
+from hfta_nb.array.native import attention, conv, images, norm, product, rows
 
 LOOK_S = 0.02
 PROFILES = 3
@@ -32,8 +32,10 @@ PRODUCTS = re.compile(
 """Operators of torch and of this package that are matrix products, convolutions, attention or recurrent kernels."""
 LIBRARY: dict[type, str] = {
     product.Bound: "mm",
+    conv.Bound: "convolution",
     attention.Bound: "scaled_dot_product_attention",
     rows.Bound: "rows",
+    images.Bound: "images",
     norm.BatchNorm: "batch_norm",
     norm.BatchNormBackward: "batch_norm_backward",
 }

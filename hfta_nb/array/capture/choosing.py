@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.capture.kernels import KERNELS
-from hfta_nb.array.capture.owned import Copying, Owned
+from hfta_nb.array.capture.chain_kernels import Kernel
+from hfta_nb.array.capture.kernels import KERNELS, bare
+from hfta_nb.array.capture.owned import Owned
 from hfta_nb.array.capture.record import Call, Place
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.formulations import PLAIN, PRODUCTS, Formulation, Operand
@@ -21,7 +22,7 @@ from hfta_nb.array.strategy.norms import BATCH_NORM, batch_norm, in_groups
 
 def indifferent(call: Call) -> bool:
     """Whether the setting of oneDNN's products is sure to be nothing to a call."""
-    return call.function in KERNELS and call.function not in PRODUCTS
+    return (call.function in KERNELS or isinstance(call.function, Kernel)) and call.function not in PRODUCTS
 
 
 class Chooser:
@@ -98,9 +99,9 @@ class Chooser:
         if not self.on:
             return False
         rooms = {n: _operand(p) for n, p in zip(own.rooms, call.results, strict=True) if p is not None}
-        named = {**{k: _operand(v) for k, v in kwargs.items()}, **rooms}
+        named = {k: _operand(v) for k, v in kwargs.items()}
         shapes = [_operand(a) for a in args]
-        choice = choose(call.function, Copying(call.function, own.rooms), shapes, named, self.device, [own.way])
+        choice = choose(call.function, bare(call.function), shapes, named, self.device, [own.way(rooms)])
         if choice is None or choice.chosen.name == PLAIN:
             return False
         self.choices[choice.what], self._wanted = choice, self._now

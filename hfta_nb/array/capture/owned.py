@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.capture.kernels import bare
 from hfta_nb.array.capture.record import Call, Place
-from hfta_nb.array.native import attention, rows
+from hfta_nb.array.native import attention, conv, rows
 from hfta_nb.array.native.binding import Bind, Binding
 from hfta_nb.array.strategy.formulations import COMPILED, Formulation, Operand
 
@@ -33,24 +32,21 @@ class Owned:
     bind: Bind
     takes: Callable[[Call], bool]
 
-    @property
-    def way(self) -> Formulation:
-        """The same to be measured."""
-        return Formulation(COMPILED, lambda _: Binding(self.bind))
+    def way(self, rooms: Mapping[str, Operand]) -> Formulation:
+        """The same to be measured, with memory of its own for results of these geometries."""
+        return Formulation(COMPILED, lambda _: _Roomy(self.bind, rooms))
 
 
-class Copying:
-    """Torch's own way, for comparison: its results copied to the rooms."""
+class _Roomy:
+    """Called without rooms for the results, which it returns as torch's kernels do."""
 
-    def __init__(self, function: Callable[..., Any], rooms: Sequence[str]) -> None:
-        self.function, self.rooms = bare(function), rooms
+    def __init__(self, bind: Bind, rooms: Mapping[str, Operand]) -> None:
+        self._rooms = {n: torch.empty_strided(r.size, r.stride, dtype=r.dtype) for n, r in rooms.items()}
+        self._call = Binding(bind)
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
-        rooms = {name: kwargs.pop(name) for name in self.rooms if name in kwargs}
-        for name, result in zip(self.rooms, self.function(*args, **kwargs), strict=True):
-            if name in rooms:
-                rooms[name].copy_(result)
-        return tuple(rooms.values())
+        self._call(*args, **kwargs, **self._rooms)
+        return tuple(self._rooms.values())
 
 
 def owned(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Owned | None:
@@ -106,23 +102,52 @@ def _layer_norm_backward(call: Call) -> bool:
     return call.results[0] is not None and all(map(_whole, given)) and math.prod(shape) > 0 and rows.usable()
 
 
+def _convolution(call: Call) -> bool:
+    x, weight, bias, *how = call.args
+    return _lasting(x, call.results[0]) and _whole(bias) and conv.takes(weight.size, how) and conv.usable()
+
+
+def _convolution_backward(call: Call) -> bool:
+    grad, x, weight, _, *how, _ = call.args
+    by_x, _, by_bias = call.results
+    images = [p for p in (grad, x, by_x) if p is not None]
+    if how[3] and by_bias is not None:
+        return False
+    return _lasting(*images) and _whole(by_bias) and conv.takes(weight.size, how) and conv.usable()
+
+
+def _lasting(*images: Any) -> bool:
+    """Whether all are images with channels last."""
+    for place in images:
+        if not isinstance(place, Place) or len(place.size) != 4 or 0 in place.size:
+            return False
+        size, stride = (tuple(part[i] for i in (0, 2, 3, 1)) for part in (place.size, place.stride))
+        if not Operand(size, stride, place.dtype).contiguous:
+            return False
+    return True
+
+
 def _whole(place: Any) -> bool:
     """Whether a tensor, if it is one, is without gaps."""
     return not isinstance(place, Place) or Operand(place.size, place.stride, place.dtype).contiguous
 
 
 def _table() -> dict[Any, Owned]:
-    norms = {
+    found = {
         _aten.native_layer_norm.default: Owned(("out", "mean", "scale"), rows.layer_norm, _layer_norm),
         _aten.native_layer_norm_backward.default: Owned(
             ("out", "by_weight", "by_bias"), rows.layer_norm_backward, _layer_norm_backward
+        ),
+        _aten.convolution.default: Owned(("out",), conv.forward, _convolution),
+        _aten.convolution_backward.default: Owned(
+            ("by_x", "by_weight", "by_bias"), conv.backward, _convolution_backward
         ),
     }
     forward = getattr(_aten, "_scaled_dot_product_flash_attention_for_cpu", None)
     backward = getattr(_aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
     if forward is None or backward is None:
-        return norms
-    return norms | {
+        return found
+    return found | {
         forward.default: Owned(("out", "logs"), attention.forward, _attention),
         backward.default: Owned(("dq", "dk", "dv"), attention.backward, _attention_backward),
     }

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hfta_nb.array.capture.chain_kernels import Kernel as Chain
+from hfta_nb.array.capture.chains import chained
 from hfta_nb.array.capture.choosing import Chooser, indifferent
 from hfta_nb.array.capture.compiling import Source
 from hfta_nb.array.capture.deciding import Decision
@@ -139,13 +141,20 @@ class _Builder:
         self.fixed = set(recording.outside) | constant(calls)
         self.calls = [c for c in calls if not c.makes or not set(c.makes) <= self.fixed]
         before = {id(c) for c in recording.calls[: recording.cut]} if recording.cut is not None else set()
-        self.half = sum(id(c) in before for c in self.calls)
+        self.recorded, half = self.calls, sum(id(c) in before for c in self.calls)
+        lanes = lanes_of(recording, self.calls, self.fixed - set(recording.outside))
+        self.chains: Sequence[Choice] = []
+        numbers: Sequence[int] = range(len(self.calls))
+        if measured and recording.held:
+            device = recording.held[0].device
+            self.calls, numbers, self.chains = chained(self.recorded, wanted, half, lanes, device)
+        self.half = sum(i < half for i in numbers)
+        self.lane_of = None if lanes is None else [lanes[i] for i in numbers]
         self.last: dict[int, int] = dict.fromkeys(wanted, len(self.calls))
         for i, call in enumerate(self.calls):
             for storage in call.reads() | call.writes | set(call.makes):
                 self.last[storage] = max(self.last.get(storage, i), i)
         self.bases = {r.storage: r for c in reversed(self.calls) for r in c.results if r and r.storage in c.makes}
-        self.lane_of = lanes_of(recording, self.calls, self.fixed - set(recording.outside))
         self.seconds: dict[str, float] = {}
 
     def settings(self) -> list[str]:
@@ -232,9 +241,9 @@ class _Builder:
         results = [self._tensor(p) for p in self.outputs]
         drawing = generators if draws else None
         left = [s for s, last in self.last.items() if last == len(self.calls)]
-        setting, choices = self.chooser.done(), list(self.chooser.choices.values())
+        setting, choices = self.chooser.done(), [*self.chains, *self.chooser.choices.values()]
         there = {s: self.recording.held[s] for s in self.fixed}
-        source = Source(self.calls, there, self.outputs, self.gradients, generators)
+        source = Source(self.recorded, there, self.outputs, self.gradients, generators)
         return Program(steps, results, rest, made, drawing, self.slots, left, setting, choices, cut, source)
 
     # Where things lie.
@@ -316,6 +325,8 @@ class _Builder:
     def _step(self, i: int, call: Call, made: list[Any]) -> Callable[[], Any] | None:
         kernel = KERNELS.get(call.function)
         args, kwargs = self._resolved(call.args), self._resolved(call.kwargs)
+        if isinstance(call.function, Chain):
+            return self._chain(i, call, call.function, args, made)
         own = owned(call, args, kwargs)
         if own is not None and self.chooser.takes(call, own, args, kwargs):
             return self._owned(i, call, own, args, kwargs)
@@ -328,6 +339,15 @@ class _Builder:
             self._room(i, call, storage, pointwise=False)
         rooms = {n: self._tensor(p) for n, p in zip(own.rooms, call.results, strict=True) if p is not None}
         return own.bind(args, {**kwargs, **rooms})
+
+    def _chain(self, i: int, call: Call, kernel: Chain, args: Any, made: list[Any]) -> Callable[[], Any]:
+        for storage in call.makes:
+            self._room(i, call, storage, pointwise=False)
+        rooms = {n: self._tensor(p) for n, p in zip(kernel.rooms, call.results, strict=True) if p is not None}
+        function = kernel.bind()
+        if dynamic(args):
+            return Late(function, args, rooms, made, (), self._gone(i, call))
+        return partial(function, *args, **rooms)
 
     def _into(
         self, i: int, call: Call, kernel: Kernel, args: Any, kwargs: Any, made: list[Any]

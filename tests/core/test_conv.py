@@ -1,0 +1,169 @@
+"""The package's own convolutions of images with channels last: against float64, and in place of torch's in a step."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import hfta_nb as hfta
+from hfta_nb.array.native import build, conv
+from hfta_nb.array.strategy import measuring
+from hfta_nb.array.strategy.formulations import COMPILED
+
+pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")
+
+aten = torch.ops.aten
+# samples, channels in and out, height, width, window, padding, groups, then stride, whether it is transposed
+CASES = [
+    (3, 1, 16, 28, 28, (3, 3), [1, 1], 1),
+    (2, 16, 32, 14, 14, (3, 3), [1, 1], 1),
+    (3, 6, 10, 7, 9, (3, 5), [1, 2], 2),
+    (3, 5, 7, 6, 6, (3, 3), [0], 1),
+    (2, 66, 40, 5, 5, (2, 2), [1, 1], 2),
+    (2, 8, 40, 9, 17, (5, 5), [2, 4], 8),
+    (1, 4, 50, 3, 40, (1, 3), [0, 0], 1),
+    (1, 3, 33, 2, 2, (2, 2), [0, 1], 1),
+    (2, 8, 16, 9, 12, (3, 3), [1, 1], 1, [2, 2]),
+    (2, 6, 4, 12, 9, (4, 3), [1, 0], 2, [3, 2]),
+    (2, 8, 5, 6, 7, (4, 4), [1, 1], 1, [2, 2], True),
+    (2, 16, 24, 1, 1, (4, 4), [0, 0], 1, [1, 1], True),
+    (2, 6, 8, 5, 3, (3, 2), [2, 0], 2, [3, 1], True),
+]
+
+
+@pytest.fixture(autouse=True)
+def _anew() -> Iterator[None]:
+    before = dict(build._loaded)
+    build._loaded.clear()
+    yield
+    build._loaded.clear()
+    build._loaded.update(before)
+
+
+@pytest.fixture(scope="module")
+def made() -> ctypes.CDLL:
+    with build.compiling():
+        found = build.library("conv")
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def _compiled(made: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv, "library", lambda name, wait=True: made)
+
+
+def _draw(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _last(image: Tensor) -> Tensor:
+    return image.contiguous(memory_format=torch.channels_last)
+
+
+def _near(found: Tensor, torchs: Tensor, exact: Tensor) -> None:
+    """No further from what is exact than torch's own result, three times over."""
+    least = torch.finfo(torch.float32).eps * float(exact.abs().max())
+    assert float((found - exact).abs().max()) <= 3 * max(float((torchs - exact).abs().max()), least)
+
+
+def _given(case: Any) -> tuple[Tensor, Tensor, Tensor, list[Any]]:
+    samples, channels, out, height, width, window, padding, groups, *rest = case
+    stride, transposed, *_ = [*rest, *([1, 1], False)[len(rest) :]]
+    sizes = (channels, out // groups) if transposed else (out, channels // groups)
+    x, weight = _last(_draw(1, samples, channels, height, width)), _draw(2, *sizes, *window)
+    return x, weight, _draw(3, out), [stride, padding, [1, 1], transposed, [0, 0], groups]
+
+
+@pytest.mark.usefixtures("_compiled")
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_forward(case: Any, biased: bool) -> None:
+    x, weight, bias, how = _given(case)
+    assert conv.takes(weight.shape, how)
+    added = bias if biased else None
+    torchs = aten.convolution(x, weight, added, *how)
+    exact = aten.convolution(x.double(), weight.double(), bias.double() if biased else None, *how)
+    out = _last(torch.full_like(torchs, 7.0))
+    for strides in (weight, weight.transpose(2, 3).contiguous().transpose(2, 3)):
+        conv.forward([x, strides, added, *how], {"out": out.fill_(7.0)})()
+        _near(out, torchs, exact)
+
+
+@pytest.mark.usefixtures("_compiled")
+@pytest.mark.parametrize("wanted", [(True, True, True), (False, True, True), (True, False, False)], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_backward(case: Any, wanted: tuple[bool, ...]) -> None:
+    x, weight, bias, how = _given(case)
+    grad = _last(_draw(4, *aten.convolution(x, weight, None, *how).shape))
+    args = [grad, x, weight, [len(bias)], *how]
+    torchs = aten.convolution_backward(*args, [True] * 3)
+    exact = aten.convolution_backward(*(t.double() for t in args[:3]), *args[3:], [True] * 3)
+    rooms = {"by_x": torch.full_like(x, 7.0), "by_weight": _last(weight + 7), "by_bias": bias + 7}
+    wanted = (*wanted[:2], wanted[2] and not how[3])
+    asked = {name: room for (name, room), yes in zip(rooms.items(), wanted, strict=True) if yes}
+    before = {name: room.clone() for name, room in rooms.items()}
+    conv.backward([*args, list(wanted)], asked)()
+    for (name, room), two, true in zip(rooms.items(), torchs, exact, strict=True):
+        if name in asked:
+            _near(room, two, true)
+        else:
+            assert torch.equal(room, before[name])
+
+
+def test_which() -> None:
+    plain: list[Any] = [[1, 1], [1, 1], [1, 1], False, [0, 0], 1]
+    assert conv.takes((4, 3, 3, 3), plain)
+    assert not conv.takes((4, 3, 1, 1), [[1, 1], [0, 0], *plain[2:]])  # a product
+    assert not conv.takes((4, 3, 3, 3), [[1, 1], [3, 1], *plain[2:]])
+    assert not conv.takes((4, 3, 3, 3), [*plain[:2], [1, 2], *plain[3:]])
+    assert not conv.takes((4, 3, 3), [[1], [1], [1], False, [0], 1])
+
+
+def _trained(strategy: str, dtype: torch.dtype, block_size: int) -> tuple[Tensor, Any]:
+    torch.manual_seed(0)
+    first, second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 5, (3, 2), bias=False)
+    ends = nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(20, 4)
+    array = hfta.fuse([nn.Sequential(first, nn.Tanh(), second, *ends).to(dtype) for _ in range(2)], [1, 2])
+    array.strategy, array.block_size = strategy, block_size
+    optimizer = hfta.optim.SGD(array, lr=0.1)
+    losses = []
+    for number in range(8):
+        optimizer.zero_grad()
+        draw = torch.Generator().manual_seed(number)
+        x, y = torch.randn(6, 3, 9, 8, generator=draw, dtype=dtype), torch.randint(0, 4, (6,), generator=draw)
+        # Images lie with channels last, and so do those of a step.
+        losses.append(array.backward(F.cross_entropy, _last(x), y))
+        optimizer.step()
+    return torch.stack(losses), array
+
+
+def _taken(array: Any) -> list[str]:
+    table = array.explain()
+    return sorted(f.partition(" [")[0] for f in table["function"][table["how"].str.contains(f": {COMPILED} ")])
+
+
+@pytest.mark.usefixtures("_compiled")
+@pytest.mark.parametrize("block_size", [1, 2])
+def test_in_a_replayed_step(block_size: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path))
+    cost = measuring._cost
+    monkeypatch.setattr(measuring, "_cost", lambda name, times: cost(name, times) / (1e6 if name == COMPILED else 1))
+    found, array = _trained("measured", torch.float32, block_size)
+    expected, plain = _trained("fixed", torch.float32, block_size)
+    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
+    for (key, a), b in zip(array.state_dict().items(), plain.state_dict().values(), strict=True):
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-5), key
+    taken = [name for name in _taken(array) if "convolution" in name]
+    assert {"convolution", "convolution_backward"} <= set(taken)
+    assert not _taken(plain)
+    exact, doubled = _trained("measured", torch.float64, block_size)
+    assert not any("convolution" in name for name in _taken(doubled))
+    assert torch.equal(exact, _trained("fixed", torch.float64, block_size)[0])

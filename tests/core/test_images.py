@@ -1,0 +1,242 @@
+"""Norms of images with what follows them: the library against float64, and in place of torch's calls in a step."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import hfta_nb as hfta
+from hfta_nb.array.native import build, images
+from hfta_nb.array.native.images import Bound, Images
+from hfta_nb.array.strategy import measuring
+from hfta_nb.array.strategy.formulations import COMPILED
+
+pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")
+
+# size, groups (0: a batch norm), channels last, ReLU, pooling, whether the gradient has channels first
+CASES = [
+    ((4, 16, 12, 12), 4, True, True, True, False),
+    ((3, 32, 7, 5), 4, True, True, True, True),
+    ((3, 6, 7, 5), 3, True, True, False, True),
+    ((3, 6, 5, 6), 1, True, False, False, False),
+    ((5, 20, 9, 30), 5, False, True, False, False),
+    ((2, 40, 1, 70), 0, False, True, False, False),
+    ((2, 3, 1, 1), 0, False, False, False, False),
+    ((1, 24, 1, 2000), 0, True, True, False, False),
+    ((3, 5, 7, 5), 0, True, True, True, False),
+    ((40, 33, 1, 1), 0, True, False, False, False),
+]
+
+
+@pytest.fixture(autouse=True)
+def _anew() -> Iterator[None]:
+    before = dict(build._loaded)
+    build._loaded.clear()
+    yield
+    build._loaded.clear()
+    build._loaded.update(before)
+
+
+@pytest.fixture(scope="module")
+def made() -> ctypes.CDLL:
+    with build.compiling():
+        found = build.library("images")
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def _compiled(made: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "library", lambda name, wait=True: made)
+
+
+@pytest.fixture
+def _preferred(_compiled: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """The library counts as the fastest."""
+    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path))
+    cost = measuring._cost
+    monkeypatch.setattr(measuring, "_cost", lambda name, times: cost(name, times) / (1e6 if name == COMPILED else 1))
+
+
+def _draw(seed: int, *shape: int) -> Tensor:
+    return 2 * torch.randn(shape, generator=torch.Generator().manual_seed(seed)) + 3
+
+
+def _near(found: Tensor, torchs: Tensor, exact: Tensor) -> None:
+    """No further from what is exact than torch's own result in float32 with channels first, three times over."""
+    least = torch.finfo(torch.float32).eps * float(exact.abs().max())
+    assert float((found - exact).abs().max()) <= 3 * max(float((torchs - exact).abs().max()), least)
+
+
+def _expected(case: Any, given: list[Any], grad: Tensor | None, dtype: torch.dtype) -> list[Tensor]:
+    """Result, running statistics, gradients, by torch with channels first."""
+    _, groups, _, relu, pool, _ = case
+    x, weight, bias, mean, variance = [None if t is None else t.to(dtype).contiguous().clone() for t in given]
+    learnt = [t.requires_grad_() for t in (x, weight, bias) if t is not None]
+    if groups:
+        out = F.group_norm(x, groups, weight, bias, 1e-5)
+    else:
+        out = F.batch_norm(x, mean, variance, weight, bias, True, 0.1, 1e-5)
+    out = F.relu(out) if relu else out
+    out = F.max_pool2d(out, 2) if pool else out
+    grad = torch.ones_like(out) if grad is None else grad.to(dtype)
+    kept = [] if groups or mean is None or variance is None else [mean, variance]
+    return [out.detach(), *kept, *torch.autograd.grad(out, learnt, grad.contiguous())]
+
+
+@pytest.mark.usefixtures("_compiled")
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_forward_and_backward(case: Any, affine: bool) -> None:
+    size, groups, last, relu, pool, turned = case
+    order = torch.channels_last if last else torch.contiguous_format
+    how = Images(size, groups, last, relu, pool, 1e-5, 0.0 if groups else 0.1)
+    forward = Bound(how, False)
+    backward = Bound(Images(**{**how.__dict__, "turned": turned}), True)
+    for seed in (1, 2):  # again, in the same memory
+        x = _draw(seed, *size)
+        x = x.contiguous(memory_format=order) if last else x
+        weight, bias = (_draw(seed + k, size[1]) if affine else None for k in (10, 20))
+        statistics = [None, None] if groups else [_draw(seed + k, size[1]).abs() for k in (30, 40)]
+        given = [x, weight, bias, *statistics]
+        grad = _draw(seed + 50, *_expected(case, given, None, torch.float32)[0].shape) - 3
+        exact, torchs = (_expected(case, given, grad, dtype) for dtype in (torch.float64, torch.float32))
+        grad = grad.contiguous(memory_format=order) if last and not turned else grad
+        out, dx = torch.empty_like(exact[0], dtype=torch.float32, memory_format=order), torch.empty_like(x)
+        mean, scale = (torch.empty(size[0] * groups or size[1]) for _ in range(2))
+        forward(
+            x=x, weight=weight, bias=bias, running_mean=statistics[0], running_var=statistics[1], out=out, mean=mean,
+            scale=scale,
+        )  # fmt: skip
+        by = [torch.empty(size[1]) for _ in range(2)] if affine else [None, None]
+        backward(
+            x=x, grad=grad, weight=weight, bias=bias, mean=mean, scale=scale, out=dx, weight_grad=by[0],
+            bias_grad=by[1],
+        )  # fmt: skip
+        found = [t for t in (out, *statistics, dx, *by) if t is not None]
+        for one, two, true in zip(found, torchs, exact, strict=True):
+            _near(one, two, true)
+
+
+@pytest.mark.usefixtures("_compiled")
+@pytest.mark.parametrize("last", [False, True])
+def test_a_sample_that_is_not_a_number_harms_no_other(last: bool) -> None:
+    x = _draw(1, 4, 6, 8, 8)
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    forward = Bound(Images((4, 6, 8, 8), 3, last, True, False, 1e-5), False)
+    mean, scale = torch.empty(12), torch.empty(12)
+
+    def result() -> Tensor:
+        out = torch.empty_like(x)
+        forward(x=x, out=out, mean=mean, scale=scale)
+        return out
+
+    before = result()
+    x[2, 0, 3, 3] = float("nan")
+    after = result()
+    assert after[2, :2].isnan().all()
+    assert torch.equal(before[[0, 1, 3]], after[[0, 1, 3]])
+    assert torch.equal(before[2, 2:], after[2, 2:])
+
+
+class _Looking(nn.Module):
+    """Its result depends on what stands between a norm and its ReLU as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normal = self.norm(self.first(x))
+        both = torch.cat([normal.amax((-1, -2)), normal.relu().mean((-1, -2))], 1)
+        return self.last(both)  # type: ignore[no-any-return]
+
+
+def _net(*between: nn.Module) -> Callable[[], nn.Module]:
+    def build_one() -> nn.Module:
+        middle = copy.deepcopy(between)
+        return nn.Sequential(nn.Conv2d(3, 8, 3), *middle, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 4))
+
+    return build_one
+
+
+# How a member is made, and its chain; of two members at once images lie otherwise in a pooling than in a norm.
+NETS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "group, ReLU, pooling": (
+        _net(nn.GroupNorm(2, 8), nn.ReLU(), nn.MaxPool2d(2)),
+        "group_norm + relu + max_pool2d",
+    ),
+    "batch, ReLU, pooling": (
+        _net(nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)),
+        "batch_norm + relu + max_pool2d",
+    ),
+    "group, ReLU": (_net(nn.GroupNorm(4, 8), nn.ReLU()), "group_norm + relu"),
+    "batch": (_net(nn.BatchNorm2d(8)), "batch_norm"),
+    "batch, without weights": (_net(nn.BatchNorm2d(8, affine=False), nn.ReLU()), "batch_norm + relu"),
+    "ReLU in place": (_net(nn.GroupNorm(2, 8), nn.ReLU(inplace=True)), "group_norm"),
+    "another window": (_net(nn.GroupNorm(2, 8), nn.ReLU(), nn.MaxPool2d(3)), "group_norm + relu"),
+    "another function": (_net(nn.BatchNorm2d(8), nn.SiLU(), nn.MaxPool2d(2)), "batch_norm"),
+    "somebody looks": (_Looking, "group_norm"),
+}
+
+
+def _trained(
+    build_one: Callable[[], nn.Module], strategy: str, dtype: torch.dtype, block_size: int, last: bool = False
+) -> Any:
+    torch.manual_seed(0)
+    array = hfta.fuse([build_one().to(dtype) for _ in range(2)], [1, 2])
+    array.strategy, array.block_size = strategy, block_size
+    optimizer = hfta.optim.SGD(array, lr=0.1)
+    losses = []
+    for number in range(8):
+        optimizer.zero_grad()
+        draw = torch.Generator().manual_seed(number)
+        x, y = torch.randn(6, 3, 11, 13, generator=draw, dtype=dtype), torch.randint(0, 4, (6,), generator=draw)
+        x = x.contiguous(memory_format=torch.channels_last) if last else x
+        losses.append(array.backward(F.cross_entropy, x, y))
+        optimizer.step()
+    return torch.stack(losses), array
+
+
+def _chains(array: Any) -> list[str]:
+    table = array.explain()
+    own = table["how"].str.contains(f": {COMPILED} ")
+    return sorted({name.partition(" [")[0] for name in table["function"][own] if "_norm" in name})
+
+
+@pytest.mark.usefixtures("_preferred")
+@pytest.mark.parametrize("block_size", [1, 2])
+@pytest.mark.parametrize("name", NETS)
+def test_in_a_replayed_step(name: str, block_size: int) -> None:
+    build_one, chain = NETS[name]
+    last = "pooling" in name  # else as given or not, whatever is faster
+    found, array = _trained(build_one, "measured", torch.float32, block_size, last)
+    expected, plain = _trained(build_one, "fixed", torch.float32, block_size, last)
+    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
+    for (key, a), b in zip(array.state_dict().items(), plain.state_dict().values(), strict=True):
+        assert torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-5), key
+    (taken,) = _chains(array)
+    assert taken == chain or (block_size == 2 and chain.startswith(taken))
+    assert not _chains(plain)
+
+
+@pytest.mark.usefixtures("_preferred")
+def test_in_float64_torchs() -> None:
+    build_one, _ = NETS["group, ReLU, pooling"]
+    found, array = _trained(build_one, "measured", torch.float64, 1)
+    assert not _chains(array)
+    assert torch.equal(found, _trained(build_one, "fixed", torch.float64, 1)[0])
+
+
+def test_without_a_library_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(build.VARIABLE, "off")
+    assert not images.usable()
+    assert not _chains(_trained(NETS["group, ReLU"][0], "measured", torch.float32, 1)[1])
