@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
 
@@ -11,7 +12,8 @@ from jaxtyping import install_import_hook
 
 # Shapes in signatures are checked while tests run, and only then; where people's input is checked, by that code itself.
 SHAPED = ("array.arena", "array.rules.linear", "metrics", "optim.values")
-install_import_hook([f"hfta_nb.{name}" for name in SHAPED], "beartype.beartype")
+if importlib.util.find_spec("beartype"):  # a machine that was lent for its GPU may have no more than torch and pytest
+    install_import_hook([f"hfta_nb.{name}" for name in SHAPED], "beartype.beartype")
 
 
 def pytest_configure() -> None:
