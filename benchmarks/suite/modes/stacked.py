@@ -19,7 +19,6 @@ from benchmarks.suite.modes.base import Mode, table
 from benchmarks.suite.modes.serial import adam
 from benchmarks.suite.tasks import Feed, Update
 
-
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
 
 
