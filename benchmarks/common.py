@@ -148,9 +148,13 @@ def gpu() -> str:
 
 
 def write(name: str, figures: Mapping[str, Any], packages: Sequence[str] = PACKAGES) -> Path:
-    """Keep figures, with the environment that they were measured in, as ``results/NAME.json``."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    """Keep figures, with the environment that they were measured in, as ``results/NAME.json``.
+
+    The variable ``BENCHMARKS_RESULTS`` names another folder.
+    """
+    folder = Path(os.environ.get("BENCHMARKS_RESULTS") or RESULTS)
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}.json"
     plain = {key: asdict(value) if isinstance(value, Timing) else value for key, value in figures.items()}
     content = {**plain, "environment": environment(packages)}
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -109,18 +109,18 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="tiny models: to see that it works")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
+    what = (
+        f"Whole passes, {given.threads} thread{'s' * (given.threads > 1)} for the training step; float32. "
+        "Waiting is the host's, from asking for a batch to having it."
+    )
+    kind = torch.device(given.device).type
     rows = []
     for model in given.models.split(","):
         for members in map(int, given.members.split(",")):
             for row in measure(model, members, given.passes, given.device, given.quick):
                 rows.append(row)
                 print("{model:12} {members:3} {data:24} {step_s:.6f} s a step, waiting {wait_share:.2%}".format(**row))
-    what = (
-        f"Whole passes, {given.threads} thread{'s' * (given.threads > 1)} for the training step; float32. "
-        "Waiting is the host's, from asking for a batch to having it."
-    )
-    kind = torch.device(given.device).type
-    print(write(given.out or f"data_{kind}", {"what": what, "rows": rows}))
+            print(write(given.out or f"data_{kind}", {"what": what, "rows": rows}))
     return 0
 
 

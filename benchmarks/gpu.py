@@ -1,8 +1,7 @@
 """All that wants to be seen on a GPU, in one command and about 25 minutes.
 
-What matters most comes first, each part has a time of its own, and what it has found so far is in a file: whoever has a
-GPU for less long keeps what was done. Nothing of Jupyter, jax or NVML's Python binding is needed (torch itself imports
-the last where it is).
+What matters most comes first, each part has a share of the time that is left, and what it has found so far is on disk:
+whoever has a GPU for less long keeps what was done. Nothing of Jupyter is needed.
 
     python -m benchmarks.gpu [--minutes 25] [--out FOLDER] [--parts tests,graphs,...]
     python -m benchmarks.gpu --device cpu --quick       # to see that it works
@@ -11,28 +10,35 @@ the last where it is).
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.metadata
 import importlib.util
 import json
 import os
+import platform
+import signal
 import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-import torch
-
-from benchmarks.common import RESULTS, environment
-
+RESULTS = Path(__file__).resolve().parent / "results"
 ROOT = RESULTS.parents[1]
+NEEDED = ("torch", "numpy", "psutil", "jaxtyping", "safetensors", "cloudpickle")
+"""Without these nothing runs. With `pynvml` there is a GPU's activity, with `pandas` what an array says of itself."""
 TESTS = ("contract/test_cuda_steps", "contract/test_streams", "contract/test_rates", "contract/test_step_scores",
          "contract/test_step_graph", "contract/test_waiting", "contract/test_mixed_precision",
-         "contract/test_modules", "contract/test_optimizers")  # fmt: skip
+         "contract/test_optimizers", "contract/test_modules")  # fmt: skip
 """The first are about what only a GPU has; the others are the contract, there."""
-HFTA = ("pointnet_cls", "resnet18", "mobilenet_v3_large", "bert", "transformer", "dcgan", "pointnet_seg")
-"""Those with a bar of their own first."""
+HFTA = (("pointnet_cls", 2.5), ("resnet18", 2.5), ("mobilenet_v3_large", 2.5), ("bert", 2.0), ("transformer", 1.5),
+        ("dcgan", 2.0), ("pointnet_seg", 1.5))  # fmt: skip
+"""Those with a bar of their own first; with their shares."""
 TOLD = 3000
-"""Characters of the end of what a part prints that are kept."""
+"""Characters of the end of what a part prints that are kept beside its status; all of it is in the log."""
+ENDING_S = 5.0
+"""How long a part has to end by itself when its time is over."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +48,14 @@ class Part:
     Attributes:
         name: by which it is chosen.
         words: of the command, after `python`.
-        share: of all the time that there is, at most.
+        share: of the time that is left when it begins, beside the shares of the parts after it.
+        needs: packages without which it is left out.
     """
 
     name: str
     words: tuple[str, ...]
     share: float
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,9 +64,9 @@ class Outcome:
 
     Attributes:
         command: as it can be typed.
-        status: of the process; None where its time was over.
+        status: of the process; None where its time was over, or it was left out.
         took_s: seconds.
-        end: of what it printed.
+        end: of what it printed, or why it was left out.
     """
 
     name: str
@@ -75,20 +83,23 @@ def parts(device: str, out: Path, quick: bool) -> list[Part]:
     few = ("--rounds", "3" if quick else "5", "--lap", "0.01" if quick else "0.1")
     members = "1,2" if quick else "auto"
     found = [
-        Part("imports", ("-c", _IMPORTS), 0.05),
-        Part("tests", ("-m", "pytest", "-q", "-p", "no:cacheprovider", *(f"tests/{t}.py" for t in TESTS)), 0.25),
-        Part("graphs", ("benchmarks/graphs.py", "--device", device, *_smaller(quick)), 0.12),
+        Part("imports", ("-c", _IMPORTS), 0.5),
+        Part("tests", _tests(device), 5.0, ("pytest", "hypothesis")),
+        Part("graphs", ("benchmarks/graphs.py", "--device", device, *_smaller(quick)), 2.5),
     ]
-    for model in HFTA:
+    for model, share in HFTA:
         how = ("--models", model, "--precisions", "bf16", "--members", members, "--modes", "serial,vmap,ours")
-        found.append(Part(f"suite {model}", (*suite, *how, *few, "--out", str(out / "suite_gpu.jsonl")), 0.1))
-    how = ("--models", "mlp,cnn,lstm,transformer", "--members", "2" if quick else "8", "--modes", "serial,vmap,ours")
+        found.append(Part(f"suite {model}", (*suite, *how, *few, "--out", str(out / "suite_gpu.jsonl")), share))
     names = "float32,bf16" if device == "cpu" else "float32,tf32,bf16,fp16"
+    how = ("--models", "mlp,cnn,lstm,transformer", "--members", "2" if quick else "8", "--modes", "serial,vmap,ours")
     precise = (*suite, *how, *few, "--precisions", names, "--out", str(out / "precision_gpu.jsonl"))
-    found.append(Part("precision", precise, 0.15))
-    if not quick:  # these two write to results/
-        found.append(Part("memory", ("benchmarks/memory.py", "--device", device), 0.1))
-        found.append(Part("data", ("benchmarks/data.py", "--device", device), 0.1))
+    found.append(Part("precision", precise, 1.5))
+    how = ("--models", "mlp,transformer", "--members", "2" if quick else "8,32", "--modes", "serial,jax,ours")
+    found.append(Part("jax", (*suite, *how, *few, "--out", str(out / "jax_gpu.jsonl")), 1.0, ("jax",)))
+    memory = ("--members", "1", "2", "--models", "mlp") if quick else ()
+    found.append(Part("memory", ("benchmarks/memory.py", "--device", device, *memory), 1.0))
+    brief = ("--models", "mlp", "--members", "2", "--passes", "2", *tiny) if quick else ()
+    found.append(Part("data", ("benchmarks/data.py", "--device", device, *brief), 1.0))
     return found
 
 
@@ -96,63 +107,138 @@ _IMPORTS = """
 import sys
 import hfta_nb, hfta_nb.study, benchmarks.suite.command
 far = {"IPython", "ipywidgets", "anywidget", "jax", "matplotlib", "pandas"} & set(sys.modules)
-print("torch", __import__("torch").__version__, "imported needlessly:", sorted(far) or "nothing")
+import torch
+print("torch", torch.__version__, "imported needlessly:", sorted(far) or "nothing")
+if torch.cuda.is_available():
+    from hfta_nb import telemetry
+    print(torch.cuda.get_device_name(), torch.version.cuda, "cudnn", torch.backends.cudnn.version())
+    with telemetry.sampler("cuda") as sampler:
+        sampler.sample()
+        x = torch.randn(4096, 4096, device="cuda")
+        for _ in range(100):
+            x @ x
+        torch.cuda.synchronize()
+        print(sampler.sample().values)
 sys.exit(bool(far))
 """
+
+
+def _tests(device: str) -> tuple[str, ...]:
+    """The command of the tests: those with a GPU alone, on several cores where pytest can; a warning is no failure."""
+    plain = ("-o", "addopts=-ra", "-W", "default", "--tb=short", "-p", "no:cacheprovider")
+    side = ("-n", "6") if importlib.util.find_spec("xdist") and device != "cpu" else ()
+    only = ("-k", "cuda or gpu") if device != "cpu" else ("-k", "cpu and step_waits")
+    files = (f"tests/{test}.py" for test in TESTS)
+    return ("-m", "pytest", "-q", *plain, "--continue-on-collection-errors", *side, *only, *files)
 
 
 def _smaller(quick: bool) -> tuple[str, ...]:
     return ("--quick", "--models", "mlp", "--members", "2", "--rounds", "2") if quick else ()
 
 
-def run(part: Part, most_s: float) -> Outcome:
-    """Do a part, for so long at most."""
-    command = [sys.executable, *part.words]
-    shown = " ".join(["python", *(w if w != _IMPORTS else "'...'" for w in part.words)])
-    if part.words[:2] == ("-m", "pytest") and importlib.util.find_spec("pytest") is None:
-        return Outcome(part.name, shown, None, 0.0, "pytest is not installed")
-    begin, status = time.perf_counter(), None
+def shown(part: Part) -> str:
+    """The part's command for people."""
+    return " ".join(["python", *(w if w != _IMPORTS else "'...'" for w in part.words)])
+
+
+def lacking(names: tuple[str, ...]) -> list[str]:
+    """Those packages that are not here."""
+    return [name for name in names if importlib.util.find_spec(name) is None]
+
+
+def run(part: Part, most_s: float, out: Path) -> Outcome:
+    """Do a part, for so long at most. All that it prints is in ``gpu.log`` in that folder as soon as it is printed."""
+    missing = lacking(part.needs)
+    if missing:
+        return Outcome(part.name, shown(part), None, 0.0, f"left out: {', '.join(missing)} not installed")
+    begin = time.perf_counter()
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, timeout=most_s, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": paths}, check=False,
+    own = {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", "BENCHMARKS_RESULTS": str(out)}
+    with (out / "gpu.log").open("ab") as log:
+        log.write(f"\n==== {part.name}: {shown(part)}\n".encode())
+        log.flush()
+        from_here = log.tell()
+        process = subprocess.Popen(
+            [sys.executable, *part.words], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            env={**os.environ, **own}, start_new_session=True,
         )  # fmt: skip
-        status, output = done.returncode, done.stdout
-    except subprocess.TimeoutExpired as error:
-        output = error.stdout or b""
+        try:
+            status: int | None = process.wait(most_s)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            _end(process)
     took_s = round(time.perf_counter() - begin, 1)
-    return Outcome(part.name, shown, status, took_s, output.decode(errors="replace")[-TOLD:])
+    with (out / "gpu.log").open("rb") as log:
+        log.seek(from_here)
+        end = log.read().decode(errors="replace")[-TOLD:]
+    return Outcome(part.name, shown(part), status, took_s, end)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process, if it goes on, and all that it has started."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, how)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(ENDING_S)
+
+
+def about() -> dict[str, Any]:
+    """The machine, as far as it can be told without what may be missing."""
+    named = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions() if d.metadata["Name"]}
+    packages = {name: named[name] for name in sorted(named) if name in (*NEEDED, "nvidia-ml-py", "jax", "pytest")}
+    found: dict[str, Any] = {"python": platform.python_version(), "packages": packages}
+    with contextlib.suppress(Exception):
+        from benchmarks.common import environment
+
+        found |= environment()
+    return found
 
 
 def main() -> int:
-    """Run the command; gives the exit status: 1 where a part has failed."""
+    """Run the command; gives the exit status: 1 where a part has failed, 2 where nothing can run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=25.0, help="for all of it")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the files; default benchmarks/results")
+    out = Path(os.environ.get("OUT") or RESULTS)
+    parser.add_argument("--out", type=Path, default=out, help="folder of the files; default $OUT or benchmarks/results")
     parser.add_argument("--parts", default="", help="names of parts, or their beginnings; default all")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true", help="tiny models, to see that it works")
     given = parser.parse_args()
+    missing = lacking(NEEDED)
+    if missing:
+        print(f"not installed: {', '.join(missing)}; as wheels in a folder on PYTHONPATH they will do", file=sys.stderr)
+        return 2
+    import torch
+
     if torch.device(given.device).type == "cuda" and not torch.cuda.is_available():
         print("torch sees no GPU; --device cpu --quick shows that the command works", file=sys.stderr)
         return 2
     given.out = given.out.resolve()
     given.out.mkdir(parents=True, exist_ok=True)
     wanted = tuple(filter(None, given.parts.split(",")))
+    chosen = [p for p in parts(given.device, given.out, given.quick) if not wanted or p.name.startswith(wanted)]
     until = time.perf_counter() + 60 * given.minutes
-    outcomes = []
-    for part in parts(given.device, given.out, given.quick):
+    outcomes: list[Outcome] = []
+    for number, part in enumerate(chosen):
         left_s = until - time.perf_counter()
-        if (wanted and not part.name.startswith(wanted)) or left_s < 1:
+        most_s = left_s * part.share / sum(p.share for p in chosen[number:])
+        if most_s < 1:
+            outcomes.append(Outcome(part.name, shown(part), None, 0.0, "left out: no time was left"))
             continue
-        outcomes.append(run(part, min(left_s, 60 * given.minutes * part.share)))
+        _keep(given.out, [*outcomes, Outcome(part.name, shown(part), None, 0.0, "begun")])
+        outcomes.append(run(part, most_s, given.out))
         last = outcomes[-1]
         state = "not finished" if last.status is None else "done" if not last.status else f"failed ({last.status})"
-        print(f"{last.name}: {state}, {last.took_s} s\n{last.end[-600:]}\n", flush=True)
-        kept = {"parts": [asdict(o) for o in outcomes], "environment": environment()}
-        (given.out / "gpu.json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+        print(f"{last.name}: {state}, {last.took_s} s of {most_s:.0f}\n{last.end[-800:]}\n", flush=True)
+        _keep(given.out, outcomes)
     return int(any(outcome.status for outcome in outcomes))
+
+
+def _keep(out: Path, outcomes: list[Outcome]) -> None:
+    kept = {"parts": [asdict(o) for o in outcomes], "environment": about()}
+    (out / "gpu.json").write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

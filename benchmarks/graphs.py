@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ if __package__ in (None, ""):
 from benchmarks.common import interleaved, write
 from benchmarks.suite.job import Job
 from benchmarks.suite.modes.ours import Ours
+from hfta_nb.array.explaining import rows_of
 
 LAP_S = 0.1
 """Seconds that a lap takes about, uncaptured."""
@@ -46,9 +48,8 @@ def measure(job: Job, rounds: int) -> dict[str, Any]:
     row["ratio"] = row["plain_step_s"] / row["captured_step_s"]
     row["how"] = "no GPU" if graph is None else "; ".join(graph.notes()) or "not captured yet"
     row["waits"] = _waits(captured)
-    explained = captured.array.explain()
-    ways = [f"{f}: {how}" for f, how in zip(explained["function"], explained["how"], strict=True)]
-    row["ways"] = [way for way in ways if "streams" in way or "block" in way]
+    ways = [f"{function}: {how}" for function, how in rows_of(captured.array)]
+    row["ways"] = [way for way in ways if "streams" in way or "block" in way or "not" in way]
     return row
 
 
@@ -85,11 +86,14 @@ def main() -> int:
                 try:
                     rows.append(measure(job, given.rounds))
                 except Exception as error:  # the other rows are worth having
-                    rows.append({"model": model, "members": members, "precision": precision, "error": repr(error)})
+                    told = "".join(traceback.format_exception(error))[-4000:]
+                    row = {"model": model, "members": members, "precision": precision, "error": repr(error)}
+                    rows.append(row | {"traceback": told})
+                    print(told)
                 print(rows[-1], flush=True)
                 if not given.quick:  # what there is so far is kept
                     write(f"graphs_{torch.device(given.device).type}", {"rows": rows})
-    return 0
+    return int(any("error" in row for row in rows))
 
 
 if __name__ == "__main__":

@@ -50,18 +50,14 @@ def main() -> int:
     parser.add_argument("--device", default=None)
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
+    kind = torch.device(given.device or ("cuda" if torch.cuda.is_available() else "cpu")).type
     for name in given.models:
         with tempfile.TemporaryDirectory() as place:
             rows += _model(name, given.members, given.device, Path(place))
-    worst = max(abs(r["error"]) for r in rows)
+        worst = max(abs(r["error"]) for r in rows)
+        found = {"what": "bytes predicted and measured", "rows": rows, "largest_error": worst}
+        print(write("memory" if kind == "cpu" else f"memory_{kind}", found))
     print(f"largest error {worst:.1%}")
-    kind = torch.device(given.device or ("cuda" if torch.cuda.is_available() else "cpu")).type
-    print(
-        write(
-            "memory" if kind == "cpu" else f"memory_{kind}",
-            {"what": "bytes predicted and measured", "rows": rows, "largest_error": worst},
-        )
-    )
     return 0
 
 

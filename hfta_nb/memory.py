@@ -88,6 +88,7 @@ class Meter:
         self._counter = _Counter() if device.type != "cuda" else None
         self._before, self._most = 0, 0
         if device.type == "cuda":
+            _workspaces(device)
             torch.cuda.synchronize(device)
             self._before = torch.cuda.memory_allocated(device)
 
@@ -119,6 +120,14 @@ class Meter:
     def peak_bytes(self) -> int:
         """The most that was held at once within."""
         return self._most if self._counter is None else self._counter.most
+
+
+@functools.cache
+def _workspaces(device: torch.device) -> None:
+    """Let cuBLAS take its workspaces, tens of megabytes with a thread's first products: they are no member's."""
+    with torch.enable_grad():
+        x = torch.ones(8, 8, device=device, requires_grad=True)
+        torch.addmm(x[0], x, x).sum().backward()  # type: ignore[no-untyped-call]
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]

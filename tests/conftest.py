@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
+import types
+import unittest
 from collections.abc import Iterator
 
 import pytest
@@ -11,13 +15,20 @@ from jaxtyping import install_import_hook
 
 # Shapes in signatures are checked while tests run, and only then; where people's input is checked, by that code itself.
 SHAPED = ("array.arena", "array.rules.linear", "metrics", "optim.values")
-install_import_hook([f"hfta_nb.{name}" for name in SHAPED], "beartype.beartype")
+# A machine with a GPU may have pytest and not all of what the tests are developed with.
+if importlib.util.find_spec("beartype"):
+    install_import_hook([f"hfta_nb.{name}" for name in SHAPED], "beartype.beartype")
+if not importlib.util.find_spec("expecttest"):  # torch's lists of modules and optimizers are in files that import it
+    sys.modules["expecttest"] = types.ModuleType("expecttest")
+    sys.modules["expecttest"].TestCase = unittest.TestCase  # type: ignore[attr-defined]
 
 
 def pytest_configure() -> None:
     # One thread: the results do not depend on how many cores a machine has, and a busy machine does not stall.
     torch.set_num_threads(1)
     os.environ["HFTA_NB_CACHE"] = "off"  # what tests measure is no one's
+    if torch.cuda.is_available():  # float32 is compared to its own rounding; cuDNN's convolutions are TF32 by default
+        torch.backends.cudnn.allow_tf32 = False
 
 
 @pytest.fixture(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from benchmarks import gpu
+from benchmarks.suite.command import parse
 
 
 def test_parts_name_commands_that_there_are(tmp_path: Path) -> None:
@@ -19,16 +22,67 @@ def test_parts_name_commands_that_there_are(tmp_path: Path) -> None:
         for part in found:
             files = [w for w in part.words if w.endswith(".py")]
             assert all((gpu.ROOT / w).is_file() for w in files), part
-    assert sum(p.share for p in gpu.parts("cuda", tmp_path, False)) < 2  # few take all that they may
+            if part.words[:2] == ("-m", "benchmarks"):
+                words = [w if w != "cuda" else "cpu" for w in part.words[2:]]
+                assert parse(words).models  # an option that is refused would end the program
 
 
-def test_what_becomes_of_a_part() -> None:
-    fine = gpu.run(gpu.Part("fine", ("-c", "print('one'); print('two')"), 1), 60)
+def test_what_becomes_of_a_part(tmp_path: Path) -> None:
+    fine = gpu.run(gpu.Part("fine", ("-c", "print('one'); print('two')"), 1), 60, tmp_path)
     assert (fine.status, fine.end.split()) == (0, ["one", "two"])
-    failed = gpu.run(gpu.Part("failed", ("-c", "raise SystemExit(3)"), 1), 60)
+    failed = gpu.run(gpu.Part("failed", ("-c", "raise SystemExit(3)"), 1), 60, tmp_path)
     assert failed.status == 3
-    long = gpu.run(gpu.Part("long", ("-c", "print('begun', flush=True); input()"), 1), 0.0)
+    lacking = gpu.run(gpu.Part("lacking", ("-c", "print(1)"), 1, ("torch", "no_such_package")), 60, tmp_path)
+    assert (lacking.status, lacking.end) == (None, "left out: no_such_package not installed")
+    log = (tmp_path / "gpu.log").read_text(encoding="utf-8")
+    assert "==== fine" in log
+    assert "two" in log
+
+
+def test_what_is_not_finished_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    code = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+print(child.pid, flush=True)
+child.wait()
+"""
+    long = gpu.run(gpu.Part("long", ("-c", code), 1), 3.0, tmp_path)
     assert long.status is None
+    child = int(long.end.split()[0])
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+
+def test_time_that_a_part_leaves_is_for_those_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [gpu.Part(name, ("-c", ""), share) for name, share in (("a", 1), ("b", 2), ("c", 1))]
+    given = []
+
+    def run(part: gpu.Part, most_s: float, out: Path) -> gpu.Outcome:
+        given.append(most_s)
+        return gpu.Outcome(part.name, "", 0, 0.0, "")
+
+    monkeypatch.setattr(gpu, "parts", lambda device, out, quick: made)
+    monkeypatch.setattr(gpu, "run", run)
+    monkeypatch.setattr(gpu, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--device", "cpu", "--minutes", "1", "--out", str(tmp_path)])
+    assert gpu.main() == 0
+    assert given == [15.0, 40.0, 60.0]
+
+
+def test_the_folder_is_that_of_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path / "found"))
+    monkeypatch.setattr(gpu, "parts", lambda device, out, quick: [gpu.Part("one", ("-c", "print(1)"), 1)])
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--device", "cpu"])
+    assert gpu.main() == 0
+    assert sorted(p.name for p in (tmp_path / "found").iterdir()) == ["gpu.json", "gpu.log"]
+
+
+def test_without_what_nothing_runs_without_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu, "NEEDED", ("torch", "no_such_package"))
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path)])
+    assert gpu.main() == 2
+    assert "not installed: no_such_package" in capsys.readouterr().err
 
 
 def test_one_that_fails_is_told_and_the_others_are_done(

@@ -385,7 +385,44 @@ def test_rows_that_a_file_has_are_not_measured_again(tmp_path: Path, monkeypatch
     monkeypatch.setattr(machine, "peaks", lambda *_: PEAKS)
     list(command.records(given, command.measured(file)))
     assert asked == [2]
-    assert command.measured(tmp_path / "none") == set()
+    assert command.measured(tmp_path / "none") == {}
+
+
+def test_auto_goes_on_where_a_file_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "half.jsonl"
+    kept = [{**LINE, "members": m, "mode": "ours", "samples_per_s": rate} for m, rate in ((1, 10.0), (2, 20.0))]
+    file.write_text("".join(json.dumps(line) + "\n" for line in kept) + '{"model": "ml', encoding="utf-8")
+    given = command.parse(
+        ["--models", LINE["model"], "--members", "auto", "--resume", "--out", str(file), "--device", "cpu"]
+    )
+    asked = []
+
+    def measured(job: Job, *_: Any, **__: Any) -> list[dict[str, Any]]:
+        asked.append(job.members)
+        return [{**LINE, "members": job.members, "mode": "ours", "samples_per_s": 20.5}]
+
+    monkeypatch.setattr(command, "measure", measured)
+    monkeypatch.setattr(machine, "peaks", lambda *_: PEAKS)
+    list(command.records(given, command.measured(file)))
+    assert asked == [4, 8]
+
+
+def test_a_row_that_fails_as_a_whole_is_told_and_the_next_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(job: Job, *_: Any, **__: Any) -> list[dict[str, Any]]:
+        if job.members == 2:
+            raise RuntimeError("no such kernel")
+        return [LINE]
+
+    given = command.parse(["--models", "mlp", "--members", "2,8", "--modes", "ours", "--device", "cpu", "--quick"])
+    monkeypatch.setattr(command, "measure", fails)
+    monkeypatch.setattr(machine, "peaks", lambda *_: PEAKS)
+    *told, last = command.records(given)
+    assert last == LINE
+    assert [(r["mode"], r["why"]) for r in told] == [
+        (mode, "failed with RuntimeError: no such kernel") for mode in ("serial", "ours")
+    ]
+    assert "in fails" in told[0]["traceback"]
+    assert command.shown(told[0])
 
 
 def test_rounds_end_when_more_would_tell_little(monkeypatch: pytest.MonkeyPatch) -> None:

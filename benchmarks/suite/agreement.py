@@ -75,9 +75,13 @@ def differences(found: Losses, serial: Losses, check_steps: int) -> dict[str, fl
 
 
 def tolerances(precision: str, rounded: dict[str, float]) -> dict[str, float]:
-    """What differences are allowed, given those that rounding makes; the last of all follows the last of the check."""
+    """What differences are allowed, given those that rounding makes; the last of all follows the last of the check.
+
+    Args:
+        rounded: see `rounding`; empty where that was not looked at.
+    """
     allowed = dict(TOLERANCES[precision])
-    for place, moved in (rounded | {"last_of_all": rounded["last_of_check"]}).items():
+    for place, moved in (rounded | ({"last_of_all": rounded["last_of_check"]} if rounded else {})).items():
         allowed[place] = max(allowed[place], ROUNDING * moved)
     return allowed
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import torch
 from benchmarks.common import RESULTS
 from benchmarks.suite import machine
 from benchmarks.suite.job import PRECISIONS, Job
-from benchmarks.suite.measure import measure
+from benchmarks.suite.measure import measure, unmeasured
 from benchmarks.suite.modes import MODES, default
 from benchmarks.suite.modes.processes import end_idle
 from benchmarks.suite.tasks import tasks
@@ -53,14 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BUSY
     about = machine.description(given.device, given.threads, cores)
     about |= {"busy_ok": given.busy_ok, "other_cores_at_start": round(used, 2)}
-    done = measured(given.out) if given.resume else set()
+    done = measured(given.out) if given.resume else {}
     adding = given.append or given.resume
     out = None if given.out is None else given.out.open("a" if adding else "w", encoding="utf-8")
     cache = tempfile.TemporaryDirectory(prefix="hfta-bench-")
     # What an earlier program found out is left aside, so that the time to begin is that of somebody's first run.
     os.environ.setdefault("HFTA_NB_CACHE", cache.name)
     try:
-        about["libraries"] = build.make_all()  # compiled while a first program runs; here they are there as in the next
+        if given.device == "cpu":  # compiled while a first program runs; here they are there as in the next
+            about["libraries"] = build.make_all()
         for record in records(given, done):
             line = record | about
             if out is not None:
@@ -75,12 +78,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measured(file: Path | None) -> set[tuple[str, int, str]]:
-    """Rows that a file has already: model, members, precision."""
+def measured(file: Path | None) -> dict[tuple[str, int, str], float]:
+    """Rows that a file has already, by model, members, precision: samples per second of "ours", or of the best mode."""
     if file is None or not file.exists():
-        return set()
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    return {(line["model"], line["members"], line["precision"]) for line in lines}
+        return {}
+    rows: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    for text in file.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(json.JSONDecodeError):  # the end of a run that was killed
+            line = json.loads(text)
+            rows.setdefault((line["model"], line["members"], line["precision"]), []).append(line)
+    return {key: _rate(lines) for key, lines in rows.items()}
+
+
+def _rate(lines: Sequence[dict[str, Any]]) -> float:
+    told = [line for line in lines if line["mode"] == "ours"] or lines
+    return max(line.get("samples_per_s") or 0.0 for line in told)
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -97,8 +109,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         parser.error(f"argument --threads: {given.threads} are more than the {os.cpu_count()} cores")
     if given.out is not None and not given.out.parent.is_dir():
         parser.error(f"argument --out: {given.out.parent} is not a folder")
-    if given.resume and (given.out is None or not isinstance(given.members, list)):
-        parser.error("argument --resume: needs --out, and --members as numbers")
+    if given.resume and given.out is None:
+        parser.error("argument --resume: needs --out")
     given.most = given.most or MOST[kind]
     given.modes = given.modes or default(kind)
     given.rounds = given.rounds or (3 if given.quick else 15)
@@ -106,7 +118,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return given
 
 
-def records(given: argparse.Namespace, done: Collection[tuple[str, int, str]] = ()) -> Iterator[dict[str, Any]]:
+def records(
+    given: argparse.Namespace, done: Mapping[tuple[str, int, str], float] | None = None
+) -> Iterator[dict[str, Any]]:
     """Every row of every combination asked for, but those that are done."""
     for precision in given.precisions:
         possible = given.device != "cpu" or precision != "tf32"
@@ -114,15 +128,23 @@ def records(given: argparse.Namespace, done: Collection[tuple[str, int, str]] = 
         for model in given.models:
             rates: list[float] = []
             for members in _members(given, rates):
-                if (model, members, precision) in done:
+                known = (done or {}).get((model, members, precision))
+                if known is not None:
+                    rates.append(known)
                     continue
                 job = Job(model, members, precision, given.device, given.lr == "own", given.quick)
-                rows = measure(
-                    job, given.modes, peaks, rounds=given.rounds, lap_s=given.lap, begin=job.where.type == "cpu"
-                )
+                rows = _row(job, given, peaks)
                 yield from rows
-                told = [r for r in rows if r["mode"] == "ours"] or rows
-                rates.append(max(r.get("samples_per_s") or 0.0 for r in told))
+                rates.append(_rate(rows))
+
+
+def _row(job: Job, given: argparse.Namespace, peaks: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """A row; what fails beyond its modes is told in it, and the next row is measured all the same."""
+    try:
+        return measure(job, given.modes, peaks, rounds=given.rounds, lap_s=given.lap, begin=job.where.type == "cpu")
+    except Exception as error:
+        told = "".join(traceback.format_exception(error))
+        return [unmeasured(job, mode, error, told) for mode in dict.fromkeys(["serial", *given.modes])]
 
 
 def shown(record: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ import gc
 import math
 import statistics
 import time
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.common import Timing
+from benchmarks.suite.activity import activity
 from benchmarks.suite.agreement import agrees, differences, rounding, tolerances
 from benchmarks.suite.beginning import measured
 from benchmarks.suite.job import Job, UnavailableError, numbers
@@ -25,10 +27,9 @@ from benchmarks.suite.modes.base import Lap, Mode
 from benchmarks.suite.shares import Profile, profiled
 from benchmarks.suite.tasks import Feed
 from benchmarks.suite.work import Work, roofline
-from hfta_nb import telemetry
 
-ACTIVITY_S = 0.7
-"""How long a GPU's counters are watched in each mode; they are refreshed every tenth of a second or so."""
+TRACE = 4000
+"""Characters of the end of an error's traceback that are kept in the row."""
 
 LEAST_ROUNDS = 7
 SETTLED = 0.01
@@ -58,6 +59,7 @@ class Entry:
     activity: dict[str, float] = field(default_factory=dict)
     seen: Profile | None = None
     note: str = ""
+    trace: str = ""
 
     def build(self, job: Job) -> None:
         """Make the mode and let it take the steps of the check, which are its warm-up as well."""
@@ -83,7 +85,7 @@ class Entry:
         """What is measured apart from the rounds: a GPU's counters, the calls of a step."""
         assert self.mode is not None
         if self.mode.job.where.type == "cuda":
-            self.activity = _activity(self.mode)
+            self.activity = activity(self.mode, self.step_s)
         self.seen = profiled(self.mode, self.step_s)
 
     @property
@@ -104,6 +106,8 @@ class Entry:
             yield
         except Exception as error:
             self.why, self.laps = _reason(error), []
+            if not isinstance(error, UnavailableError):
+                self.trace = "".join(traceback.format_exception(error))[-TRACE:]
             self.close()
             del error
             gc.collect()
@@ -187,7 +191,6 @@ class _Row:
                 entry.build(self.job)
         with serial.guarded():
             self.steps = _steps(serial, lap_s)
-            self.rounded = rounding(self.job, serial.losses[: self.job.check_steps])
         _needs(serial)
 
     def go(self, rounds: int) -> None:
@@ -200,6 +203,7 @@ class _Row:
             if self.rounds >= LEAST_ROUNDS and _settled(self.entries):
                 break
         _needs(self.entries[0])
+        self.rounded = _rounded(self.job, self.entries)
 
     def look(self) -> None:
         """See what is measured apart from the rounds."""
@@ -216,6 +220,12 @@ class _Row:
         allowed = tolerances(self.job.precision, self.rounded)
         found = _records(self.job, self.entries, allowed, self.rounded, self.work, peaks, self.fetch_s)
         return [record | common for record in found]
+
+
+def unmeasured(job: Job, mode: str, error: Exception, trace: str) -> dict[str, Any]:
+    """The record of a mode in a row that failed as a whole."""
+    nothing = {"steps_per_lap": 0, "rounds": 0, "load": Load().summary()}
+    return _head(job, Entry(mode, why=_reason(error), trace=trace[-TRACE:])) | nothing
 
 
 def _records(
@@ -267,6 +277,18 @@ def _steps(serial: Entry, lap_s: float) -> int:
     return max(2, min(200, round(lap_s / (lap.wall_s / 2))))
 
 
+def _rounded(job: Job, entries: list[Entry]) -> dict[str, float]:
+    """What rounding alone does to serial's losses, which takes as long as three checks of serial; empty where nobody
+    needs that to agree, or there is no memory for it."""
+    fixed = tolerances(job.precision, {})
+    if all(entry.why or agrees(_apart(job, entry, entries[0]), fixed) for entry in entries):
+        return {}
+    try:
+        return rounding(job, entries[0].losses[: job.check_steps])
+    except torch.OutOfMemoryError:
+        return {}
+
+
 def _needs(serial: Entry) -> None:
     if serial.why:
         raise UnavailableError(f"nothing to compare with: serial {serial.why}")
@@ -283,18 +305,6 @@ def _fetch_s(job: Job) -> float:
             torch.cuda.synchronize(job.where)
         times.append(time.perf_counter() - begin_s)
     return statistics.median(times)
-
-
-def _activity(mode: Mode) -> dict[str, float]:
-    """A GPU's counters over some laps."""
-    with telemetry.sampler(mode.job.device) as sampler:
-        sampler.sample()
-        begin_s = time.perf_counter()
-        while time.perf_counter() - begin_s < ACTIVITY_S:
-            mode.lap(5)
-        found = sampler.sample().values
-    names = ("sm_active", "sm_occupancy", "tensor_active", "dram_active", "gpu_utilization", "power_w")
-    return {name: found[name] for name in names if name in found}
 
 
 def _reason(error: Exception) -> str:
@@ -319,6 +329,7 @@ def _head(job: Job, entry: Entry) -> dict[str, Any]:
     record: dict[str, Any] = {
         **{"model": job.model, "members": job.members, "precision": job.precision, "mode": entry.name},
         **{"measured": not entry.why, "why": entry.why or None, "note": entry.note or None},
+        **({"traceback": entry.trace} if entry.trace else {}),
         **{"own_lr": job.own_lr, "quick": job.quick},
     }
     return record | {"size": job.task.size, "batch": job.task.batch}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -106,6 +107,9 @@ def profiled(mode: Mode, step_s: float) -> Profile | None:
 
 def _look(mode: Mode, steps: int, step_s: float) -> Profile:
     cuda = mode.job.where.type == "cuda"
+    if cuda:  # graphs that were captured don't survive it that the profiler lets go of its library and takes it again
+        os.environ.setdefault("TEARDOWN_CUPTI", "0")
+        os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
     with _marked(mode), profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as seen:
         mode.lap(steps)
     events = list(seen.events() or [])

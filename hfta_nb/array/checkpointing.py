@@ -202,7 +202,7 @@ def _vmapped(
     randomness = "different" if context.fast_rng else "error"
     try:
         found, replaced = torch.func.vmap(one, in_dims=(0, 0, dims), randomness=randomness)(
-            torch.empty(context.members), named, [values[i] for i in places]
+            torch.empty(context.members, device=context.generators.device), named, [values[i] for i in places]
         )
     finally:
         context.casts = casts

@@ -225,8 +225,10 @@ class Engine:
                     body.check(value)
             return [v for v in values if isinstance(v, Tensor)], list(replaced.values())
 
-        # `vmap` wants something to map over, which a module without parameters need not have.
-        state = torch.empty(len(members)), list(body.parameters.values()), list(body.buffers.values())
+        # `vmap` wants something to map over, which a module without parameters need not have; on the members' device,
+        # as a step with tensors of several is not recorded.
+        carrier = torch.empty(len(members), device=self.generators.device)
+        state = carrier, list(body.parameters.values()), list(body.buffers.values())
         in_dims = (0, 0, 0, dims)
         # "error": whatever draws random numbers has a rule, so a draw that reaches vmap has slipped through.
         randomness = "different" if self.fast_rng else "error"

@@ -39,6 +39,11 @@ def table(array: FusedArray) -> pandas.DataFrame:
     """See `FusedArray.explain`."""
     import pandas
 
+    return pandas.DataFrame(rows_of(array), columns=["function", "how"])
+
+
+def rows_of(array: FusedArray) -> list[tuple[str, str]]:
+    """The rows of the table."""
     rows = [("the whole array", note) for note in array.notes]
     if array.engine.across is not None:
         count = len(array.engine.across.blueprint.templates)
@@ -68,8 +73,7 @@ def table(array: FusedArray) -> pandas.DataFrame:
     how = "each architecture by itself" if array.settings.unlike else "one member at a time, as vmap can't run it"
     for path, reason in array.settings.paths.items():
         rows.append((f"submodule {path}", f"{how}: {reason}"))
-    rows += sorted(array.engine.used.items())
-    return pandas.DataFrame(rows, columns=["function", "how"])
+    return rows + sorted(array.engine.used.items())
 
 
 def _checkpointed(array: FusedArray) -> str:

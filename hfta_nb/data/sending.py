@@ -45,6 +45,8 @@ class Sender:
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        if device.type == "cuda" and device.index is None:  # a thread is told a number
+            device = torch.device("cuda", torch.cuda.current_device())
         self.device, self.dtype = device, dtype
         self._side: Any = _side(device.index) if device.type == "cuda" else None
 

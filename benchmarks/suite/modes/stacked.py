@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -18,6 +18,8 @@ from benchmarks.suite.job import Job
 from benchmarks.suite.modes.base import Mode, table
 from benchmarks.suite.modes.serial import adam
 from benchmarks.suite.tasks import Feed, Update
+
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
 
 
 class Stacked(Mode):
@@ -31,8 +33,9 @@ class Stacked(Mode):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         task = job.task
+        self.notes: dict[str, str] = {}
         if task.fallback is not None:
-            self.note = "the recurrence is written out, as vmap can't run torch's kernel"
+            self.notes["recurrence"] = "the recurrence is written out, as vmap can't run torch's kernel"
         modules = [task.plain_member(i).to(job.where) for i in range(job.members)]
         parameters, buffers = stack_module_state(modules)
         kept = set(modules[0].state_dict())
@@ -42,8 +45,12 @@ class Stacked(Mode):
         self.updates = task.updates(self.parameters)
         self.optimizers = [self._optimizer([self.parameters[name] for name in u.trains]) for u in self.updates]
         self.scaler = torch.amp.GradScaler(job.where.type) if job.precision == "fp16" else None
-        self.gradients = [self._gradients(update) for update in self.updates]
+        self.own = self.gradients = [self._gradients(update) for update in self.updates]
         self._choose_attention()
+        if job.half is not None and not self._runs():
+            self._norms_in_float32()
+            self._choose_attention()
+        self.note = "; ".join(self.notes.values())
 
     def _optimizer(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
         lrs = set(self.job.lrs)
@@ -76,7 +83,7 @@ class Stacked(Mode):
         """
         if not any(isinstance(m, torch.nn.MultiheadAttention) for m in self.base.modules()):
             return
-        [own], (x, y) = self.gradients, self.feed(0)
+        [own], (x, y) = self.own, self.feed(0)
 
         def plain(*args: Any) -> Any:
             with sdpa_kernel(SDPBackend.MATH):
@@ -95,15 +102,49 @@ class Stacked(Mode):
                     self.synchronise()
                     took[name] = min(took[name], time.perf_counter() - begin_s)
         best = min(took, key=lambda name: took[name])
-        self.gradients, self.note = [candidates[best]], f"attention by {best}, the faster of two"
+        self.gradients = [candidates[best]]
+        self.notes["attention"] = f"attention by {best}, the faster of two"
+
+    def _runs(self) -> bool:
+        """Whether the gradients of every update can be computed."""
+        x, y = self.feed(0)
+        buffers = {k: v.clone() for k, v in self.buffers.items()}
+        try:
+            for update, gradients_of in zip(self.updates, self.gradients, strict=True):
+                gradients_of(*self._parted(update), buffers, x, y, None)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            return False
+        return True
+
+    def _norms_in_float32(self) -> None:
+        """`vmap`'s rules for norms can't mix half precision with float32 parameters, which torch's kernels can."""
+        half = self.job.half
+
+        def before(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+            return (args[0].float(),)
+
+        def after(_: nn.Module, args: Any, output: Tensor) -> Tensor:
+            return output.to(half)
+
+        for module in self.base.modules():
+            if isinstance(module, _NORMS):
+                module.register_forward_pre_hook(before)
+                module.register_forward_hook(after)
+        self.notes["norms"] = "norms in float32, as vmap can't mix precisions in them"
+
+    def _parted(self, update: Update) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The parameters that an update trains, and the others."""
+        trained = {name: self.parameters[name] for name in update.trains}
+        return trained, {name: value for name, value in self.parameters.items() if name not in trained}
 
     def _step(self, number: int) -> Tensor:
         x, y = self.feed(number)
         scale = None if self.scaler is None else self.scaler.scale(torch.ones((), device=self.job.where))
         found = []
         for update, gradients_of, optimizer in zip(self.updates, self.gradients, self.optimizers, strict=True):
-            trained = {name: self.parameters[name] for name in update.trains}
-            others = {name: value for name, value in self.parameters.items() if name not in trained}
+            trained, others = self._parted(update)
             gradients, (_, losses) = gradients_of(trained, others, self.buffers, x, y, scale)
             for name, parameter in trained.items():
                 parameter.grad = gradients[name]

@@ -162,7 +162,9 @@ def nested(
 
     tensors = [v for v, b in zip(given, batched, strict=True) if b]
     randomness = "different" if context.fast_rng else "error"
-    results = iter(torch.func.vmap(one, randomness=randomness)(torch.empty(len(rows)), tensors))
+    results = iter(
+        torch.func.vmap(one, randomness=randomness)(torch.empty(len(rows), device=context.generators.device), tensors)
+    )
     leaves = [next(results) if isinstance(v, Tensor) else v for v in found["leaves"]]
     return Part(rows, leaves, found["tags"], found["rebuild"])
 

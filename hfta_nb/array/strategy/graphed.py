@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ def graphed(run: Run, device: torch.device) -> Run:
     """
     if device.type != "cuda":
         return run
-    current, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    current, side = torch.cuda.current_stream(device), _side(device.index or 0)
     graph: Any = torch.cuda.CUDAGraph()
     try:
         side.wait_stream(current)
@@ -41,3 +42,9 @@ def graphed(run: Run, device: torch.device) -> Run:
             graph.replay()
 
     return replay
+
+
+@cache
+def _side(index: int) -> Any:
+    """Always the same stream: cuBLAS keeps a workspace for each that it has seen, tens of megabytes on new GPUs."""
+    return torch.cuda.Stream(index)  # type: ignore[no-untyped-call]

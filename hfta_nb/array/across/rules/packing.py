@@ -44,13 +44,12 @@ def moved(mode: PaddedMode, x: Tensor, dim: int, places: Sequence[Place], size: 
 
 @functools.lru_cache(maxsize=256)
 def _index(places: tuple[Place, ...], size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    index = torch.zeros(len(places), size, dtype=torch.long)
-    own = torch.zeros(len(places), size, dtype=torch.bool)
+    index, own = ([[empty] * size for _ in places] for empty in (0, False))
     for row, (source, target) in enumerate(places):
-        at = torch.tensor(target, dtype=torch.long)
-        index[row, at] = torch.tensor(source, dtype=torch.long)
-        own[row, at] = True
-    return index.to(device), own.to(device)
+        for out_of, into in zip(source, target, strict=True):
+            index[row][into], own[row][into] = out_of, True
+    # Made there: a step that computes on two devices is not recorded.
+    return torch.tensor(index, device=device), torch.tensor(own, device=device)
 
 
 def _front(source: Sequence[int]) -> Place:
