@@ -19,6 +19,7 @@
 #define TOGETHER 128 /* rows of a product over several time steps, at least: what they need fits into the second cache */
 #define MOST 64         /* threads */
 #define LEAST_SAMPLES 8 /* of a thread, where several share a member: fewer leave too few sums under way */
+#define LEAST_WORK 4e6 /* multiplications of a thread, there: fewer take no longer than starting one */
 
 typedef struct {
     ptrdiff_t steps, samples, inputs, hidden;
@@ -211,6 +212,8 @@ static int shared_out(job whole, ptrdiff_t members, ptrdiff_t threads, job *part
     threads = threads > MOST ? MOST : threads < 1 ? 1 : threads;
     ptrdiff_t split = threads / members;
     if (split > whole.samples / LEAST_SAMPLES) split = whole.samples / LEAST_SAMPLES;
+    const double work = (double)whole.steps * whole.samples * 4 * whole.hidden * (whole.inputs + whole.hidden);
+    if (split > work / LEAST_WORK) split = (ptrdiff_t)(work / LEAST_WORK);
     if (split < 1) split = 1;
     const ptrdiff_t groups = threads < members ? threads : members;
     for (ptrdiff_t i = 0; i < groups * split; i++) {
