@@ -5,7 +5,8 @@
 Times are those by which a training step chooses: medians of laps in turn, each on the shapes and the memory layout of
 the step; a norm of images counts with the ReLU and max-pooling after it and all gradients. Nothing that was measured
 before is used; the package's own library is compiled first. Adam is not chosen by time, so it is timed beside them: a
-step of the optimizer as torch's fused kernel takes it, and as the library does.
+step of the optimizer as torch's fused kernel takes it, and as the library does. So is
+an LSTM of the suite's size, forward and backward: by torch's kernel member by member, and by the library.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from benchmarks.common import environment, laps
 from benchmarks.suite.job import Job, numbers
 from benchmarks.suite.modes.ours import Ours
 from hfta_nb.array.native import build
+from hfta_nb.array.rules.lstm import LSTM
 
 ROUNDS, LAPS = 30, 20
 
@@ -68,6 +70,27 @@ def adam(members: int) -> dict[str, Any]:
     return {"members": members, "us": {way: round(statistics.median(t) * 1e6, 2) for way, t in times.items()}}
 
 
+def lstm(members: int) -> dict[str, Any]:
+    """Microseconds of an LSTM from 64 to 64 over 32 steps of 16 samples, forward and backward, by who computes it."""
+    steps, samples, wide = 32, 16, 64
+    x, by_out = torch.randn(steps, samples, wide, requires_grad=True), torch.randn(steps, samples, wide)
+    modules = [nn.LSTM(wide, wide) for _ in range(members)]
+    weights = [torch.stack(p).detach().requires_grad_() for p in zip(*(m.parameters() for m in modules), strict=True)]
+    many, by_all = x.detach().expand(members, -1, -1, -1).requires_grad_(), by_out.expand(members, -1, -1, -1)
+    start = torch.zeros(members, samples, wide)
+
+    def torchs() -> None:
+        for module in modules:
+            torch.autograd.grad(module(x)[0], [x, *module.parameters()], by_out)
+
+    def own() -> None:
+        out = LSTM.apply(many, *weights, start, start, False)[0]
+        torch.autograd.grad(out, [many, *weights], by_all)
+
+    times = laps({"torch": torchs, "own kernel": own}, ROUNDS, calls=LAPS)
+    return {"members": members, "us": {way: round(statistics.median(t) * 1e6, 2) for way, t in times.items()}}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--members", type=int, nargs="+", default=[1, 8])
@@ -78,12 +101,14 @@ def main() -> int:
         os.environ["HFTA_NB_CACHE"] = folder
         libraries = build.make_all()
         rows = [row for model in given.models for members in given.members for row in kernels(model, members)]
-        found = {**environment(), "libraries": libraries, "rows": rows, "adam": [adam(m) for m in given.members]}
+        found = {**environment(), "libraries": libraries, "rows": rows}
+        found |= {"adam": [adam(m) for m in given.members], "lstm": [lstm(m) for m in given.members]}
     for row in rows:
         told = ", ".join(f"{way} {us}" for way, us in row["us"].items())
         print(f"{row['model']} x {row['members']}: {row['kernel']}: {told}")
-    for row in found["adam"]:
-        print(f"adam x {row['members']}: {row['us']}")
+    for name in ("adam", "lstm"):
+        for row in found[name]:
+            print(f"{name} x {row['members']}: {row['us']}")
     if given.out is not None:
         given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return 0

@@ -86,7 +86,7 @@ class Adjustable:
             raise FusionError(
                 "no way to choose kernels", where="strategy", got=strategy, accepted=" or ".join(STRATEGIES)
             )
-        self.settings.strategy = strategy
+        self.settings.strategy, self.engine.plain = strategy, strategy == "fixed"
         for captured in (self._steps, self._forwards, self._results, self._losses):
             captured.clear()
 

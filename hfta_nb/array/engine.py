@@ -17,7 +17,7 @@ from hfta_nb.array.checkpointing import alone
 from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.intercept import Handler, intercepted
 from hfta_nb.array.per_member import PerMember
-from hfta_nb.array.rules import Context, Disagreement, rule_mode
+from hfta_nb.array.rules import AloneMode, Context, Disagreement, rule_mode
 from hfta_nb.array.rules.base import Usage, vmap_level
 from hfta_nb.array.slots import Slots
 from hfta_nb.array.tree import Rebuild, flatten, tensor_map, unflatten
@@ -132,6 +132,7 @@ class Engine:
         fast_rng: draw all members' random numbers at once.
         current: number of the member that runs alone, or did last.
         attributes: what members have set on themselves.
+        plain: a member that runs alone calls torch's kernels, whatever this package has.
         across: makes the bodies to run, where members are of different architecture.
         usage: which parameters members that ran one by one have used, since it was cleared.
     """
@@ -145,12 +146,14 @@ class Engine:
     recording: bool = False
     private: bool = False
     fast_rng: bool = False
+    plain: bool = False
     current: int = 0
     across: Across | None = None
 
     def __post_init__(self) -> None:
         self.attributes = Attributes(len(self.generators))
         self.usage = Usage()
+        self._recurrent = any(isinstance(m, nn.LSTM) for m in self.root.modules())
 
     def run(self, block: Block, call: Call, inputs: Inputs) -> Any:
         """Every member's result, each tensor with a leading axis of the block's members."""
@@ -183,7 +186,10 @@ class Engine:
         changes: dict[Place, Any] = {}
         with self.generators.member(member), self._tracked(body, self.attributes.of(member), changes):
             state = {**body.parameters, **body.buffers}
-            with alone(body.root, self.segments, self.generators) if self.segments else nullcontext():
+            with (
+                alone(body.root, self.segments, self.generators) if self.segments else nullcontext(),
+                AloneMode() if self._recurrent and not self.plain else nullcontext(),
+            ):
                 result, replaced = body.slots.call(state, lambda: call(body.root, leaves))
         self.attributes.keep(member, changes)
         with torch.no_grad():

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 
 _RECURRENT = {
-    "hfta_nb::lstm": "all members of a block at once, by the compiled kernel of this package",
-    "aten::mkldnn_rnn_layer": "one member after another, by oneDNN's kernel",
+    "hfta_nb::lstm": "by the compiled kernel of this package",
+    "aten::mkldnn_rnn_layer": "by oneDNN's kernel",
 }
 """By a kernel in what is replayed, how a recurrent layer is computed."""
+_PLAIN = {True: "batched products", False: "torch's kernels"}
+"""The same without such a kernel, by whether there are several members."""
 
 
 def recurrent(array: FusedArray) -> list[tuple[str, str]]:
@@ -27,9 +29,10 @@ def recurrent(array: FusedArray) -> list[tuple[str, str]]:
     kinds = {type(m).__name__ for m in array._skeleton.modules() if isinstance(m, nn.RNNBase | nn.RNNCellBase)}
     rows = []
     for names in array._steps.kernels() if kinds else ():
-        ways = [how for name, how in _RECURRENT.items() if name in names]
-        together = "all members of a block at once, by batched products, step by step"
-        plain = together if array.block_size > 1 else "one member after another, by torch's kernels, step by step"
+        several = array.block_size > 1
+        who = "all members of a block at once" if several else "one member after another"
+        ways = [f"{who}, {how}" for name, how in _RECURRENT.items() if name in names]
+        plain = f"{who}, by {_PLAIN[several]}, step by step"
         others = kinds - {"LSTM"} if ways else kinds
         rows += [("LSTM", how) for how in ways] + [(kind, plain) for kind in sorted(others)]
     return list(dict.fromkeys(rows))

@@ -38,7 +38,7 @@ def build(array: FusedArray) -> None:
 def install(array: FusedArray) -> None:
     """Put in place what runs instead of submodules."""
     engine, settings = array.engine, array.settings
-    engine.private, engine.fast_rng = settings.private, settings.fast_rng
+    engine.private, engine.fast_rng, engine.plain = settings.private, settings.fast_rng, settings.strategy == "fixed"
     if engine.across is not None:
         settings.unlike = True
         engine.across.settle(settings.paths, settings.apart)

@@ -86,13 +86,14 @@ def _agree(
     function: str,
     how: str = HOW,
     dtype: torch.dtype = torch.float64,
+    block_size: int = len(SEEDS),
 ) -> None:
     """Losses, gradients and the gradient of the shared input are those of the modules alone."""
     tolerance = 1e-10 if dtype == torch.float64 else 1e-4
     x = x.to(device, dtype)
     modules = _make(build, device, dtype)
     array = hfta.fuse(modules, SEEDS)
-    array.block_size = len(SEEDS)
+    array.block_size = block_size
     given = x.clone().requires_grad_()
     losses = array.backward(_as_is, given, x)
     summed = torch.zeros_like(x)
@@ -108,7 +109,7 @@ def _agree(
             torch.testing.assert_close(p.grad[i], module.get_parameter(name).grad, atol=tolerance, rtol=tolerance)
     torch.testing.assert_close(given.grad, summed, atol=tolerance, rtol=tolerance)
     table = array.explain()
-    assert set(table["how"][table["function"] == function]) == {how}
+    assert set(table["how"][table["function"] == function]) == ({how} if block_size > 1 else set())
 
 
 @kinds
@@ -123,9 +124,10 @@ def test_every_form(kind: str, dtype: torch.dtype, device: torch.device) -> None
 
 
 @pytest.mark.parametrize("switch", ["", "off"], ids=["compiled", "not compiled"])
+@pytest.mark.parametrize("block_size", [1, len(SEEDS)])
 @pytest.mark.parametrize("sizes", [(5, 16), (32, 48), (3, 64), (48, 16)], ids=str)
 def test_every_form_of_whole_vectors(
-    switch: str, sizes: tuple[int, int], device: torch.device, monkeypatch: pytest.MonkeyPatch
+    switch: str, sizes: tuple[int, int], block_size: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hidden sizes that the compiled kernel takes, where there is a compiler."""
     monkeypatch.setenv("HFTA_NB_NATIVE", switch)
@@ -133,17 +135,18 @@ def test_every_form_of_whole_vectors(
         compiled = recurrent.usable(torch.zeros(1), torch.zeros(1, 16))
     assert compiled == (not switch and any(map(shutil.which, ("cc", "gcc", "clang"))))
     torch.manual_seed(7)
+    last: dict[str, Any] = {"dtype": torch.float32, "block_size": block_size}
     for samples, form in zip(itertools.cycle((3, 4, 9)), FORMS, strict=False):
         if form["dropout"] and device.type != "cpu":
             continue
         shape = (samples, 5, sizes[0]) if form["batch_first"] else (5, samples, sizes[0])
         build = partial(nn.LSTM, *sizes, **form)
-        _agree(lambda build=build: Whole(build()), torch.randn(shape), device, "lstm", dtype=torch.float32)  # type: ignore[misc]
+        _agree(lambda build=build: Whole(build()), torch.randn(shape), device, "lstm", **last)  # type: ignore[misc]
     _agree(
         lambda: Whole(nn.LSTM(*sizes, batch_first=True), start=True),
         torch.randn(4, 3, sizes[0]),
         *(device, "lstm"),
-        dtype=torch.float32,
+        **last,
     )
 
 
@@ -187,6 +190,30 @@ def test_gradients_can_be_differentiated(written: Callable[..., Any], backward: 
         torch.testing.assert_close(made, wanted, atol=1e-12, rtol=1e-12)
     assert torch.autograd.gradcheck(run, tensors)
     assert torch.autograd.gradgradcheck(run, tensors)
+
+
+def test_a_member_alone_takes_the_compiled_kernel_unless_kernels_are_fixed() -> None:
+    with compiling():
+        if not recurrent.usable(torch.zeros(1), torch.zeros(1, 16)):
+            pytest.skip("no compiler")
+    torch.manual_seed(7)
+    module, x = nn.LSTM(5, 16, 2), torch.randn(4, 3, 5)
+    array = hfta.fuse([module])
+
+    def loss(found: Any, y: Tensor) -> Tensor:
+        return found[0].square().sum()
+
+    for strategy, kernel in (("measured", "hfta_nb::lstm"), ("fixed", "aten::mkldnn_rnn_layer")):
+        array.strategy = strategy
+        for _ in range(4):
+            array.zero_grad()
+            array.backward(loss, x, x)
+        if strategy == "measured" or torch.backends.mkldnn.is_available():
+            assert any(kernel in names for names in array._steps.kernels())
+    module.zero_grad()
+    loss(module(x), x).backward()
+    for name, p in array.named_parameters():
+        assert torch.equal(p.grad[0], module.get_parameter(name).grad)
 
 
 @kinds

@@ -75,23 +75,23 @@ def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _Last(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, wide: int = 32) -> None:
         super().__init__()
-        self.inner, self.last = nn.LSTM(8, 32, batch_first=True), nn.Linear(32, 3)
+        self.inner, self.last = nn.LSTM(8, wide, batch_first=True), nn.Linear(wide, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.inner(x)[0][:, -1])  # type: ignore[no-any-return]
 
 
-def _trained(threads: int, members: int = 5) -> list[Tensor]:
+def _trained(threads: int, members: int = 5, samples: int = 7, wide: int = 32) -> list[Tensor]:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         torch.manual_seed(0)
-        array = hfta.fuse([_Last() for _ in range(members)])
+        array = hfta.fuse([_Last(wide) for _ in range(members)])
         array.block_size = members
         optimizer = hfta.optim.SGD(array, lr=0.1)
-        x, y = torch.randn(7, 6, 8), torch.randint(0, 3, (7,))
+        x, y = torch.randn(samples, 6, 8), torch.randint(0, 3, (samples,))
         losses = []
         for _ in range(6):  # of which the last are replayed
             optimizer.zero_grad()
@@ -112,6 +112,17 @@ def test_training_is_that_of_torch_s_kernels_on_any_number_of_threads(monkeypatc
     for a, b, c in zip(one, two, plain, strict=True):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(a, c, atol=1e-6, rtol=1e-5)
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("samples", [7, 32, 43])
+def test_threads_share_the_samples_of_a_member(samples: int) -> None:
+    with build.compiling():
+        one, several = _trained(1, 1, samples, 128), _trained(2, 1, samples, 128)
+        assert recurrent.usable(torch.zeros(1), torch.zeros(1, 32))
+    assert torch.equal(one[0], several[0])  # before anything was learnt
+    for a, b in zip(one, several, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
 
 
 @NEEDS_COMPILER
@@ -144,8 +155,8 @@ def test_tuning_compiles_and_a_step_does_not() -> None:
 
 @NEEDS_COMPILER
 def test_a_library_with_wrong_numbers_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = tmp_path / "lstm.c"
-    source.write_text(Path(build.__file__).with_name("lstm.c").read_text().replace("1.0f - g * g", "1.0f - g"))
+    for source in Path(build.__file__).parent.glob("*.[ch]"):
+        (tmp_path / source.name).write_text(source.read_text().replace("1.0f - g * g", "1.0f - g"))
     monkeypatch.setattr(build, "__file__", str(tmp_path / "build.py"))
     with build.compiling():
         assert build.library("lstm") is not None

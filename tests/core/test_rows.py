@@ -59,6 +59,17 @@ def test_rows_with_what_is_no_number_are_torchs() -> None:
     torch.testing.assert_close(out, x.log_softmax(1), equal_nan=True)
 
 
+@pytest.mark.parametrize("columns", [1, 10, 16, 70])
+@pytest.mark.parametrize("padding", [-1, 2])
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_gradient_of_a_table_has_torchs_bits(columns: int, padding: int, turned: bool) -> None:
+    index = torch.randint(0, 5, (7, 6), generator=torch.Generator().manual_seed(columns))
+    index, by = index.t() if turned else index, _noise(*(index.t() if turned else index).shape, columns)
+    out = torch.full((5, columns), torch.nan)
+    Binding(rows.embedding_backward)(by, index, 5, padding, False, out=out)
+    assert torch.equal(out, _aten.embedding_dense_backward(by, index, 5, padding, False))
+
+
 @pytest.mark.parametrize(("height", "columns"), _SIZES)
 @pytest.mark.parametrize("affine", [False, True])
 def test_layer_norm_and_its_gradients(height: int, columns: int, affine: bool) -> None:

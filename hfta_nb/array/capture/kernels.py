@@ -61,6 +61,11 @@ def _relu(x: Tensor, *, out: Tensor) -> Tensor:
     return torch.clamp_min(x, 0, out=out)  # what torch's relu is
 
 
+def _embedding(table: Tensor, index: Tensor, *args: Any, out: Tensor, **_: Any) -> Tensor:
+    torch.index_select(table, 0, index.reshape(-1), out=out.view(-1, table.shape[1]))  # what torch's embedding is
+    return out
+
+
 def _sum(x: Tensor, *, dtype: torch.dtype | None = None, out: Tensor) -> Any:
     return _aten.sum.IntList_out(x, None, False, dtype=dtype, out=out)
 
@@ -133,6 +138,7 @@ def _table() -> dict[Any, Kernel]:
     add("nll_loss_forward", "nll_loss_forward.output", ("output", "total_weight"), False)
     found[_aten.relu.default] = Kernel(_relu, pointwise=True)
     found[_aten.sum.default] = Kernel(_sum)
+    found[_aten.embedding.default] = Kernel(_embedding)
     for name in ("clone", "_to_copy"):
         found[_overload(name)] = Kernel(_clone)
     for name, value in (("zeros", 0), ("ones", 1)):

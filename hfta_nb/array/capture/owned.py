@@ -16,6 +16,7 @@ from hfta_nb.array.native.binding import Bind, Binding
 from hfta_nb.array.strategy.formulations import COMPILED, Formulation, Operand
 
 _aten = torch.ops.aten
+_TAKEN = torch.float32, torch.int64
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def owned(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Owned |
         return None
     given = zip((*args, *kwargs.values()), (*call.args, *call.kwargs.values()), strict=True)
     tensors = [value for value, place in given if isinstance(place, Place)]
-    if not all(isinstance(t, Tensor) and t.device.type == "cpu" and t.dtype == torch.float32 for t in tensors):
+    if not all(isinstance(t, Tensor) and t.device.type == "cpu" and t.dtype in _TAKEN for t in tensors):
         return None
     made = [r for r in call.results if r is not None]
     if len(set(call.makes)) < len(made) or any(r.dtype != torch.float32 for r in made) or not found.takes(call):
@@ -127,6 +128,12 @@ def _lasting(*images: Any) -> bool:
     return True
 
 
+def _embedding_backward(call: Call) -> bool:
+    by, index, _, _, scaled = call.args
+    whole = _whole(by) and _whole(call.results[0]) and by.size[-1] > 0
+    return whole and index.dtype == torch.int64 and not scaled and rows.usable()
+
+
 def _whole(place: Any) -> bool:
     """Whether a tensor, if it is one, is without gaps."""
     return not isinstance(place, Place) or Operand(place.size, place.stride, place.dtype).contiguous
@@ -142,6 +149,7 @@ def _table() -> dict[Any, Owned]:
         _aten.convolution_backward.default: Owned(
             ("by_x", "by_weight", "by_bias"), conv.backward, _convolution_backward
         ),
+        _aten.embedding_dense_backward.default: Owned(("out",), rows.embedding_backward, _embedding_backward),
     }
     forward = getattr(_aten, "_scaled_dot_product_flash_attention_for_cpu", None)
     backward = getattr(_aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)

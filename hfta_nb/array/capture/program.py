@@ -29,6 +29,7 @@ from hfta_nb.array.capture.owned import Owned, owned
 from hfta_nb.array.capture.record import Call, Place, Recording, places
 from hfta_nb.array.capture.stacking import stacked
 from hfta_nb.array.generators import MemberGenerators
+from hfta_nb.array.native import recurrent
 from hfta_nb.array.native.binding import Binding
 from hfta_nb.array.native.product import Compiled
 from hfta_nb.array.strategy import precision
@@ -380,7 +381,8 @@ class _Builder:
         keep = tuple((k, r.storage) for k, r in enumerate(call.results) if r is not None and r.storage in call.makes)
         gone = self._gone(i, call)
         if not keep and not dynamic((args, kwargs)):
-            return partial(function, *args, **kwargs)
+            bind = recurrent.BOUND.get(call.function._schema.name)
+            return partial(function, *args, **kwargs) if bind is None else bind(*args, **kwargs)
         return Late(function, args, kwargs, made, keep, gone)
 
     def _gone(self, i: int, call: Call) -> tuple[int, ...]:

@@ -2,6 +2,8 @@
 
    All tensors are [rows][columns] without gaps. Rows may be shorter than a vector. */
 
+#include <stdint.h>
+
 #include "vectors.h"
 
 typedef struct {
@@ -104,6 +106,22 @@ void hfta_log_softmax_backward(const rows *p) {
         for (ptrdiff_t j = 0; j < columns; j += WIDE) {
             const ptrdiff_t left = columns - j;
             put(p->out + i * columns + j, part(by + j, left) - exponential(part(x + j, left)) * sum, left);
+        }
+    }
+}
+
+/* The gradient of a table of which row x[i] was looked up as row i; x are int64. Torch's order of summing. */
+void hfta_embedding_backward(const rows *p, ptrdiff_t table, ptrdiff_t padding) {
+    const ptrdiff_t columns = p->columns;
+    const int64_t *index = (const int64_t *)p->x;
+    memset(p->out, 0, (size_t)(table * columns) * sizeof(float));
+    for (ptrdiff_t i = 0; i < p->rows; i++) {
+        if (index[i] == padding || index[i] < 0 || index[i] >= table) continue;
+        float *to = p->out + index[i] * columns;
+        const float *by = p->by + i * columns;
+        for (ptrdiff_t j = 0; j < columns; j += WIDE) {
+            const ptrdiff_t left = columns - j;
+            put(to + j, part(to + j, left) + part(by + j, left), left);
         }
     }
 }

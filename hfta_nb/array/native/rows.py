@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hfta_nb.array.native.build import library
@@ -34,22 +35,25 @@ class Bound:
         name: of the function.
         columns: of a row.
         eps: of a layer norm.
+        more: numbers that the function takes besides.
         tensors: without gaps, by what they are there; None for none.
     """
 
-    def __init__(self, name: str, columns: int, eps: float = 0.0, **tensors: Tensor | None) -> None:
+    def __init__(
+        self, name: str, columns: int, eps: float = 0.0, more: Sequence[int] = (), **tensors: Tensor | None
+    ) -> None:
         given = {k: t for k, t in tensors.items() if t is not None}
         self._kept = list(given.values())
-        self._rows = _Rows(given["x"].numel() // columns, columns)
+        self._rows = _Rows(given.get("by", given["x"]).numel() // columns, columns)
         self._rows.eps = eps
         for key, tensor in given.items():
             setattr(self._rows, key, tensor.data_ptr())
         self._call = getattr(library("rows", wait=False), name)
         self._call.restype = None
-        self._argument = ctypes.byref(self._rows)
+        self._arguments = ctypes.byref(self._rows), *map(ctypes.c_ssize_t, more)
 
     def __call__(self) -> None:
-        self._call(self._argument)
+        self._call(*self._arguments)
 
 
 def log_softmax(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
@@ -75,3 +79,19 @@ def layer_norm_backward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound
     rooms = {k: kwargs.get(k) for k in ("out", "by_weight", "by_bias")}
     given = {"x": x, "by": by, "mean": mean, "scale": scale, "weight": weight, **rooms}
     return Bound("hfta_layer_norm_backward", math.prod(shape), 0.0, **given)
+
+
+def embedding_backward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], None]:
+    """As `embedding_dense_backward`, not scaled by how often a row was looked up."""
+    by, index, table, padding, _ = args
+    ordered = index if index.is_contiguous() else torch.empty(index.shape, dtype=index.dtype)
+    columns = by.shape[-1]
+    bound = Bound("hfta_embedding_backward", columns, more=(table, padding), x=ordered, by=by, out=kwargs["out"])
+    if ordered is index:
+        return bound
+
+    def run() -> None:
+        ordered.copy_(index)
+        bound()
+
+    return run

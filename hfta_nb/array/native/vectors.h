@@ -73,6 +73,41 @@ INLINE vec exponential(vec x) {
     return p * (vec)e;
 }
 
+/* 1 / (1 + exp(-x)), to 1e-7 of one: what rounding does to the exponent where that is large is lost beside it. A NaN stays
+   one. */
+INLINE vec logistic(vec x) {
+    const vec zero = {0};
+    vec y = x * -1.44269504f;
+#if defined(__AVX512F__)
+    y = (vec)_mm512_min_ps((__m512)(zero + 125.0f), (__m512)y); /* of a NaN and a number, the second */
+    y = (vec)_mm512_max_ps((__m512)(zero - 125.0f), (__m512)y);
+    const vec n = (vec)_mm512_roundscale_ps((__m512)y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    const ivec low = y < zero - 125.0f, high = y > zero + 125.0f;
+    y = (vec)((low & (ivec)(zero - 125.0f)) | (~low & (ivec)y));
+    y = (vec)((high & (ivec)(zero + 125.0f)) | (~high & (ivec)y));
+    const vec magic = zero + 12582912.0f; /* 1.5 * 2^23: adding it rounds */
+    const vec n = (y + magic) - magic;
+#endif
+    const vec r = y - n; /* 2^r, to 2e-9 */
+    vec p = zero + 1.53533619e-04f;
+    p = p * r + 1.33988744e-03f;
+    p = p * r + 9.61843736e-03f;
+    p = p * r + 5.55033247e-02f;
+    p = p * r + 2.40226479e-01f;
+    p = p * r + 6.93147203e-01f;
+    p = p * r + 1.0f;
+#if defined(__AVX512F__)
+    const vec d = 1.0f + (vec)_mm512_scalef_ps((__m512)p, (__m512)n);
+    const vec about = (vec)_mm512_rcp14_ps((__m512)d);
+    return about + about * (1.0f - d * about);
+#else
+    const ivec number = n == n;
+    const ivec e = (__builtin_convertvector((vec)(number & (ivec)n), ivec) + 127) << 23;
+    return 1.0f / (1.0f + p * (vec)e);
+#endif
+}
+
 INLINE vec larger(vec a, vec b) {
     const ivec first = a > b;
     return (vec)((first & (ivec)a) | (~first & (ivec)b));

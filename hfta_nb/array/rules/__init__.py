@@ -4,6 +4,11 @@
 vmapped call looks every function up there. A new rule is one file here and one row in the table.
 """
 
+from collections.abc import Callable
+from typing import Any
+
+from torch.overrides import TorchFunctionMode
+
 from hfta_nb.array.rules import (
     attention,
     convolution,
@@ -45,4 +50,24 @@ def rule_mode(context: Context) -> RuleMode:
     return RuleMode(context, _FAST if context.fast_rng else RULES, by_members)
 
 
-__all__ = ["RULES", "Context", "Disagreement", "Rule", "RuleMode", "SharedWrite", "by_members", "rule_mode"]
+class AloneMode(TorchFunctionMode):
+    """Within, a member that runs as the plain module takes kernels of this package, where that has them."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found = recurrent.alone(func, args, kwargs or {})
+        return func(*args, **(kwargs or {})) if found is None else found
+
+
+__all__ = [
+    "RULES",
+    "AloneMode",
+    "Context",
+    "Disagreement",
+    "Rule",
+    "RuleMode",
+    "SharedWrite",
+    "by_members",
+    "rule_mode",
+]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hfta_nb.array.capture.record import unseen
 from hfta_nb.array.native import recurrent as native
-from hfta_nb.array.rules.sequences import again, aliased, beside, gradients, order, project, rows, tanh_
+from hfta_nb.array.rules.sequences import again, aliased, beside, gradients, order, project, tanh_
 
 
 class LSTM(torch.autograd.Function):
@@ -35,12 +35,13 @@ class LSTM(torch.autograd.Function):
         steps, wide = x.shape[1], h.shape[-1]
         h_before, h_after, h_all = beside(h, steps, backward)
         c_before, c_after, c_all = beside(c, steps, backward)
-        squashed = x.new_empty(c_after.shape)
+        squashed: Tensor | None = None
         ctx.native = native.usable(x, h)
         if ctx.native:
             gates = [x.new_empty(*x.shape[:3], 4 * wide)]
-            native.forward(x, w_x, w_h, b_x, b_h, gates[0], h_all, c_all, squashed, backward)
+            native.forward(x, w_x, w_h, b_x, b_h, gates[0], h_all, c_all, backward)
         else:
+            squashed = torch.empty_like(c_after)
             bias = None if b_x is None or b_h is None else _turned_g(b_x + b_h, wide)
             gates = list(project(x, _turned_g(w_x.clone(), wide), bias).unbind(1))
             turned = _turned_g(w_h.clone(), wide).transpose(1, 2).contiguous()
@@ -63,17 +64,16 @@ class LSTM(torch.autograd.Function):
         if torch.is_grad_enabled():
             return tuple(again(formula, (x, w_x, w_h, b_x, b_h, h, c, ctx.last_first), grads))
         by_out, by_h, by_c = grads
-        grad = x.new_empty(*x.shape[:3], w_h.shape[1])
         dh = torch.zeros_like(h) if by_h is None else by_h.clone(memory_format=torch.contiguous_format)
         dc = torch.zeros_like(c) if by_c is None else by_c.clone(memory_format=torch.contiguous_format)
         if ctx.native:
-            dw_x, dw_h = (w.new_empty(w.shape) if k else None for w, k in ((w_x, wanted[1]), (w_h, wanted[2])))
+            dx, dw_x, dw_h = (w.new_empty(w.shape) if k else None for w, k in zip((x, w_x, w_h), wanted, strict=False))
             db = x.new_empty(*w_h.shape[:2])
-            saved = (x, w_x, w_h, gates[0], h_all, c_all, squashed)
-            native.backward(*saved, by_out, dh, dc, grad, dw_x, dw_h, db, ctx.last_first, wanted[5])
-            dx = torch.bmm(rows(grad), w_x).view(x.shape) if wanted[0] else None
+            saved = (x, w_x, w_h, gates[0], h_all, c_all)
+            native.backward(*saved, by_out, dh, dc, dx, dw_x, dw_h, db, ctx.last_first, wanted[5])
             biases = (db if k else None for k in wanted[3:5])
             return (dx, dw_x, dw_h, *biases, dh if wanted[5] else None, dc if wanted[6] else None, None)
+        grad = x.new_empty(*x.shape[:3], w_h.shape[1])
         h_before, h_after = h_all[:, :-1], h_all[:, 1:]
         c_before = c_all[:, :-1]
         if ctx.last_first:

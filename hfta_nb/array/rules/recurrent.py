@@ -6,17 +6,19 @@ autocast, and dropout between layers on an accelerator, whose kernels draw other
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hfta_nb.array.rules.base import Context, Rule
+from hfta_nb.array.native import recurrent as native
+from hfta_nb.array.rules.base import Context, Rule, vmap_level
 from hfta_nb.array.rules.gru import GRU, Simple
 from hfta_nb.array.rules.lstm import LSTM
-from hfta_nb.array.rules.members import member_by_member
+from hfta_nb.array.rules.members import each_member, member_by_member
 
 _HOW = "all members at once, step by step"
 
@@ -40,38 +42,100 @@ def _once_each(context: Context, function: Callable[..., Any], args: Any, kwargs
     return member_by_member(context, function, args, kwargs, "torch's kernel, once per member")
 
 
-def _sequences(run: Run) -> Rule:
-    def rule(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+@dataclass(frozen=True)
+class _Asked:
+    """The arguments of a call that runs along time steps, for all members or for one."""
+
+    x: Tensor
+    states: list[Tensor]
+    weights: Sequence[Tensor]
+    biased: bool
+    layers: int
+    dropout: float
+    both: bool
+    batch_first: bool
+
+    @classmethod
+    def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Asked | None:
+        """None of packed sequences and of projections."""
         if kwargs or len(args) != 9 or isinstance(args[3], list | tuple):  # packed
-            return _once_each(context, function, args, kwargs)
+            return None
         x, given, weights, biased, layers, dropout, train, both, batch_first = args
         states = list(given) if isinstance(given, list | tuple) else [given]
         drops = float(dropout) if train and layers > 1 else 0.0
-        per = 4 if biased else 2
-        projected = len(weights) != layers * per * (2 if both else 1)
-        if projected or not _fits(context, [x, *states, *weights]) or x.numel() == 0 or (drops and not x.is_cpu):
+        if len(weights) != layers * (4 if biased else 2) * (2 if both else 1):  # projected
+            return None
+        return cls(x, states, weights, bool(biased), layers, drops, bool(both), bool(batch_first))
+
+    def through(
+        self, run: Run, x: Tensor, stacked: Callable[[Tensor], Tensor], drop: Callable[[Tensor], Tensor]
+    ) -> list[Tensor]:
+        """What the last layer gives at all time steps ``[M, T, N, H]``, and the last states ``[M, layers, N, H]``.
+
+        Args:
+            run: a direction of a layer.
+            x: ``[M, T, N, in]``.
+            stacked: gives a tensor its member axis.
+            drop: dropout between layers.
+        """
+        weights, states = [stacked(w) for w in self.weights], [stacked(s) for s in self.states]
+        directions, per = 2 if self.both else 1, 4 if self.biased else 2
+        last: list[Sequence[Tensor]] = []
+        for layer in range(self.layers):
+            made = []
+            for k in range(layer * directions, (layer + 1) * directions):
+                parameters = [*weights[k * per : (k + 1) * per], *([] if self.biased else [None, None])]
+                own = (s[:, k].contiguous() for s in states)
+                made.append(run(x, *parameters, *own, k % directions == 1))
+            last += [parts[1:] for parts in made]
+            x = torch.cat([m[0] for m in made], -1) if self.both else made[0][0]
+            if self.dropout and layer < self.layers - 1:
+                x = drop(x)
+        return [x, *(torch.stack(part, 1) for part in zip(*last, strict=True))]
+
+
+def _sequences(run: Run) -> Rule:
+    def rule(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        asked = _Asked.of(args, kwargs)
+        if asked is None or not _fits(context, [asked.x, *asked.states, *asked.weights]) or asked.x.numel() == 0:
+            return _once_each(context, function, args, kwargs)
+        if asked.dropout and not asked.x.is_cpu:
             return _once_each(context, function, args, kwargs)
         context.note(function, _HOW)
-        last: list[Sequence[Tensor]] = []
-        for layer in range(layers):
-            with context.outside():
-                data = _steps_first(context, x, batch_first and layer == 0)
-                own = [context.stacked(s) for s in states]
-                made = []
-                for direction in range(2 if both else 1):
-                    k = layer * (2 if both else 1) + direction
-                    parameters = [context.stacked(w) for w in weights[k * per : (k + 1) * per]]
-                    none = [] if biased else [None, None]
-                    made.append(run(data, *parameters, *none, *(s[:, k].contiguous() for s in own), direction == 1))
-                last += [parts[1:] for parts in made]
-                x = context.wrapped(torch.cat([m[0] for m in made], -1) if both else made[0][0])
-            if drops and layer < layers - 1:
-                x = member_by_member(context, torch.dropout, (x, drops, True), {}, _HOW)
+
+        def drop(x: Tensor) -> Tensor:
+            return torch.stack(each_member(context, torch.dropout, (context.wrapped(x), asked.dropout, True), {}))
+
         with context.outside():
-            ends = [context.wrapped(torch.stack(part, 1)) for part in zip(*last, strict=True)]
-        return (x.transpose(0, 1) if batch_first else x, *ends)
+            x = _steps_first(context, asked.x, asked.batch_first)
+            out, *ends = map(context.wrapped, asked.through(run, x, context.stacked, drop))
+        return (out.transpose(0, 1) if asked.batch_first else out, *ends)
 
     return rule
+
+
+def alone(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Tensor] | None:
+    """An LSTM of a member that runs as the plain module, by this package's kernel; None where that does not take it.
+
+    Args:
+        function: that the model calls.
+        args, kwargs: its arguments.
+    """
+    asked = _Asked.of(args, kwargs) if function is torch.lstm else None
+    if asked is None or asked.x.numel() == 0 or torch._C._is_any_autocast_enabled() or vmap_level():
+        return None
+    tensors = [asked.x, *asked.states, *asked.weights]
+    if any(t.dtype != torch.float32 for t in tensors) or not native.usable(asked.x, asked.states[0]):
+        return None
+
+    def drop(x: Tensor) -> Tensor:
+        return torch.dropout(x.squeeze(0), asked.dropout, True).unsqueeze(0)
+
+    x = (asked.x.transpose(0, 1) if asked.batch_first else asked.x).contiguous().unsqueeze(0)
+    out, *ends = (t.squeeze(0) for t in asked.through(_lstm, x, lambda t: t.unsqueeze(0), drop))
+    if not (torch.backends.mkldnn.enabled and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
+        out = out.clone()  # the model may write into it, which oneDNN's would not let it
+    return (out.transpose(0, 1) if asked.batch_first else out, *ends)
 
 
 def _cell(run: Run, lstm: bool) -> Rule:
