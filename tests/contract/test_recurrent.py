@@ -17,6 +17,8 @@ from hfta_nb.array.native import recurrent
 from hfta_nb.array.native.build import compiling
 from hfta_nb.array.rules.gru import gru, simple
 from hfta_nb.array.rules.lstm import formula
+from hfta_nb.array.strategy import measuring
+from hfta_nb.array.strategy.formulations import COMPILED
 
 SEEDS = [100, 101, 102]
 HOW = "all members at once, step by step"
@@ -192,7 +194,11 @@ def test_gradients_can_be_differentiated(written: Callable[..., Any], backward: 
     assert torch.autograd.gradgradcheck(run, tensors)
 
 
-def test_a_member_alone_takes_the_compiled_kernel_unless_kernels_are_fixed() -> None:
+@pytest.mark.parametrize("faster", [True, False])
+def test_a_member_alone_takes_the_compiled_kernel_if_it_is_faster_and_kernels_are_not_fixed(
+    faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "cost", lambda name, times: times[name] * ((name == COMPILED) != faster))
     with compiling():
         if not recurrent.usable(torch.zeros(1), torch.zeros(1, 16)):
             pytest.skip("no compiler")
@@ -203,12 +209,13 @@ def test_a_member_alone_takes_the_compiled_kernel_unless_kernels_are_fixed() -> 
     def loss(found: Any, y: Tensor) -> Tensor:
         return found[0].square().sum()
 
-    for strategy, kernel in (("measured", "hfta_nb::lstm"), ("fixed", "aten::mkldnn_rnn_layer")):
+    own, torchs = "hfta_nb::lstm", "aten::mkldnn_rnn_layer"
+    for strategy, kernel in (("measured", own if faster else torchs), ("fixed", torchs)):
         array.strategy = strategy
         for _ in range(4):
             array.zero_grad()
             array.backward(loss, x, x)
-        if strategy == "measured" or torch.backends.mkldnn.is_available():
+        if kernel == own or torch.backends.mkldnn.is_available():
             assert any(kernel in names for names in array._steps.kernels())
     module.zero_grad()
     loss(module(x), x).backward()

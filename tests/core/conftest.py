@@ -46,5 +46,5 @@ def libraries_anew() -> Iterator[None]:
 @pytest.fixture
 def own_kernels_preferred(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all ways to compute something, the package's own library, if its numbers are right."""
-    cost = measuring._cost
-    monkeypatch.setattr(measuring, "_cost", lambda name, times: cost(name, times) / (1e6 if name == COMPILED else 1))
+    cost = measuring.cost
+    monkeypatch.setattr(measuring, "cost", lambda name, times: cost(name, times) / (1e6 if name == COMPILED else 1))

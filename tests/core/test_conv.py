@@ -154,8 +154,8 @@ def _taken(array: Any) -> list[str]:
 @pytest.mark.parametrize("block_size", [1, 2])
 def test_in_a_replayed_step(block_size: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path))
-    cost = measuring._cost
-    monkeypatch.setattr(measuring, "_cost", lambda name, times: cost(name, times) / (1e6 if name == COMPILED else 1))
+    cost = measuring.cost
+    monkeypatch.setattr(measuring, "cost", lambda name, times: cost(name, times) / (1e6 if name == COMPILED else 1))
     found, array = _trained("measured", torch.float32, block_size)
     expected, plain = _trained("fixed", torch.float32, block_size)
     assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)

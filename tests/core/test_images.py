@@ -62,8 +62,8 @@ def _compiled(made: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
 def _preferred(_compiled: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """The library counts as the fastest."""
     monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path))
-    cost = measuring._cost
-    monkeypatch.setattr(measuring, "_cost", lambda name, times: cost(name, times) / (1e6 if name == COMPILED else 1))
+    cost = measuring.cost
+    monkeypatch.setattr(measuring, "cost", lambda name, times: cost(name, times) / (1e6 if name == COMPILED else 1))
 
 
 def _draw(seed: int, *shape: int) -> Tensor:

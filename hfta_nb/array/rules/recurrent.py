@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array.native import recurrent as native
+from hfta_nb.array.rules.alone import own_is_faster
 from hfta_nb.array.rules.base import Context, Rule, vmap_level
 from hfta_nb.array.rules.gru import GRU, Simple
 from hfta_nb.array.rules.lstm import LSTM
@@ -122,10 +123,16 @@ def alone(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
         args, kwargs: its arguments.
     """
     asked = _Asked.of(args, kwargs) if function is torch.lstm else None
-    if asked is None or asked.x.numel() == 0 or torch._C._is_any_autocast_enabled() or vmap_level():
+    if asked is None or asked.x.ndim != 3 or asked.x.numel() == 0:
+        return None
+    if torch._C._is_any_autocast_enabled() or vmap_level():
         return None
     tensors = [asked.x, *asked.states, *asked.weights]
     if any(t.dtype != torch.float32 for t in tensors) or not native.usable(asked.x, asked.states[0]):
+        return None
+    first, second = (1, 0) if asked.batch_first else (0, 1)
+    sizes = asked.x.shape[first], asked.x.shape[second], asked.x.shape[2], asked.states[0].shape[-1]
+    if not own_is_faster(_one, sizes, asked.biased):
         return None
 
     def drop(x: Tensor) -> Tensor:
@@ -136,6 +143,12 @@ def alone(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
     if not (torch.backends.mkldnn.enabled and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
         out = out.clone()  # the model may write into it, which oneDNN's would not let it
     return (out.transpose(0, 1) if asked.batch_first else out, *ends)
+
+
+def _one(given: Sequence[Tensor], parameters: Sequence[Tensor | None]) -> Tensor:
+    """h at all time steps of one member's layer."""
+    x, *states = (t.unsqueeze(0) for t in given)
+    return _lstm(x, *(None if p is None else p.unsqueeze(0) for p in parameters), *states, False)[0].squeeze(0)
 
 
 def _cell(run: Run, lstm: bool) -> Rule:

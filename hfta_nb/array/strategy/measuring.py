@@ -100,7 +100,7 @@ def choose(
             return None
         known.put(key, times, lasting=not disturbed(device))
     open_ways = [name for name, way in ways.items() if allowed is None or allowed(way)]
-    best = min(open_ways or [PLAIN], key=lambda name: _cost(name, times))
+    best = min(open_ways or [PLAIN], key=lambda name: cost(name, times))
     return Choice(_label(function, args), ways[best], times, kept=not known.own(key))
 
 
@@ -115,7 +115,8 @@ def write(device: torch.device) -> None:
     kept(device).write()
 
 
-def _cost(name: str, times: Times) -> float:
+def cost(name: str, times: Times) -> float:
+    """By which ways are compared: the least is chosen. Torch's own has to be beaten clearly."""
     seconds = times[name]
     return math.inf if seconds is None else seconds * (_GAIN if name == PLAIN else 1.0)
 
@@ -159,7 +160,7 @@ def _measured(
         runs[name] = _Run(way, made(way, called), given, named, before)
     with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
         times: Times = dict(_timed(runs, device))
-        while (best := min(ways, key=lambda n: _cost(n, times))) != PLAIN:
+        while (best := min(ways, key=lambda n: cost(n, times))) != PLAIN:
             if _right(runs[best], runs[PLAIN], called, given, named):
                 break
             times[best] = None
