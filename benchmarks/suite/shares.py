@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks.suite.modes.base import Mode
 from benchmarks.suite.tasks import DATA, Feed
-from hfta_nb.array.native import attention, conv, images, norm, product, rows
+from hfta_nb.array.native import attention, conv, images, norm, product, recurrent, rows
 
 LOOK_S = 0.02
 PROFILES = 3
@@ -37,6 +37,7 @@ LIBRARY: dict[type, str] = {
     attention.Bound: "scaled_dot_product_attention",
     rows.Bound: "rows",
     images.Bound: "images",
+    recurrent.Bound: "lstm",
     norm.BatchNorm: "batch_norm",
     norm.BatchNormBackward: "batch_norm_backward",
 }

@@ -310,3 +310,28 @@ def test_mixed_precision(x: Tensor, y: Tensor) -> None:
         out = array(x.float())
     assert (out.float() * 1).dtype == torch.float32
     assert out.dtype == torch.bfloat16
+
+
+class _Doubled(torch.autograd.Function):
+    """Takes its input past `__torch_function__`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0] * 2
+
+
+def test_another_backward_through_a_function_of_the_caller_s_own(x: Tensor, y: Tensor, device: torch.device) -> None:
+    array, other = pair(plain, device)
+    for step in range(14):
+        for a in (array, other):
+            forget(a)
+            out = a(x + step)
+            beside = _Doubled.apply(out)  # type: ignore[no-untyped-call]
+            losses = a.losses(F.cross_entropy, out, y)
+            beside.mean().backward(retain_graph=True)
+            losses.sum().backward()
+        same(array, other)

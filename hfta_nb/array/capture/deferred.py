@@ -223,8 +223,10 @@ class Watched(Step):
     def run(self) -> bool:
         """Whether the backward has been done; never, but it is noted that it followed."""
         self._plain()
-        if self.habit.inner is not None and self.habit.inner._forwards.last is not None:
-            self.habit.follow()
+        habit, inner = self.habit, self.habit.inner
+        # No other backward has gone through the output: what takes it past torch's functions is not seen here.
+        if inner is not None and inner._forwards.last is not None and self.array._forwards.waiting():
+            habit.follow()
         return False
 
     def _plain(self) -> None:

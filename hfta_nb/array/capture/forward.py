@@ -145,7 +145,7 @@ class CapturedForwards:
         if self._like(tensors) != last[0] or made is None:
             return None
         follow = follow and made.postponable and not seen.habit.over
-        if follow and seen.habit.sure and not self._waiting() and seen.habit.holds(seen):
+        if follow and seen.habit.sure and not self.waiting() and seen.habit.holds(seen):
             return Postponed(self.array, seen, tensors, rebuild, run).output()
         replayed = self.replay(seen, Inputs(tuple(tensors), per_member, rebuild), run)
         if replayed is None:
@@ -157,7 +157,7 @@ class CapturedForwards:
         if self.postponed is not None:
             self.postponed.settle() if self.postponed.wanted() else self.postponed.discard()
 
-    def _waiting(self) -> bool:
+    def waiting(self) -> bool:
         """Whether a backward is to come that needs what lies in memory."""
         before = None if self._outstanding is None else self._outstanding()
         return before is not None and not before.spent
@@ -188,7 +188,7 @@ class CapturedForwards:
         made = seen.made
         if made is None:
             return None
-        if self._waiting():
+        if self.waiting():
             return None
         if not self._holds(seen):
             return None
