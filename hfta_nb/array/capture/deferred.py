@@ -169,18 +169,28 @@ class Step:
         return None if found is None else found()
 
     def _mark(self, name: str, tensor: Tensor, told: Callable[[Any], None] | None = None) -> Tensor:
-        tensor.__class__ = Deferred
-        tensor.__dict__["_step"] = self
+        self._hide(tensor)
         self._tensors[name] = weakref.ref(tensor, told)
         return tensor
 
     def _unmark(self, name: str) -> Tensor | None:
         """The tensor as a plain one, if the caller has it."""
         found = self.of(name)
-        if type(found) is Deferred:
-            found.__class__ = Tensor  # type: ignore[assignment]
-            del found.__dict__["_step"]
+        if found is not None:
+            self._bare(found)
         return found
+
+    def _hide(self, tensor: Tensor) -> None:
+        """Have this step told when anything is done to a tensor."""
+        tensor.__class__ = Deferred
+        tensor.__dict__["_step"] = self
+
+    @staticmethod
+    def _bare(tensor: Tensor) -> None:
+        """Make it a plain tensor again."""
+        if type(tensor) is Deferred:
+            tensor.__class__ = Tensor  # type: ignore[assignment]
+            del tensor.__dict__["_step"]
 
 
 class Watched(Step):

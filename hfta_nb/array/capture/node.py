@@ -51,6 +51,7 @@ class Ready:
         changes: whether a call may change buffers or draws random numbers.
         alone: whether it returns one tensor, which has a gradient.
         postponable: whether it may run later than it is called.
+        buffers: all of the array, where it writes to some.
     """
 
     halves: Halves
@@ -64,6 +65,7 @@ class Ready:
     changes: bool
     alone: bool
     postponable: bool
+    buffers: tuple[Tensor, ...]
 
 
 class Ticket:

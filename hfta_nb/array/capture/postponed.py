@@ -37,8 +37,8 @@ class Postponed(Step):
     """
 
     __slots__ = (
-        *("_given", "_late", "_over", "_parameters", "_reads", "_rebuild", "_rooms", "_run", "_settings", "_states"),
-        *("_step", "_target", "_versions", "seen"),
+        *("_buffers", "_effects", "_given", "_late", "_over", "_parameters", "_reads", "_rebuild", "_rooms", "_run"),
+        *("_settings", "_states", "_step", "_target", "_versions", "seen"),
     )
 
     def __init__(
@@ -52,6 +52,7 @@ class Postponed(Step):
         self._versions = [p._version for p in made.learning], [v._version for v in tensors]
         self._states = None if made.halves.program.generators is None else list(array.generators.states)
         self._settings = settings()
+        self._effects = self._states is not None or bool(made.buffers)
         self._target: tuple[Tensor, int, Tensor] | None = None
         self._late: Tensor | None = None
         self._over = False
@@ -63,6 +64,9 @@ class Postponed(Step):
             self._rooms = (*(torch.empty_like(v) for v in tensors), None)
         for room, value in zip(self._rooms, tensors, strict=False):
             room.copy_(value)
+        self._buffers = made.buffers
+        for buffer in self._buffers:  # who looks at one sees what the forward would have written
+            self._hide(buffer)
         array._forwards.postponed = self
 
     def output(self) -> Tensor:
@@ -113,6 +117,7 @@ class Postponed(Step):
         if target is None or not self._as_called(target):
             return None
         self._over, array._forwards.postponed = True, None  # for `backward`, which makes up for what is put off
+        self._show()
         try:
             if self._step is not None and self._step.ready:
                 with threads.scope(array.settings.threads):
@@ -122,7 +127,7 @@ class Postponed(Step):
             x = self._given[0] if len(self._given) == 1 else tuple(self._given)
             found = array.backward(habit.whole, x, target[0], has_aux=True)  # type: ignore[arg-type, assignment]
         except BaseException:
-            self._over, array._forwards.postponed = False, self
+            self._again()
             raise
         habit.ran(array._steps.find(Asked(habit.whole, (x, target[0]), True, None, None)))
         return found
@@ -137,7 +142,8 @@ class Postponed(Step):
             if self._late is not None:
                 self._give("total", self._late.sum())
             return
-        if not (self._unchanged() and self._reads is not None and self._reads.hold()):
+        self._show()
+        if not self._possible():
             raise FusionError(
                 "the output was left to be computed with the backward, but since then the model has changed",
                 where="array(x)",
@@ -148,9 +154,19 @@ class Postponed(Step):
             with self._as_then():
                 self._make_up()
         except BaseException:
-            self._over, self.array._forwards.postponed = False, self
+            self._again()
             raise
         self.habit.miss()
+
+    def _show(self) -> None:
+        for buffer in self._buffers:
+            self._bare(buffer)
+
+    def _again(self) -> None:
+        """After an error all is to be done yet."""
+        self._over, self.array._forwards.postponed = False, self
+        for buffer in self._buffers:
+            self._hide(buffer)
 
     def _make_up(self) -> None:
         output = self._fill("output", self._computed())
@@ -172,10 +188,11 @@ class Postponed(Step):
 
     def wanted(self) -> bool:
         """Whether it makes a difference that the calls are made up for."""
-        return self._states is not None or any(r() is not None for r in self._tensors.values())
+        return self._effects or any(r() is not None for r in self._tensors.values())
 
     def discard(self) -> None:
         """Leave it at that."""
+        self._show()
         self._over, self.array._forwards.postponed = True, None
         self.habit.miss()
 
@@ -187,6 +204,10 @@ class Postponed(Step):
         replayed = self.array._forwards.replay(self.seen, inputs, self._run)
         found: Tensor = self._run(inputs, self.array._blocks.graph()) if replayed is None else replayed[0]
         return found
+
+    def _possible(self) -> bool:
+        """Whether the calls can still be made up for."""
+        return self._unchanged() and self._reads is not None and self._reads.hold()
 
     def _unchanged(self) -> bool:
         """Whether what the calls depend on is as it was, but for the inputs."""
@@ -216,7 +237,7 @@ class Postponed(Step):
             yield
 
     def _new(self, name: str, like: Tensor) -> Tensor:
-        return self._mark(name, like.data, self._gone if self._states is not None else None)
+        return self._mark(name, like.data, self._gone if self._effects else None)
 
     def _give(self, name: str, value: Tensor) -> None:
         tensor = self._unmark(name)
@@ -224,6 +245,8 @@ class Postponed(Step):
             tensor.data = value
 
     def _gone(self, _: Any) -> None:
-        """A tensor is no more: if none is, random numbers are still to be drawn."""
-        if not (self._over or sys.is_finalizing() or any(r() is not None for r in self._tensors.values())):
-            self.settle()
+        """A tensor is no more: if none is, random numbers are still to be drawn, and buffers written."""
+        if self._over or sys.is_finalizing() or any(r() is not None for r in self._tensors.values()):
+            return
+        self._show()
+        self.settle() if self._possible() else self.discard()

@@ -190,19 +190,18 @@ class RecordedForward:
             kinds = tuple(t.requires_grad for t in tensors)
             changes = halves.program.generators is not None or bool(array.buffer_arenas)
             alone = seen.rebuild is next and kinds == (True,)
-            postponable = alone and not passes and bool(learning) and self._postponable(halves)
+            draws = halves.program.generators is not None
+            hidden = not (draws and (array.fast_rng or array.generators.device.type != "cpu"))  # nobody sees them drawn
+            postponable = alone and not passes and bool(learning) and hidden
             seen.made = Ready(
-                *(halves, targets, seen.grads, seen.used, kinds, learning, passes, needs, changes, alone, postponable)
+                *(halves, targets, seen.grads, seen.used, kinds, learning, passes, needs, changes, alone, postponable),
+                tuple(array.buffers()) if self._writes_buffers() else (),
             )
             lay(self, outputs, restore)
 
-    def _postponable(self, halves: Halves) -> bool:
-        """Whether nobody sees the difference if it runs later: a GPU's random streams and buffers can be looked at."""
-        array, recording = self.array, self.recorder.recording
-        buffers = {self.recorder.known(a.data) for a in array.buffer_arenas}
-        writes = any(call.writes & buffers for call in recording.calls)
-        draws = halves.program.generators is not None
-        return not writes and not (draws and (array.fast_rng or array.generators.device.type != "cpu"))
+    def _writes_buffers(self) -> bool:
+        buffers = {self.recorder.known(a.data) for a in self.array.buffer_arenas}
+        return any(call.writes & buffers for call in self.recorder.recording.calls)
 
     def _needed(self) -> tuple[list[nn.Parameter], list[int]]:
         """What of the parameters and inputs the backward reads: it must not change before."""
