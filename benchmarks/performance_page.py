@@ -37,8 +37,8 @@ each figure is taken, and what makes it fair, is in [benchmarks/README.md](../be
 - **ratio**: serial training's time over this way's time for the same steps of the same members, the laps interleaved.
   Serial is the plain module, eager, with torch's fused Adam; "best serial" is that or the same under `torch.compile`,
   whichever is faster without its compile time. A way whose losses are not serial's has no ratio.
-- **hfta_nb** is the training step of a study; **split form** is `array.losses(loss_fn, array(x), y).sum().backward()` and
-  the optimizer; **hfta_nb, compiled** the study's step after `torch.compile`'s compiler, faster or not
+- **hfta_nb** is the training step of a study; **split form** is `array.losses(loss_fn, array(x), y).sum().backward()`
+  and the optimizer; **hfta_nb, compiled** the study's step after `torch.compile`'s compiler, faster or not
   (`compile="always"`).
 - **of the roofline**: the least time that operations (over the measured matrix rate) or bytes (over the measured
   bandwidth) need, over the time taken. The optimizer and elementwise work have no operations there, so a small model
