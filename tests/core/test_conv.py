@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,11 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array.native import build, conv
+from hfta_nb.array.native import conv
 from hfta_nb.array.strategy import measuring
 from hfta_nb.array.strategy.formulations import COMPILED
+from tests.core.compiled import NEEDS_COMPILER, compiled
 
-pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")
+pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("libraries_anew")]
 
 aten = torch.ops.aten
 # samples, channels in and out, height, width, window, padding, groups, then stride, whether it is transposed
@@ -38,21 +37,9 @@ CASES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _anew() -> Iterator[None]:
-    before = dict(build._loaded)
-    build._loaded.clear()
-    yield
-    build._loaded.clear()
-    build._loaded.update(before)
-
-
 @pytest.fixture(scope="module")
 def made() -> ctypes.CDLL:
-    with build.compiling():
-        found = build.library("conv")
-    assert found is not None
-    return found
+    return compiled("conv")["conv"]
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,8 +17,9 @@ from hfta_nb.array.native import build, images
 from hfta_nb.array.native.images import Bound, Images
 from hfta_nb.array.strategy import measuring
 from hfta_nb.array.strategy.formulations import COMPILED
+from tests.core.compiled import NEEDS_COMPILER, compiled
 
-pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")
+pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("libraries_anew")]
 
 # size, groups (0: a batch norm), channels last, ReLU, pooling, whether the gradient has channels first
 CASES = [
@@ -36,21 +36,9 @@ CASES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _anew() -> Iterator[None]:
-    before = dict(build._loaded)
-    build._loaded.clear()
-    yield
-    build._loaded.clear()
-    build._loaded.update(before)
-
-
 @pytest.fixture(scope="module")
 def made() -> ctypes.CDLL:
-    with build.compiling():
-        found = build.library("images")
-    assert found is not None
-    return found
+    return compiled("images")["images"]
 
 
 @pytest.fixture
