@@ -22,6 +22,7 @@ from hfta_nb.array.arena import Arena
 from hfta_nb.array.attempt import attempt, gradient_probe
 from hfta_nb.array.blocks import Blocks
 from hfta_nb.array.capture import calls
+from hfta_nb.array.capture.deferred import settled
 from hfta_nb.array.capture.forward import CapturedForwards
 from hfta_nb.array.capture.results import CapturedResults
 from hfta_nb.array.capture.steps import Asked, CapturedSteps
@@ -148,7 +149,7 @@ class FusedArray(Adjustable, nn.Module):
             return module(*given, **named)
 
         with threads.scope(self.settings.threads):
-            return calls.forward(self, given, inputs, call, args if plain else ())
+            return calls.forward(self, given, inputs, call, args if plain else (), follow=True)
 
     def backward(
         self,
@@ -204,6 +205,7 @@ class FusedArray(Adjustable, nn.Module):
         if replayed is not None:
             return replayed
         inputs = Inputs.of(given, len(self))
+        settled(inputs.leaves)
         call = loss_call(loss_fn, inputs, has_aux)
 
         def run(inputs: Inputs) -> Any:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from hfta_nb.array.capture import calls
-from hfta_nb.array.capture.deferred import Deferred
+from hfta_nb.array.capture.deferred import settled, step_of
 from hfta_nb.array.capture.kinds import identity
 from hfta_nb.array.engine import Call, Inputs
 from hfta_nb.array.gradients import call_module, target_of
 from hfta_nb.array.per_member import PerMember, per_member
-from hfta_nb.array.tree import tensor_map
+from hfta_nb.array.tree import flatten, tensor_map
 from hfta_nb.errors import FusionError
 
 if TYPE_CHECKING:
@@ -59,14 +59,20 @@ class OwnLosses:
     def __call__(self, function: Callable[..., Any], outputs: Any, y: Any) -> Tensor:
         array = self._of(function)
         y = target_of(function, y)
-        if type(outputs) is Deferred:
-            step = outputs._step
-            if step.array is self.array and step.of("output") is outputs:
-                return step.losses(outputs, array, function, y)
-            step.settle()
-        return self._computed(array, outputs, y)
+        leaves = [outputs] if isinstance(outputs, Tensor) else flatten(outputs)[0]
+        step = step_of(leaves[0]) if leaves else None
+        if step is not None and step.array is self.array and step.holds(outputs):
+            return step.losses(outputs, array, function, y)
+        settled(leaves)
+        return self.computed(array, outputs, y)
 
-    def _computed(self, array: FusedArray, outputs: Any, y: Any) -> Tensor:
+    def computed(self, array: FusedArray, outputs: Any, y: Any) -> Tensor:
+        """The losses of plain outputs.
+
+        Args:
+            array: what computes them, as `Step` knows it.
+            outputs, y: of `losses`, y with each member's settings of the loss beside it.
+        """
         self.array.flush()
         plain = isinstance(outputs, Tensor) and isinstance(y, Tensor)
         if plain:

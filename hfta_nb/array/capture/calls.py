@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from hfta_nb.array.attempt import attempt, result_probe
+from hfta_nb.array.capture.deferred import settled
 from hfta_nb.array.engine import Block, Call, Inputs, concatenate, positional
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ def _called(module: nn.Module, leaves: list[Any]) -> Any:
     return module(*leaves)
 
 
-def forward(array: FusedArray, given: Any, inputs: Inputs, call: Call, plain: Sequence[Tensor] = ()) -> Any:
+def forward(
+    array: FusedArray, given: Any, inputs: Inputs, call: Call, plain: Sequence[Tensor] = (), follow: bool = False
+) -> Any:
     """Every member's output, as part of the autograd graph where a gradient may be asked for.
 
     Args:
@@ -41,8 +44,10 @@ def forward(array: FusedArray, given: Any, inputs: Inputs, call: Call, plain: Se
         inputs: the same, taken apart.
         call: what to compute for a member.
         plain: the arguments, where they are nothing but tensors; a call like this one may come by `again`.
+        follow: it may be put off.
     """
     array.flush()
+    settled(inputs.leaves)
     computed = partial(over, array, call)
 
     def run(inputs: Inputs) -> Any:
@@ -51,7 +56,7 @@ def forward(array: FusedArray, given: Any, inputs: Inputs, call: Call, plain: Se
     if not array._forwards.learns(inputs):
         return _result(array, "forward", None, given, inputs, run, call)
     seen = array._forwards.find(given)
-    replayed = None if seen is None else array._forwards.replay(seen, inputs, computed)
+    replayed = None if seen is None else array._forwards.output(seen, inputs, computed, follow)
     if replayed is not None:
         if seen is not None and plain:
             array._forwards.remember(seen, plain)
@@ -63,6 +68,7 @@ def forward(array: FusedArray, given: Any, inputs: Inputs, call: Call, plain: Se
 def evaluate(array: FusedArray, function: Callable[..., Any], given: Any, inputs: Inputs, call: Call) -> Any:
     """Every member's result of a function of its output, without gradients."""
     array.flush()
+    settled(inputs.leaves)
 
     def run(inputs: Inputs) -> Any:
         return concatenate([array.engine.run(block, call, inputs) for block in array._blocks.leaves()])

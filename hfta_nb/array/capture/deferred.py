@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.capture.kinds import settings
+from hfta_nb.array.capture.kinds import form, settings
+from hfta_nb.array.capture.record import NotRecordableError
+from hfta_nb.array.tree import flatten
 
 if TYPE_CHECKING:
     from hfta_nb.array.capture.forward import SeenForward
@@ -39,7 +41,10 @@ class Habit:
         target: what the target looked like.
         whole: from an output and the target to the loss and the output: the loss of the whole step.
         step: the kind of `array.backward` that the whole step is, once it is replayed.
-        likes: an empty tensor like the outputs, and one like the losses.
+        only: the parameters that this gives gradients to; None for all.
+        outputs: empty tensors like the outputs.
+        structure: what holds the outputs.
+        losses: an empty tensor like the losses.
         times: how often in a row the four calls have followed each other.
         misses: how often in a row something else has followed.
         slow: whole steps that were not replayed.
@@ -50,7 +55,10 @@ class Habit:
     target: tuple[Any, ...] = ()
     whole: Callable[..., Any] | None = None
     step: SeenStep | None = None
-    likes: tuple[Tensor, ...] = ()
+    only: tuple[str, ...] | None = None
+    outputs: tuple[Tensor, ...] = ()
+    structure: Any = None
+    losses: Tensor | None = None
     times: int = 0
     misses: int = 0
     slow: int = 0
@@ -69,10 +77,10 @@ class Habit:
         self.times, self.misses = 0, self.misses + 1
         self.over = self.misses == _TRIED
 
-    def ran(self, step: SeenStep | None) -> None:
+    def ran(self, step: SeenStep | None, only: tuple[str, ...] | None) -> None:
         """They were one step, of this kind."""
         if step is not None and step.ready:
-            self.step = step
+            self.step, self.only = step, only
         else:
             self.slow += 1
             self.over = self.slow == _TRIED
@@ -105,9 +113,12 @@ class Deferred(Tensor):
         inputs: Any = None,
     ) -> None:
         step = step_of(self)
-        plain = gradient is None and not retain_graph and not create_graph and inputs is None
+        plain = gradient is None and not retain_graph and not create_graph
         if step is not None and plain and self is step.of("total"):
-            if step.run():
+            only = None if inputs is None else step.names(inputs)
+            if only == ():
+                step.settle()
+            elif step.run(only):
                 return
         else:
             settled((self,))
@@ -161,19 +172,35 @@ class Step:
 
     def __init__(self, array: FusedArray, habit: Habit) -> None:
         self.array, self.habit = array, habit
-        self._tensors: dict[str, weakref.ref[Tensor]] = {}
+        self._tensors: dict[int | str, weakref.ref[Tensor]] = {}
 
-    def of(self, name: str) -> Tensor | None:
-        """The tensor, while the caller has it: "output", "losses" or "total"."""
+    def of(self, name: int | str) -> Tensor | None:
+        """The tensor, while the caller has it: the number of an output, "losses" or "total"."""
         found = self._tensors.get(name)
         return None if found is None else found()
 
-    def _mark(self, name: str, tensor: Tensor, told: Callable[[Any], None] | None = None) -> Tensor:
+    def holds(self, output: Any) -> bool:
+        """Whether this is what `array(x)` has returned."""
+        if type(output) is Deferred:
+            return self.habit.structure is None and self.of(0) is output
+        leaves = flatten(output)[0]
+        if len(leaves) != len(self.habit.outputs) or structure(output) != self.habit.structure:
+            return False
+        return all(self.of(i) is leaf for i, leaf in enumerate(leaves))
+
+    def names(self, inputs: Any) -> tuple[str, ...]:
+        """Of those that a gradient is asked for; none where one isn't a parameter that learns, or is there twice."""
+        known = {id(p): name for name, p in self.array.named_parameters() if p.requires_grad}
+        found = [known.get(id(v)) for v in ([inputs] if isinstance(inputs, Tensor) else inputs)]
+        names = tuple(name for name in found if name is not None)
+        return names if len(set(names)) == len(found) else ()
+
+    def _mark(self, name: int | str, tensor: Tensor, told: Callable[[Any], None] | None = None) -> Tensor:
         self._hide(tensor)
         self._tensors[name] = weakref.ref(tensor, told)
         return tensor
 
-    def _unmark(self, name: str) -> Tensor | None:
+    def _unmark(self, name: int | str) -> Tensor | None:
         """The tensor as a plain one, if the caller has it."""
         found = self.of(name)
         if found is not None:
@@ -198,29 +225,33 @@ class Watched(Step):
 
     __slots__ = ()
 
-    def output(self, computed: Tensor) -> Tensor:
+    def output(self, computed: Any) -> Any:
         """What `array(x)` returns."""
-        self.habit.likes = (_empty(computed),)
-        return self._mark("output", computed)
+        leaves = flatten(computed)[0]
+        self.habit.outputs, self.habit.structure = tuple(map(_empty, leaves)), structure(computed)
+        for i, leaf in enumerate(leaves):
+            self._mark(i, leaf)
+        return computed
 
     def settle(self) -> None:
         """Something else has been done to one of the tensors."""
         self._plain()
         self.habit.miss()
 
-    def losses(self, output: Tensor, inner: FusedArray, function: Callable[..., Any], y: Any) -> Tensor:
+    def losses(self, output: Any, inner: FusedArray, function: Callable[..., Any], y: Any) -> Tensor:
         """What `array.losses` returns of the output."""
-        if self.of("losses") is not None or type(y) is not Tensor or y.requires_grad:
-            self.settle()
-            return self.array.losses(function, output, y)
         habit, kind = self.habit, like(y)
-        self._unmark("output")
-        found = self.array.losses(function, output, y)
-        self._mark("output", output)
+        if self.of("losses") is not None or not kind:
+            self.settle()
+            return self.array._losses.computed(inner, output, y)
+        self._plain()
+        found = self.array._losses.computed(inner, output, y)
+        for i, leaf in enumerate(flatten(output)[0]):
+            self._mark(i, leaf)
         if inner is not habit.inner or kind != habit.target:
             habit.inner, habit.target, habit.whole, habit.step = inner, kind, with_output(function), None
             habit.times = 0
-        habit.likes = habit.likes[0], _empty(found)
+        habit.losses = _empty(found)
         return self._mark("losses", found)
 
     def summed(self, losses: Tensor) -> Tensor:
@@ -230,17 +261,17 @@ class Watched(Step):
         self._mark("losses", losses)
         return self._mark("total", found)
 
-    def run(self) -> bool:
+    def run(self, only: tuple[str, ...] | None) -> bool:
         """Whether the backward has been done; never, but it is noted that it followed."""
         self._plain()
         habit, inner = self.habit, self.habit.inner
         # No other backward has gone through the output: what takes it past torch's functions is not seen here.
-        if inner is not None and inner._forwards.last is not None and self.array._forwards.waiting():
+        if inner is not None and inner._forwards.waiting() and self.array._forwards.waiting():
             habit.follow()
         return False
 
     def _plain(self) -> None:
-        for name in ("output", "losses", "total"):
+        for name in self._tensors:
             self._unmark(name)
 
 
@@ -258,7 +289,22 @@ def _empty(tensor: Tensor) -> Tensor:
 
 
 def like(y: Any) -> tuple[Any, ...]:
-    """What tells kinds of calls of `losses` apart, beside the output."""
-    if type(y) is not Tensor:
+    """What tells kinds of calls of `losses` apart, beside the output; nothing where they are not put off."""
+    try:
+        return form(y), settings()
+    except NotRecordableError:
         return ()
-    return y.shape, y.stride(), y.dtype, y.device, y.requires_grad, y.is_inference(), settings()
+
+
+def structure(tree: Any) -> Any:
+    """What tells trees of tensors apart, but for the tensors; None of a tensor alone.
+
+    Trees that hold anything beside tuples, lists, dicts and tensors are like no other.
+    """
+    if isinstance(tree, Tensor):
+        return None
+    if type(tree) in (tuple, list) or (isinstance(tree, tuple) and hasattr(tree, "_fields")):
+        return type(tree), tuple(map(structure, tree))
+    if type(tree) is dict:
+        return dict, tuple((k, structure(v)) for k, v in tree.items())
+    return object()

@@ -144,13 +144,25 @@ class CapturedForwards:
         seen, made = last[1], last[1].made
         if self._like(tensors) != last[0] or made is None:
             return None
-        follow = follow and made.postponable and not seen.habit.over
+        found = self.output(seen, Inputs(tuple(tensors), per_member, rebuild), run, follow)
+        return None if found is None else found[0]
+
+    def output(self, seen: SeenForward, inputs: Inputs, run: Run, follow: bool) -> tuple[Any] | None:
+        """The output in a tuple, replayed or put off; None if this call must run as ever.
+
+        Args:
+            seen: the kind of call.
+            inputs: of the call.
+            run: computes the outputs as ever.
+            follow: see what the caller does with the output, and put the call off if that is known.
+        """
+        follow = follow and seen.made is not None and seen.made.postponable and not seen.habit.over
         if follow and seen.habit.sure and not self.waiting() and seen.habit.holds(seen):
-            return Postponed(self.array, seen, tensors, rebuild, run).output()
-        replayed = self.replay(seen, Inputs(tuple(tensors), per_member, rebuild), run)
-        if replayed is None:
-            return None
-        return Watched(self.array, seen.habit).output(replayed[0]) if follow else replayed[0]
+            return (Postponed(self.array, seen, inputs, run).output(),)
+        replayed = self.replay(seen, inputs, run)
+        if replayed is None or not follow:
+            return replayed
+        return (Watched(self.array, seen.habit).output(replayed[0]),)
 
     def flush(self) -> None:
         """Make up for calls that were put off."""

@@ -6,23 +6,45 @@ import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hfta_nb.array import threads
 from hfta_nb.array.capture.deferred import Step, like
-from hfta_nb.array.capture.kinds import settings, watched
-from hfta_nb.array.capture.node import MODIFIED, SPENT, Run
+from hfta_nb.array.capture.kinds import room_like, settings, watched
+from hfta_nb.array.capture.node import MODIFIED, SPENT, Run, versions
 from hfta_nb.array.capture.steps import Asked
 from hfta_nb.array.engine import Inputs
-from hfta_nb.array.tree import Rebuild
+from hfta_nb.array.gradients import Arguments
+from hfta_nb.array.per_member import per_member
+from hfta_nb.array.tree import flatten, unflatten
 from hfta_nb.errors import FusionError
 
 if TYPE_CHECKING:
     from hfta_nb.array.capture.forward import SeenForward
     from hfta_nb.array.fused import FusedArray
+
+
+class GivenTarget(NamedTuple):
+    """The target of the losses.
+
+    Attributes:
+        given: by the caller.
+        versions: of its tensors then.
+        copied: its leaves as they were then.
+    """
+
+    given: Inputs
+    versions: list[int]
+    copied: tuple[Any, ...]
+
+    def value(self) -> Any:
+        """As it was."""
+        as_it_was = versions(self.given) == self.versions
+        return _tree(self.given if as_it_was else _copied(self.given, self.copied))
 
 
 class Postponed(Step):
@@ -31,29 +53,27 @@ class Postponed(Step):
     Args:
         array: that was called.
         seen: the kind of call.
-        tensors: the inputs, shared by all members.
-        rebuild: from these to the arguments.
+        inputs: of the call.
         run: computes the outputs as ever.
     """
 
     __slots__ = (
-        *("_buffers", "_effects", "_given", "_late", "_over", "_parameters", "_reads", "_rebuild", "_rooms", "_run"),
+        *("_buffers", "_effects", "_given", "_late", "_only", "_over", "_parameters", "_reads", "_rooms", "_run"),
         *("_settings", "_states", "_step", "_target", "_versions", "seen"),
     )
 
-    def __init__(
-        self, array: FusedArray, seen: SeenForward, tensors: Sequence[Tensor], rebuild: Rebuild, run: Run
-    ) -> None:
+    def __init__(self, array: FusedArray, seen: SeenForward, inputs: Inputs, run: Run) -> None:
         made, step = seen.made, seen.habit.step
         assert made is not None  # as the caller has seen
         super().__init__(array, seen.habit)
-        self.seen, self._given, self._rebuild, self._run, self._reads = seen, tensors, rebuild, run, seen.reads
+        self.seen, self._given, self._run, self._reads = seen, inputs, run, seen.reads
         self._parameters = made.learning, array.arenas
-        self._versions = [p._version for p in made.learning], [v._version for v in tensors]
+        self._versions = [p._version for p in made.learning], versions(inputs)
         self._states = None if made.halves.program.generators is None else list(array.generators.states)
         self._settings = settings()
         self._effects = self._states is not None or bool(made.buffers)
-        self._target: tuple[Tensor, int, Tensor] | None = None
+        self._target: GivenTarget | None = None
+        self._only: tuple[str, ...] | None = None
         self._late: Tensor | None = None
         self._over = False
         # The inputs may be written to before they are looked at, so they are copied to where the step will read them.
@@ -61,33 +81,40 @@ class Postponed(Step):
         if self._step is not None and self._step.inputs is not None:
             self._rooms = self._step.inputs.leaves
         else:
-            self._rooms = (*(torch.empty_like(v) for v in tensors), None)
-        for room, value in zip(self._rooms, tensors, strict=False):
-            room.copy_(value)
+            self._rooms = tuple(room_like(v) for v in inputs.leaves)
+        for room, value in zip(self._rooms, inputs.leaves, strict=False):
+            if isinstance(room, Tensor):
+                room.copy_(value)
         self._buffers = made.buffers
         for buffer in self._buffers:  # who looks at one sees what the forward would have written
             self._hide(buffer)
         array._forwards.postponed = self
 
-    def output(self) -> Tensor:
+    def output(self) -> Any:
         """What `array(x)` returns."""
-        return self._new("output", self.habit.likes[0])
+        return self.seen.told([self._new(i, like) for i, like in enumerate(self.habit.outputs)])
 
-    def losses(self, output: Tensor, inner: FusedArray, function: Callable[..., Any], y: Any) -> Tensor:
+    def losses(self, output: Any, inner: FusedArray, function: Callable[..., Any], y: Any) -> Tensor:
         """What `array.losses` returns of the output."""
         habit = self.habit
         if not (inner is habit.inner and self._target is None and like(y) == habit.target):
             self.settle()
-            return self.array.losses(function, output, y)
-        room = self._rooms[-1]
-        self._target = y, y._version, y.clone() if room is None else room.copy_(y)
-        return self._new("losses", habit.likes[1])
+            return self.array._losses.computed(inner, output, y)
+        given = Inputs.of(y, len(self.array))
+        rooms = self._rooms[len(self._given.leaves) :] or tuple(room_like(v) for v in given.leaves)
+        for room, value in zip(rooms, given.leaves, strict=True):
+            if isinstance(room, Tensor):
+                room.copy_(value)
+        self._target = GivenTarget(given, versions(given), rooms)
+        assert habit.losses is not None  # known since they were seen first
+        return self._new("losses", habit.losses)
 
     def summed(self, losses: Tensor) -> Tensor:
         """Their sum."""
-        return self._new("total", self.habit.likes[1])
+        assert self.habit.losses is not None  # as above
+        return self._new("total", self.habit.losses)
 
-    def run(self) -> bool:
+    def run(self, only: tuple[str, ...] | None) -> bool:
         """Do all at once; whether that could be done.
 
         Raises:
@@ -97,6 +124,7 @@ class Postponed(Step):
             raise RuntimeError(SPENT)
         if not self._unchanged():
             raise RuntimeError(MODIFIED)
+        self._only = only
         if settings() == self._settings:
             found = self._whole()
         else:
@@ -106,30 +134,32 @@ class Postponed(Step):
             self.settle()
             return False
         losses, output = found
-        self._give("output", output)
+        for i, leaf in enumerate(flatten(output)[0]):
+            self._give(i, leaf)
         self._give("losses", losses)
         self._late = losses  # the sum is seldom looked at
         return True
 
-    def _whole(self) -> tuple[Tensor, Tensor] | None:
+    def _whole(self) -> tuple[Tensor, Any] | None:
         """Losses and output of `array.backward`; None if that is not what the calls are now."""
-        array, habit, target = self.array, self.habit, self._target
+        array, habit, target, only = self.array, self.habit, self._target, self._only
         if target is None or not self._as_called(target):
             return None
         self._over, array._forwards.postponed = True, None  # for `backward`, which makes up for what is put off
         self._show()
         try:
-            if self._step is not None and self._step.ready:
+            if self._step is not None and self._step.ready and only == habit.only:
                 with threads.scope(array.settings.threads):
                     found = array._steps.run(self._step)
                 if found is not None:
                     return found
-            x = self._given[0] if len(self._given) == 1 else tuple(self._given)
-            found = array.backward(habit.whole, x, target[0], has_aux=True)  # type: ignore[arg-type, assignment]
+            asked = Asked(habit.whole, (_arguments(self._given), target.value()), True, None, only)
+            with threads.scope(array.settings.threads):
+                found = array._backward(asked)
         except BaseException:
             self._again()
             raise
-        habit.ran(array._steps.find(Asked(habit.whole, (x, target[0]), True, None, None)))
+        habit.ran(array._steps.find(asked), only)
         return found
 
     def settle(self) -> None:
@@ -169,16 +199,15 @@ class Postponed(Step):
             self._hide(buffer)
 
     def _make_up(self) -> None:
-        output = self._fill("output", self._computed())
+        leaves, rebuild = flatten(self._computed())
+        output = unflatten(rebuild, [self._fill(i, leaf) for i, leaf in enumerate(leaves)])
         if self._target is not None:
-            y, version, copied = self._target
-            assert self.habit.inner is not None
-            loss = self.habit.inner._skeleton.__dict__["function"]
-            losses = self.array.losses(loss, output, y if y._version == version else copied.clone())
+            assert self.habit.inner is not None  # as there are losses
+            losses = self.array._losses.computed(self.habit.inner, output, self._target.value())
             total = self._fill("losses", losses).sum()
             self._fill("total", total)
 
-    def _fill(self, name: str, computed: Tensor) -> Tensor:
+    def _fill(self, name: int | str, computed: Tensor) -> Tensor:
         """The tensor that the caller has, as part of the graph; what was computed if the caller has none."""
         tensor = self._unmark(name)
         if tensor is None:
@@ -196,14 +225,12 @@ class Postponed(Step):
         self._over, self.array._forwards.postponed = True, None
         self.habit.miss()
 
-    def _computed(self) -> Tensor:
-        given = tuple(self._given)
-        if [v._version for v in given] != self._versions[1]:
-            given = tuple(room.clone() for room, _ in zip(self._rooms, given, strict=False))
-        inputs = Inputs(given, (False,) * len(given), self._rebuild)
+    def _computed(self) -> Any:
+        inputs = self._given
+        if versions(inputs) != self._versions[1]:
+            inputs = _copied(inputs, self._rooms)
         replayed = self.array._forwards.replay(self.seen, inputs, self._run)
-        found: Tensor = self._run(inputs, self.array._blocks.graph()) if replayed is None else replayed[0]
-        return found
+        return self._run(inputs, self.array._blocks.graph()) if replayed is None else replayed[0]
 
     def _possible(self) -> bool:
         """Whether the calls can still be made up for."""
@@ -215,11 +242,11 @@ class Postponed(Step):
         same = arenas is array.arenas and [p._version for p in parameters] == self._versions[0]
         return same and (self._states is None or all(map(operator.is_, self._states, array.generators.states)))
 
-    def _as_called(self, target: tuple[Tensor, int, Tensor]) -> bool:
+    def _as_called(self, target: GivenTarget) -> bool:
         """Whether `array.backward` does now what the calls would have."""
         return (
-            target[0]._version == target[1]
-            and [v._version for v in self._given] == self._versions[1]
+            versions(target.given) == target.versions
+            and versions(self._given) == self._versions[1]
             and not watched()
             and not any(p._backward_hooks or p._post_accumulate_grad_hooks for p in self._parameters[0])
         )
@@ -236,10 +263,10 @@ class Postponed(Step):
                     stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=on))
             yield
 
-    def _new(self, name: str, like: Tensor) -> Tensor:
+    def _new(self, name: int | str, like: Tensor) -> Tensor:
         return self._mark(name, like.data, self._gone if self._effects else None)
 
-    def _give(self, name: str, value: Tensor) -> None:
+    def _give(self, name: int | str, value: Tensor) -> None:
         tensor = self._unmark(name)
         if tensor is not None:
             tensor.data = value
@@ -250,3 +277,23 @@ class Postponed(Step):
             return
         self._show()
         self.settle() if self._possible() else self.discard()
+
+
+def _copied(inputs: Inputs, rooms: Sequence[Any]) -> Inputs:
+    """The inputs with tensors like those in the rooms."""
+    leaves = [v.clone() if isinstance(v, Tensor) else v for v, _ in zip(rooms, inputs.leaves, strict=False)]
+    return replace(inputs, leaves=tuple(leaves))
+
+
+def _tree(inputs: Inputs) -> Any:
+    """The inputs as they were given."""
+    marked = zip(inputs.leaves, inputs.per_member, strict=True)
+    return inputs.structure([per_member(v) if m else v for v, m in marked])
+
+
+def _arguments(inputs: Inputs) -> Any:
+    """The inputs of `array(x)` as `array.backward` takes them."""
+    given, named = _tree(inputs)
+    if named:
+        return Arguments(given, named)
+    return given[0] if len(given) == 1 and isinstance(given[0], Tensor) else given

@@ -192,7 +192,8 @@ class RecordedForward:
             alone = seen.rebuild is next and kinds == (True,)
             draws = halves.program.generators is not None
             hidden = not (draws and (array.fast_rng or array.generators.device.type != "cpu"))  # nobody sees them drawn
-            postponable = alone and not passes and bool(learning) and hidden
+            whole = bool(kinds) and all(kinds) and len(kinds) == len(seen.leaves)
+            postponable = whole and not passes and bool(learning) and hidden
             seen.made = Ready(
                 *(halves, targets, seen.grads, seen.used, kinds, learning, passes, needs, changes, alone, postponable),
                 tuple(array.buffers()) if self._writes_buffers() else (),
