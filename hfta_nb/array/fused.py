@@ -199,6 +199,9 @@ class FusedArray(Adjustable, nn.Module):
         return (losses, aux) if has_aux else losses
 
     def _backward(self, asked: Asked) -> tuple[Tensor, Any]:
+        again = self._steps.again(asked)
+        if again is not None:
+            return again
         loss_fn, given, has_aux, scale, only = asked
         seen = self._steps.find(asked)
         replayed = None if seen is None else self._steps.replay(seen, asked)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hfta_nb.array.native import product, rows
 from hfta_nb.array.native.binding import Binding
+from hfta_nb.array.strategy.formulations import Operand, formulations
 from tests.core.compiled import NEEDS_COMPILER, close, compiled, train_beside
 
 pytestmark = NEEDS_COMPILER
@@ -70,6 +71,34 @@ def test_the_gradient_of_a_table_has_torchs_bits(columns: int, padding: int, tur
     assert torch.equal(out, _aten.embedding_dense_backward(by, index, 5, padding, False))
 
 
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize(
+    ("size", "dims"),
+    [
+        *(((height, columns), [0]) for height, columns in _SIZES),
+        ((3, 5, 17), [1]),
+        ((3, 5, 17), [-2, 0]),
+        ((2, 3, 600, 7), [2, 1]),
+        ((2, 600, 3, 70), [0, 1, 2]),
+    ],
+)
+def test_sums_of_rows(size: tuple[int, ...], dims: list[int], keep: bool) -> None:
+    x = _noise(*size) + 1
+    wanted = x.double().sum(dims, keep)
+    out = torch.full(wanted.shape, torch.nan)
+    Binding(rows.column_sums)(x, dims, keep, out=out)
+    assert _close(out, wanted)
+
+
+@pytest.mark.parametrize("dims", [[1], [0, 2], [2], None])
+def test_other_sums_are_torchs(dims: list[int] | None) -> None:
+    given = [Operand((2, 3, 4), (12, 4, 1), torch.float32), dims]
+    found = formulations(_aten.sum.dim_IntList, given, torch.device("cpu"))
+    assert [way.name for way in found] == (["own kernel"] if dims == [1] else [])
+    turned = [Operand((2, 3, 4), (12, 1, 3), torch.float32), [1]]
+    assert not formulations(_aten.sum.dim_IntList, turned, torch.device("cpu"))
+
+
 @pytest.mark.parametrize(("height", "columns"), _SIZES)
 @pytest.mark.parametrize("affine", [False, True])
 def test_layer_norm_and_its_gradients(height: int, columns: int, affine: bool) -> None:
@@ -125,4 +154,4 @@ def test_a_network_replayed_with_them_trains_as_its_members_do(members: int) -> 
     (seen,) = array._steps._kinds
     assert seen.program is not None, seen.reason
     kinds = [step for step in seen.program.steps if isinstance(step, rows.Bound)]
-    assert len(kinds) == 6
+    assert len(kinds) == (8 if members == 1 else 10)  # sums of rows are gradients of biases

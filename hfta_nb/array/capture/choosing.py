@@ -14,6 +14,7 @@ from hfta_nb.array.capture.chain_kernels import Kernel
 from hfta_nb.array.capture.kernels import KERNELS, bare
 from hfta_nb.array.capture.owned import Owned
 from hfta_nb.array.capture.record import Call, Place
+from hfta_nb.array.native.operators import BOUND
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.formulations import PLAIN, PRODUCTS, Formulation, Operand
 from hfta_nb.array.strategy.measuring import Choice, choose, made, write
@@ -22,7 +23,9 @@ from hfta_nb.array.strategy.norms import BATCH_NORM, batch_norm, in_groups
 
 def indifferent(call: Call) -> bool:
     """Whether the setting of oneDNN's products is sure to be nothing to a call."""
-    return (call.function in KERNELS or isinstance(call.function, Kernel)) and call.function not in PRODUCTS
+    if isinstance(call.function, Kernel) or call.function._schema.name in BOUND:
+        return True
+    return call.function in KERNELS and call.function not in PRODUCTS
 
 
 class Chooser:

@@ -29,8 +29,8 @@ from hfta_nb.array.capture.owned import Owned, owned
 from hfta_nb.array.capture.record import Call, Place, Recording, places
 from hfta_nb.array.capture.stacking import stacked
 from hfta_nb.array.generators import MemberGenerators
-from hfta_nb.array.native import recurrent
 from hfta_nb.array.native.binding import Binding
+from hfta_nb.array.native.operators import BOUND
 from hfta_nb.array.native.product import Compiled
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.formulations import PRODUCTS
@@ -381,7 +381,7 @@ class _Builder:
         keep = tuple((k, r.storage) for k, r in enumerate(call.results) if r is not None and r.storage in call.makes)
         gone = self._gone(i, call)
         if not keep and not dynamic((args, kwargs)):
-            bind = recurrent.BOUND.get(call.function._schema.name)
+            bind = BOUND.get(call.function._schema.name)
             return partial(function, *args, **kwargs) if bind is None else bind(*args, **kwargs)
         return Late(function, args, kwargs, made, keep, gone)
 

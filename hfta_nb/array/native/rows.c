@@ -1,4 +1,4 @@
-/* What is computed row by row in float32: layer norm and log-softmax, forward and backward.
+/* What is computed row by row in float32: layer norm and log-softmax, forward and backward; sums of rows.
 
    All tensors are [rows][columns] without gaps. Rows may be shorter than a vector. */
 
@@ -107,6 +107,33 @@ void hfta_log_softmax_backward(const rows *p) {
             const ptrdiff_t left = columns - j;
             put(p->out + i * columns + j, part(by + j, left) - exponential(part(x + j, left)) * sum, left);
         }
+    }
+}
+
+/* Of each `height` rows, the sum. Every so many rows it is set apart, so that errors grow with the root of their number. */
+#define ASIDE 256
+INLINE void sums_of(const float *x, float *out, ptrdiff_t height, ptrdiff_t columns, const int count, ptrdiff_t left) {
+    vec total[8], sum[8];
+    UNROLLED for (int k = 0; k < count; k++) total[k] = (vec){0};
+    for (ptrdiff_t start = 0; start < height; start += ASIDE) {
+        const ptrdiff_t end = start + ASIDE < height ? start + ASIDE : height;
+        UNROLLED for (int k = 0; k < count; k++) sum[k] = (vec){0};
+        for (ptrdiff_t i = start; i < end; i++)
+            UNROLLED for (int k = 0; k < count; k++) sum[k] += part(x + i * columns + k * WIDE, left - k * WIDE);
+        UNROLLED for (int k = 0; k < count; k++) total[k] += sum[k];
+    }
+    UNROLLED for (int k = 0; k < count; k++) put(out + k * WIDE, total[k], left - k * WIDE);
+}
+
+void hfta_column_sums(const rows *p, ptrdiff_t height) {
+    const ptrdiff_t columns = p->columns, groups = p->rows / height;
+    for (ptrdiff_t m = 0; m < groups; m++) {
+        const float *x = p->x + m * height * columns;
+        float *out = p->out + m * columns;
+        ptrdiff_t j = 0;
+        for (; j + 8 * WIDE <= columns; j += 8 * WIDE) sums_of(x + j, out + j, height, columns, 8, 8 * WIDE);
+        for (; j + 2 * WIDE <= columns; j += 2 * WIDE) sums_of(x + j, out + j, height, columns, 2, 2 * WIDE);
+        for (; j < columns; j += WIDE) sums_of(x + j, out + j, height, columns, 1, columns - j);
     }
 }
 

@@ -81,6 +81,12 @@ def layer_norm_backward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound
     return Bound("hfta_layer_norm_backward", math.prod(shape), 0.0, **given)
 
 
+def column_sums(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
+    """As ``sum.dim_IntList`` over axes right before the last."""
+    x, dims = args[:2]
+    return Bound("hfta_column_sums", x.shape[-1], more=(math.prod(x.shape[d] for d in dims),), x=x, out=kwargs["out"])
+
+
 def embedding_backward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], None]:
     """As `embedding_dense_backward`, not scaled by how often a row was looked up."""
     by, index, table, padding, _ = args

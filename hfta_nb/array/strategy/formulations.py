@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hfta_nb.array.native import norm, product, rows
+from hfta_nb.array.native import likelihood, norm, product, rows
 from hfta_nb.array.native.binding import Binding
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.pointwise import Pointwise, PointwiseBackward
@@ -111,10 +111,17 @@ def formulations(function: Any, args: Sequence[Any], device: torch.device) -> li
         return []
     if function is _MAX_POOL:
         return _pools(args)
+    if function in _LIKELIHOODS:
+        way, first, arguments = _LIKELIHOODS[function]
+        classes = operands[-3 if first else 0].size[-1]
+        fits = len(args) == arguments and classes > _SCRATCH_CLASSES and likelihood.takes(*args[first : first + 4])
+        return [way] if fits else []
     if function in _WIDENED and any(o.dtype in HALVES for o in operands):
         return [_IN_FLOAT32]
     if any(o.dtype != torch.float32 for o in operands):
         return []  # in float64 the bits are to be the plain module's
+    if function is _SUM:
+        return [_COLUMN_SUMS] if _columns(args) and rows.usable() else []
     if function in PRODUCTS:
         return [*(_products(function, args) if precision.can_switch() else []), *_compiled(function, args)]
     if function in _NORMS:
@@ -254,6 +261,25 @@ _OVER_LAST = {
     _aten._log_softmax_backward_data.default: Formulation("whole tensors", LogSoftmaxBackward),
     _aten._softmax_backward_data.default: Formulation("whole tensors", SoftmaxBackward),
 }
+_LIKELIHOODS = {
+    _aten.nll_loss_forward.default: (Formulation(COMPILED, lambda _: Binding(likelihood.nll_loss)), 0, 5),
+    _aten.nll_loss_backward.default: (Formulation(COMPILED, lambda _: Binding(likelihood.nll_loss_backward)), 1, 7),
+}
+"""With the place of the log-probabilities among how many arguments."""
+_SCRATCH_CLASSES = 4
+"""Kernels are timed with targets that are less."""
+
+_SUM = _aten.sum.dim_IntList
+_COLUMN_SUMS = Formulation(COMPILED, lambda _: Binding(rows.column_sums))
+
+
+def _columns(args: Sequence[Any]) -> bool:
+    """Whether a sum is over all that comes before the last axis, but for the first axes."""
+    x, dims = args[0], sorted(d % len(args[0].size) for d in args[1] or ())
+    last = len(x.size) - 1
+    return x.contiguous and 0 not in x.size and dims == list(range(last - len(dims), last)) and bool(dims)
+
+
 _ROWS = {
     _aten._log_softmax.default: Formulation(COMPILED, lambda _: Binding(rows.log_softmax)),
     _aten._log_softmax_backward_data.default: Formulation(COMPILED, lambda _: Binding(rows.log_softmax_backward)),

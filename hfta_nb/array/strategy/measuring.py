@@ -284,7 +284,8 @@ def _scratch(value: Any, device: torch.device, number: int = 0) -> Any:
     if not isinstance(value, Operand):
         return value
     need = 1 + sum((size - 1) * stride for size, stride in zip(value.size, value.stride, strict=True))
-    noise = _noise(device).roll(_APART * number).to(value.dtype)
+    noise = _noise(device).roll(_APART * number)
+    noise = (noise if value.dtype.is_floating_point else noise.abs()).to(value.dtype)  # numbers of rows, 0 to 4
     memory = noise.repeat(-(-need // len(noise)))[:need] if need > len(noise) else noise[:need].clone()
     return memory.as_strided(value.size, value.stride)
 
