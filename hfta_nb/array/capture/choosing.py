@@ -54,7 +54,12 @@ class Chooser:
         self._copying: list[Callable[[], Any]] = []
 
     def best(
-        self, call: Call, called: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+        self,
+        call: Call,
+        called: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        worth: float = 0.0,
     ) -> tuple[Callable[..., Any], Sequence[Any]]:
         """What to call for a kernel: `called`, or what does the same faster; `steps_before` belong before it.
 
@@ -63,6 +68,7 @@ class Chooser:
             called: takes the arguments of the call.
             args: in place of the call's.
             kwargs: in place of the call's.
+            worth: seconds that the package's own way saves elsewhere.
         """
         self._wanted = self._now if indifferent(call) or self.steady is not None else self._before
         if not self.on or call.draws:
@@ -75,7 +81,7 @@ class Chooser:
             called = batch_norm
         named = {k: _operand(v) for k, v in kwargs.items()}
         allowed = self._steadily if product and self.steady is not None else None
-        choice = choose(call.function, called, shapes, named, self.device, allowed=allowed)
+        choice = choose(call.function, called, shapes, named, self.device, allowed=allowed, worth=worth)
         if choice is None:
             return called, args
         self.choices[choice.what] = choice

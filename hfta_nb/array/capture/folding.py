@@ -5,6 +5,7 @@ Only where the pointwise kernel would have worked in the memory of the product, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -13,8 +14,11 @@ from torch import Tensor
 
 from hfta_nb.array.capture.record import Call, Place
 from hfta_nb.array.native.product import Bound
+from hfta_nb.array.strategy.formulations import PRODUCTS
 
 _aten = torch.ops.aten
+_CALL_S, _ENTRY_S = 1e-6, 1e-10
+"""What a pointwise kernel takes at least, for itself and for an entry."""
 
 
 class Folding:
@@ -29,6 +33,15 @@ class Folding:
     def __init__(self, calls: Sequence[Call], half: int, outside: Collection[int]) -> None:
         self._calls, self._half, self._outside = calls, half, outside
         self._open: dict[int, tuple[int, Bound]] = {}
+
+    def worth(self, i: int) -> float:
+        """About how many seconds it saves if the package's own product computes call `i` and takes in what follows."""
+        call = self._calls[i]
+        place = call.results[0] if call.function in PRODUCTS else None
+        after = next((c for c in self._calls[i + 1 :] if place is not None and place.storage in c.reads()), None)
+        if place is None or after is None or not (_relu(after) or _mask(after)):
+            return 0.0
+        return _CALL_S + math.prod(place.size) * _ENTRY_S
 
     def add(self, i: int, product: Bound) -> None:
         """Call `i` is this product."""
@@ -45,8 +58,8 @@ class Folding:
             out: its room.
         """
         call = self._calls[i]
-        relu, masks = call.function is _aten.relu.default, call.function is _aten.threshold_backward.default
-        source = call.args[0] if relu or (masks and call.args[2] == 0) else None
+        relu = _relu(call)
+        source = call.args[0] if relu or _mask(call) else None
         if not isinstance(source, Place) or source.storage not in self._open:
             return False
         at, product = self._open[source.storage]
@@ -73,6 +86,14 @@ class Folding:
             return False
         made = place.storage in self._outside or any(place.storage in call.makes for call in self._calls[:begin])
         return made and all(place.storage not in call.writes for call in self._calls[begin:end])
+
+
+def _relu(call: Call) -> bool:
+    return call.function is _aten.relu.default
+
+
+def _mask(call: Call) -> bool:
+    return call.function is _aten.threshold_backward.default and call.args[2] == 0
 
 
 def _same_memory(product: Tensor, out: Tensor) -> bool:

@@ -366,7 +366,8 @@ class _Builder:
             return None
         if kernel.pointwise and len(rooms) == 1 and self.folding.takes(i, args, next(iter(rooms.values()))):
             return None
-        function, args = self.chooser.best(call, bare(kernel.function), args, {**named, **rooms})
+        worth = self.folding.worth(i)
+        function, args = self.chooser.best(call, bare(kernel.function), args, {**named, **rooms}, worth)
         if isinstance(function, Compiled) and (bound := function.bound(args, rooms["out"])) is not None:
             self.folding.add(i, bound)
             return bound

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array.strategy import precision
-from hfta_nb.array.strategy.formulations import PLAIN, Formulation, Operand, formulations, same
+from hfta_nb.array.strategy.formulations import COMPILED, PLAIN, Formulation, Operand, formulations, same
 from hfta_nb.array.strategy.graphed import graphed
 from hfta_nb.array.strategy.kept import Times, kept
 from hfta_nb.array.strategy.products import Copied
@@ -73,6 +73,7 @@ def choose(
     device: torch.device,
     others: Sequence[Formulation] | None = None,
     allowed: Callable[[Formulation], bool] | None = None,
+    worth: float = 0.0,
 ) -> Choice | None:
     """The fastest way to compute a call.
 
@@ -83,6 +84,7 @@ def choose(
         device: of the tensors.
         others: ways but torch's own; without, those that `formulations` knows.
         allowed: which ways may be chosen; all without.
+        worth: seconds that the package's own way saves elsewhere.
 
     Returns:
         None where there is only one way.
@@ -100,7 +102,7 @@ def choose(
             return None
         known.put(key, times, lasting=not disturbed(device))
     open_ways = [name for name, way in ways.items() if allowed is None or allowed(way)]
-    best = min(open_ways or [PLAIN], key=lambda name: cost(name, times))
+    best = min(open_ways or [PLAIN], key=lambda name: cost(name, times) - (worth if name == COMPILED else 0.0))
     return Choice(_label(function, args), ways[best], times, kept=not known.own(key))
 
 
