@@ -274,6 +274,7 @@ class Engine:
             self.private,
             self.fast_rng,
             self.usage,
+            plain=self.plain,
         )
 
 

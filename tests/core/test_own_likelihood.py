@@ -112,6 +112,16 @@ def test_a_network_replayed_with_it_trains_as_its_members_do(members: int, split
     assert sum(isinstance(step, likelihood.Bound) for step in seen.program.steps) == 2
 
 
+def test_the_plain_modules_kernels_where_they_are_asked_for() -> None:
+    array = hfta.fuse([_net() for _ in range(3)])
+    for strategy, count in (("measured", 2), ("fixed", 0), ("measured", 2)):
+        array.strategy = strategy
+        for _ in range(5):
+            array.backward(F.cross_entropy, _noise(4, 5), torch.tensor([0, 1, 6, 2]))
+        (kernels,) = array._steps.kernels()
+        assert sum(name.startswith("hfta_nb::likelihood") for name in kernels) == count
+
+
 def test_a_wrong_target_leaves_a_replayed_step_undone() -> None:
     array = hfta.fuse([_net() for _ in range(3)])
     x, y = _noise(4, 5), torch.tensor([0, 1, 6, 2])

@@ -59,6 +59,7 @@ class Context:
         fast_rng: draw all members' random numbers at once.
         usage: what members that ran one by one have used.
         casts: of weights, under autocast.
+        plain: call the kernels that the plain module calls, where there is a choice.
     """
 
     indices: Sequence[int]
@@ -71,6 +72,7 @@ class Context:
     usage: Usage = field(default_factory=Usage)
     modes: list[TorchFunctionMode] = field(default_factory=list)
     casts: Kept = field(default_factory=dict)
+    plain: bool = False
 
     @property
     def members(self) -> int:

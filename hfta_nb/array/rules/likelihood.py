@@ -87,7 +87,7 @@ def _likelihood(context: Context, function: Callable[..., Any], args: Any, kwarg
     with context.outside():
         own, classes, softmax = context.batched(target), context.stacked(x), function is F.cross_entropy
         labels = context.stacked(target)
-        if _takes(x, target, reduction):
+        if not context.plain and _takes(x, target, reduction):
             rows = (labels if own else target).contiguous()
             return context.wrapped(_Likelihood.apply(classes, rows, ignored, reduction == "mean", softmax))  # type: ignore[no-untyped-call]
         if x.ndim == 1:
