@@ -11,7 +11,21 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.errors import FusionError, MemberError
-from tests.contract.replay import EXACT, MEMBERS, NOT, REPLAYED, SEEDS, backward, mlp, notes, pair, same, warm_backward
+from tests.contract.replay import (
+    EXACT,
+    MEMBERS,
+    NOT,
+    REPLAYED,
+    SEEDS,
+    TIGHT,
+    backward,
+    mlp,
+    notes,
+    pair,
+    plain,
+    same,
+    warm_backward,
+)
 from tests.contract.rows import MODULES, ModuleRow
 from tests.contract.serial import loss_of, make, target_for
 
@@ -45,6 +59,39 @@ def test_results_inputs_and_gradients_are_the_caller_s(x: Tensor, y: Tensor, dev
     array.backward(loss_of, x, y)
     other.backward(loss_of, x, y)  # added to what is there
     same(array, other, EXACT)
+
+
+def test_calls_that_differ_from_the_last_in_one_thing(x: Tensor, y: Tensor, device: torch.device) -> None:
+    array, other = pair(plain, device)
+    names = [name for name, _ in array.named_parameters()]
+    only = names[:1]
+
+    def aux(output: Tensor, target: Tensor) -> Any:
+        return loss_of(output, target), output.mean()
+
+    def squared(output: Tensor, target: Tensor) -> Tensor:
+        return loss_of(output, target).square()
+
+    calls: list[tuple[Any, Tensor, Tensor, dict[str, Any]]] = [
+        (loss_of, x, y, {}),
+        (squared, x, y, {}),
+        (loss_of, x[:4], y[:4], {}),
+        (loss_of, x.t().contiguous().t(), y, {}),
+        (aux, x, y, {"has_aux": True}),
+        (loss_of, x, y, {"only": only}),
+        (loss_of, x, y, {"only": tuple(names[1:])}),
+        (loss_of, x, y, {"scale": torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64, device=device)}),
+    ]
+    for turn in range(3):
+        for loss, given, target, more in calls:
+            for _ in range(5):  # of as many the last two are replayed
+                told = [backward(a, loss, given + turn, target, **more) for a in (array, other)]
+                torch.testing.assert_close(*told, **TIGHT)
+                same(array, other, EXACT)
+            assert REPLAYED in notes(array, "backward")
+        only[:] = names[turn % len(names) :]  # the same list with other names
+        for a in (array, other):
+            a.get_parameter(names[0]).requires_grad_(turn % 2 == 0)
 
 
 def test_auxiliary_results_scales_and_inputs_per_member(x: Tensor, y: Tensor, device: torch.device) -> None:

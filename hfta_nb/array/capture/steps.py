@@ -206,6 +206,7 @@ class CapturedSteps:
     def _remember(self, seen: SeenStep, asked: Asked) -> None:
         x, y = asked.given
         alone = type(x) is Tensor and type(y) is Tensor and asked.scale is None
+        alone = alone and (asked.only is None or type(asked.only) in (tuple, frozenset))  # which stay as they are
         self._last = (asked._replace(given=None), self._like(x, y), seen) if alone else None
 
     def _like(self, x: Tensor, y: Tensor) -> list[Any]:
