@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
 from hfta_nb.array.native import build
+from hfta_nb.array.strategy.formulations import COMPILED
 
 NEEDS_COMPILER = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")
 
@@ -33,6 +34,76 @@ def compiled(*names: str) -> dict[str, ctypes.CDLL]:
 def close(found: Tensor, wanted: Tensor, within: float = 1e-5, least: float = 0.0) -> bool:
     """Whether all entries are near, relative to the largest (of the size `least` at least)."""
     return bool((found - wanted).abs().max() <= within * max(least, float(wanted.abs().max())))
+
+
+def near(found: Tensor, torchs: Tensor, exact: Tensor, times: float = 3.0) -> None:
+    """See that a result is no further from what is exact than torch's own in float32, so many times over."""
+    least = torch.finfo(torch.float32).eps * float(exact.abs().max())
+    assert float((found - exact).abs().max()) <= times * max(float((torchs - exact).abs().max()), least)
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """Images in this order in memory."""
+    return images.contiguous(memory_format=torch.channels_last)
+
+
+def taken(array: FusedArray, among: str = "") -> list[str]:
+    """Functions, of those whose names contain so much, that the package's own kernels compute: one entry a shape."""
+    table = array.explain()
+    own = table["function"][table["how"].str.contains(f": {COMPILED} ")]
+    return sorted(name for f in own if among in (name := f.partition(" [")[0]))
+
+
+def _trained(
+    kind: Callable[[], nn.Module],
+    size: tuple[int, ...],
+    block_size: int,
+    last: bool,
+    strategy: str,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, FusedArray]:
+    """Losses of eight steps, of which the later ones are replayed."""
+    torch.manual_seed(0)
+    array = hfta.fuse([kind().to(dtype) for _ in range(2)], [1, 2])
+    array.strategy, array.block_size = strategy, block_size
+    optimizer = hfta.optim.SGD(array, lr=0.1)
+    losses = []
+    for number in range(8):
+        optimizer.zero_grad()
+        draw = torch.Generator().manual_seed(number)
+        x, y = torch.randn(size, generator=draw, dtype=dtype), torch.randint(0, 4, size[:1], generator=draw)
+        losses.append(array.backward(F.cross_entropy, channels_last(x) if last else x, y))
+        optimizer.step()
+    return torch.stack(losses), array
+
+
+def train_measured(
+    kind: Callable[[], nn.Module], size: tuple[int, ...], block_size: int, last: bool = False
+) -> FusedArray:
+    """Train two members by the fastest kernels, and see that they become what torch's make of them.
+
+    Args:
+        kind: makes a member, which tells four classes apart.
+        size: of a batch.
+        block_size: of the array.
+        last: whether a batch lies with channels last.
+    """
+    found, array = _trained(kind, size, block_size, last, "measured")
+    wanted, plain = _trained(kind, size, block_size, last, "fixed")
+    assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    for (name, a), b in zip(array.state_dict().items(), plain.state_dict().values(), strict=True):
+        assert torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-5), name
+    assert not taken(plain)
+    return array
+
+
+def see_torchs_in_float64(
+    kind: Callable[[], nn.Module], size: tuple[int, ...], block_size: int, last: bool = False, among: str = ""
+) -> None:
+    """See that in float64 the fastest kernels are torch's, to the bit; arguments as above, and those of `taken`."""
+    found, array = _trained(kind, size, block_size, last, "measured", torch.float64)
+    assert not taken(array, among)
+    assert torch.equal(found, _trained(kind, size, block_size, last, "fixed", torch.float64)[0])
 
 
 def train_beside(
