@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,6 +30,20 @@ def compiled(*names: str) -> dict[str, ctypes.CDLL]:
     build._loaded.update(before)
     assert all(library is not None for library in found.values())
     return found  # type: ignore[return-value]
+
+
+def misread(name: str, right: str, wrong: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ctypes.CDLL:
+    """A library whose source says something wrong, made in this folder, in which sources are looked for from now on."""
+    for source in Path(build.__file__).parent.glob("*.[ch]"):
+        shutil.copy(source, folder)
+    text = (folder / f"{name}.c").read_text()
+    assert right in text
+    (folder / f"{name}.c").write_text(text.replace(right, wrong))
+    monkeypatch.setattr(build, "__file__", str(folder / "build.py"))
+    with build.compiling():
+        made = build.library(name)
+    assert made is not None
+    return made
 
 
 def close(found: Tensor, wanted: Tensor, within: float = 1e-5, least: float = 0.0) -> bool:
