@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array import FusedArray
-from tests.contract.replay import EXACT, backward, mlp, pair, same, warm_backward
+from tests.contract.replay import backward, compare, compare_backward, mlp, pair, warm, warm_backward
 from tests.contract.serial import loss_of
 
 WEIGHT = 1.0
@@ -31,32 +31,13 @@ class Weighted(nn.Module):
         return self.weight * self.parts["scale"][0] * loss_of(output, target)
 
 
-def _dropout(array: FusedArray) -> None:
-    array.get_submodule("3").p = 0.7
-
-
-def _momentum(array: FusedArray) -> None:
-    array.get_submodule("1").momentum = 0.5
-
-
-def _hook(array: FusedArray) -> None:
-    array.get_submodule("0").register_forward_hook(lambda m, a, out: out * 2)
-
-
-def _frozen(array: FusedArray) -> None:
-    array.get_parameter("0.weight").requires_grad_(False)
-
-
-def _other_forward(array: FusedArray) -> None:
-    array.get_submodule("2").forward = torch.tanh
-
-
 CHANGES: dict[str, Callable[[FusedArray], Any]] = {
-    "a dropout rate": _dropout,
-    "a momentum": _momentum,
-    "a hook": _hook,
-    "a frozen parameter": _frozen,
-    "a forward of its own": _other_forward,
+    "a dropout rate": lambda a: setattr(a.get_submodule("3"), "p", 0.7),
+    "a momentum": lambda a: setattr(a.get_submodule("1"), "momentum", 0.5),
+    "a hook": lambda a: a.get_submodule("0").register_forward_hook(lambda m, args, out: out * 2),
+    "a frozen parameter": lambda a: a.get_parameter("0.weight").requires_grad_(False),
+    "all frozen but one": lambda a: a.requires_grad_(False).get_parameter("4.bias").requires_grad_(True),
+    "a forward of its own": lambda a: setattr(a.get_submodule("2"), "forward", torch.tanh),
     "eval": lambda a: a.eval(),
     "part of it in eval": lambda a: a.get_submodule("1").eval(),
     "blocks": lambda a: setattr(a, "block_size", 2),
@@ -67,16 +48,20 @@ CHANGES: dict[str, Callable[[FusedArray], Any]] = {
 }
 
 
+@pytest.mark.parametrize("split", [False, True], ids=["backward", "array(x)"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_of_the_model_is_seen(change: str, x: Tensor, y: Tensor, device: torch.device) -> None:
+def test_a_change_of_the_model_is_seen(change: str, split: bool, x: Tensor, y: Tensor, device: torch.device) -> None:
     array, other = pair(mlp, device)
-    warm_backward(array, other, loss_of, x, y)
-    CHANGES[change](array)
-    CHANGES[change](other)
-    for _ in range(4):
-        losses = backward(array, loss_of, x, y), backward(other, loss_of, x, y)
-        torch.testing.assert_close(*losses, atol=1e-14, rtol=1e-14)
-        same(array, other, EXACT)
+    if split:
+        warm(array, other, x)
+    else:
+        warm_backward(array, other, loss_of, x, y)
+    for a in (array, other):
+        CHANGES[change](a)
+    if split:
+        compare(array, other, x, times=5)
+    else:
+        compare_backward(array, other, loss_of, x, y)
 
 
 def test_a_change_of_the_loss_is_seen(x: Tensor, y: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,20 +84,14 @@ def test_a_change_of_the_loss_is_seen(x: Tensor, y: Tensor, monkeypatch: pytest.
     for loss, change in pairs:
         warm_backward(array, other, loss, x, y)
         change()
-        for _ in range(4):
-            losses = backward(array, loss, x, y), backward(other, loss, x, y)
-            torch.testing.assert_close(*losses, atol=1e-14, rtol=1e-14)
-            same(array, other, EXACT)
+        compare_backward(array, other, loss, x, y)
 
 
 def test_other_inputs_and_settings_of_torch_are_other_calls(x: Tensor, y: Tensor) -> None:
     array, other = pair(mlp, x.device)
     warm_backward(array, other, loss_of, x, y)
     for inputs in ((x[:4], y[:4]), (x.t().contiguous().t(), y), (x, y), (x[:4], y[:4])):
-        for _ in range(4):
-            losses = backward(array, loss_of, *inputs), backward(other, loss_of, *inputs)
-            torch.testing.assert_close(*losses, atol=1e-14, rtol=1e-14)
-            same(array, other, EXACT)
+        compare_backward(array, other, loss_of, *inputs)
     array, other = pair(mlp, x.device, torch.float32)
     x, y = x.float(), y.float()
     warm_backward(array, other, loss_of, x, y)
@@ -146,4 +125,3 @@ def test_containers_of_a_class_of_their_own_are_watched(x: Tensor, y: Tensor) ->
             weights = a._skeleton.weights
             weights.__setitem__(0, value) if name == "item" else setattr(weights, name, value)
         warm_backward(array, other, loss_of, x, y)
-        same(array, other, EXACT)
