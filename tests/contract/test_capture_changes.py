@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array import FusedArray
-from tests.contract.replay import backward, compare, compare_backward, mlp, pair, warm, warm_backward
+from tests.contract.replay import MEMBERS, backward, compare, compare_backward, mlp, pair, warm, warm_backward
 from tests.contract.serial import loss_of
 
 WEIGHT = 1.0
@@ -47,21 +47,44 @@ CHANGES: dict[str, Callable[[FusedArray], Any]] = {
     "a replaced submodule": lambda a: a._skeleton.register_module("2", nn.Tanh()),
 }
 
+BACK: dict[str, Callable[[FusedArray], Any]] = {
+    "a frozen parameter": lambda a: a.get_parameter("0.weight").requires_grad_(True),
+    "all frozen but one": lambda a: a.requires_grad_(True),
+    "eval": lambda a: a.train(),
+    "blocks": lambda a: setattr(a, "block_size", MEMBERS),
+}
+"""What undoes a change."""
+forms = pytest.mark.parametrize("split", [False, True], ids=["backward", "array(x)"])
 
-@pytest.mark.parametrize("split", [False, True], ids=["backward", "array(x)"])
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_change_of_the_model_is_seen(change: str, split: bool, x: Tensor, y: Tensor, device: torch.device) -> None:
-    array, other = pair(mlp, device)
+
+def _warm(array: FusedArray, other: FusedArray, split: bool, x: Tensor, y: Tensor) -> None:
     if split:
         warm(array, other, x)
     else:
         warm_backward(array, other, loss_of, x, y)
+
+
+@forms
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_the_model_is_seen(change: str, split: bool, x: Tensor, y: Tensor, device: torch.device) -> None:
+    array, other = pair(mlp, device)
+    _warm(array, other, split, x, y)
     for a in (array, other):
         CHANGES[change](a)
     if split:
         compare(array, other, x, times=5)
     else:
         compare_backward(array, other, loss_of, x, y)
+
+
+@forms
+@pytest.mark.parametrize("change", BACK)
+def test_a_change_that_is_undone_is_seen(change: str, split: bool, x: Tensor, y: Tensor, device: torch.device) -> None:
+    array, other = pair(mlp, device)
+    for now in (CHANGES[change], BACK[change]):
+        for a in (array, other):
+            now(a)
+        _warm(array, other, split, x, y)
 
 
 def test_a_change_of_the_loss_is_seen(x: Tensor, y: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
