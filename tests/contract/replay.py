@@ -43,11 +43,6 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3))
 
 
-def plain() -> nn.Module:
-    """Layers that do neither."""
-    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
-
-
 def notes(array: FusedArray, what: str = "array(x)") -> str:
     """How `explain` says that calls run."""
     table = array.explain()

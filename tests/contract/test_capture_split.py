@@ -25,13 +25,12 @@ from tests.contract.replay import (
     one_step,
     pair,
     pair_of,
-    plain,
     replayed,
     same,
     warm,
 )
 from tests.contract.rows import MODULES, ModuleRow
-from tests.contract.serial import loss_of
+from tests.contract.serial import loss_of, plain
 
 
 @pytest.mark.parametrize("block", [3, 2, 1])

@@ -25,12 +25,11 @@ from tests.contract.replay import (
     notes,
     one_step,
     pair,
-    plain,
     replayed,
     same,
     warm,
 )
-from tests.contract.serial import loss_of
+from tests.contract.serial import loss_of, plain
 
 
 def test_a_change_between_forward_and_backward(x: Tensor, device: torch.device) -> None:

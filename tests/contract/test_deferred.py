@@ -14,7 +14,8 @@ import hfta_nb as hfta
 from hfta_nb.array import FusedArray
 from hfta_nb.array.capture.deferred import Deferred
 from hfta_nb.errors import FusionError
-from tests.contract.replay import MEMBERS, forget, mlp, notes, pair, plain, same
+from tests.contract.replay import MEMBERS, forget, mlp, notes, pair, same
+from tests.contract.serial import plain
 
 TOGETHER = "array(x), losses, sum, backward"
 CLOSE = {"atol": 1e-13, "rtol": 1e-13}

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
 from hfta_nb.errors import FusionError, MemberError
-from tests.contract.replay import MEMBERS, REPLAYED, TIGHT, forget, mlp, notes, pair, pair_of, plain, same
+from tests.contract.replay import MEMBERS, REPLAYED, TIGHT, forget, mlp, notes, pair, pair_of, same
 from tests.contract.rows import MODULES, ModuleRow
-from tests.contract.serial import loss_of
+from tests.contract.serial import loss_of, plain
 
 CLASSES = torch.tensor([0, 1, 2, 0, 1, 2])
 
