@@ -16,6 +16,7 @@ import hfta_nb as hfta
 from hfta_nb.array import FusedArray
 from hfta_nb.array.native import build
 from hfta_nb.array.strategy.formulations import COMPILED
+from tests.training import train
 
 NEEDS_COMPILER = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")
 
@@ -81,15 +82,12 @@ def _trained(
     torch.manual_seed(0)
     array = hfta.fuse([kind().to(dtype) for _ in range(2)], [1, 2])
     array.strategy, array.block_size = strategy, block_size
-    optimizer = hfta.optim.SGD(array, lr=0.1)
-    losses = []
+    batches = []
     for number in range(8):
-        optimizer.zero_grad()
         draw = torch.Generator().manual_seed(number)
         x, y = torch.randn(size, generator=draw, dtype=dtype), torch.randint(0, 4, size[:1], generator=draw)
-        losses.append(array.backward(F.cross_entropy, channels_last(x) if last else x, y))
-        optimizer.step()
-    return torch.stack(losses), array
+        batches.append((channels_last(x) if last else x, y))
+    return train(array, batches), array
 
 
 def train_measured(
@@ -135,20 +133,14 @@ def train_beside(
     plain = [kind() for _ in range(members)]
     array = hfta.fuse(plain)
     rates = [1e-2 * (i + 1) for i in range(members)]
-    optimizer = hfta.optim.SGD(array, lr=rates)
-    single = [torch.optim.SGD(net.parameters(), lr=lr) for net, lr in zip(plain, rates, strict=True)]
-    for x, y in batches:
-        optimizer.zero_grad()
-        if split:
-            losses = torch.stack([F.cross_entropy(out, y) for out in array(x)])
-            losses.sum().backward()
-        else:
-            losses = array.backward(F.cross_entropy, x, y)
-        optimizer.step()
-        for loss, net, by in zip(losses, plain, single, strict=True):
-            by.zero_grad()
+    batches = list(batches)
+    losses = train(array, batches, rates, split)
+    for i, (net, lr) in enumerate(zip(plain, rates, strict=True)):
+        optimizer = torch.optim.SGD(net.parameters(), lr=lr)
+        for (x, y), loss in zip(batches, losses[:, i], strict=True):
+            optimizer.zero_grad()
             wanted = F.cross_entropy(net(x), y)
             wanted.backward()
-            by.step()
+            optimizer.step()
             torch.testing.assert_close(loss, wanted, rtol=1e-5, atol=1e-6)
     return array
