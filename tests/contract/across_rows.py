@@ -25,6 +25,19 @@ class AcrossRow:
     x: Callable[[], Tensor]
     noise: tuple[str, ...] = ()
 
+    def modules(self, device: torch.device) -> list[nn.Module]:
+        """Plain modules in float64, member i initialised under seed 10 + i."""
+        made = []
+        for i, knobs in enumerate(self.knobs):
+            torch.manual_seed(10 + i)
+            made.append(self.build(**knobs).to(device, torch.float64))
+        return made
+
+    @property
+    def seeds(self) -> list[int]:
+        """Of the members."""
+        return [101 + i for i in range(len(self.knobs))]
+
 
 def _vectors() -> Tensor:
     return torch.randn(6, 5, dtype=torch.float64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -13,7 +13,18 @@ import hfta_nb as hfta
 from hfta_nb.array import FusedArray
 from hfta_nb.optim import ArrayOptimizer
 from tests.contract.optim_rows import OptimizerRow
-from tests.contract.serial import loss_of
+from tests.contract.serial import loss_of, make, plain
+
+CPU = torch.device("cpu")
+
+
+def setup(
+    device: torch.device = CPU, dtype: torch.dtype = torch.float64, build: Callable[[], nn.Module] = plain
+) -> tuple[list[nn.Module], Tensor, Tensor]:
+    """Three members, and a mini-batch of six with its targets."""
+    modules = make(build, 3, dtype, device)
+    torch.manual_seed(0)
+    return modules, torch.randn(6, 5, dtype=dtype, device=device), torch.randn(6, 3, dtype=dtype, device=device)
 
 
 def parameters_for(row: OptimizerRow, module: nn.Module, axes: int = 2) -> list[nn.Parameter]:

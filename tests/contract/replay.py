@@ -10,7 +10,8 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
 from hfta_nb.array.capture.node import Replayed
-from tests.contract.serial import make
+from tests.contract.rows import ModuleRow
+from tests.contract.serial import make, target_for
 
 MEMBERS, SEEDS = 3, [1, 2, 3]
 REPLAYED = "replayed from a recording"
@@ -20,21 +21,26 @@ NOT = {"control flow on values"}
 """Rows of `rows.MODULES` whose way depends on values."""
 
 
-def pair(build: Any, device: torch.device, dtype: torch.dtype = torch.float64) -> tuple[FusedArray, FusedArray]:
+def pair(
+    build: Any, device: torch.device, dtype: torch.dtype = torch.float64, block: int | None = None
+) -> tuple[FusedArray, FusedArray]:
     """The same array twice, of which the first may replay."""
     arrays = [hfta.fuse(make(build, MEMBERS, dtype, device), SEEDS) for _ in range(2)]
     arrays[1].capture = False
+    for array in arrays if block else ():
+        array.block_size = block
     return arrays[0], arrays[1]
+
+
+def pair_of(row: ModuleRow, block: int, device: torch.device) -> tuple[FusedArray, FusedArray, Tensor]:
+    """The same of a row of `rows.MODULES`, and a target."""
+    arrays = pair(row.build, device, block=block)
+    return *arrays, target_for(row.build().to(device, torch.float64), row.x().to(device))
 
 
 def mlp() -> nn.Module:
     """Layers that keep statistics and draw random numbers."""
     return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3))
-
-
-def plain() -> nn.Module:
-    """Layers that do neither."""
-    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
 def notes(array: FusedArray, what: str = "array(x)") -> str:
@@ -85,19 +91,32 @@ def same(a: FusedArray, b: FusedArray, within: float = 1e-13, exact: bool = True
         assert all(torch.equal(s[k], t[k]) for k in s)
 
 
-def warm(array: FusedArray, other: FusedArray, x: Any) -> None:
-    """Run both until the first replays."""
-    for _ in range(4):
+def compare(array: FusedArray, other: FusedArray, x: Any, times: int = 4) -> None:
+    """Run both so many times, and see that outputs are the same, and what `same` looks at."""
+    for _ in range(times):
         torch.testing.assert_close(one_step(array, x), one_step(other, x), **TIGHT)
         same(array, other)
+
+
+def compare_backward(
+    array: FusedArray, other: FusedArray, loss: Any, x: Any, y: Any, times: int = 4, **more: Any
+) -> None:
+    """Run both by `array.backward` so many times, and see that results are the same, and to the bit the rest."""
+    for _ in range(times):
+        told = [backward(a, loss, x, y, **more) for a in (array, other)]
+        torch.testing.assert_close(*told, **TIGHT)
+        same(array, other, EXACT)
+
+
+def warm(array: FusedArray, other: FusedArray, x: Any) -> None:
+    """Run both until the first replays."""
+    compare(array, other, x)
     assert notes(array) == REPLAYED
 
 
 def warm_backward(array: FusedArray, other: FusedArray, loss: Any, x: Any, y: Any) -> None:
     """Run both by `array.backward` until the first replays."""
-    for _ in range(4):
-        backward(array, loss, x, y)
-        backward(other, loss, x, y)
+    compare_backward(array, other, loss, x, y)
     assert notes(array, "backward") == REPLAYED
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
 from tests.contract.across_rows import ROWS, AcrossRow
+from tests.contract.optim_serial import train_array
 from tests.contract.serial import loss_of, target_for, train_alone
 
 rows = pytest.mark.parametrize("row", ROWS, ids=lambda r: r.name)
@@ -19,13 +20,10 @@ TOLERANCE = 1e-10
 
 
 def _setup(row: AcrossRow, device: torch.device) -> tuple[list[nn.Module], list[int], Tensor, Tensor]:
-    modules = []
-    for i, knobs in enumerate(row.knobs):
-        torch.manual_seed(10 + i)
-        modules.append(row.build(**knobs).to(device, torch.float64))
+    modules = row.modules(device)
     torch.manual_seed(0)
     x = row.x().to(device)
-    return modules, [101 + i for i in range(len(modules))], x, target_for(modules[0], x)
+    return modules, row.seeds, x, target_for(modules[0], x)
 
 
 def _close(got: Tensor, expected: Tensor, what: str) -> None:
@@ -176,11 +174,7 @@ def test_a_lost_member_harms_no_other(row: AcrossRow, block: Any, device: torch.
     def trained(members: list[nn.Module]) -> FusedArray:
         array = hfta.fuse(members, seeds)
         array.block_size = len(members) if block == "all" else block
-        optimizer = hfta.optim.AdamW(array, lr=1e-2)
-        for _ in range(3):
-            optimizer.zero_grad()
-            array.backward(loss_of, x, y)
-            optimizer.step()
+        train_array(array, hfta.optim.AdamW(array, lr=1e-2), x, y, 3)
         return array
 
     good, bad = trained(modules), trained(poisoned)

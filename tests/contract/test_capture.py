@@ -19,29 +19,24 @@ from tests.contract.replay import (
     SEEDS,
     TIGHT,
     backward,
+    compare_backward,
     mlp,
     notes,
     pair,
-    plain,
+    pair_of,
     same,
     warm_backward,
 )
 from tests.contract.rows import MODULES, ModuleRow
-from tests.contract.serial import loss_of, make, target_for
+from tests.contract.serial import loss_of, make, plain
 
 
 @pytest.mark.parametrize("block", [3, 2, 1])
 @pytest.mark.parametrize("row", MODULES, ids=lambda r: r.name)
 def test_every_module_is_replayed_to_the_bit(row: ModuleRow, block: int, device: torch.device) -> None:
-    array, other = pair(row.build, device)
-    array.block_size = other.block_size = block
-    target = target_for(row.build().to(device, torch.float64), row.x().to(device))
+    array, other, target = pair_of(row, block, device)
     for step in range(6):
-        x = row.x().to(device)
-        y = target + step
-        losses = backward(array, loss_of, x, y), backward(other, loss_of, x, y)
-        torch.testing.assert_close(*losses, atol=1e-14, rtol=1e-14)
-        same(array, other, EXACT)
+        compare_backward(array, other, loss_of, row.x().to(device), target + step, times=1)
     assert (notes(array, "backward") == REPLAYED) == (row.name not in NOT)
 
 
@@ -103,9 +98,7 @@ def test_auxiliary_results_scales_and_inputs_per_member(x: Tensor, y: Tensor, de
     for step in range(6):
         scale = torch.tensor([1.0, 2.0, 4.0 + step], dtype=torch.float64, device=device)
         inputs = hfta.per_member(torch.stack([x * (i + 1) + step for i in range(MEMBERS)]))
-        told = [backward(a, scored, inputs, y, has_aux=True, scale=scale) for a in (array, other)]
-        torch.testing.assert_close(told[0], told[1], atol=1e-14, rtol=1e-14)
-        same(array, other, EXACT)
+        compare_backward(array, other, scored, inputs, y, times=1, has_aux=True, scale=scale)
     assert notes(array, "backward") == REPLAYED
 
 
@@ -113,9 +106,7 @@ def test_some_parameters_only(x: Tensor, y: Tensor, device: torch.device) -> Non
     array, other = pair(mlp, device)
     for only in (["0.weight"], ["4.weight", "4.bias"]):
         for _ in range(4):
-            backward(array, loss_of, x, y, only=only)
-            backward(other, loss_of, x, y, only=only)
-            same(array, other, EXACT)
+            compare_backward(array, other, loss_of, x, y, times=1, only=only)
             assert [name for name, p in array.named_parameters() if p.grad is not None] == only
     assert notes(array, "backward") == REPLAYED
 
@@ -124,9 +115,7 @@ def test_a_function_made_anew_at_each_call_is_known(x: Tensor, y: Tensor, device
     array, other = pair(mlp, device)
     weight = 2.0
     for _ in range(5):
-        backward(array, lambda o, t: weight * loss_of(o, t), x, y)
-        backward(other, lambda o, t: weight * loss_of(o, t), x, y)
-        same(array, other, EXACT)
+        compare_backward(array, other, lambda o, t: weight * loss_of(o, t), x, y, times=1)
     assert notes(array, "backward") == REPLAYED
 
 
@@ -135,10 +124,7 @@ def test_surgery_goes_on_from_a_replayed_step(x: Tensor, y: Tensor, device: torc
     warm_backward(array, other, loss_of, x, y)
     array, other = array.select([2, 0]), other.select([2, 0])
     other.capture = False
-    for _ in range(5):
-        backward(array, loss_of, x, y)
-        backward(other, loss_of, x, y)
-        same(array, other, EXACT)
+    compare_backward(array, other, loss_of, x, y, times=5)
     array.float()
     losses = [backward(array, loss_of, x.float(), y.float()) for _ in range(5)]
     assert losses[-1].dtype == torch.float32
@@ -162,17 +148,13 @@ def test_an_error_in_a_replayed_step_is_told_as_ever() -> None:
     with pytest.raises(MemberError, match="index out of range"):
         backward(array, loss_of, wrong, y)
     assert all(torch.equal(v, before[k]) for k, v in array.state_dict().items())
-    for _ in range(4):
-        backward(array, loss_of, words, y)
-        backward(other, loss_of, words, y)
-        same(array, other, EXACT)
+    compare_backward(array, other, loss_of, words, y)
 
 
 def test_attention_without_dropout_draws_nothing(device: torch.device) -> None:
     array, other = pair(lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), device)
     words = torch.randn(4, 3, 8, dtype=torch.float64, device=device)
     warm_backward(array, other, loss_of, words, words + 1)
-    same(array, other, EXACT)
 
 
 def test_all_random_numbers_at_once(x: Tensor, y: Tensor) -> None:

@@ -19,11 +19,8 @@ TIGHT = {"atol": 1e-13, "rtol": 1e-13}
 
 def _pair(row: AcrossRow, block: Any, device: torch.device) -> tuple[FusedArray, FusedArray, Tensor]:
     """The same array twice, of which the first may replay, and a target."""
-    modules = []
-    for i, knobs in enumerate(row.knobs):
-        torch.manual_seed(10 + i)
-        modules.append(row.build(**knobs).to(device, torch.float64))
-    arrays = [hfta.fuse(modules, [101 + i for i in range(len(modules))]) for _ in range(2)]
+    modules = row.modules(device)
+    arrays = [hfta.fuse(modules, row.seeds) for _ in range(2)]
     arrays[1].capture = False
     for array in arrays:
         array.block_size = len(modules) if block == "all" else block

@@ -17,27 +17,26 @@ from tests.contract.replay import (
     NOT,
     REPLAYED,
     TIGHT,
+    compare,
     forget,
     loss_of_all,
     mlp,
     notes,
     one_step,
     pair,
-    plain,
+    pair_of,
     replayed,
     same,
     warm,
 )
 from tests.contract.rows import MODULES, ModuleRow
-from tests.contract.serial import loss_of, target_for
+from tests.contract.serial import loss_of, plain
 
 
 @pytest.mark.parametrize("block", [3, 2, 1])
 @pytest.mark.parametrize("row", MODULES, ids=lambda r: r.name)
 def test_every_module_is_replayed(row: ModuleRow, block: int, device: torch.device) -> None:
-    array, other = pair(row.build, device)
-    array.block_size = other.block_size = block
-    target = target_for(row.build().to(device, torch.float64), row.x().to(device))
+    array, other, target = pair_of(row, block, device)
     for step in range(6):
         x = row.x().to(device)
         for a in (array, other):
@@ -234,9 +233,7 @@ def test_hooks_on_parameters(x: Tensor, device: torch.device) -> None:
         p.register_hook(lambda g, log=log: log.append(g.clone()) or g * 2)
         a.get_parameter("4.weight").register_post_accumulate_grad_hook(lambda p, log=log: log.append(p.grad.clone()))
     for step in range(5):
-        one_step(array, x + step)
-        one_step(other, x + step)
-        same(array, other)
+        compare(array, other, x + step, times=1)
     assert len(seen[0]) == 10
     torch.testing.assert_close(sorted(seen[0], key=len), sorted(seen[1], key=len))
 

@@ -18,47 +18,18 @@ from tests.contract.replay import (
     MEMBERS,
     REPLAYED,
     TIGHT,
+    compare,
     forget,
     loss_of_all,
     mlp,
     notes,
     one_step,
     pair,
-    plain,
     replayed,
     same,
     warm,
 )
-from tests.contract.serial import loss_of
-
-
-def _frozen(array: FusedArray) -> None:
-    array.get_parameter("0.weight").requires_grad_(False)
-
-
-CHANGES: dict[str, Callable[[FusedArray], Any]] = {
-    "a dropout rate": lambda a: setattr(a.get_submodule("3"), "p", 0.7),
-    "a hook": lambda a: a.get_submodule("0").register_forward_hook(lambda m, args, out: out * 2),
-    "a frozen parameter": _frozen,
-    "all frozen": lambda a: a.requires_grad_(False) and a.get_parameter("4.bias").requires_grad_(True),
-    "eval": lambda a: a.eval(),
-    "part of it in eval": lambda a: a.get_submodule("1").eval(),
-    "blocks": lambda a: setattr(a, "block_size", 2),
-    "a copied member": lambda a: a.copy_member(0, 2),
-    "values": lambda a: a.get_parameter("0.weight").data.mul_(2),
-    "a loaded member": lambda a: a.load_member(1, a[0].state_dict()),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_change_of_the_model_is_seen(change: str, x: Tensor, device: torch.device) -> None:
-    array, other = pair(mlp, device)
-    warm(array, other, x)
-    for a in (array, other):
-        CHANGES[change](a)
-    for _ in range(5):
-        torch.testing.assert_close(one_step(array, x), one_step(other, x), **TIGHT)
-        same(array, other)
+from tests.contract.serial import loss_of, plain
 
 
 def test_a_change_between_forward_and_backward(x: Tensor, device: torch.device) -> None:
@@ -204,8 +175,7 @@ WAYS: dict[str, Callable[[FusedArray, Tensor], Tensor]] = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("block", [1, MEMBERS])
 def test_weights_that_autocast_keeps_are_not_kept_by_a_recording(way: str, block: int, x: Tensor) -> None:
-    array, other = pair(plain, x.device, torch.float32)
-    array.block_size = other.block_size = block
+    array, other = pair(plain, x.device, torch.float32, block)
     for _ in range(3):
         told = []
         for a in (array, other):
@@ -300,9 +270,7 @@ class Hooked(Aliased):
 @pytest.mark.parametrize("kind", [Aliased, Returns, Hooked])
 def test_what_is_not_replayed_is_said(kind: type[nn.Module], x: Tensor, device: torch.device) -> None:
     array, other = pair(kind, device)
-    for _ in range(5):
-        torch.testing.assert_close(one_step(array, x), one_step(other, x), **TIGHT)
-        same(array, other)
+    compare(array, other, x, times=5)
     assert notes(array).startswith("not replayed: ")
 
 
@@ -336,11 +304,8 @@ class Scribbling(nn.Module):
 
 
 def test_a_backward_that_writes_into_the_forward_s_memory(x: Tensor, device: torch.device) -> None:
-    array, other = pair(Scribbling, device)
-    array.block_size = other.block_size = 1
-    for _ in range(5):
-        torch.testing.assert_close(one_step(array, x), one_step(other, x), **TIGHT)
-        same(array, other)
+    array, other = pair(Scribbling, device, block=1)
+    compare(array, other, x, times=5)
     assert "writes into what the forward has made" in notes(array)
 
 

@@ -19,6 +19,7 @@ from hfta_nb.array.capture.norms import said, unsaid
 from hfta_nb.array.capture.record import Call, Place
 from hfta_nb.array.strategy.kept import kept
 from hfta_nb.errors import FusionError
+from tests.training import train
 
 MEMBERS = 3
 needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="no compiler")
@@ -51,13 +52,7 @@ def _batch(number: int, dtype: torch.dtype = torch.float64) -> tuple[torch.Tenso
 
 
 def _train(array: FusedArray, steps: int) -> torch.Tensor:
-    optimizer = hfta.optim.SGD(array, lr=0.1)
-    losses = []
-    for number in range(steps):
-        optimizer.zero_grad()
-        losses.append(array.backward(nn.functional.cross_entropy, *_batch(number)))
-        optimizer.step()
-    return torch.stack(losses)
+    return train(array, map(_batch, range(steps)))
 
 
 def _notes(array: FusedArray) -> list[str]:

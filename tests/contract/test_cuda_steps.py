@@ -20,6 +20,7 @@ from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
 from hfta_nb.step import ArrayStep, Precision
 from hfta_nb.train.scores import EpochScores
+from tests.contract.test_step_graph import Pair
 
 MEMBERS = 3
 SETTLED = 12
@@ -166,19 +167,10 @@ def test_surgery_and_other_sizes_are_captured_anew() -> None:
     assert scores.means()["loss"].isfinite().all()
 
 
-class _Pair(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(6, 4), nn.Linear(4, 4)
-
-    def forward(self, x: Tensor, phase: str = "") -> Tensor:
-        return self.two(self.one(x)) if phase != "first" else self.one(x)
-
-
 def test_phases_keep_the_loss_of_those_that_are_not_due(device: torch.device) -> None:
     loss = nn.functional.cross_entropy
     phases = [Phase("first", ["one"], loss), Phase("second", ["two"], loss, every=2)]
-    array = hfta.fuse([_Pair().to(device) for _ in range(MEMBERS)], [1, 2, 3])
+    array = hfta.fuse([Pair().to(device) for _ in range(MEMBERS)], [1, 2, 3])
     rows = [{**ROW, "lr": 0.01, "max_norm": 1.0}] * MEMBERS
     step = ArrayStep(array, rows, phases, {}, 10)
     scores = EpochScores(["loss", "first_loss", "second_loss"], {}, 24, MEMBERS, torch.float32, device)

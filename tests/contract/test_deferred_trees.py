@@ -13,7 +13,8 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
 from hfta_nb.array.capture.deferred import Deferred
-from tests.contract.replay import MEMBERS, forget, notes, pair, plain, same
+from tests.contract.replay import MEMBERS, forget, notes, pair, same
+from tests.contract.serial import plain
 
 TOGETHER = "array(x), losses, sum, backward"
 CLOSE = {"atol": 1e-13, "rtol": 1e-13}

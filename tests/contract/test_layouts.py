@@ -17,6 +17,7 @@ from hfta_nb.array.capture.layouts import GIVEN, LAST
 from hfta_nb.array.per_member import per_member
 from hfta_nb.array.strategy.formulations import Operand
 from hfta_nb.array.strategy.norms import batch_norm, in_groups
+from tests.training import train
 
 MEMBERS, SAMPLES, SIDE = 2, 4, 16
 CPU = torch.device("cpu")
@@ -68,14 +69,10 @@ def _batch(number: int, device: torch.device, dtype: torch.dtype, channels: int 
     return x.to(device), torch.randint(0, 5, (SAMPLES,), generator=draw).to(device)
 
 
-def _train(array: FusedArray, device: torch.device, dtype: torch.dtype = torch.float32, channels: int = 3) -> Tensor:
-    optimizer = hfta.optim.SGD(array, lr=[0.1, 0.05])
-    losses = []
-    for number in range(8):
-        optimizer.zero_grad()
-        losses.append(array.backward(F.cross_entropy, *_batch(number, device, dtype, channels)))
-        optimizer.step()
-    return torch.stack(losses)
+def _train(
+    array: FusedArray, device: torch.device, dtype: torch.dtype = torch.float32, channels: int = 3, split: bool = False
+) -> Tensor:
+    return train(array, [_batch(number, device, dtype, channels) for number in range(8)], [0.1, 0.05], split)
 
 
 def _layout(array: FusedArray, what: str = "backward") -> list[str]:
@@ -231,25 +228,12 @@ def test_a_model_that_changes_is_recorded_on_images_as_given(faster: list[str], 
 # The split form.
 
 
-def _train_split(array: FusedArray, device: torch.device) -> Tensor:
-    optimizer = hfta.optim.SGD(array, lr=[0.1, 0.05])
-    losses = []
-    for number in range(8):
-        optimizer.zero_grad()
-        x, y = _batch(number, device, torch.float32)
-        found = torch.stack([F.cross_entropy(out, y) for out in array(x)])
-        found.sum().backward()
-        losses.append(found.detach())
-        optimizer.step()
-    return torch.stack(losses)
-
-
 @pytest.mark.parametrize("block_size", [1, MEMBERS])
 def test_the_split_form_too(block_size: int, faster: list[str], device: torch.device) -> None:
     array, plain = _array(Net, device), _array(Net, device, strategy="fixed")
     array.block_size = plain.block_size = block_size
-    losses = _train_split(array, device)
-    assert torch.allclose(losses, _train_split(plain, device), rtol=1e-5, atol=1e-5)
+    losses = _train(array, device, split=True)
+    assert torch.allclose(losses, _train(plain, device, split=True), rtol=1e-5, atol=1e-5)
     _same(array, plain, 1e-4)
     assert _layout(array, "array(x)") == ["images channels last 1 ms; as given 2 ms"]
     seen = next(iter(array._forwards._kinds))
@@ -260,7 +244,7 @@ def test_the_split_form_too(block_size: int, faster: list[str], device: torch.de
 def test_the_split_form_of_a_model_that_minds(build: Any, faster: list[str], device: torch.device) -> None:
     array, plain = _array(build, device), _array(build, device, strategy="fixed")
     array.block_size = plain.block_size = 1
-    assert torch.equal(_train_split(array, device), _train_split(plain, device))
+    assert torch.equal(_train(array, device, split=True), _train(plain, device, split=True))
     _same(array, plain, 0.0)
     assert [note.startswith("channels last ") for note in _layout(array, "array(x)")] == [True]
 

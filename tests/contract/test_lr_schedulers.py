@@ -12,24 +12,13 @@ import hfta_nb as hfta
 from hfta_nb.errors import OptimError
 from hfta_nb.optim import lr_scheduler
 from tests.contract.optim_rows import COMPOSED, LR_SCHEDULERS, OptimizerRow, torch_schedulers
-from tests.contract.optim_serial import through_file, train_array, train_member
-from tests.contract.serial import largest, make
+from tests.contract.optim_serial import setup, through_file, train_array, train_member
+from tests.contract.serial import largest
 
 lr_schedulers = pytest.mark.parametrize("row", LR_SCHEDULERS, ids=lambda r: f"{r.name} {'-'.join(r.settings)}")
 SEEDS = [1, 2, 3]
 CPU = torch.device("cpu")
 reference = torch.optim.lr_scheduler
-
-
-def _build() -> nn.Module:
-    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
-
-
-def _setup(device: torch.device = CPU):
-    modules = make(_build, 3, torch.float64, device)
-    torch.manual_seed(0)
-    kind = {"dtype": torch.float64, "device": device}
-    return modules, torch.randn(6, 5, **kind), torch.randn(6, 3, **kind)
 
 
 def _groups(module: nn.Module, lr) -> list[dict]:
@@ -51,7 +40,7 @@ OPTIMIZERS = [
 @lr_schedulers
 @pytest.mark.parametrize(("name", "settings", "lr"), OPTIMIZERS, ids=["one", "sgd", "adamw"])
 def test_twenty_steps(row: OptimizerRow, name: str, settings: dict, lr, device: torch.device) -> None:
-    modules, x, y = _setup(device)
+    modules, x, y = setup(device)
     array = hfta.fuse(modules)
     optimizer = getattr(hfta.optim, name)(_groups(array, lr), **settings)
     scheduler = getattr(lr_scheduler, row.name)(optimizer, **row.settings)
@@ -80,31 +69,37 @@ def test_there_is_every_scheduler_that_torch_has() -> None:
         assert getattr(lr_scheduler, name).how == "torch's own, one per member"
 
 
+def _out_and_in(fresh, x, y, before: int, after: int):
+    """Steps with a file in between are those without; gives the scheduler that was loaded."""
+    through, half, rest = fresh(), fresh(), fresh()
+    train_array(*through[:2], x, y, before + after, through[2])
+    train_array(*half[:2], x, y, before, half[2])
+    rest[0].load_state_dict(half[0].state_dict())
+    for k in (1, 2):
+        rest[k].load_state_dict(through_file(half[k].state_dict()))
+    train_array(*rest[:2], x, y, after, rest[2])
+    for p, q in zip(through[0].parameters(), rest[0].parameters(), strict=True):
+        assert torch.equal(p, q)
+    return rest[2]
+
+
 @lr_schedulers
 def test_state_goes_out_and_in(row: OptimizerRow) -> None:
-    modules, x, y = _setup()
+    modules, x, y = setup()
 
     def fresh():
         array = hfta.fuse(modules)
         optimizer = hfta.optim.SGD(_groups(array, [0.2, 0.1, 0.05]), lr=0.1, momentum=0.9)
         return array, optimizer, getattr(lr_scheduler, row.name)(optimizer, **row.settings)
 
-    through, half, rest = fresh(), fresh(), fresh()
-    train_array(*through[:2], x, y, 16, through[2])
-    train_array(*half[:2], x, y, 7, half[2])
-    rest[0].load_state_dict(half[0].state_dict())
-    for k in (1, 2):
-        rest[k].load_state_dict(through_file(half[k].state_dict()))
-    train_array(*rest[:2], x, y, 9, rest[2])
-    for p, q in zip(through[0].parameters(), rest[0].parameters(), strict=True):
-        assert torch.equal(p, q)
+    rest = _out_and_in(fresh, x, y, 7, 9)
     with pytest.raises(OptimError, match="another number of members"):
-        rest[2].load_state_dict({"members": []})
+        rest.load_state_dict({"members": []})
 
 
 def _surgery(build) -> None:
     """Members selected, joined and copied go on as they did; a member that is reset begins anew."""
-    modules, x, y = _setup()
+    modules, x, y = setup()
     array = hfta.fuse(modules)
     optimizer = hfta.optim.SGD(_groups(array, [0.2, 0.1, 0.05]), lr=0.1, momentum=[0.9, 0.5, 0.1])
     scheduler = build(optimizer)
@@ -191,22 +186,14 @@ def test_surgery_of_composed_schedulers(build) -> None:
 
 @composed
 def test_composed_state_goes_out_and_in(build) -> None:
-    modules, x, y = _setup()
+    modules, x, y = setup()
 
     def fresh():
         array = hfta.fuse(modules)
         optimizer = hfta.optim.SGD(array, lr=[0.2, 0.1, 0.05], momentum=0.9)
         return array, optimizer, build(optimizer)
 
-    through, half, rest = fresh(), fresh(), fresh()
-    train_array(*through[:2], x, y, 12, through[2])
-    train_array(*half[:2], x, y, 5, half[2])
-    rest[0].load_state_dict(half[0].state_dict())
-    for k in (1, 2):
-        rest[k].load_state_dict(through_file(half[k].state_dict()))
-    train_array(*rest[:2], x, y, 7, rest[2])
-    for p, q in zip(through[0].parameters(), rest[0].parameters(), strict=True):
-        assert torch.equal(p, q)
+    _out_and_in(fresh, x, y, 5, 7)
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning")  # torch's of its own nesting
@@ -227,7 +214,7 @@ def test_composed_schedulers_equal_torchs() -> None:
         return _factories(reference)[i](o)
 
     for build, theirs in ((_sequential, sequential), (_chained, chained), (_nested, nested), (_by_member, by_member)):
-        modules, _, _ = _setup()
+        modules, _, _ = setup()
         optimizer = hfta.optim.SGD(hfta.fuse(modules), lr=[0.2, 0.1, 0.05], momentum=0.9)
         scheduler = build(optimizer)
         owns = [
@@ -247,7 +234,7 @@ def test_composed_schedulers_equal_torchs() -> None:
 
 def test_two_schedulers_of_one_optimizer() -> None:
     """They work on the same values, as in torch; a value assigned by hand is what they go on from."""
-    modules, _, _ = _setup()
+    modules, _, _ = setup()
     optimizer = hfta.optim.SGD(hfta.fuse(modules), lr=[0.2, 0.1, 0.05])
     both = [lr_scheduler.ExponentialLR(optimizer, 0.9), lr_scheduler.StepLR(optimizer, [2, 3, 4], gamma=0.5)]
     owns = [torch.optim.SGD(m.parameters(), lr=lr) for m, lr in zip(modules, [0.2, 0.1, 0.05], strict=True)]
@@ -268,7 +255,7 @@ def test_two_schedulers_of_one_optimizer() -> None:
 
 
 def test_per_group_values_are_tuples() -> None:
-    modules, _, _ = _setup()
+    modules, _, _ = setup()
     optimizer = hfta.optim.SGD(_groups(hfta.fuse(modules), 0.1), lr=0.2, momentum=0.9)
     scheduler = lr_scheduler.OneCycleLR(optimizer, max_lr=[(0.1, 0.2), (0.3, 0.4), (0.5, 0.6)], total_steps=10)
     lr_scheduler.LambdaLR(copy.copy(optimizer), (lambda e: 1.0, lambda e: 0.5))
@@ -279,7 +266,7 @@ def test_per_group_values_are_tuples() -> None:
 
 
 def test_wrong_settings_are_named_and_change_nothing() -> None:
-    modules, _, _ = _setup()
+    modules, _, _ = setup()
     optimizer = hfta.optim.Adadelta(hfta.fuse(modules), lr=[0.1, 0.2, 0.3])
     plateau = lr_scheduler.ReduceLROnPlateau(hfta.optim.SGD(hfta.fuse(modules), lr=0.1))
     other = lr_scheduler.StepLR(hfta.optim.SGD(hfta.fuse(modules)), 3)
@@ -305,7 +292,7 @@ def test_wrong_settings_are_named_and_change_nothing() -> None:
 
 
 def test_plateau_takes_a_tensor_of_metrics() -> None:
-    modules, _, _ = _setup()
+    modules, _, _ = setup()
     optimizer = hfta.optim.SGD(hfta.fuse(modules), lr=[0.1, 0.2, 0.3])
     scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, patience=[0, 1, 5], factor=0.5)
     for _ in range(3):

@@ -10,6 +10,7 @@ from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
+from tests.contract.optim_serial import train_array
 from tests.contract.rows import MODULES, ModuleRow
 from tests.contract.serial import largest, loss_of, make, target_for, train_alone
 
@@ -161,11 +162,7 @@ def test_a_lost_member_harms_no_other(row: ModuleRow, block: int, device: torch.
     def trained(members: list[nn.Module]) -> FusedArray:
         array = hfta.fuse(members, SEEDS)
         array.block_size = block
-        optimizer = hfta.optim.AdamW(array, lr=1e-2)
-        for _ in range(3):
-            optimizer.zero_grad()
-            array.backward(loss_of, x, y)
-            optimizer.step()
+        train_array(array, hfta.optim.AdamW(array, lr=1e-2), x, y, 3)
         return array
 
     good, bad = trained(modules), trained(poisoned)

@@ -9,8 +9,8 @@ from torch import nn
 import hfta_nb as hfta
 from hfta_nb.errors import OptimError
 from tests.contract.optim_rows import OPTIMIZERS, OptimizerRow
-from tests.contract.optim_serial import make_optimizer, step_with_equal_gradients, torch_optimizer, train_array
-from tests.contract.serial import largest, make
+from tests.contract.optim_serial import CPU, make_optimizer, step_with_equal_gradients, torch_optimizer, train_array
+from tests.contract.serial import largest, make, plain
 from tests.contract.zoo.internal import thawed
 
 with thawed():
@@ -18,15 +18,10 @@ with thawed():
 
 optimizers = pytest.mark.parametrize("row", OPTIMIZERS, ids=str)
 flat = pytest.mark.parametrize("row", [r for r in OPTIMIZERS if r.name not in ("LBFGS", "SparseAdam")], ids=str)
-CPU = torch.device("cpu")
-
-
-def _build() -> nn.Module:
-    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
 def _modules(dtype: torch.dtype = torch.float64) -> list[nn.Module]:
-    return make(_build, 3, dtype, CPU)
+    return make(plain, 3, dtype, CPU)
 
 
 @optimizers
@@ -217,7 +212,7 @@ def test_half_precision(row: OptimizerRow, dtype: torch.dtype) -> None:
 def test_in_pieces(row: OptimizerRow, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a CPU's cache makes of a large array: the same, to the last digits."""
     many = OptimizerRow(row.name, {k: v * 3 if isinstance(v, list) else v for k, v in row.settings.items()})
-    modules = make(_build, 9, torch.float64, CPU)
+    modules = make(plain, 9, torch.float64, CPU)
     results = []
     for size in (10**9, piece):
         monkeypatch.setattr("hfta_nb.optim.flat.PIECE", size)

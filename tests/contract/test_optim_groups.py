@@ -10,8 +10,10 @@ import hfta_nb as hfta
 from hfta_nb.errors import OptimError
 from tests.contract.optim_rows import OPTIMIZERS, OptimizerRow
 from tests.contract.optim_serial import (
+    CPU,
     make_optimizer,
     parameters_for,
+    setup,
     step_with_equal_gradients,
     through_file,
     torch_optimizer,
@@ -22,24 +24,13 @@ from tests.contract.serial import largest, make
 
 optimizers = pytest.mark.parametrize("row", OPTIMIZERS, ids=str)
 grouped = pytest.mark.parametrize("row", [r for r in OPTIMIZERS if r.name not in ("LBFGS", "Muon")], ids=str)
-CPU = torch.device("cpu")
 LRS = [0.1, 0.05, 0.02]
-
-
-def _build() -> nn.Module:
-    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
-
-
-def _setup():
-    modules = make(_build, 3, torch.float64, CPU)
-    torch.manual_seed(0)
-    return modules, torch.randn(6, 5, dtype=torch.float64), torch.randn(6, 3, dtype=torch.float64)
 
 
 @grouped
 def test_groups_with_values_of_their_own(row: OptimizerRow) -> None:
     """Interleaved groups, a third added later, values assigned in between."""
-    modules, _, _ = _setup()
+    modules, _, _ = setup()
     array = hfta.fuse(modules)
 
     def groups(module, lr, other):
@@ -72,7 +63,7 @@ def test_groups_with_values_of_their_own(row: OptimizerRow) -> None:
 
 
 def test_all_ways_to_name_parameters() -> None:
-    modules, x, y = _setup()
+    modules, x, y = setup()
     results = []
     for give in (
         lambda a: a,
@@ -95,7 +86,7 @@ def test_all_ways_to_name_parameters() -> None:
 
 
 def test_parameters_that_are_not_accepted() -> None:
-    modules, _, _ = _setup()
+    modules, _, _ = setup()
     array, other = hfta.fuse(modules), hfta.fuse(modules)
     p, q = dict(array.named_parameters()), dict(other.named_parameters())
     adam = hfta.optim.Adam
@@ -125,7 +116,7 @@ def test_parameters_that_are_not_accepted() -> None:
 
 
 def test_a_value_that_can_not_be_used_changes_nothing() -> None:
-    modules, x, y = _setup()
+    modules, x, y = setup()
     array = hfta.fuse(modules)
     optimizer = hfta.optim.Adam(
         [{"params": array.get_parameter("0.weight")}, {"params": array.get_parameter("2.weight")}]
@@ -150,7 +141,7 @@ def test_a_value_that_can_not_be_used_changes_nothing() -> None:
 @optimizers
 def test_a_member_goes_on_in_torch(row: OptimizerRow) -> None:
     """`state_of(i)` loads into torch's optimizer of the plain module, which goes on as the array does; and back."""
-    modules, _, _ = _setup()
+    modules, _, _ = setup()
     array = hfta.fuse(modules)
     optimizer = make_optimizer(row, array)
     alone = [torch_optimizer(row, m, i) for i, m in enumerate(modules)]
@@ -183,7 +174,7 @@ def test_a_member_goes_on_in_torch(row: OptimizerRow) -> None:
 
 @optimizers
 def test_saved_halfway_with_groups(row: OptimizerRow) -> None:
-    modules, _, _ = _setup()
+    modules, _, _ = setup()
     through, half, rest = (hfta.fuse(modules) for _ in range(3))
 
     def build(array):
@@ -207,7 +198,7 @@ def test_saved_halfway_with_groups(row: OptimizerRow) -> None:
 
 
 def test_states_that_are_another_optimizers() -> None:
-    modules, x, y = _setup()
+    modules, x, y = setup()
     array = hfta.fuse(modules)
     adam, sgd = hfta.optim.Adam(array), hfta.optim.SGD(array, momentum=0.9)
     train_array(array, adam, x, y, 1)
@@ -235,7 +226,7 @@ def test_states_that_are_another_optimizers() -> None:
 
 
 def test_closures_return_the_losses() -> None:
-    modules, x, y = _setup()
+    modules, x, y = setup()
     array = hfta.fuse(modules)
     optimizer = hfta.optim.SGD(array, lr=LRS)
     alone = [torch.optim.SGD(m.parameters(), lr=lr) for m, lr in zip(modules, LRS, strict=True)]
@@ -253,7 +244,7 @@ def test_closures_return_the_losses() -> None:
 
 
 def test_zero_grad() -> None:
-    modules, x, y = _setup()
+    modules, x, y = setup()
     array = hfta.fuse(modules)
     optimizer = hfta.optim.SGD(array.get_submodule("0").parameters())
     array.backward(nn.functional.mse_loss, x, y)
@@ -292,7 +283,7 @@ def test_lbfgs_leaves_alone_what_a_member_did_not_ask_for() -> None:
 
 
 def test_lbfgs_after_a_failing_closure_is_as_before() -> None:
-    modules, x, y = _setup()
+    modules, x, y = setup()
     array = hfta.fuse(modules)
     optimizer = hfta.optim.LBFGS(array, lr=0.1, line_search_fn="strong_wolfe")
     calls = []

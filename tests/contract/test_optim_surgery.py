@@ -12,20 +12,14 @@ from torch import nn
 import hfta_nb as hfta
 from hfta_nb.errors import OptimError
 from tests.contract.optim_rows import OPTIMIZERS, OptimizerRow
-from tests.contract.optim_serial import make_optimizer, torch_optimizer, train_array, train_member
+from tests.contract.optim_serial import CPU, make_optimizer, setup, torch_optimizer, train_array, train_member
 from tests.contract.serial import make
 
 optimizers = pytest.mark.parametrize("row", OPTIMIZERS, ids=str)
-CPU = torch.device("cpu")
 
 
-def _build() -> nn.Module:
-    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
-
-
-def _setup(steps: int, row: OptimizerRow):
-    modules = make(_build, 3, torch.float64, CPU)
-    torch.manual_seed(0)
+def _setup(row: OptimizerRow):
+    modules, _, _ = setup()
     array = hfta.fuse(modules)
     return modules, array, make_optimizer(row, array)
 
@@ -56,7 +50,7 @@ def _same(array, other, indices) -> None:
 
 @optimizers
 def test_selected_and_joined(row: OptimizerRow) -> None:
-    _, array, optimizer = _setup(0, row)
+    _, array, optimizer = _setup(row)
     _train(array, optimizer, 4)
     part, rest = array.select([2, 0]), array.select([1])
     few, one = optimizer.select([2, 0], part), optimizer.select([1], rest)
@@ -71,7 +65,7 @@ def test_selected_and_joined(row: OptimizerRow) -> None:
 @optimizers
 def test_joined_with_a_beginner(row: OptimizerRow) -> None:
     """A member that begins while others have run already: its first step is a first step."""
-    modules, array, optimizer = _setup(0, row)
+    modules, array, optimizer = _setup(row)
     _train(array, optimizer, 4)
     newcomer = hfta.fuse([modules[1]])
     new = make_optimizer(OptimizerRow(row.name, row.alone(1)), newcomer)
@@ -86,7 +80,7 @@ def test_joined_with_a_beginner(row: OptimizerRow) -> None:
 @optimizers
 def test_copied_in_place(row: OptimizerRow) -> None:
     """Values, state and hyperparameters: from then on both go the same way, bit for bit."""
-    _, array, optimizer = _setup(0, row)
+    _, array, optimizer = _setup(row)
     _train(array, optimizer, 4)
     where = [p.data_ptr() for p in array.parameters()]
     array.copy_member(0, 1)
@@ -102,8 +96,8 @@ def test_copied_in_place(row: OptimizerRow) -> None:
 @optimizers
 def test_begun_anew(row: OptimizerRow) -> None:
     """A member loaded from a plain module starts as that module with a new optimizer; the others go on."""
-    modules, array, optimizer = _setup(0, row)
-    _, twin, other = _setup(0, row)
+    modules, array, optimizer = _setup(row)
+    _, twin, other = _setup(row)
     _train(array, optimizer, 4)
     array.load_member(1, modules[1].state_dict())
     _train(array, optimizer, 3)
@@ -118,7 +112,7 @@ def test_begun_anew(row: OptimizerRow) -> None:
 def test_a_member_that_begins_anew_with_another_lr() -> None:
     """Exploit and explore: a copy of the best, with its own learning rate."""
     row = OptimizerRow("Adam", {"lr": [0.1, 0.01, 0.05]})
-    modules, array, optimizer = _setup(0, row)
+    modules, array, optimizer = _setup(row)
     x, y = torch.randn(6, 5, dtype=torch.float64), torch.randn(6, 3, dtype=torch.float64)
     train_array(array, optimizer, x, y, 5)
     array.copy_member(2, 0)
@@ -134,7 +128,7 @@ def test_a_member_that_begins_anew_with_another_lr() -> None:
 
 
 def test_groups_come_along() -> None:
-    _, array, _ = _setup(0, OptimizerRow("SGD"))
+    _, array, _ = _setup(OptimizerRow("SGD"))
     p = dict(array.named_parameters())
     groups = [
         {"params": [("w", p["2.weight"])], "lr": [0.1, 0.2, 0.3], "momentum": 0.9},
@@ -156,7 +150,7 @@ def test_groups_come_along() -> None:
 
 
 def test_a_copy_has_an_array_of_its_own() -> None:
-    _, array, optimizer = _setup(0, OptimizerRow("Adam", {"lr": [0.1, 0.01, 0.05]}))
+    _, array, optimizer = _setup(OptimizerRow("Adam", {"lr": [0.1, 0.01, 0.05]}))
     _train(array, optimizer, 2)
     kept = [p.detach().clone() for p in array.parameters()]
     other_array, other = copy.deepcopy((array, optimizer))
@@ -169,7 +163,7 @@ def test_a_copy_has_an_array_of_its_own() -> None:
 
 
 def test_what_does_not_fit() -> None:
-    _, array, adam = _setup(0, OptimizerRow("Adam"))
+    _, array, adam = _setup(OptimizerRow("Adam"))
     part = array.select([1, 2])
     other = hfta.fuse(make(lambda: nn.Linear(2, 2), 2, torch.float64, CPU))
     few = adam.select([1, 2], part)
@@ -184,7 +178,7 @@ def test_what_does_not_fit() -> None:
 
 
 def test_an_array_does_not_keep_its_optimizers() -> None:
-    _, array, optimizer = _setup(0, OptimizerRow("Adam"))
+    _, array, optimizer = _setup(OptimizerRow("Adam"))
     scheduler = hfta.optim.lr_scheduler.StepLR(optimizer, 3)
     scaler = hfta.optim.GradScaler(array)
     assert len(array.followers) == 2  # the scheduler comes along with its optimizer

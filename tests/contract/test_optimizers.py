@@ -13,6 +13,7 @@ from hfta_nb.errors import OptimError
 from tests.contract.optim_rows import CHAOTIC, OPTIMIZERS, OptimizerRow, optim_db_rows, torch_optimizers
 from tests.contract.optim_serial import (
     make_optimizer,
+    setup,
     step_with_equal_gradients,
     through_file,
     torch_optimizer,
@@ -27,12 +28,6 @@ optimizers = pytest.mark.parametrize("row", OPTIMIZERS, ids=str)
 
 def _build() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3))
-
-
-def _setup(dtype: torch.dtype, device: torch.device, members: int = MEMBERS):
-    modules = make(_build, members, dtype, device)
-    torch.manual_seed(0)
-    return modules, torch.randn(6, 5, dtype=dtype, device=device), torch.randn(6, 3, dtype=dtype, device=device)
 
 
 @optimizers
@@ -62,7 +57,7 @@ def test_twenty_steps_by_torch_s_fused_kernel(
 
 @pytest.mark.parametrize(("name", "settings"), [("Adam", {}), ("SGD", {"momentum": 0.9}), ("SGD", {})], ids=str)
 def test_the_fused_kernel_gives_the_bits_of_torch_s_and_goes_on_after_surgery(name: str, settings: dict) -> None:
-    modules, x, y = _setup(torch.float64, torch.device("cpu"))
+    modules, x, y = setup(build=_build)
     array = hfta.fuse([m.eval() for m in modules], SEEDS)
     lrs = [1e-2, 3e-2, 1e-2]
     settings = {**settings, "fused": True}
@@ -123,7 +118,7 @@ def test_there_is_every_optimizer_that_torch_has() -> None:
 
 
 def _twenty_steps(row: OptimizerRow, dtype: torch.dtype, tolerance: float, device: torch.device) -> None:
-    modules, x, y = _setup(dtype, device)
+    modules, x, y = setup(device, dtype, _build)
     array = hfta.fuse(modules, SEEDS)
     optimizer = make_optimizer(row, array)
     alone = [torch_optimizer(row, module, i) for i, module in enumerate(modules)]
@@ -142,7 +137,7 @@ def _twenty_steps(row: OptimizerRow, dtype: torch.dtype, tolerance: float, devic
 @optimizers
 def test_state_goes_out_and_in(row: OptimizerRow) -> None:
     """Ten steps, everything saved and loaded elsewhere, ten more: as twenty in one go."""
-    modules, x, y = _setup(torch.float64, torch.device("cpu"))
+    modules, x, y = setup(build=_build)
 
     def steps(array, optimizer, scheduler, count):
         train_array(array, optimizer, x, y, count, scheduler)
@@ -167,7 +162,7 @@ def test_state_goes_out_and_in(row: OptimizerRow) -> None:
 
 @optimizers
 def test_members_that_stay_go_on_as_before(row: OptimizerRow) -> None:
-    modules, x, y = _setup(torch.float64, torch.device("cpu"))
+    modules, x, y = setup(build=_build)
     whole = hfta.fuse(modules, SEEDS)
     optimizer = make_optimizer(row, whole)
     scheduler = hfta.optim.lr_scheduler.StepLR(optimizer, step_size=[3, 4, 5])

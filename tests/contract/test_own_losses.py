@@ -13,9 +13,9 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
 from hfta_nb.errors import FusionError, MemberError
-from tests.contract.replay import MEMBERS, REPLAYED, TIGHT, forget, mlp, notes, pair, plain, same
+from tests.contract.replay import MEMBERS, REPLAYED, TIGHT, forget, mlp, notes, pair, pair_of, same
 from tests.contract.rows import MODULES, ModuleRow
-from tests.contract.serial import loss_of, target_for
+from tests.contract.serial import loss_of, plain
 
 CLASSES = torch.tensor([0, 1, 2, 0, 1, 2])
 
@@ -49,9 +49,7 @@ def _warm(array: FusedArray, other: FusedArray, x: Tensor, y: Tensor) -> None:
 @pytest.mark.parametrize("block", [3, 1])
 @pytest.mark.parametrize("row", MODULES, ids=lambda r: r.name)
 def test_every_module_s_losses_are_those_of_backward(row: ModuleRow, block: int, device: torch.device) -> None:
-    array, other = pair(row.build, device)
-    array.block_size = other.block_size = block
-    target = target_for(row.build().to(device, torch.float64), row.x().to(device))
+    array, other, target = pair_of(row, block, device)
     for step in range(9):
         x = row.x().to(device)
         losses = [_step(array, x, target + step, loss_of).detach(), _whole(other, x, target + step, loss_of)]

@@ -10,8 +10,8 @@ from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb.errors import OptimError
-from tests.contract.optim_serial import through_file
-from tests.contract.serial import largest, make
+from tests.contract.optim_serial import CPU, setup, through_file
+from tests.contract.serial import largest, make, plain
 
 SETTINGS = {
     "init_scale": [1024.0, 8.0, 3.0],
@@ -20,18 +20,6 @@ SETTINGS = {
     "growth_interval": [2, 3, 4],
 }
 BAD = {1: {3}, 2: {1, 2}, 5: {0}, 6: {4, 5, 9}}  # step: places of bad gradients; the member is place % 3
-CPU = torch.device("cpu")
-
-
-def _build() -> nn.Module:
-    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
-
-
-def _setup(device: torch.device = CPU):
-    modules = make(_build, 3, torch.float64, device)
-    torch.manual_seed(0)
-    kind = {"dtype": torch.float64, "device": device}
-    return modules, torch.randn(6, 5, **kind), torch.randn(6, 3, **kind)
 
 
 def _bad(step: int, member: int) -> bool:
@@ -55,7 +43,7 @@ def _train(array, optimizer, scaler, x, y, steps) -> None:
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "Muon"])
 def test_twenty_steps(name: str, device: torch.device) -> None:
-    modules, x, y = _setup(device)
+    modules, x, y = setup(device)
     array = hfta.fuse(modules)
 
     def pick(module):
@@ -88,7 +76,7 @@ def test_neighbours_of_an_overflow_keep_every_bit() -> None:
     """As a run without any overflow; the member that overflows keeps values, state and step count."""
     runs = []
     for bad in (False, True):
-        modules, x, y = _setup()
+        modules, x, y = setup()
         array = hfta.fuse(modules)
         optimizer = hfta.optim.Adam(array, lr=0.01)
         scaler = hfta.optim.GradScaler(array, init_scale=1024.0)
@@ -114,7 +102,7 @@ def test_neighbours_of_an_overflow_keep_every_bit() -> None:
 
 def test_scaled_losses_as_in_torch() -> None:
     """`scale(losses)` in the split form, then clipping between `unscale_` and `step`."""
-    modules, x, y = _setup()
+    modules, x, y = setup()
     array = hfta.fuse(modules)
     optimizer = hfta.optim.SGD(array, lr=0.1)
     scaler = hfta.optim.GradScaler(array, **SETTINGS)
@@ -170,7 +158,7 @@ def test_half_precision_gains_from_a_scale() -> None:
 
 
 def test_some_members_without_scaler() -> None:
-    modules, x, y = _setup()
+    modules, x, y = setup()
     array = hfta.fuse(modules)
     optimizer = hfta.optim.SGD(array, lr=0.1)
     scaler = hfta.optim.GradScaler(array, init_scale=4.0, growth_interval=1, enabled=[True, False, True])
@@ -191,7 +179,7 @@ def test_some_members_without_scaler() -> None:
 
 
 def test_state_goes_out_and_in() -> None:
-    modules, x, y = _setup()
+    modules, x, y = setup()
 
     def fresh(settings):
         array = hfta.fuse(modules)
@@ -211,7 +199,7 @@ def test_state_goes_out_and_in() -> None:
 
 
 def test_surgery() -> None:
-    modules, x, y = _setup()
+    modules, x, y = setup()
     array = hfta.fuse(modules)
     optimizer, scaler = hfta.optim.Adam(array, lr=0.01), hfta.optim.GradScaler(array, **SETTINGS)
     _train(array, optimizer, scaler, x, y, range(7))
@@ -234,7 +222,7 @@ def test_surgery() -> None:
 
 
 def test_what_is_not_accepted() -> None:
-    modules, x, y = _setup()
+    modules, x, y = setup()
     array = hfta.fuse(modules)
     optimizer, scaler = hfta.optim.Adam(array), hfta.optim.GradScaler(array)
     other = hfta.optim.Adam(hfta.fuse(modules))
@@ -261,7 +249,7 @@ def test_what_is_not_accepted() -> None:
         scaler.step(optimizer)
     scaler.update(new_scale=[1.0, 2.0, 3.0])
     assert scaler.get_scale() == [1.0, 2.0, 3.0]
-    half = hfta.fuse(make(_build, 2, torch.float16, CPU))
+    half = hfta.fuse(make(plain, 2, torch.float16, CPU))
     for p in half.parameters():
         p.grad = torch.ones_like(p)
     with pytest.raises(OptimError, match="float16"):

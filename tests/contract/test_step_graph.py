@@ -339,7 +339,9 @@ def test_loss_scales_go_on_changing(fails: str) -> None:
     assert pair[0].graph.notes() == ["captured as one graph" if not fails else "not captured: not here"]
 
 
-class _Pair(nn.Module):
+class Pair(nn.Module):
+    """A model of two phases."""
+
     def __init__(self) -> None:
         super().__init__()
         self.one, self.two = nn.Linear(6, 4), nn.Linear(4, 4)
@@ -354,7 +356,7 @@ def test_phases_of_another_pace() -> None:
     pair = []
     for captured in (True, False):
         torch.manual_seed(0)
-        array = hfta.fuse([_Pair().double() for _ in range(MEMBERS)], [1, 2, 3])
+        array = hfta.fuse([Pair().double() for _ in range(MEMBERS)], [1, 2, 3])
         step = ArrayStep(array, [ROW] * MEMBERS, phases, {}, 10)
         step.graph = _graph(step) if captured else None
         pair.append(step)

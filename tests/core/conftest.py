@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hfta_nb.array.strategy import measuring
 from hfta_nb.array.strategy.formulations import COMPILED
 from hfta_nb.step import ArrayStep
 from hfta_nb.train.speed import SpeedProbe
+from tests.core.compiled import compiled
 from tests.core.hungry import backward, curves, forward, made
 
 
@@ -41,6 +43,20 @@ def libraries_anew() -> Iterator[None]:
     yield
     build._loaded.clear()
     build._loaded.update(before)
+
+
+@pytest.fixture(scope="module")
+def _made(request: pytest.FixtureRequest) -> dict[str, ctypes.CDLL]:
+    return compiled(*(module.__name__.rpartition(".")[2] for module in request.module.OWN))
+
+
+@pytest.fixture
+def own_libraries(
+    _made: dict[str, ctypes.CDLL], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The modules that a test file lists as `OWN` have their libraries, each of the module's name."""
+    for module in request.module.OWN:
+        monkeypatch.setattr(module, "library", lambda name, wait=True: _made[name])
 
 
 @pytest.fixture

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-import hfta_nb as hfta
 from hfta_nb.array.native import conv
-from hfta_nb.array.strategy import measuring
-from hfta_nb.array.strategy.formulations import COMPILED
-from tests.core.compiled import NEEDS_COMPILER, compiled
+from tests.core.compiled import (
+    NEEDS_COMPILER,
+    channels_last,
+    near,
+    see_torchs_in_float64,
+    taken,
+    train_measured,
+)
 
 pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("libraries_anew")]
+OWN = [conv]
 
 aten = torch.ops.aten
 # samples, channels in and out, height, width, window, padding, groups, then stride, whether it is transposed
@@ -37,39 +40,19 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def made() -> ctypes.CDLL:
-    return compiled("conv")["conv"]
-
-
-@pytest.fixture
-def _compiled(made: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conv, "library", lambda name, wait=True: made)
-
-
 def _draw(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def _last(image: Tensor) -> Tensor:
-    return image.contiguous(memory_format=torch.channels_last)
-
-
-def _near(found: Tensor, torchs: Tensor, exact: Tensor) -> None:
-    """No further from what is exact than torch's own result, three times over."""
-    least = torch.finfo(torch.float32).eps * float(exact.abs().max())
-    assert float((found - exact).abs().max()) <= 3 * max(float((torchs - exact).abs().max()), least)
 
 
 def _given(case: Any) -> tuple[Tensor, Tensor, Tensor, list[Any]]:
     samples, channels, out, height, width, window, padding, groups, *rest = case
     stride, transposed, *_ = [*rest, *([1, 1], False)[len(rest) :]]
     sizes = (channels, out // groups) if transposed else (out, channels // groups)
-    x, weight = _last(_draw(1, samples, channels, height, width)), _draw(2, *sizes, *window)
+    x, weight = channels_last(_draw(1, samples, channels, height, width)), _draw(2, *sizes, *window)
     return x, weight, _draw(3, out), [stride, padding, [1, 1], transposed, [0, 0], groups]
 
 
-@pytest.mark.usefixtures("_compiled")
+@pytest.mark.usefixtures("own_libraries")
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_forward(case: Any, biased: bool) -> None:
@@ -78,29 +61,29 @@ def test_forward(case: Any, biased: bool) -> None:
     added = bias if biased else None
     torchs = aten.convolution(x, weight, added, *how)
     exact = aten.convolution(x.double(), weight.double(), bias.double() if biased else None, *how)
-    out = _last(torch.full_like(torchs, 7.0))
+    out = channels_last(torch.full_like(torchs, 7.0))
     for strides in (weight, weight.transpose(2, 3).contiguous().transpose(2, 3)):
         conv.forward([x, strides, added, *how], {"out": out.fill_(7.0)})()
-        _near(out, torchs, exact)
+        near(out, torchs, exact)
 
 
-@pytest.mark.usefixtures("_compiled")
+@pytest.mark.usefixtures("own_libraries")
 @pytest.mark.parametrize("wanted", [(True, True, True), (False, True, True), (True, False, False)], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_backward(case: Any, wanted: tuple[bool, ...]) -> None:
     x, weight, bias, how = _given(case)
-    grad = _last(_draw(4, *aten.convolution(x, weight, None, *how).shape))
+    grad = channels_last(_draw(4, *aten.convolution(x, weight, None, *how).shape))
     args = [grad, x, weight, [len(bias)], *how]
     torchs = aten.convolution_backward(*args, [True] * 3)
     exact = aten.convolution_backward(*(t.double() for t in args[:3]), *args[3:], [True] * 3)
-    rooms = {"by_x": torch.full_like(x, 7.0), "by_weight": _last(weight + 7), "by_bias": bias + 7}
+    rooms = {"by_x": torch.full_like(x, 7.0), "by_weight": channels_last(weight + 7), "by_bias": bias + 7}
     wanted = (*wanted[:2], wanted[2] and not how[3])
     asked = {name: room for (name, room), yes in zip(rooms.items(), wanted, strict=True) if yes}
     before = {name: room.clone() for name, room in rooms.items()}
     conv.backward([*args, list(wanted)], asked)()
     for (name, room), two, true in zip(rooms.items(), torchs, exact, strict=True):
         if name in asked:
-            _near(room, two, true)
+            near(room, two, true)
         else:
             assert torch.equal(room, before[name])
 
@@ -114,43 +97,16 @@ def test_which() -> None:
     assert not conv.takes((4, 3, 3), [[1], [1], [1], False, [0], 1])
 
 
-def _trained(strategy: str, dtype: torch.dtype, block_size: int) -> tuple[Tensor, Any]:
-    torch.manual_seed(0)
+def _net() -> nn.Module:
     first, second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 5, (3, 2), bias=False)
-    ends = nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(20, 4)
-    array = hfta.fuse([nn.Sequential(first, nn.Tanh(), second, *ends).to(dtype) for _ in range(2)], [1, 2])
-    array.strategy, array.block_size = strategy, block_size
-    optimizer = hfta.optim.SGD(array, lr=0.1)
-    losses = []
-    for number in range(8):
-        optimizer.zero_grad()
-        draw = torch.Generator().manual_seed(number)
-        x, y = torch.randn(6, 3, 9, 8, generator=draw, dtype=dtype), torch.randint(0, 4, (6,), generator=draw)
-        # Images lie with channels last, and so do those of a step.
-        losses.append(array.backward(F.cross_entropy, _last(x), y))
-        optimizer.step()
-    return torch.stack(losses), array
+    return nn.Sequential(first, nn.Tanh(), second, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(20, 4))
 
 
-def _taken(array: Any) -> list[str]:
-    table = array.explain()
-    return sorted(f.partition(" [")[0] for f in table["function"][table["how"].str.contains(f": {COMPILED} ")])
-
-
-@pytest.mark.usefixtures("_compiled")
+@pytest.mark.usefixtures("own_libraries", "own_kernels_preferred")
 @pytest.mark.parametrize("block_size", [1, 2])
-def test_in_a_replayed_step(block_size: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path))
-    cost = measuring.cost
-    monkeypatch.setattr(measuring, "cost", lambda name, times: cost(name, times) / (1e6 if name == COMPILED else 1))
-    found, array = _trained("measured", torch.float32, block_size)
-    expected, plain = _trained("fixed", torch.float32, block_size)
-    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
-    for (key, a), b in zip(array.state_dict().items(), plain.state_dict().values(), strict=True):
-        assert torch.allclose(a, b, rtol=1e-4, atol=1e-5), key
-    taken = [name for name in _taken(array) if "convolution" in name]
-    assert {"convolution", "convolution_backward"} <= set(taken)
-    assert not _taken(plain)
-    exact, doubled = _trained("measured", torch.float64, block_size)
-    assert not any("convolution" in name for name in _taken(doubled))
-    assert torch.equal(exact, _trained("fixed", torch.float64, block_size)[0])
+def test_in_a_replayed_step(block_size: int) -> None:
+    size = (6, 3, 9, 8)
+    # Images lie with channels last, and so do those of a step.
+    array = train_measured(_net, size, block_size, last=True)
+    assert taken(array, "convolution") == ["convolution", "convolution", "convolution_backward"]
+    see_torchs_in_float64(_net, size, block_size, last=True, among="convolution")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -12,14 +11,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import hfta_nb as hfta
 from hfta_nb.array.native import build, images
 from hfta_nb.array.native.images import Bound, Images
-from hfta_nb.array.strategy import measuring
-from hfta_nb.array.strategy.formulations import COMPILED
-from tests.core.compiled import NEEDS_COMPILER, compiled
+from tests.core.compiled import (
+    NEEDS_COMPILER,
+    channels_last,
+    near,
+    see_torchs_in_float64,
+    taken,
+    train_measured,
+)
 
 pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("libraries_anew")]
+OWN = [images]
 
 # size, groups (0: a batch norm), channels last, ReLU, pooling, whether the gradient has channels first
 CASES = [
@@ -36,32 +40,8 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def made() -> ctypes.CDLL:
-    return compiled("images")["images"]
-
-
-@pytest.fixture
-def _compiled(made: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "library", lambda name, wait=True: made)
-
-
-@pytest.fixture
-def _preferred(_compiled: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """The library counts as the fastest."""
-    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path))
-    cost = measuring.cost
-    monkeypatch.setattr(measuring, "cost", lambda name, times: cost(name, times) / (1e6 if name == COMPILED else 1))
-
-
 def _draw(seed: int, *shape: int) -> Tensor:
     return 2 * torch.randn(shape, generator=torch.Generator().manual_seed(seed)) + 3
-
-
-def _near(found: Tensor, torchs: Tensor, exact: Tensor) -> None:
-    """No further from what is exact than torch's own result in float32 with channels first, three times over."""
-    least = torch.finfo(torch.float32).eps * float(exact.abs().max())
-    assert float((found - exact).abs().max()) <= 3 * max(float((torchs - exact).abs().max()), least)
 
 
 def _expected(case: Any, given: list[Any], grad: Tensor | None, dtype: torch.dtype) -> list[Tensor]:
@@ -80,7 +60,7 @@ def _expected(case: Any, given: list[Any], grad: Tensor | None, dtype: torch.dty
     return [out.detach(), *kept, *torch.autograd.grad(out, learnt, grad.contiguous())]
 
 
-@pytest.mark.usefixtures("_compiled")
+@pytest.mark.usefixtures("own_libraries")
 @pytest.mark.parametrize("affine", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_forward_and_backward(case: Any, affine: bool) -> None:
@@ -111,14 +91,14 @@ def test_forward_and_backward(case: Any, affine: bool) -> None:
         )  # fmt: skip
         found = [t for t in (out, *statistics, dx, *by) if t is not None]
         for one, two, true in zip(found, torchs, exact, strict=True):
-            _near(one, two, true)
+            near(one, two, true)
 
 
-@pytest.mark.usefixtures("_compiled")
+@pytest.mark.usefixtures("own_libraries")
 @pytest.mark.parametrize("last", [False, True])
 def test_a_sample_that_is_not_a_number_harms_no_other(last: bool) -> None:
     x = _draw(1, 4, 6, 8, 8)
-    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    x = channels_last(x) if last else x
     forward = Bound(Images((4, 6, 8, 8), 3, last, True, False, 1e-5), False)
     mean, scale = torch.empty(12), torch.empty(12)
 
@@ -176,55 +156,27 @@ NETS: dict[str, tuple[Callable[[], nn.Module], str]] = {
 }
 
 
-def _trained(
-    build_one: Callable[[], nn.Module], strategy: str, dtype: torch.dtype, block_size: int, last: bool = False
-) -> Any:
-    torch.manual_seed(0)
-    array = hfta.fuse([build_one().to(dtype) for _ in range(2)], [1, 2])
-    array.strategy, array.block_size = strategy, block_size
-    optimizer = hfta.optim.SGD(array, lr=0.1)
-    losses = []
-    for number in range(8):
-        optimizer.zero_grad()
-        draw = torch.Generator().manual_seed(number)
-        x, y = torch.randn(6, 3, 11, 13, generator=draw, dtype=dtype), torch.randint(0, 4, (6,), generator=draw)
-        x = x.contiguous(memory_format=torch.channels_last) if last else x
-        losses.append(array.backward(F.cross_entropy, x, y))
-        optimizer.step()
-    return torch.stack(losses), array
+SIZE = (6, 3, 11, 13)
 
 
-def _chains(array: Any) -> list[str]:
-    table = array.explain()
-    own = table["how"].str.contains(f": {COMPILED} ")
-    return sorted({name.partition(" [")[0] for name in table["function"][own] if "_norm" in name})
-
-
-@pytest.mark.usefixtures("_preferred")
+@pytest.mark.usefixtures("own_libraries", "own_kernels_preferred")
 @pytest.mark.parametrize("block_size", [1, 2])
 @pytest.mark.parametrize("name", NETS)
 def test_in_a_replayed_step(name: str, block_size: int) -> None:
-    build_one, chain = NETS[name]
-    last = "pooling" in name  # else as given or not, whatever is faster
-    found, array = _trained(build_one, "measured", torch.float32, block_size, last)
-    expected, plain = _trained(build_one, "fixed", torch.float32, block_size, last)
-    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
-    for (key, a), b in zip(array.state_dict().items(), plain.state_dict().values(), strict=True):
-        assert torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-5), key
-    (taken,) = _chains(array)
-    assert taken == chain or (block_size == 2 and chain.startswith(taken))
-    assert not _chains(plain)
+    kind, chain = NETS[name]
+    # Without a pooling as given or not, whatever is faster.
+    array = train_measured(kind, SIZE, block_size, last="pooling" in name)
+    (found,) = set(taken(array, "_norm"))
+    assert found == chain or (block_size == 2 and chain.startswith(found))
 
 
-@pytest.mark.usefixtures("_preferred")
+@pytest.mark.usefixtures("own_libraries", "own_kernels_preferred")
 def test_in_float64_torchs() -> None:
-    build_one, _ = NETS["group, ReLU, pooling"]
-    found, array = _trained(build_one, "measured", torch.float64, 1)
-    assert not _chains(array)
-    assert torch.equal(found, _trained(build_one, "fixed", torch.float64, 1)[0])
+    see_torchs_in_float64(NETS["group, ReLU, pooling"][0], SIZE, 1, among="_norm")
 
 
+@pytest.mark.usefixtures("own_kernels_preferred")
 def test_without_a_library_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(build.VARIABLE, "off")
     assert not images.usable()
-    assert not _chains(_trained(NETS["group, ReLU"][0], "measured", torch.float32, 1)[1])
+    assert not taken(train_measured(NETS["group, ReLU"][0], SIZE, 1))

@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-import hfta_nb as hfta
 from hfta_nb.array.native import build, norm
 from hfta_nb.array.native.norm import BatchNorm, BatchNormBackward
 from hfta_nb.array.strategy.formulations import COMPILED, Operand, formulations
-from tests.core.compiled import NEEDS_COMPILER, compiled
+from tests.core.compiled import NEEDS_COMPILER, channels_last, near, taken, train_measured
 
 pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("libraries_anew")]
+OWN = [norm]
 
 CPU = torch.device("cpu")
 aten = torch.ops.aten
 SHAPES = [(4, 3, 16, 16), (8, 24, 32, 32), (3, 5, 7, 1), (2, 1, 3, 3), (1, 200, 1, 2), (33, 6)]
 
 
-@pytest.fixture(scope="module")
-def made() -> ctypes.CDLL:
-    return compiled("norm")["norm"]
-
-
-@pytest.fixture
-def _compiled(made: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(norm, "library", lambda name, wait=True: made)
-
-
 def _draw(seed: int, *shape: int) -> Tensor:
     noise = 3 * torch.randn(shape, generator=torch.Generator().manual_seed(seed)) + 5
-    return noise.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else noise
+    return channels_last(noise) if len(shape) == 4 else noise
 
 
 def _doubled(values: Any) -> list[Any]:
@@ -43,13 +31,12 @@ def _doubled(values: Any) -> list[Any]:
 
 
 def _near(found: Any, plain: Any, exact: Any) -> None:
-    """No further from what is exact than torch's own result in float32 with channels first, twice over."""
-    for got, torchs, true in zip(found, plain, exact, strict=True):
-        least = torch.finfo(torch.float32).eps * float(true.abs().max())
-        assert float((got - true).abs().max()) <= 2 * max(float((torchs - true).abs().max()), least)
+    """Torch's own result is that with channels first."""
+    for results in zip(found, plain, exact, strict=True):
+        near(*results, times=2)
 
 
-@pytest.mark.usefixtures("_compiled")
+@pytest.mark.usefixtures("own_libraries")
 @pytest.mark.parametrize("affine", [False, True])
 @pytest.mark.parametrize("running", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
@@ -68,7 +55,7 @@ def test_forward(shape: tuple[int, ...], running: bool, affine: bool) -> None:
         assert found[0].stride() == x.stride()
 
 
-@pytest.mark.usefixtures("_compiled")
+@pytest.mark.usefixtures("own_libraries")
 @pytest.mark.parametrize("affine", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_backward(shape: tuple[int, ...], affine: bool) -> None:
@@ -87,7 +74,7 @@ def test_backward(shape: tuple[int, ...], affine: bool) -> None:
         _near(*([values[i] for i in asked] for values in (found, plain, true)))
 
 
-@pytest.mark.usefixtures("_compiled")
+@pytest.mark.usefixtures("own_libraries")
 def test_a_channel_that_is_not_a_number_harms_no_other() -> None:
     x = _draw(1, 4, 6, 8, 8)
     args = (torch.ones(6), torch.zeros(6), None, None, True, 0.1, 1e-5)
@@ -108,7 +95,7 @@ def test_without_a_library_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(got, own)
 
 
-@pytest.mark.usefixtures("_compiled")
+@pytest.mark.usefixtures("own_libraries")
 def test_which_calls() -> None:
     def ways(x: Tensor, training: bool = True, weight: Tensor | None = None) -> list[str]:
         args = [x, weight, None, None, None, training, 0.1, 1e-5]
@@ -126,34 +113,13 @@ def test_which_calls() -> None:
     assert not ways(_draw(1, 4, 3, 16))
 
 
-@pytest.mark.usefixtures("_compiled", "own_kernels_preferred")
+def _net() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
+
+
+@pytest.mark.usefixtures("own_libraries", "own_kernels_preferred")
 @pytest.mark.parametrize("block_size", [1, 2])
-def test_in_a_replayed_step(block_size: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path))
-
-    def build_one() -> nn.Module:
-        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
-
-    def trained(strategy: str) -> tuple[Tensor, Any]:
-        torch.manual_seed(0)
-        array = hfta.fuse([build_one() for _ in range(2)], [1, 2])
-        array.strategy, array.block_size = strategy, block_size
-        optimizer = hfta.optim.SGD(array, lr=0.1)
-        losses = []
-        for number in range(8):
-            optimizer.zero_grad()
-            draw = torch.Generator().manual_seed(number)
-            x, y = torch.randn(16, 6, generator=draw), torch.randint(0, 4, (16,), generator=draw)
-            losses.append(array.backward(F.cross_entropy, x, y))
-            optimizer.step()
-        return torch.stack(losses), array
-
-    found, array = trained("measured")
-    expected, plain = trained("fixed")
-    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
-    for (name, a), b in zip(array.state_dict().items(), plain.state_dict().values(), strict=True):
-        assert torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-5), name
-    table = array.explain()
-    norms = table["how"][table["function"].str.startswith("native_batch_norm")]
-    assert len(norms) == 2
-    assert all(how.startswith(f"measured: {COMPILED} ") for how in norms)
+def test_in_a_replayed_step(block_size: int) -> None:
+    array = train_measured(_net, (16, 6), block_size)
+    norms = array.explain()["function"].str.startswith("native_batch_norm").sum()
+    assert len(taken(array, "native_batch_norm")) == norms == 2

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,20 +9,11 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array.native import adam, build
-from tests.core.compiled import NEEDS_COMPILER, compiled
+from hfta_nb.array.native import adam
+from tests.core.compiled import NEEDS_COMPILER, misread
 
-pytestmark = NEEDS_COMPILER
-
-
-@pytest.fixture(scope="module")
-def made() -> ctypes.CDLL:
-    return compiled("adam")["adam"]
-
-
-@pytest.fixture(autouse=True)
-def _compiled(made: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adam, "library", lambda name, wait=True: made)
+pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("own_libraries")]
+OWN = [adam]
 
 
 def _noise(size: int, seed: int) -> Tensor:
@@ -89,33 +78,20 @@ def test_an_array_trains_with_it_as_its_members_do(kwargs: dict[str, object]) ->
     assert any(isinstance(call, adam.Bound) for call in calls) == (not {"amsgrad", "maximize"} & kwargs.keys())
 
 
-def test_float64_and_several_threads_are_torchs() -> None:
+def test_float64_and_what_lies_otherwise_are_torchs() -> None:
     tensors = [[torch.zeros(3)] for _ in range(4)]
     assert adam.usable(tensors)
     assert not adam.usable([[t.double() for t in column] for column in tensors])
     assert not adam.usable([[torch.zeros(3, 2).t()] for _ in range(4)])
-    torch.set_num_threads(2)
-    try:
-        assert not adam.usable(tensors)
-    finally:
-        torch.set_num_threads(1)
 
 
+@pytest.mark.usefixtures("two_threads")
+def test_several_threads_are_torchs() -> None:
+    assert not adam.usable([[torch.zeros(3)] for _ in range(4)])
+
+
+@pytest.mark.usefixtures("libraries_anew")
 def test_a_library_with_wrong_numbers_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = Path(build.__file__).parent
-    shutil.copy(folder / "vectors.h", tmp_path)
-    source = (folder / "adam.c").read_text()
-    assert "rest2 * g * g" in source
-    (tmp_path / "adam.c").write_text(source.replace("rest2 * g * g", "rest2 * g"))
-    monkeypatch.setattr(build, "__file__", str(tmp_path / "build.py"))
-    before = dict(build._loaded)
-    build._loaded.clear()
-    try:
-        with build.compiling():
-            wrong = build.library("adam")
-    finally:
-        build._loaded.clear()
-        build._loaded.update(before)
-    assert wrong is not None
+    wrong = misread("adam", "rest2 * g * g", "rest2 * g", tmp_path, monkeypatch)
     monkeypatch.setattr(adam, "library", lambda name, wait=True: wrong)
     assert not adam.usable([[torch.zeros(3)] for _ in range(4)])

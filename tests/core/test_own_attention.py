@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import pytest
@@ -12,25 +11,16 @@ from torch import Tensor, nn
 from hfta_nb.array.native import attention, product
 from hfta_nb.array.native.binding import Binding
 from hfta_nb.array.strategy.formulations import COMPILED
-from tests.core.compiled import NEEDS_COMPILER, close, compiled, train_beside
+from tests.core.compiled import NEEDS_COMPILER, close, train_beside
 
 pytestmark = [
     NEEDS_COMPILER,
     pytest.mark.skipif(
         not hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu"), reason="another torch"
     ),
+    pytest.mark.usefixtures("own_libraries"),
 ]
-
-
-@pytest.fixture(scope="module")
-def made() -> dict[str, ctypes.CDLL]:
-    return compiled("attention", "product")
-
-
-@pytest.fixture(autouse=True)
-def _compiled(made: dict[str, ctypes.CDLL], monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (attention, product):
-        monkeypatch.setattr(module, "library", lambda name, wait=True: made[name])
+OWN = [attention, product]
 
 
 def _heads(layout: str, samples: int, heads: int, length: int, wide: int, seed: int) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from functools import partial
 from typing import Any
 
@@ -16,22 +15,13 @@ from hfta_nb import per_member
 from hfta_nb.array.native import likelihood
 from hfta_nb.array.native.binding import Binding
 from hfta_nb.errors import MemberError
-from tests.core.compiled import NEEDS_COMPILER, close, compiled, train_beside
+from tests.core.compiled import NEEDS_COMPILER, close, train_beside
 
-pytestmark = NEEDS_COMPILER
+pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("own_libraries")]
+OWN = [likelihood]
 _aten = torch.ops.aten
 _close = partial(close, within=2e-6, least=1.0)
 _SIZES = [(1, 1, 2), (2, 3, 10), (3, 64, 16), (1, 5, 37), (4, 2, 300)]
-
-
-@pytest.fixture(scope="module")
-def made() -> dict[str, ctypes.CDLL]:
-    return compiled("likelihood")
-
-
-@pytest.fixture(autouse=True)
-def _compiled(made: dict[str, ctypes.CDLL], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(likelihood, "library", lambda name, wait=True: made[name])
 
 
 def _noise(*size: int) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import time
 from pathlib import Path
@@ -17,19 +16,10 @@ from hfta_nb.array import FusedArray
 from hfta_nb.array.native import build, product
 from hfta_nb.array.strategy import measuring
 from hfta_nb.array.strategy.formulations import COMPILED, PLAIN
-from tests.core.compiled import NEEDS_COMPILER, close, compiled, train_beside
+from tests.core.compiled import NEEDS_COMPILER, close, train_beside
 
 pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("libraries_anew")]
-
-
-@pytest.fixture(scope="module")
-def made() -> ctypes.CDLL:
-    return compiled("product")["product"]
-
-
-@pytest.fixture
-def _compiled(made: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(product, "library", lambda name, wait=True: made)
+OWN = [product]
 
 
 def _noise(*size: int) -> Tensor:
@@ -41,7 +31,7 @@ def _turned(*size: int) -> Tensor:
     return _noise(members, columns, rows).transpose(1, 2)
 
 
-@pytest.mark.usefixtures("_compiled")
+@pytest.mark.usefixtures("own_libraries")
 @pytest.mark.parametrize("rows", [1, 5, 6, 7, 8, 13, 64])
 @pytest.mark.parametrize(("inner", "columns"), [(1, 1), (3, 16), (10, 17), (64, 33), (16, 48), (128, 64), (530, 130)])
 @pytest.mark.parametrize("turned", [False, True])
@@ -57,7 +47,7 @@ def test_products_of_any_size(rows: int, inner: int, columns: int, turned: bool)
     assert close(out[0], bias[0, 0].double() + a[1].double() @ b[2].double())
 
 
-@pytest.mark.usefixtures("_compiled")
+@pytest.mark.usefixtures("own_libraries")
 def test_factors_may_lie_apart_or_be_shared_and_nothing_beside_the_result_is_written() -> None:
     memory, weights = torch.zeros(2, 5, 40), _noise(2, 700)
     shared, b = _noise(5, 7).expand(2, 5, 7), weights[:, 3:143].view(2, 20, 7).transpose(1, 2)
@@ -68,7 +58,7 @@ def test_factors_may_lie_apart_or_be_shared_and_nothing_beside_the_result_is_wri
     assert not memory[:, :, 30:].any()
 
 
-@pytest.mark.usefixtures("_compiled")
+@pytest.mark.usefixtures("own_libraries")
 def test_the_same_object_may_be_called_with_other_tensors() -> None:
     call = product.Compiled(torch.mm, adds=False)
     for size in (4, 4, 9):
@@ -78,7 +68,7 @@ def test_the_same_object_may_be_called_with_other_tensors() -> None:
             assert close(out, (b.t() if turned else a).double() @ b.double())
 
 
-@pytest.mark.usefixtures("_compiled")
+@pytest.mark.usefixtures("own_libraries")
 def test_what_it_does_not_take_torch_computes() -> None:
     a, b = _noise(4, 5), _noise(5, 6)
     turned = torch.empty(6, 4).t()
@@ -90,7 +80,7 @@ def test_what_it_does_not_take_torch_computes() -> None:
     torch.testing.assert_close(exact, a.double() @ b.double())
 
 
-@pytest.mark.usefixtures("_compiled")
+@pytest.mark.usefixtures("own_libraries")
 @pytest.mark.parametrize("columns", [16, 64, 71])
 def test_a_relu_and_its_mask_are_those_of_torch_also_for_what_is_no_number(columns: int) -> None:
     a, b, by = _noise(2, 7, 9), _noise(2, 9, columns), _noise(2, 7, columns)
@@ -126,7 +116,7 @@ class _Net(nn.Module):
         return self.layers[3](F.relu(third).flatten(1))  # type: ignore[no-any-return]
 
 
-@pytest.mark.usefixtures("_compiled", "own_kernels_preferred")
+@pytest.mark.usefixtures("own_libraries", "own_kernels_preferred")
 @pytest.mark.parametrize("members", [1, 3])
 @pytest.mark.parametrize("split", [False, True])
 def test_a_network_replayed_with_them_trains_as_its_members_do(members: int, split: bool) -> None:
@@ -144,7 +134,7 @@ def _replayed(array: FusedArray) -> None:
         array.backward(F.cross_entropy, _noise(6, 8), torch.arange(6) % 4)
 
 
-@pytest.mark.usefixtures("_compiled")
+@pytest.mark.usefixtures("own_libraries")
 @pytest.mark.parametrize("members", [1, 3])
 def test_what_is_folded_counts_where_a_product_is_hardly_slower_than_torchs(
     members: int, monkeypatch: pytest.MonkeyPatch
@@ -159,7 +149,7 @@ def test_what_is_folded_counts_where_a_product_is_hardly_slower_than_torchs(
     assert sum(isinstance(step, product.Bound) for step in seen.program.steps) == 4
 
 
-@pytest.mark.usefixtures("_compiled", "own_kernels_preferred")
+@pytest.mark.usefixtures("own_libraries", "own_kernels_preferred")
 @pytest.mark.parametrize("members", [1, 3])
 def test_relus_and_their_masks_are_folded_into_products(members: int) -> None:
     def build_one() -> nn.Module:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from functools import partial
 from typing import Any
 
@@ -13,21 +12,11 @@ from torch import Tensor, nn
 from hfta_nb.array.native import product, rows
 from hfta_nb.array.native.binding import Binding
 from hfta_nb.array.strategy.formulations import Operand, formulations
-from tests.core.compiled import NEEDS_COMPILER, close, compiled, train_beside
+from tests.core.compiled import NEEDS_COMPILER, close, train_beside
 
-pytestmark = NEEDS_COMPILER
+pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("own_libraries")]
+OWN = [rows, product]
 _aten = torch.ops.aten
-
-
-@pytest.fixture(scope="module")
-def made() -> dict[str, ctypes.CDLL]:
-    return compiled("rows", "product")
-
-
-@pytest.fixture(autouse=True)
-def _compiled(made: dict[str, ctypes.CDLL], monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (rows, product):
-        monkeypatch.setattr(module, "library", lambda name, wait=True: made[name])
 
 
 def _noise(*size: int) -> Tensor:
