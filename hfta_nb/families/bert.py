@@ -64,4 +64,4 @@ def build(
     return Bert(vocab_size, context, width, heads, depth, dropout)
 
 
-bert = from_function(build, name="bert", data=("english_masked", "english_words_masked"))
+bert = from_function(build, name="bert", data=("english_masked", "english_words_masked"), inputs="tokens")

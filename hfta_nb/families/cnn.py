@@ -33,4 +33,4 @@ def build(
     return nn.Sequential(*layers, nn.Linear(channels, num_classes))
 
 
-cnn = from_function(build, name="cnn", data="digits")
+cnn = from_function(build, name="cnn", data="digits", inputs="images")

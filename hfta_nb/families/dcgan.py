@@ -112,4 +112,5 @@ dcgan = from_function(
     phases=[Phase("discriminator", ["discriminator"], _tell_apart), Phase("generator", ["generator"], _deceive)],
     defaults={"lr": 2e-4, "beta1": 0.5},
     monitor="val_distance",
+    inputs="images",
 )

@@ -72,4 +72,4 @@ def build(
     return DLRM(dense_features, categorical_features, categories, width, bottom, top)
 
 
-dlrm = from_function(build, name="dlrm", data="clicks")
+dlrm = from_function(build, name="dlrm", data="clicks", inputs="dense features and categories")

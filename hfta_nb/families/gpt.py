@@ -80,4 +80,4 @@ def build(
     return GPT(vocab_size, context, width, heads, depth, dropout)
 
 
-gpt = from_function(build, name="gpt", data=("english", "english_words"))
+gpt = from_function(build, name="gpt", data=("english", "english_words"), inputs="tokens")

@@ -81,4 +81,4 @@ def build(
     return model
 
 
-mobilenet_v2 = from_function(build, name="mobilenet_v2", data="digits")
+mobilenet_v2 = from_function(build, name="mobilenet_v2", data="digits", inputs="images")

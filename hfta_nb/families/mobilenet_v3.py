@@ -110,7 +110,7 @@ def _family(name: str, rows: Sequence[Row], last: int, help: str) -> Family:
     ) -> nn.Module:
         return _build(rows, last, width_multiplier, dropout, stem, in_channels, num_classes)
 
-    return from_function(build, name=name, data="digits", help=help)
+    return from_function(build, name=name, data="digits", help=help, inputs="images")
 
 
 # Source: Howard et al. 2019 (arXiv 1905.02244), with torchvision's initialisation and settings of batch norm. The

@@ -148,6 +148,7 @@ pointnet_cls = from_function(
     data="shapes",
     loss=_regularised("classification"),
     metrics=metrics.BY_TASK["classification"],
+    inputs="point clouds",
 )
 pointnet_seg = from_function(
     build_seg,
@@ -155,4 +156,5 @@ pointnet_seg = from_function(
     data="shape_parts",
     loss=_regularised("segmentation"),
     metrics=metrics.BY_TASK["segmentation"],
+    inputs="point clouds",
 )

@@ -39,7 +39,8 @@ def _family(name: str, kind: type[nn.LSTM] | type[nn.GRU]) -> Family:
         return RecurrentLM(kind, vocab_size, width, depth, dropout, tied)
 
     data = ("english", "english_words")
-    return from_function(build, name=name, data=data, help=f"Language model of {kind.__name__} layers.")
+    text = f"Language model of {kind.__name__} layers."
+    return from_function(build, name=name, data=data, help=text, inputs="tokens")
 
 
 lstm_lm = _family("lstm_lm", nn.LSTM)

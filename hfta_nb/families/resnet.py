@@ -109,7 +109,8 @@ def _family(name: str, block: Any, depths: tuple[int, ...]) -> Family:
         return make(width, stem, in_channels, num_classes)
 
     layers = 2 + sum(depths) * (2 if block is BasicBlock else 3)
-    return from_function(build, name=name, data="digits", help=f"Residual network of {layers} layers.")
+    text = f"Residual network of {layers} layers."
+    return from_function(build, name=name, data="digits", help=text, inputs="images")
 
 
 resnet18 = _family("resnet18", BasicBlock, (2, 2, 2, 2))

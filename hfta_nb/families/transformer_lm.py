@@ -67,4 +67,4 @@ def build(
     return TransformerLM(vocab_size, context, width, heads, int(width * mlp_ratio), depth, dropout)
 
 
-transformer_lm = from_function(build, name="transformer_lm", data=("english", "english_words"))
+transformer_lm = from_function(build, name="transformer_lm", data=("english", "english_words"), inputs="tokens")

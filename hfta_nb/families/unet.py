@@ -57,4 +57,4 @@ def build(width: int = 16, depth: int = 2, norm: bool = True, in_channels: int =
     return UNet(in_channels, num_classes, width, depth, norm)
 
 
-unet = from_function(build, name="unet", data="photographs")
+unet = from_function(build, name="unet", data="photographs", inputs="images")

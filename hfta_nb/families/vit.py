@@ -80,4 +80,4 @@ def build(
     return VisionTransformer(image_size, patch_size, width, depth, heads, dropout, in_channels, num_classes)
 
 
-vit = from_function(build, name="vit", data="digits")
+vit = from_function(build, name="vit", data="digits", inputs="images")

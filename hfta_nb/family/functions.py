@@ -14,6 +14,7 @@ from torch import nn
 from hfta_nb import losses, metrics, phases
 from hfta_nb.data import task_of
 from hfta_nb.errors import FamilyError, GridError
+from hfta_nb.family.inputs import KINDS
 from hfta_nb.family.recipe import DEFAULT_DATA, FACTS, Family
 from hfta_nb.grid import AxisSpec
 from hfta_nb.metrics import Metric
@@ -33,14 +34,15 @@ def from_function(
     phases: Sequence[Phase] = (),
     defaults: Mapping[str, Any] | None = None,
     monitor: str | None = None,
+    inputs: str | Sequence[str] = (),
 ) -> Family:
     """A family from a build function; its parameters are the axes, their annotations the types.
 
     Args:
         function: gives a plain module.
-        name, data, tasks, loss, metrics, help, phases, defaults, monitor: of the family; see `Family`. The function's
-            name and the first line of its docstring serve where there is none; the tasks are those of `data` where that
-            is given, else any that has a loss.
+        name, data, tasks, loss, metrics, help, phases, defaults, monitor, inputs: of the family; see `Family`. The
+            function's name and the first line of its docstring serve where there is none; the tasks are those of `data`
+            where that is given, else any that has a loss.
 
     Raises:
         FamilyError: a parameter can't be an axis, or what is given beside it can't be used.
@@ -60,7 +62,8 @@ def from_function(
     made = Family(title, function, axes, tuple(facts), suits, loss, measured, text.split("\n")[0])
     steps = _checked_phases(made, phases)
     own = _checked_tasks(title, tasks, () if data is None else suits)
-    return replace(made, phases=steps, defaults=_checked_defaults(title, defaults or {}), monitor=monitor, tasks=own)
+    taken, own_defaults = _checked_inputs(title, inputs), _checked_defaults(title, defaults or {})
+    return replace(made, phases=steps, defaults=own_defaults, monitor=monitor, tasks=own, inputs=taken)
 
 
 def _checked_metrics(given: Mapping[str, Any]) -> dict[str, Metric]:
@@ -76,6 +79,14 @@ def _checked_tasks(name: str, given: str | Sequence[str] | None, data: Sequence[
         if not isinstance(task, str) or not task.isidentifier():
             raise FamilyError("not a task", where=name, got=task, accepted=", ".join(losses.BY_TASK))
     return tasks
+
+
+def _checked_inputs(name: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    kinds = (given,) if isinstance(given, str) else tuple(given)
+    for kind in kinds:
+        if kind not in KINDS:
+            raise FamilyError("not a kind of inputs", where=name, got=kind, accepted=", ".join(KINDS))
+    return kinds
 
 
 def _checked_phases(recipe: Family, given: Sequence[Any]) -> tuple[Phase, ...]:

@@ -150,6 +150,8 @@ WRONG: list[tuple[Sequence[str], str]] = [
     (("results", "missing"), "no saved run here"),
     (("plan", "--family", "mlp", "--grid", "depth=two"), "depth"),
     (("plan",), "no family given"),
+    (("plan", "--family", "cnn", "--data", "wine"), "cnn: needs images, and wine is table rows [13]; accepted: images"),
+    (("run", "--family", "cnn", "--data", "wine"), "families for wine: mlp"),
     (("sing",), "invalid choice"),
 ]
 

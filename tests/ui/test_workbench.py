@@ -264,3 +264,15 @@ def test_methods_say_why_not(make: Make, runs: Runs) -> None:
     bench.train()
     with pytest.raises(StudyError, match="a run is on"):
         bench.run()
+
+
+def test_data_that_the_family_can_not_take_is_told_before_the_run(make: Make) -> None:
+    bench = make()
+    bench.define.family_field.value = "cnn"
+    bench.define.data_field.options = ["digits", "wine"]
+    bench.define.data_field.value = "wine"
+    assert "needs images, and wine is table rows [13]" in bench.define.problem.value
+    assert "families for wine: mlp" in bench.define.problem.value
+    assert can_be_pressed(bench) == set()
+    bench.define.data_field.value = "digits"
+    assert bench.define.problem.value == ""
