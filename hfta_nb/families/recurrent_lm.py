@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from hfta_nb.family import Family, from_function
+from hfta_nb.grid import Depth, Size
 
 
 class RecurrentLM(nn.Module):
@@ -34,7 +35,7 @@ class RecurrentLM(nn.Module):
 
 def _family(name: str, kind: type[nn.LSTM] | type[nn.GRU]) -> Family:
     def build(
-        width: int = 128, depth: int = 1, dropout: float = 0.1, tied: bool = False, vocab_size: int = 256
+        width: Size = 128, depth: Depth = 1, dropout: float = 0.1, tied: bool = False, vocab_size: int = 256
     ) -> nn.Module:
         return RecurrentLM(kind, vocab_size, width, depth, dropout, tied)
 

@@ -16,7 +16,7 @@ from hfta_nb.data import task_of
 from hfta_nb.errors import FamilyError, GridError
 from hfta_nb.family.inputs import KINDS
 from hfta_nb.family.recipe import DEFAULT_DATA, FACTS, Family
-from hfta_nb.grid import AxisSpec
+from hfta_nb.grid import AxisSpec, Bounds
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
 from hfta_nb.training_axes import TRAINING_AXES
@@ -39,7 +39,7 @@ def from_function(
     """A family from a build function; its parameters are the axes, their annotations the types.
 
     Args:
-        function: gives a plain module.
+        function: gives a plain module. ``Annotated[int, hfta_nb.grid.Bounds(low=1)]`` bounds an axis.
         name, data, tasks, loss, metrics, help, phases, defaults, monitor, inputs: of the family; see `Family`. The
             function's name and the first line of its docstring serve where there is none; the tasks are those of `data`
             where that is given, else any that has a loss.
@@ -127,8 +127,12 @@ def _axis(family: str, parameter: inspect.Parameter) -> AxisSpec:
     if parameter.name in TRAINING_AXES:
         raise FamilyError("is the name of a training axis", where=where, remedy="rename the parameter")
     default = None if parameter.default is parameter.empty else parameter.default
-    kind, choices = _kind(where, parameter.annotation, default)
-    return AxisSpec(parameter.name, kind, default, choices)
+    annotation, bounds = parameter.annotation, Bounds()
+    if typing.get_origin(annotation) is typing.Annotated:
+        annotation, *notes = typing.get_args(annotation)
+        bounds = next((note for note in notes if isinstance(note, Bounds)), bounds)
+    kind, choices = _kind(where, annotation, default)
+    return AxisSpec(parameter.name, kind, default, choices, bounds.low, bounds.high, above=bounds.above)
 
 
 _TYPES = {int: "int", float: "float", bool: "bool", str: "str"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +12,7 @@ from torch import nn
 from hfta_nb import augment
 from hfta_nb.array import Blueprint, blueprint, difference, has_lazy, take_shapes
 from hfta_nb.data import AnyData, Stream
-from hfta_nb.errors import FamilyError, FusionError, GridError, HftaError
+from hfta_nb.errors import FamilyError, FusionError, GridError, HftaError, out_of_memory
 from hfta_nb.family import Family
 from hfta_nb.grid import Grid, Variant, show
 from hfta_nb.phases import Phase, split
@@ -209,18 +208,33 @@ class _Builder:
     def _new(self, variant: Variant, arguments: dict[str, Any]) -> nn.Module:
         # Random numbers drawn here must not be missed by the notebook; some models can't be built on "meta".
         with torch.random.fork_rng(devices=[]):
-            with contextlib.suppress(Exception), torch.device("meta"):
-                return self._shaped(self.family.build(**arguments))
+            try:
+                with torch.device("meta"):
+                    return self._shaped(self.family.build(**arguments))
+            except Exception as error:
+                if _overflowed(error):  # with memory it would fail as well, after taking all that there is
+                    raise self._too_large(variant, arguments) from error
             try:
                 return self._shaped(self.family.build(**arguments))
             except HftaError:
                 raise
             except Exception as error:
+                if out_of_memory(error) or _overflowed(error):
+                    raise self._too_large(variant, arguments) from error
                 raise FamilyError(
                     f"can't build this variant ({type(error).__name__}: {error})",
                     where=f"{self.family.name}, {variant.label}",
                     got=arguments,
                 ) from error
+
+    def _too_large(self, variant: Variant, arguments: dict[str, Any]) -> FamilyError:
+        return FamilyError(
+            "this variant is too large to be built",
+            where=f"{self.family.name}, {variant.label}",
+            got=arguments,
+            accepted="a module that the machine's memory holds",
+            remedy="choose smaller sizes",
+        )
 
     def _shaped(self, module: nn.Module) -> nn.Module:
         """The module, with shapes from a sample where its own wait for one."""
@@ -229,6 +243,11 @@ class _Builder:
             sample = self.data.sample(2, like.device, like.dtype)
             take_shapes(module, lambda m: call_all(m, sample, self.family.phases))
         return module
+
+
+def _overflowed(error: Exception) -> bool:
+    """Whether a tensor would have more bytes than can be counted."""
+    return isinstance(error, RuntimeError) and "overflow" in str(error).lower()
 
 
 def _why(found: Sequence[_Draft], draft: _Draft, across: float | str) -> str:

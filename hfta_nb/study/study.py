@@ -199,7 +199,8 @@ class Study:
         Returns:
             One row per array: ``members``, ``variants`` (their numbers), ``fused_over``, ``split_because``,
             ``architectures`` and ``padding`` (the share of the parameters that is), ``parameters`` and
-            ``memory_bytes`` of one member, ``fixed_bytes`` of the array beside them, and its ``capacity``.
+            ``memory_bytes`` of one member, ``fixed_bytes`` of the array beside them, and its ``capacity``: 0 where
+            not even one member fits, None where nothing was measured.
         """
         import pandas
 
