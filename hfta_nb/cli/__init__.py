@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None, ready: Callable[[], None] | Non
         ready: called once what is slow to import has been.
 
     Returns:
-        The exit code: 0; 1 for a run that failed or a check that found a difference; 2 for wrong input; 130 after
+        The exit code: 0; 1 for a run that failed or a check that did not find all equal; 2 for wrong input; 130 after
         an interrupt.
     """
     for stream in (sys.stdout, sys.stderr):

@@ -264,7 +264,7 @@ class Study:
         Yields:
             `MemberChecked` per member, and `Heartbeat` meanwhile. What counts as equal allows for rounding: 1e-8 in
             float64, 1e-5 in float32, 1e-3 in tf32, bf16 and fp16, or what changes of the last bits alone make of the
-            member's curves.
+            member's curves. Where that is more than the loss itself, nothing can be told (`decided` is False).
 
         Raises:
             StudyError: a member is unknown, or has no epoch to compare yet.
@@ -279,7 +279,9 @@ class Study:
         """`check_events` run through, as a table.
 
         Returns:
-            One row per member: ``epochs`` compared, the largest difference of each curve, ``tolerance``, ``equal``.
+            One row per member: ``epochs`` compared, the largest difference of each curve, ``tolerance``, ``equal`` and
+            ``verdict``: "equal", "differs", or "can't tell" (``equal`` is False) where rounding alone would make a
+            difference larger than the loss; check in float64 then.
         """
         import pandas
 
