@@ -26,7 +26,8 @@ SPLITTING = ("optimizer", "lr_scheduler", "batch_size")
 MOST_PADDING = {"cuda": 0.5, "cpu": 0.25}
 """The largest share of an array's parameters that is padding by default: a GPU has room to spare, a CPU has none."""
 
-_OPTIMIZER_STATES = {"sgd": 1, "adam": 2, "adamw": 2}
+_OPTIMIZER_STATES = {"sgd": 1, "adagrad": 1}
+"""States as large as the parameters; others have two."""
 
 
 def make_plan(
@@ -165,7 +166,7 @@ class _Draft:
     def group(self, index: int, data: AnyData, serial: bool) -> Group:
         row, fit = self.rows[0], self.fit
         largest = max(self.modules, key=_count)
-        memory = estimate(largest, data, row["batch_size"], _OPTIMIZER_STATES[row["optimizer"]], self.phases)
+        memory = estimate(largest, data, row["batch_size"], _OPTIMIZER_STATES.get(row["optimizer"], 2), self.phases)
         return Group(
             index,
             tuple(self.variants),

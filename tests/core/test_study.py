@@ -287,7 +287,7 @@ def test_global_random_numbers_are_left_alone(tmp_path: Path) -> None:
         (("mlp", {"lrr": [1]}), GridError, "unknown axis"),
         (("mlp", {"lr": [-1.0]}), GridError, "lr: out of bounds"),
         (("mlp", {"activation": ["swish"]}), GridError, "not a choice"),
-        (("mlp", {"momentum": [0.1, 0.9]}), GridError, "set optimizer to sgd"),
+        (("mlp", {"momentum": [0.1, 0.9]}), GridError, "set optimizer to rmsprop or sgd"),
         (("mlp", {}, "digit"), DataError, "did you mean digits"),
         (("mlp", {"width": [-3]}), GridError, "width: out of bounds; got -3; accepted: at least 1 and at most"),
         (("mlp", {"dropout": [2.0]}), FamilyError, "can't build this variant"),
