@@ -1,10 +1,52 @@
-"""`python -m hfta_nb` is the command `hfta-nb`."""
+"""`python -m hfta_nb` is the command `hfta-nb`. Imports nothing slow, so that an interrupt is minded from the start."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from types import FrameType
+from typing import NoReturn
 
-from hfta_nb.cli import main
+INTERRUPTED = 130
+
+_interrupted = False
+
+
+def main() -> int:
+    """The command as a process of its own; returns the exit code.
+
+    Ctrl-C while modules are still imported ends the process at once, with one line. What is imported can't be
+    interrupted in good order: packages catch the exception and raise others, or can't be imported again.
+    """
+    minded = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not one that is ignored, as under nohup
+    if minded:
+        signal.signal(signal.SIGINT, _end)
+    from hfta_nb import cli
+
+    try:
+        return cli.main(ready=_imported if minded else None)
+    except Exception:
+        if not _interrupted:
+            raise
+        return cli.fail("interrupted", INTERRUPTED)  # what came of it in a module that is imported later
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    os.write(2, b"hfta-nb: error: interrupted\n")
+    os._exit(INTERRUPTED)
+
+
+def _imported() -> None:
+    """From here on an interrupt is Python's own exception."""
+    signal.signal(signal.SIGINT, _raise)
+
+
+def _raise(number: int, frame: FrameType | None) -> NoReturn:
+    global _interrupted
+    _interrupted = True
+    raise KeyboardInterrupt
+
 
 if __name__ == "__main__":
     sys.exit(main())

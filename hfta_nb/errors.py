@@ -1,6 +1,6 @@
-"""Every exception of hfta_nb.
+"""Every exception and warning of hfta_nb.
 
-Each carries the same five facts, so that a person reading the last line of a
+Each exception carries the same five facts, so that a person reading the last line of a
 traceback knows what to do: what went wrong, where, what was got, what is
 accepted, and the remedy.
 """
@@ -11,6 +11,7 @@ from typing import Self
 
 __all__ = [
     "DataError",
+    "DataWarning",
     "DeviceError",
     "EventError",
     "FamilyError",
@@ -104,6 +105,10 @@ class FamilyError(HftaError, ValueError):
 
 class DataError(HftaError, ValueError):
     """A data set is unknown, or its contents can't be used."""
+
+
+class DataWarning(UserWarning):
+    """Data is gone through, and may well not be what was meant."""
 
 
 class FusionError(HftaError, ValueError):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import TextIO
 
 from hfta_nb.cli.arguments import parse
@@ -19,14 +19,19 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+WITHOUT_TORCH = ("results",)
+"""Commands that need not wait for it."""
+
+
+def main(arguments: Sequence[str] | None = None, ready: Callable[[], None] | None = None) -> int:
     """Run the command.
 
     Args:
         arguments: what stands after the command's name; those of this process by default.
+        ready: called once what is slow to import has been.
 
     Returns:
-        The exit code: 0; 1 for a run that failed or a check that found a difference; 2 for wrong input; 130 after
+        The exit code: 0; 1 for a run that failed or a check that did not find all equal; 2 for wrong input; 130 after
         an interrupt.
     """
     for stream in (sys.stdout, sys.stderr):
@@ -34,7 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         given = parse(arguments)
         # Only now, so that --help answers before torch is imported.
-        command = importlib.import_module(f"hfta_nb.cli.{given.command}")
+        command = import_module(f"hfta_nb.cli.{given.command}")
+        if ready is not None:
+            if given.command not in WITHOUT_TORCH:
+                import_module("hfta_nb").Study  # noqa: B018 - the names of the face are imported when used
+            ready()
         code: int = command.main(given)
         sys.stdout.flush()
         return code

@@ -28,6 +28,8 @@ from hfta_nb.history import History
 if TYPE_CHECKING:
     from hfta_nb import Study
 
+VERDICTS = {"equal": "equals", "differs": "DIFFERS from", "can't tell": "CAN'T BE TOLD from"}
+
 FAILED = 1
 STOPPED = 130
 
@@ -98,7 +100,7 @@ def check(study: Study, members: tuple[int, ...], out: Console) -> int:
     """Retrain members alone and say how far they are from what the run recorded.
 
     Returns:
-        0 where all are equal, else 1.
+        0 where all are equal, else 1; also where that can't be told of one.
     """
     equal = True
     for event in study.check_events(members or None):
@@ -106,10 +108,12 @@ def check(study: Study, members: tuple[int, ...], out: Console) -> int:
             equal &= event.equal
             losses = {name: d for name, d in event.differences.items() if name.endswith("_loss")}
             name, worst = max(losses.items(), key=lambda item: item[1])
-            verdict = "equals" if event.equal else "DIFFERS from"
+            verdict = VERDICTS[event.verdict]
             over = show.several(event.epochs, "epoch")
             line = f"check: #{event.variant} {verdict} the same variant trained alone: over {over} "
             line += f"the largest difference is {worst:.2g} ({show.clean(name)}), {event.tolerance:.0e} is allowed"
+            if not event.decided:
+                line += ", which rounding alone may make and is more than the loss itself; check with --dtype float64"
             out.print(Text(line), soft_wrap=True)
     return 0 if equal else FAILED
 

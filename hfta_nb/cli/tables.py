@@ -131,8 +131,9 @@ def _accepts(spec: AxisSpec) -> str:
     if spec.choices:
         return ", ".join(map(show_value, spec.choices))
     low = "" if spec.low is None else f"from {spec.low:g}"
-    high = "" if spec.high is None else f"to {spec.high:g}"
-    return " ".join(filter(None, [low, high]))
+    above = "" if spec.above is None else f"above {spec.above:g}"
+    high = "" if spec.high is None else f"to {spec.high:,g}" if spec.high < 1000 else f"to {spec.high:,.0f}"
+    return " ".join(filter(None, [low, above, high]))
 
 
 def plan(rows: Sequence[Mapping[str, Any]], variants: Mapping[int, str], out: Console) -> None:
@@ -150,10 +151,15 @@ def plan(rows: Sequence[Mapping[str, Any]], variants: Mapping[int, str], out: Co
         padding = f"{row['padding']:.0%}" if row["architectures"] > 1 else "-"
         cells += [row["split_because"], padding, show.count(row["parameters"]), show.memory(row["memory_bytes"])]
         most = row.get("capacity")
-        cells.append(show.count(most) if most else show.NOTHING)
+        cells.append(show.NOTHING if most is None or most != most else show.count(most))
         table.add_row(*map(show.clean, cells))
     out.print(table)
     out.print("parameters and memory are those of one member; capacity is the most members of such an array")
+    for row in rows:
+        if row.get("capacity") == 0:
+            needed = show.memory(row["fixed_bytes"] + row["memory_bytes"])
+            what = f"array #{row['array']} does not fit: one member takes about {needed}, more than the device has free"
+            out.print(Text(f"{what}; choose smaller sizes, a smaller batch_size or another device"), soft_wrap=True)
     out.print()
     for label in list(variants.values())[:MOST_ROWS]:
         out.print(show.clean(label))

@@ -7,8 +7,12 @@ interruption, gives the batches of the first.
 from __future__ import annotations
 
 import contextlib
+import dis
 import inspect
+import itertools
+import operator
 import traceback
+import types
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -32,11 +36,13 @@ class Source(ABC):
         name: for errors.
         batch_size: its own; None where it takes the run's.
         column: whether targets ``[N]`` are given as ``[N, 1]``.
+        endless: whether a pass is known to have no end, once one has begun; False where that can't be known.
     """
 
     name = "data"
     batch_size: int | None = None
     column = False
+    endless = False
 
     @property
     @abstractmethod
@@ -71,6 +77,7 @@ class Source(ABC):
         drawn = Randomness(zlib.crc32(f"{seed}/{epoch}".encode()), self._generators())
         with self._telling(epoch, 0), drawn.drawn():
             reader = self._begin(batch_size, seed, epoch)
+            self.endless = self.endless or never_ends(reader)
         try:
             number = 0
             while True:
@@ -101,6 +108,20 @@ class Source(ABC):
 
 
 _END = object()
+
+
+def never_ends(reader: Any) -> bool:
+    """Whether an iterator can be known to have no end: one of `itertools`, or a generator without a way out.
+
+    A generator is looked at without running it: one whose code has no return (``while True: yield ...`` with no break)
+    can only go on or fail. Of most others nothing can be known.
+    """
+    if isinstance(reader, types.GeneratorType):
+        names = {instruction.opname for instruction in dis.get_instructions(reader.gi_code)}
+        return not any(name.startswith("RETURN_") for name in names - {"RETURN_GENERATOR"})
+    if isinstance(reader, itertools.repeat):
+        return operator.length_hint(reader, -1) < 0  # the default where it was not told how often
+    return isinstance(reader, itertools.count | itertools.cycle)
 
 
 def _end(reader: Iterator[Any]) -> None:
@@ -152,6 +173,7 @@ class DatasetSource(Source):
         _tell_epoch(epoch, self.dataset)
         if self.iterable:
             reader = iter(self.dataset)
+            self.endless = self.endless or never_ends(reader)
             while items := [item for _, item in zip(range(batch_size), reader, strict=False)]:
                 yield stacked(items)
             return
@@ -167,6 +189,7 @@ class LoaderSource(Source):
     def __init__(self, loader: DataLoader[Any]) -> None:
         self.loader = loader
         self.batch_size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+        self.endless = never_ends(loader.sampler) or never_ends(loader.batch_sampler)
 
     @property
     def samples(self) -> int | None:
@@ -189,7 +212,11 @@ class LoaderSource(Source):
         _tell_epoch(epoch, self.loader.sampler, self.loader.batch_sampler, self.loader.dataset)
         # Workers that live on would draw on from where the last pass left them, so each pass has its own.
         fresh = getattr(self.loader, "_get_iterator", None) if self.loader.persistent_workers else None
-        return fresh() if fresh else iter(self.loader)
+        reader = fresh() if fresh else iter(self.loader)
+        # Of an `IterableDataset` that is read in this process; workers make their iterators elsewhere.
+        read = getattr(getattr(reader, "_dataset_fetcher", None), "dataset_iter", None)
+        self.endless = self.endless or never_ends(read)
+        return reader
 
     def _generators(self) -> list[torch.Generator]:
         holders = (self.loader, self.loader.sampler, self.loader.batch_sampler)

@@ -60,6 +60,11 @@ class Stream(Inputs):
         """Of training, where that is known."""
         return self.training.samples
 
+    @property
+    def endless(self) -> bool:
+        """Whether a pass through the training samples is known to have no end; False where that can't be known."""
+        return self.training.endless
+
     def batches(self, batch_size: int) -> int | None:
         """Mini-batches in a pass through the training samples, where that is known."""
         return self.training.length(batch_size)
@@ -99,7 +104,7 @@ def from_loader(
             dataset's ``classes`` or ``targets``, else by a pass through all batches.
 
     Raises:
-        DataError: it gives no batch, or something else than inputs and targets.
+        DataError: it gives no batch, or something else than inputs and targets; or validation never ends.
     """
     if not isinstance(training, DataLoader):
         raise DataError("not a DataLoader", where="training", got=training, accepted="torch.utils.data.DataLoader")
@@ -118,11 +123,11 @@ def from_batches(
 
     Args:
         training: called with the number of the pass (from 0) if it takes an argument. See `from_loader` for what a
-            batch is. Batches may differ in size.
+            batch is. Batches may differ in size. One that never ends needs ``Study(steps_per_epoch=...)``.
         validation, name, task, facts: as in `from_loader`.
 
     Raises:
-        DataError: it gives no batch, or something else than inputs and targets.
+        DataError: it gives no batch, or something else than inputs and targets; or validation never ends.
 
     Example:
         >>> import torch
@@ -154,6 +159,9 @@ def stream(training: Any, validation: Any, name: str, task: str | None, facts: M
     for source, part in zip(sources, ("training", "validation"), strict=True):
         source.name = f"{name}, {part}"
     firsts = [_first(source) for source in sources]
+    if sources[1].endless:
+        what, accepted = "never ends, so a validation would not either", "what gives a certain number of batches"
+        raise DataError(what, where=sources[1].name, accepted=accepted, remedy="end it after some batches")
     task = task or usual_task(firsts[0][1])
     if task == "regression":
         for source in sources:
@@ -245,10 +253,11 @@ def _count(task: str, names: Sequence[str], training: Any, sources: Sequence[Sou
     for source in sources:
         reader = source.batches(LOOK_BATCH, 0, 0)
         for number, (x, y) in enumerate(reader):
-            if number == LONGEST_LOOK:
+            if number == LONGEST_LOOK or source.endless:
                 reader.close()
+                why = "it never ends" if source.endless else f"after {number} batches there are still more"
                 raise DataError(
-                    f"{names[0]} can't be found out: after {number} batches there are still more",
+                    f"{names[0]} can't be found out: {why}",
                     where=source.name,
                     remedy=f"say {' and '.join(f'{n}=...' for n in names)}",
                 )

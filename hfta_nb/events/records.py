@@ -272,8 +272,9 @@ class MemberChecked(Event):
     Attributes:
         epochs: how many epochs were compared.
         differences: per metric, the largest absolute difference of the two curves.
-        tolerance: the largest difference that counts as equal, for this dtype.
-        equal: whether all differences are within it.
+        tolerance: the largest difference of losses that rounding may make, for this dtype and member.
+        equal: whether the losses' differences are within it, and it is small enough for that to say something.
+        decided: False where they are within it, but it is larger than the loss itself: nothing can be told then.
     """
 
     variant: int
@@ -281,6 +282,12 @@ class MemberChecked(Event):
     differences: dict[str, float]
     tolerance: float
     equal: bool
+    decided: bool = True
+
+    @property
+    def verdict(self) -> str:
+        """In words: "equal", "differs" or "can't tell"."""
+        return "equal" if self.equal else "differs" if self.decided else "can't tell"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hfta_nb.family import from_function
+from hfta_nb.grid import Depth, Size
 
 SIZES = {"tiny": (128, 2), "mini": (256, 4), "small": (512, 4), "medium": (512, 8), "base": (768, 12)}
 """Width and depth of the published sizes; heads have 64 channels each."""
@@ -46,9 +47,9 @@ class Bert(nn.Module):
 
 def build(
     size: Literal["tiny", "mini", "small", "medium", "base", "own"] = "tiny",
-    width: int = 128,
-    depth: int = 2,
-    heads: int = 2,
+    width: Size = 128,
+    depth: Depth = 2,
+    heads: Size = 2,
     dropout: float = 0.1,
     vocab_size: int = 256,
     context: int = 64,
@@ -64,4 +65,4 @@ def build(
     return Bert(vocab_size, context, width, heads, depth, dropout)
 
 
-bert = from_function(build, name="bert", data=("english_masked", "english_words_masked"))
+bert = from_function(build, name="bert", data=("english_masked", "english_words_masked"), inputs="tokens")

@@ -8,11 +8,12 @@ from torch import nn
 
 from hfta_nb.families.mlp import ACTIVATIONS
 from hfta_nb.family import from_function
+from hfta_nb.grid import Layers, Size
 
 
 def build(
-    width: int = 16,
-    depth: int = 2,
+    width: Size = 16,
+    depth: Layers = 2,
     activation: Literal["relu", "gelu", "tanh"] = "relu",
     dropout: float = 0.0,
     in_channels: int = 1,
@@ -33,4 +34,4 @@ def build(
     return nn.Sequential(*layers, nn.Linear(channels, num_classes))
 
 
-cnn = from_function(build, name="cnn", data="digits")
+cnn = from_function(build, name="cnn", data="digits", inputs="images")

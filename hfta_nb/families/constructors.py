@@ -49,6 +49,9 @@ HEADS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """What models of transformers are for, by the end of their name."""
 
+PACKAGES_OF_IMAGES, OTHERS = ("torchvision.models.", "timm."), (".video.", ".detection.", ".optical_flow.")
+"""Packages whose models take images, and parts of them that take something else."""
+
 MANY = 8
 
 
@@ -114,6 +117,7 @@ def family_of(path: str) -> Family:
         help=recipe.help,
         tasks=recipe.tasks,
         open=recipe.open,
+        inputs=("images",) if path.startswith(PACKAGES_OF_IMAGES) and not any(part in path for part in OTHERS) else (),
     )
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hfta_nb.errors import FamilyError
 from hfta_nb.family import from_function
+from hfta_nb.grid import Size
 from hfta_nb.phases import Phase
 
 SLOPE = 0.2
@@ -92,9 +93,9 @@ def _deceive(output: Tensor, target: Any) -> Tensor:
 
 
 def build(
-    latent: int = 100,
-    generator_width: int = 64,
-    discriminator_width: int = 64,
+    latent: Size = 100,
+    generator_width: Size = 64,
+    discriminator_width: Size = 64,
     in_channels: int = 3,
     image_size: int = 64,
 ) -> nn.Module:
@@ -112,4 +113,5 @@ dcgan = from_function(
     phases=[Phase("discriminator", ["discriminator"], _tell_apart), Phase("generator", ["generator"], _deceive)],
     defaults={"lr": 2e-4, "beta1": 0.5},
     monitor="val_distance",
+    inputs="images",
 )

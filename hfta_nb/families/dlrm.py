@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.family import from_function
+from hfta_nb.grid import Layers, Size
 
 
 def _mlp(sizes: Sequence[int], last: bool) -> nn.Sequential:
@@ -52,11 +53,11 @@ class DLRM(nn.Module):
 
 
 def build(
-    width: int = 16,
-    bottom_width: int = 64,
-    bottom_depth: int = 1,
-    top_width: int = 64,
-    top_depth: int = 1,
+    width: Size = 16,
+    bottom_width: Size = 64,
+    bottom_depth: Layers = 1,
+    top_width: Size = 64,
+    top_depth: Layers = 1,
     dense_features: int = 13,
     categorical_features: int = 26,
     categories: int = 1000,
@@ -72,4 +73,4 @@ def build(
     return DLRM(dense_features, categorical_features, categories, width, bottom, top)
 
 
-dlrm = from_function(build, name="dlrm", data="clicks")
+dlrm = from_function(build, name="dlrm", data="clicks", inputs="dense features and categories")

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hfta_nb.family import from_function
+from hfta_nb.grid import Depth, Size
 
 
 class Attention(nn.Module):
@@ -74,10 +75,10 @@ class GPT(nn.Module):
 
 
 def build(
-    width: int = 128, depth: int = 2, heads: int = 4, dropout: float = 0.1, vocab_size: int = 256, context: int = 64
+    width: Size = 128, depth: Depth = 2, heads: Size = 4, dropout: float = 0.1, vocab_size: int = 256, context: int = 64
 ) -> nn.Module:
     """GPT: a decoder-only Transformer; small is width 768, depth 12, heads 12, vocab_size 50257, context 1024."""
     return GPT(vocab_size, context, width, heads, depth, dropout)
 
 
-gpt = from_function(build, name="gpt", data=("english", "english_words"))
+gpt = from_function(build, name="gpt", data=("english", "english_words"), inputs="tokens")

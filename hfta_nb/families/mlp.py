@@ -7,13 +7,14 @@ from typing import Literal
 from torch import nn
 
 from hfta_nb.family import from_function
+from hfta_nb.grid import Layers, Size
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh}
 
 
 def build(
-    width: int = 64,
-    depth: int = 2,
+    width: Size = 64,
+    depth: Layers = 2,
     activation: Literal["relu", "gelu", "tanh"] = "relu",
     dropout: float = 0.0,
     in_features: int = 64,

@@ -7,6 +7,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from hfta_nb.family import from_function
+from hfta_nb.grid import Factor
 
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 """Per stage: expansion, output channels, blocks, stride of the first block (table 2 of the paper)."""
@@ -52,7 +53,7 @@ def initialise(module: nn.Module) -> None:
 
 
 def build(
-    width_multiplier: float = 1.0,
+    width_multiplier: Factor = 1.0,
     dropout: float = 0.2,
     stem: Literal["cifar", "imagenet"] = "cifar",
     in_channels: int = 3,
@@ -81,4 +82,4 @@ def build(
     return model
 
 
-mobilenet_v2 = from_function(build, name="mobilenet_v2", data="digits")
+mobilenet_v2 = from_function(build, name="mobilenet_v2", data="digits", inputs="images")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from hfta_nb.families.mobilenet_v2 import divisible, initialise
 from hfta_nb.family import Family, from_function
+from hfta_nb.grid import Factor
 
 Row = tuple[int, int, int, bool, bool, int]
 
@@ -102,7 +103,7 @@ def _build(
 
 def _family(name: str, rows: Sequence[Row], last: int, help: str) -> Family:
     def build(
-        width_multiplier: float = 1.0,
+        width_multiplier: Factor = 1.0,
         dropout: float = 0.2,
         stem: Literal["cifar", "imagenet"] = "cifar",
         in_channels: int = 3,
@@ -110,7 +111,7 @@ def _family(name: str, rows: Sequence[Row], last: int, help: str) -> Family:
     ) -> nn.Module:
         return _build(rows, last, width_multiplier, dropout, stem, in_channels, num_classes)
 
-    return from_function(build, name=name, data="digits", help=help)
+    return from_function(build, name=name, data="digits", help=help, inputs="images")
 
 
 # Source: Howard et al. 2019 (arXiv 1905.02244), with torchvision's initialisation and settings of batch norm. The

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from hfta_nb import losses, metrics
 from hfta_nb.family import from_function
+from hfta_nb.grid import Size
 
 REGULARISER = 1e-3
 """Weight of the feature transform's distance from a rotation in the loss (the paper's)."""
@@ -112,7 +113,7 @@ def _regularised(task: str) -> losses.Loss:
 
 
 def build_cls(
-    width: int = 64,
+    width: Size = 64,
     input_transform: bool = True,
     feature_transform: bool = False,
     dropout: float = 0.3,
@@ -129,7 +130,7 @@ def build_cls(
 
 
 def build_seg(
-    width: int = 64,
+    width: Size = 64,
     input_transform: bool = True,
     feature_transform: bool = False,
     in_channels: int = 3,
@@ -148,6 +149,7 @@ pointnet_cls = from_function(
     data="shapes",
     loss=_regularised("classification"),
     metrics=metrics.BY_TASK["classification"],
+    inputs="point clouds",
 )
 pointnet_seg = from_function(
     build_seg,
@@ -155,4 +157,5 @@ pointnet_seg = from_function(
     data="shape_parts",
     loss=_regularised("segmentation"),
     metrics=metrics.BY_TASK["segmentation"],
+    inputs="point clouds",
 )

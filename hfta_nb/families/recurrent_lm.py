@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from hfta_nb.family import Family, from_function
+from hfta_nb.grid import Depth, Size
 
 
 class RecurrentLM(nn.Module):
@@ -34,12 +35,13 @@ class RecurrentLM(nn.Module):
 
 def _family(name: str, kind: type[nn.LSTM] | type[nn.GRU]) -> Family:
     def build(
-        width: int = 128, depth: int = 1, dropout: float = 0.1, tied: bool = False, vocab_size: int = 256
+        width: Size = 128, depth: Depth = 1, dropout: float = 0.1, tied: bool = False, vocab_size: int = 256
     ) -> nn.Module:
         return RecurrentLM(kind, vocab_size, width, depth, dropout, tied)
 
     data = ("english", "english_words")
-    return from_function(build, name=name, data=data, help=f"Language model of {kind.__name__} layers.")
+    text = f"Language model of {kind.__name__} layers."
+    return from_function(build, name=name, data=data, help=text, inputs="tokens")
 
 
 lstm_lm = _family("lstm_lm", nn.LSTM)

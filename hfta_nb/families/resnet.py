@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from hfta_nb.family import Family, from_function
+from hfta_nb.grid import Size
 
 
 class BasicBlock(nn.Module):
@@ -104,12 +105,13 @@ def _family(name: str, block: Any, depths: tuple[int, ...]) -> Family:
     make: Callable[..., nn.Module] = partial(ResNet, block, depths)
 
     def build(
-        width: int = 64, stem: Literal["cifar", "imagenet"] = "cifar", in_channels: int = 3, num_classes: int = 10
+        width: Size = 64, stem: Literal["cifar", "imagenet"] = "cifar", in_channels: int = 3, num_classes: int = 10
     ) -> nn.Module:
         return make(width, stem, in_channels, num_classes)
 
     layers = 2 + sum(depths) * (2 if block is BasicBlock else 3)
-    return from_function(build, name=name, data="digits", help=f"Residual network of {layers} layers.")
+    text = f"Residual network of {layers} layers."
+    return from_function(build, name=name, data="digits", help=text, inputs="images")
 
 
 resnet18 = _family("resnet18", BasicBlock, (2, 2, 2, 2))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.family import from_function
+from hfta_nb.grid import Depth, Factor, Size
 
 
 class TransformerLM(nn.Module):
@@ -55,16 +56,16 @@ def sines(context: int, width: int) -> Tensor:
 
 
 def build(
-    width: int = 128,
-    depth: int = 2,
-    heads: int = 4,
-    mlp_ratio: float = 2.0,
+    width: Size = 128,
+    depth: Depth = 2,
+    heads: Size = 4,
+    mlp_ratio: Factor = 2.0,
     dropout: float = 0.1,
     vocab_size: int = 256,
     context: int = 64,
 ) -> nn.Module:
     """Transformer language model: an encoder with a causal mask."""
-    return TransformerLM(vocab_size, context, width, heads, int(width * mlp_ratio), depth, dropout)
+    return TransformerLM(vocab_size, context, width, heads, max(1, int(width * mlp_ratio)), depth, dropout)
 
 
-transformer_lm = from_function(build, name="transformer_lm", data=("english", "english_words"))
+transformer_lm = from_function(build, name="transformer_lm", data=("english", "english_words"), inputs="tokens")

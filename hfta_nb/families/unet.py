@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hfta_nb.family import from_function
+from hfta_nb.grid import Bounds, Size
 
 
 def _twice(channels: int, out: int, norm: bool) -> nn.Sequential:
@@ -52,9 +55,15 @@ class UNet(nn.Module):
         return self.head(x)
 
 
-def build(width: int = 16, depth: int = 2, norm: bool = True, in_channels: int = 3, num_classes: int = 2) -> nn.Module:
+def build(
+    width: Size = 16,
+    depth: Annotated[int, Bounds(1, 8)] = 2,
+    norm: bool = True,
+    in_channels: int = 3,
+    num_classes: int = 2,
+) -> nn.Module:
     """U-Net: segmentation of images; the paper's is width 64, depth 4, norm False."""
     return UNet(in_channels, num_classes, width, depth, norm)
 
 
-unet = from_function(build, name="unet", data="photographs")
+unet = from_function(build, name="unet", data="photographs", inputs="images")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from hfta_nb.errors import FamilyError
 from hfta_nb.family import from_function
+from hfta_nb.grid import Depth, Size
 
 
 class Block(nn.Module):
@@ -60,10 +61,10 @@ class VisionTransformer(nn.Module):
 
 
 def build(
-    patch_size: int = 2,
-    width: int = 64,
-    depth: int = 4,
-    heads: int = 4,
+    patch_size: Size = 2,
+    width: Size = 64,
+    depth: Depth = 4,
+    heads: Size = 4,
     dropout: float = 0.0,
     image_size: int = 8,
     in_channels: int = 3,
@@ -80,4 +81,4 @@ def build(
     return VisionTransformer(image_size, patch_size, width, depth, heads, dropout, in_channels, num_classes)
 
 
-vit = from_function(build, name="vit", data="digits")
+vit = from_function(build, name="vit", data="digits", inputs="images")

@@ -14,8 +14,9 @@ from torch import nn
 from hfta_nb import losses, metrics, phases
 from hfta_nb.data import task_of
 from hfta_nb.errors import FamilyError, GridError
+from hfta_nb.family.inputs import KINDS
 from hfta_nb.family.recipe import DEFAULT_DATA, FACTS, Family
-from hfta_nb.grid import AxisSpec
+from hfta_nb.grid import AxisSpec, Bounds
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
 from hfta_nb.training_axes import TRAINING_AXES
@@ -33,14 +34,15 @@ def from_function(
     phases: Sequence[Phase] = (),
     defaults: Mapping[str, Any] | None = None,
     monitor: str | None = None,
+    inputs: str | Sequence[str] = (),
 ) -> Family:
     """A family from a build function; its parameters are the axes, their annotations the types.
 
     Args:
-        function: gives a plain module.
-        name, data, tasks, loss, metrics, help, phases, defaults, monitor: of the family; see `Family`. The function's
-            name and the first line of its docstring serve where there is none; the tasks are those of `data` where that
-            is given, else any that has a loss.
+        function: gives a plain module. ``Annotated[int, hfta_nb.grid.Bounds(low=1)]`` bounds an axis.
+        name, data, tasks, loss, metrics, help, phases, defaults, monitor, inputs: of the family; see `Family`. The
+            function's name and the first line of its docstring serve where there is none; the tasks are those of `data`
+            where that is given, else any that has a loss.
 
     Raises:
         FamilyError: a parameter can't be an axis, or what is given beside it can't be used.
@@ -60,7 +62,8 @@ def from_function(
     made = Family(title, function, axes, tuple(facts), suits, loss, measured, text.split("\n")[0])
     steps = _checked_phases(made, phases)
     own = _checked_tasks(title, tasks, () if data is None else suits)
-    return replace(made, phases=steps, defaults=_checked_defaults(title, defaults or {}), monitor=monitor, tasks=own)
+    taken, own_defaults = _checked_inputs(title, inputs), _checked_defaults(title, defaults or {})
+    return replace(made, phases=steps, defaults=own_defaults, monitor=monitor, tasks=own, inputs=taken)
 
 
 def _checked_metrics(given: Mapping[str, Any]) -> dict[str, Metric]:
@@ -76,6 +79,14 @@ def _checked_tasks(name: str, given: str | Sequence[str] | None, data: Sequence[
         if not isinstance(task, str) or not task.isidentifier():
             raise FamilyError("not a task", where=name, got=task, accepted=", ".join(losses.BY_TASK))
     return tasks
+
+
+def _checked_inputs(name: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    kinds = (given,) if isinstance(given, str) else tuple(given)
+    for kind in kinds:
+        if kind not in KINDS:
+            raise FamilyError("not a kind of inputs", where=name, got=kind, accepted=", ".join(KINDS))
+    return kinds
 
 
 def _checked_phases(recipe: Family, given: Sequence[Any]) -> tuple[Phase, ...]:
@@ -116,8 +127,12 @@ def _axis(family: str, parameter: inspect.Parameter) -> AxisSpec:
     if parameter.name in TRAINING_AXES:
         raise FamilyError("is the name of a training axis", where=where, remedy="rename the parameter")
     default = None if parameter.default is parameter.empty else parameter.default
-    kind, choices = _kind(where, parameter.annotation, default)
-    return AxisSpec(parameter.name, kind, default, choices)
+    annotation, bounds = parameter.annotation, Bounds()
+    if typing.get_origin(annotation) is typing.Annotated:
+        annotation, *notes = typing.get_args(annotation)
+        bounds = next((note for note in notes if isinstance(note, Bounds)), bounds)
+    kind, choices = _kind(where, annotation, default)
+    return AxisSpec(parameter.name, kind, default, choices, bounds.low, bounds.high, above=bounds.above)
 
 
 _TYPES = {int: "int", float: "float", bool: "bool", str: "str"}

@@ -11,8 +11,9 @@ from typing import Any
 from torch import nn
 
 from hfta_nb import augment, losses, metrics, phases
-from hfta_nb.data import AnyData, names_for
+from hfta_nb.data import AnyData
 from hfta_nb.errors import FamilyError, GridError
+from hfta_nb.family import inputs
 from hfta_nb.grid import AxisSpec
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
@@ -45,6 +46,7 @@ class Family:
         defaults: of training axes, where the family has its own.
         monitor: the metric that decides which epoch is best, unless a study names another; None for the usual one.
         tasks: those that it is for (see `Data`); none for any.
+        inputs: kinds of inputs that its modules take (see `inputs.KINDS`); none for any.
         open: whether `function` takes further named arguments, which are axes that nobody checks.
     """
 
@@ -61,6 +63,7 @@ class Family:
     monitor: str | None = None
     tasks: tuple[str, ...] = ()
     open: bool = False
+    inputs: tuple[str, ...] = ()
 
     @property
     def training(self) -> dict[str, AxisSpec]:
@@ -114,19 +117,27 @@ class Family:
         return {"lr": training["lr"], **self.axes, **training, **more}
 
     def check_data(self, data: AnyData) -> None:
-        """Whether it is for the data's task.
+        """Whether it is for the data's task, and takes its inputs.
 
         Raises:
-            FamilyError: it is not, or no loss is known for it.
+            FamilyError: it is not, it does not, or no loss is known for it.
         """
+        what = ""
         if self.tasks and data.task not in self.tasks:
-            from hfta_nb.family.registry import for_task  # which knows this class
+            what = f"is for {' and '.join(self.tasks)}, and {data.name} is for {data.task}"
+        elif self.inputs and inputs.kind_of(data) not in self.inputs:
+            what = f"needs {' or '.join(self.inputs)}, and {data.name} is {inputs.shown(data)}"
+        if what:
+            from hfta_nb.family.registry import for_data  # which knows this class
 
+            suited = ", ".join(inputs.names_with(self.tasks, self.inputs)) or "own data of that task"
+            like = " or ".join(inputs.KINDS[kind] for kind in self.inputs)
+            others = for_data(data)
             raise FamilyError(
-                f"is for {' and '.join(self.tasks)}, and {data.name} is for {data.task}",
+                what,
                 where=self.name,
-                accepted=", ".join(suited) if (suited := names_for(self.tasks)) else "own data of that task",
-                remedy=f"families for {data.task}: {', '.join(others)}" if (others := for_task(data.task)) else "",
+                accepted=f"{like}: {suited}" if like and data.task in self.tasks else suited,
+                remedy=f"families for {data.name}: {', '.join(others)}" if others else "",
             )
         if not self.phases:
             self.loss_for(data)

@@ -8,8 +8,10 @@ from typing import Any, overload
 
 from torch import nn
 
+from hfta_nb.data import AnyData
 from hfta_nb.errors import FamilyError
 from hfta_nb.family.functions import from_function
+from hfta_nb.family.inputs import kind_of
 from hfta_nb.family.recipe import Family
 
 _registered: dict[str, Family] = {}
@@ -50,8 +52,8 @@ def family(given: Any = None, /, **options: Any) -> Any:
             ``torchvision.models.resnet18``, ``timm.resnet18``, ``transformers.BertForMaskedLM`` or any
             ``package.module.Class`` that is an `nn.Module`; its signature (of transformers, the configuration's) gives
             the axes, and weights that were trained before are never loaded.
-        options: `name`, `data`, `tasks`, `loss`, `metrics`, `help`, `phases`, `defaults`, `monitor` of the new family
-            (see `from_function`).
+        options: `name`, `data`, `tasks`, `loss`, `metrics`, `help`, `phases`, `defaults`, `monitor`, `inputs` of the
+            new family (see `from_function`).
 
     Returns:
         The `Family`; with options only, a decorator.
@@ -92,10 +94,11 @@ def _lookup(name: str) -> Family:
     return _registered[name]
 
 
-def for_task(task: str) -> list[str]:
-    """The built-in families for a task."""
+def for_data(data: AnyData) -> list[str]:
+    """The built-in families for the task of this data that take its inputs."""
     _load_built_in()
-    return [name for name, recipe in _registered.items() if task in recipe.tasks and "." not in name]
+    fit = {n: f for n, f in _registered.items() if data.task in f.tasks and "." not in n}
+    return [n for n, f in fit.items() if not f.inputs or kind_of(data) in f.inputs]
 
 
 def _load_built_in() -> None:

@@ -6,13 +6,38 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from hfta_nb.errors import GridError
 from hfta_nb.events import Json, tuples
 
 MAX_VARIANTS = 10_000
 """A grid beyond this is a typing mistake more often than a wish."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What numbers a parameter takes, beside its type: ``width: Annotated[int, Bounds(low=1)]``.
+
+    Attributes:
+        low, high: inclusive; None for none.
+        above: exclusive; None for none.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+
+
+Size = Annotated[int, Bounds(1, 1_000_000)]
+"""A width or a count: far beyond what a layer can have, yet within what torch can count elements of."""
+
+Depth = Annotated[int, Bounds(1, 10_000)]
+Layers = Annotated[int, Bounds(0, 10_000)]
+"""Numbers of layers, without and with 0: each is an object, so that a typing mistake would take hours to build."""
+
+Factor = Annotated[float, Bounds(high=1_000, above=0)]
+"""Of a width."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +50,7 @@ class AxisSpec:
         default: the value when the axis is not in the grid.
         choices: the only values accepted, if any.
         low, high: inclusive bounds for numbers; None for none.
+        above: an exclusive one; None for none.
         help: one sentence for a tooltip.
         fusible: whether values that differ always train in one array (a hyperparameter of the
             optimizer, say); otherwise it depends on what the value does to the module.
@@ -40,6 +66,7 @@ class AxisSpec:
     help: str = ""
     fusible: bool = False
     group: str = ""
+    above: float | None = None
 
     def check(self, value: Json) -> Json:
         """The value in this axis's type.
@@ -73,14 +100,18 @@ class AxisSpec:
         if whole and value != int(value):
             raise GridError("not a whole number", where=self.name, got=value, accepted="whole numbers")
         value = int(value) if whole else float(value)
-        if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
+        below = (self.low is not None and value < self.low) or (self.above is not None and value <= self.above)
+        if below or (self.high is not None and value > self.high):
             raise GridError("out of bounds", where=self.name, got=value, accepted=self._bounds())
         return value
 
     def _bounds(self) -> str:
-        low = "" if self.low is None else f"at least {self.low:g}"
-        high = "" if self.high is None else f"at most {self.high:g}"
-        return " and ".join(filter(None, [low, high]))
+        low = "" if self.low is None else f"at least {self.low:,g}"
+        above = "" if self.above is None else f"above {self.above:,g}"
+        high = (
+            "" if self.high is None else f"at most {self.high:,.0f}" if self.high >= 1000 else f"at most {self.high:g}"
+        )
+        return " and ".join(filter(None, [low, above, high]))
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class Group:
         fixed_bytes: what the array takes beside its members; 0 where it was not measured.
         capacity: the most members that were found to train together; 0 where nothing was measured or asked for.
         measured: whether the device was asked what members take.
+        too_large: whether the device's memory was found not to hold even one member.
         fitted: whether it is known to be of the right size, or need not be.
         checkpointed: whether the backward computes activations again instead of keeping them.
         captured: whether steps may be recorded to be replayed, for which there must be memory.
@@ -45,6 +46,7 @@ class Group:
     fixed_bytes: int = 0
     capacity: int = 0
     measured: bool = False
+    too_large: bool = False
     fitted: bool = False
     checkpointed: bool = False
     captured: bool = True
@@ -68,7 +70,7 @@ class Group:
             "parameters": self.parameters,
             "memory_bytes": self.memory_bytes,
             "fixed_bytes": self.fixed_bytes,
-            "capacity": self.capacity or None,
+            "capacity": 0 if self.too_large else self.capacity or None,
         }
 
     def record(self) -> GroupRecord:

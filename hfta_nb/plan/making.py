@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +12,7 @@ from torch import nn
 from hfta_nb import augment
 from hfta_nb.array import Blueprint, blueprint, difference, has_lazy, take_shapes
 from hfta_nb.data import AnyData, Stream
-from hfta_nb.errors import FamilyError, FusionError, GridError, HftaError
+from hfta_nb.errors import FamilyError, FusionError, GridError, HftaError, out_of_memory
 from hfta_nb.family import Family
 from hfta_nb.grid import Grid, Variant, show
 from hfta_nb.phases import Phase, split
@@ -27,7 +26,8 @@ SPLITTING = ("optimizer", "lr_scheduler", "batch_size")
 MOST_PADDING = {"cuda": 0.5, "cpu": 0.25}
 """The largest share of an array's parameters that is padding by default: a GPU has room to spare, a CPU has none."""
 
-_OPTIMIZER_STATES = {"sgd": 1, "adam": 2, "adamw": 2}
+_OPTIMIZER_STATES = {"sgd": 1, "adagrad": 1}
+"""States as large as the parameters; others have two."""
 
 
 def make_plan(
@@ -166,7 +166,7 @@ class _Draft:
     def group(self, index: int, data: AnyData, serial: bool) -> Group:
         row, fit = self.rows[0], self.fit
         largest = max(self.modules, key=_count)
-        memory = estimate(largest, data, row["batch_size"], _OPTIMIZER_STATES[row["optimizer"]], self.phases)
+        memory = estimate(largest, data, row["batch_size"], _OPTIMIZER_STATES.get(row["optimizer"], 2), self.phases)
         return Group(
             index,
             tuple(self.variants),
@@ -209,18 +209,33 @@ class _Builder:
     def _new(self, variant: Variant, arguments: dict[str, Any]) -> nn.Module:
         # Random numbers drawn here must not be missed by the notebook; some models can't be built on "meta".
         with torch.random.fork_rng(devices=[]):
-            with contextlib.suppress(Exception), torch.device("meta"):
-                return self._shaped(self.family.build(**arguments))
+            try:
+                with torch.device("meta"):
+                    return self._shaped(self.family.build(**arguments))
+            except Exception as error:
+                if _overflowed(error):  # with memory it would fail as well, after taking all that there is
+                    raise self._too_large(variant, arguments) from error
             try:
                 return self._shaped(self.family.build(**arguments))
             except HftaError:
                 raise
             except Exception as error:
+                if out_of_memory(error) or _overflowed(error):
+                    raise self._too_large(variant, arguments) from error
                 raise FamilyError(
                     f"can't build this variant ({type(error).__name__}: {error})",
                     where=f"{self.family.name}, {variant.label}",
                     got=arguments,
                 ) from error
+
+    def _too_large(self, variant: Variant, arguments: dict[str, Any]) -> FamilyError:
+        return FamilyError(
+            "this variant is too large to be built",
+            where=f"{self.family.name}, {variant.label}",
+            got=arguments,
+            accepted="a module that the machine's memory holds",
+            remedy="choose smaller sizes",
+        )
 
     def _shaped(self, module: nn.Module) -> nn.Module:
         """The module, with shapes from a sample where its own wait for one."""
@@ -229,6 +244,11 @@ class _Builder:
             sample = self.data.sample(2, like.device, like.dtype)
             take_shapes(module, lambda m: call_all(m, sample, self.family.phases))
         return module
+
+
+def _overflowed(error: Exception) -> bool:
+    """Whether a tensor would have more bytes than can be counted."""
+    return isinstance(error, RuntimeError) and "overflow" in str(error).lower()
 
 
 def _why(found: Sequence[_Draft], draft: _Draft, across: float | str) -> str:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from hfta_nb import optim
 from hfta_nb.array import FusedArray
-from hfta_nb.errors import OptimError
 from hfta_nb.optim.fused import available
 from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
+from hfta_nb.step.choices import FUSED, lr_scheduler_of, optimizer_of
 from hfta_nb.step.protocol import Row
 
 
@@ -23,21 +23,18 @@ def make_optimizer(params: Any, rows: Sequence[Row]) -> optim.ArrayOptimizer:
     By torch's fused kernels, as in `PlainStep`, where there are such.
     """
 
-    def column(name: str) -> list[Any]:
-        return [row[name] for row in rows]
-
-    kind = rows[0]["optimizer"]
     fused = available(params.parameters() if isinstance(params, FusedArray) else params)
-    common: dict[str, Any] = {"lr": column("lr"), "weight_decay": column("weight_decay"), "fused": fused}
+    (name, *_), given = zip(*map(optimizer_of, rows), strict=True)
+    made = getattr(optim, name)
+    columns = {key: [one[key] for one in given] for key in given[0]}
+    kind = rows[0]["optimizer"]
+    if kind not in FUSED:
+        return made(params, **columns)  # type: ignore[no-any-return]
     if kind == "sgd":
-        sgd = optim.SGD(params, momentum=column("momentum"), nesterov=column("nesterov"), **common)
+        sgd: optim.SGD = made(params, fused=fused, **columns)
         sgd.capturable = fused  # torch's has no argument of this name
         return sgd
-    betas = list(zip(column("beta1"), column("beta2"), strict=True))
-    if kind in ("adam", "adamw"):
-        made = optim.Adam if kind == "adam" else optim.AdamW
-        return made(params, betas=betas, eps=column("eps"), capturable=fused, **common)
-    raise OptimError("unknown optimizer", got=kind, accepted="sgd, adam, adamw")
+    return made(params, fused=fused, capturable=fused, **columns)  # type: ignore[no-any-return]
 
 
 def limits_of(rows: Sequence[Row], device: torch.device) -> Tensor | None:
@@ -50,11 +47,9 @@ def limits_of(rows: Sequence[Row], device: torch.device) -> Tensor | None:
 
 def make_lr_scheduler(optimizer: optim.ArrayOptimizer, rows: Sequence[Row], epochs: int) -> ArrayLRScheduler | None:
     """The lr scheduler that the rows name, with a setting per member; None for "none"."""
-    kind = rows[0]["lr_scheduler"]
-    if kind == "step":
-        sizes, gammas = [r["step_size"] for r in rows], [r["gamma"] for r in rows]
-        return optim.lr_scheduler.StepLR(optimizer, step_size=sizes, gamma=gammas)
-    if kind == "cosine":
-        lengths, lows = [r["t_max"] or epochs for r in rows], [r["eta_min"] for r in rows]
-        return optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=lengths, eta_min=lows)
-    return None
+    given = [lr_scheduler_of(row, epochs) for row in rows]
+    if given[0] is None:
+        return None
+    settings = [one[1] for one in given if one is not None]
+    made = getattr(optim.lr_scheduler, given[0][0])
+    return made(optimizer, **{key: [one[key] for one in settings] for key in settings[0]})  # type: ignore[no-any-return]

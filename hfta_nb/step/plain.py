@@ -16,6 +16,7 @@ from hfta_nb.errors import StudyError
 from hfta_nb.metrics import Metric
 from hfta_nb.optim.fused import available
 from hfta_nb.phases import Phase, split
+from hfta_nb.step.choices import FUSED, lr_scheduler_of, optimizer_of
 from hfta_nb.step.precision import Precision, whole
 from hfta_nb.step.protocol import Keep, Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
 
@@ -199,19 +200,17 @@ def _update(
 
 
 def _make_optimizer(parameters: list[nn.Parameter], row: Row) -> torch.optim.Optimizer:
-    common: dict[str, Any] = {"lr": row["lr"], "weight_decay": row["weight_decay"], "fused": available(parameters)}
-    if row["optimizer"] == "sgd":
-        return torch.optim.SGD(parameters, momentum=row["momentum"], nesterov=row["nesterov"], **common)
-    kind = torch.optim.AdamW if row["optimizer"] == "adamw" else torch.optim.Adam
-    return kind(parameters, betas=(row["beta1"], row["beta2"]), eps=row["eps"], **common)
+    name, given = optimizer_of(row)
+    if row["optimizer"] in FUSED:
+        given["fused"] = available(parameters)
+    return getattr(torch.optim, name)(parameters, **given)  # type: ignore[no-any-return]
 
 
 def _make_lr_scheduler(
     optimizer: torch.optim.Optimizer, row: Row, epochs: int
 ) -> torch.optim.lr_scheduler.LRScheduler | None:
-    if row["lr_scheduler"] == "step":
-        return torch.optim.lr_scheduler.StepLR(optimizer, row["step_size"], row["gamma"])
-    if row["lr_scheduler"] == "cosine":
-        length = row["t_max"] or epochs
-        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, length, row["eta_min"])
-    return None
+    found = lr_scheduler_of(row, epochs)
+    if found is None:
+        return None
+    name, given = found
+    return getattr(torch.optim.lr_scheduler, name)(optimizer, **given)  # type: ignore[no-any-return]

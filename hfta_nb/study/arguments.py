@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hfta_nb.array.capture.deciding import WAYS
-from hfta_nb.data import AnyData
+from hfta_nb.data import AnyData, Stream
 from hfta_nb.errors import DeviceError, FamilyError, StudyError
 from hfta_nb.family import Family, family
 from hfta_nb.plan import MOST_PADDING
@@ -28,6 +28,21 @@ def positive(where: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise StudyError("not a positive whole number", where=where, got=value, accepted="1, 2, 3, ...")
     return value
+
+
+def steps_of(given: Any, data: AnyData) -> int | None:
+    """The optimizer steps of an epoch; None for a pass through the data, which must have an end."""
+    if given is not None:
+        return positive("steps_per_epoch", given)
+    if isinstance(data, Stream) and data.endless:
+        raise StudyError(
+            f"{data.name} never ends, so its first epoch would not either",
+            where="steps_per_epoch",
+            got=None,
+            accepted="1, 2, 3, ...",
+            remedy="say how many optimizer steps make an epoch, for example steps_per_epoch=500",
+        )
+    return None
 
 
 def capacity_of(given: Any) -> int | str | None:

@@ -30,7 +30,8 @@ TOLERANCES = {"float64": 1e-8, "float32": 1e-5, "tf32": 1e-3, "bf16": 1e-3, "fp1
 NOISE_RUNS, NOISE_FACTOR = 2, 10
 """Training amplifies rounding, behind batch norm and Adam by orders of magnitude. Where two curves are further apart
 than the tolerance, the member is trained alone again, twice, with every weight changed in its last bit (that of the
-precision) after every step: up to ten times the difference that this alone makes is rounding too."""
+precision) after every step: up to ten times the difference that this alone makes is rounding too. Where that is more
+than the loss itself, curves within it say nothing: any other training would be within it as well."""
 
 EPS = {"fp32": None, "tf32": 2.0**-10, "bf16": torch.finfo(torch.bfloat16).eps, "fp16": torch.finfo(torch.float16).eps}
 """How far apart neighbouring numbers are, relative to them; None: as the dtype has it."""
@@ -58,11 +59,19 @@ def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator
             nudge = functools.partial(_Nudged, seed=seed, eps=EPS[study.precision])
             nudged = yield from _train_alone(study, alone, count, nudge)
             tolerance = max(tolerance, NOISE_FACTOR * _loss(_largest(twin, nudged)))
-    equal = _loss(differences) <= tolerance
-    yield ev.MemberChecked(time.time(), variant.id, count, differences, tolerance, equal)
+    within = _loss(differences) <= tolerance
+    decided = not within or tolerance <= max(TOLERANCES[name], _size(twin))
+    yield ev.MemberChecked(time.time(), variant.id, count, differences, tolerance, within and decided, decided)
 
 
 Curves = dict[str, list[float]]
+
+
+def _size(curves: Curves) -> float:
+    """How large the losses are: the smallest mean of a curve of theirs, in absolute values; infinite for lost ones."""
+    losses = [values for name, values in curves.items() if name.endswith("_loss")]
+    means = [sum(map(abs, values)) / len(values) for values in losses]
+    return min((mean for mean in means if math.isfinite(mean)), default=math.inf)
 
 
 def _train_alone(
@@ -144,7 +153,7 @@ def _loss(differences: dict[str, float]) -> float:
 
 def row_of(found: ev.MemberChecked) -> dict[str, Any]:
     """What was found, as a row of a table."""
-    ends = {"tolerance": found.tolerance, "equal": found.equal}
+    ends = {"tolerance": found.tolerance, "equal": found.equal, "verdict": found.verdict}
     return {"member": found.variant, "epochs": found.epochs, **found.differences, **ends}
 
 

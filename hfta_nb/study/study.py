@@ -33,6 +33,7 @@ from hfta_nb.study.arguments import (
     monitor_of,
     positive,
     precision_of,
+    steps_of,
 )
 from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.planning import fitted
@@ -82,7 +83,8 @@ class Study:
         validate_every: epochs from one validation to the next; the last epoch always has one. Only epochs with a
             validation can be the best.
         steps_per_epoch: optimizer steps of an epoch, by which curves, lr schedulers and validations count; the order of
-            the data goes on from one epoch to the next. None for one pass through the training data.
+            the data goes on from one epoch to the next. None for one pass through the training data. Data that is
+            known to have no end needs it; where that can't be known, a `DataWarning` comes after 10,000 batches.
         fixed: one value for any other axis that is not in the grid, for example ``optimizer="sgd"``.
 
     Raises:
@@ -126,7 +128,7 @@ class Study:
         self.epochs = positive("epochs", epochs)
         self.patience = None if patience is None else positive("patience", patience)
         self.validate_every = positive("validate_every", validate_every)
-        self.steps_per_epoch = None if steps_per_epoch is None else positive("steps_per_epoch", steps_per_epoch)
+        self.steps_per_epoch = steps_of(steps_per_epoch, self.data)
         if batch_size is not None and "batch_size" not in self.grid.axes:
             fixed["batch_size"] = batch_size
         self.fixed = fixed
@@ -197,7 +199,8 @@ class Study:
         Returns:
             One row per array: ``members``, ``variants`` (their numbers), ``fused_over``, ``split_because``,
             ``architectures`` and ``padding`` (the share of the parameters that is), ``parameters`` and
-            ``memory_bytes`` of one member, ``fixed_bytes`` of the array beside them, and its ``capacity``.
+            ``memory_bytes`` of one member, ``fixed_bytes`` of the array beside them, and its ``capacity``: 0 where
+            not even one member fits, None where nothing was measured.
         """
         import pandas
 
@@ -261,7 +264,7 @@ class Study:
         Yields:
             `MemberChecked` per member, and `Heartbeat` meanwhile. What counts as equal allows for rounding: 1e-8 in
             float64, 1e-5 in float32, 1e-3 in tf32, bf16 and fp16, or what changes of the last bits alone make of the
-            member's curves.
+            member's curves. Where that is more than the loss itself, nothing can be told (`decided` is False).
 
         Raises:
             StudyError: a member is unknown, or has no epoch to compare yet.
@@ -276,7 +279,9 @@ class Study:
         """`check_events` run through, as a table.
 
         Returns:
-            One row per member: ``epochs`` compared, the largest difference of each curve, ``tolerance``, ``equal``.
+            One row per member: ``epochs`` compared, the largest difference of each curve, ``tolerance``, ``equal`` and
+            ``verdict``: "equal", "differs", or "can't tell" (``equal`` is False) where rounding alone would make a
+            difference larger than the loss; check in float64 then.
         """
         import pandas
 

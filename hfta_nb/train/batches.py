@@ -29,6 +29,7 @@ from hfta_nb.data import (
     tree_map,
 )
 from hfta_nb.errors import DataError
+from hfta_nb.train.passes import LONG_PASS, warn_of_long_pass
 
 Item = TypeVar("Item")
 
@@ -275,6 +276,8 @@ class Streamed(Batches):
         try:
             for x, y in reader:
                 given += 1
+                if given == LONG_PASS and self.data.validation.length(EVALUATION_BATCH) is None:
+                    warn_of_long_pass(f"{self.data.name}, validation", "end it after some batches")
                 yield self._held_out(x, y)
         finally:
             reader.close()

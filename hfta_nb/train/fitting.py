@@ -30,6 +30,9 @@ WORTH = 0.9
 GROWTH = 1.03
 """Twice the members must be faster by this factor, or no more are tried."""
 
+LEAST = 3
+"""Times its parameters that a member takes at least in training: they, gradients, and what an optimizer keeps."""
+
 TUNING_S = 0.1
 LAPS = 5
 RECORDING = 4
@@ -51,9 +54,9 @@ def fit(trainer: Trainer, group: Group, measure: bool = False) -> FitEvents:
     """
     s, members = trainer.settings, len(group.variants)
     group = replace(group, fitted=True, checkpointed=s.checkpointing == "always" and not group.serial)
-    if group.serial:
-        return [group]
     free = free_bytes(s.device)
+    if group.serial:
+        return [replace(group, too_large=group.memory_bytes > free)]
     asked = s.capacity if isinstance(s.capacity, int) else members
     easy = group.memory_bytes * members * EASY < free and s.checkpointing != "always"
     fastest = s.capacity == "auto" and members > 1
@@ -66,6 +69,7 @@ def fit(trainer: Trainer, group: Group, measure: bool = False) -> FitEvents:
         group = replace(group, memory_bytes=model.member_bytes, fixed_bytes=model.fixed_bytes, measured=True)
         capacity = model.capacity(free)
         group = replace(group, capacity=min(asked, capacity) if isinstance(s.capacity, int) else capacity)
+        group = replace(group, too_large=not capacity)
         most = max(1, min(members, asked, capacity))
         takes = shown(model.bytes(members))
         why = f"{most} members fit in {shown(free)}, {members} would take {takes}"
@@ -113,6 +117,9 @@ def peak_of(trainer: Trainer, group: Group, members: int, validation: bool = Tru
     """The peak of two training steps of so many members, and of validation; None if it fails for lack of memory."""
     part = group.part(group.ids[:members], group.index, group.reason)
     s, meter = trainer.settings, Meter(trainer.settings.device)
+    least = LEAST * members * group.parameters * s.dtype.itemsize
+    if s.device.type == "cpu" and least > free_bytes(s.device):
+        return None  # to try it may end the process: a system gives memory out before it has it
     try:
         with meter:
             run = _opened(trainer, part)

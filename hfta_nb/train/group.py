@@ -19,6 +19,7 @@ from hfta_nb.step import ArrayStep, Scores, Step
 from hfta_nb.train import keeping
 from hfta_nb.train.batches import Batch, batches_of
 from hfta_nb.train.members import Members
+from hfta_nb.train.passes import LONG_PASS, long_pass
 from hfta_nb.train.scores import EpochScores, accumulators, add, finished
 from hfta_nb.train.speed import SpeedProbe, probe_of
 
@@ -122,6 +123,7 @@ class GroupRun:
     # An epoch.
 
     def _run_epoch(self) -> Iterator[Event]:
+        unknown = self.length is None
         while True:
             yield from self._requests()
             if self.trainer.stopped or not self.members.ids:
@@ -130,6 +132,10 @@ class GroupRun:
             if batch is None:
                 break
             yield from self._train_step(batch)
+            if self.batch == LONG_PASS and unknown:
+                yield long_pass(self.group.index, self.data.name, self.pass_)
+        if self.batch >= LONG_PASS and unknown:  # it has an end
+            yield ev.PhaseChanged(time.time(), self.group.index, "training")
         yield from self._tell(always=True)
         self.epoch, self.batch, self.told = self.epoch + 1, 0, 0
         if not self.members.ids:

@@ -148,6 +148,7 @@ class Trainer:
         model = model.corrected(members, peak_bytes)
         free = free_bytes(self.settings.device) + held_bytes
         known: dict[str, Any] = {"memory_bytes": model.member_bytes, "fixed_bytes": model.fixed_bytes, "measured": True}
+        known["too_large"] = False  # it has trained
         if group.capacity and self.settings.capacity is None:
             known["capacity"] = model.capacity(free)
         found = replace(group, **known)

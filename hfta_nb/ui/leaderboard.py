@@ -99,8 +99,7 @@ def state_of(member: Member, paused: bool) -> str:
 def check_text(check: ev.MemberChecked) -> str:
     """The outcome of a check in words: ``equal, 3e-07 over 5 epochs``."""
     worst = max(check.differences.values(), default=math.nan)
-    verdict = "equal" if check.equal else "differs"
-    return f"{verdict}, {number(worst, 2)} over {check.epochs} epochs"
+    return f"{check.verdict}, {number(worst, 2)} over {check.epochs} epochs"
 
 
 def _cells(

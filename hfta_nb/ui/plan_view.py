@@ -78,7 +78,10 @@ def needs(study: Study, groups: Sequence[GroupRecord] | None = None) -> str:
     most = max(g.fixed_bytes + g.memory_bytes * len(g.variants) for g in groups)
     total = device_memory_bytes(study.device)
     has = f" of {memory(total)}" if total else ""
+    one = max(g.fixed_bytes + g.memory_bytes for g in groups)
     short = "; it may not fit" if total and most > total else ""
+    if total and one > total:
+        short = f"; not even one member fits, which takes {memory(one)}: choose smaller sizes"
     turns = " Arrays train one after another." if len(groups) > 1 else ""
     which = "It needs" if len(groups) == 1 else "The largest array needs"
     return f"{which} about {memory(most)}{has} on {device_text(study.device)}{short}.{turns}"

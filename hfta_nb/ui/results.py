@@ -25,6 +25,11 @@ _BUTTONS = {
         "Train the selected members (or the best one) alone again, and compare their curves",
     ),
 }
+VERDICTS = {
+    "equal": "equal to training alone",
+    "differs": "differs from training alone",
+    "can't tell": "whether it equals training alone can't be told",
+}
 _TYPES = {".csv": "text/csv", ".png": "image/png"}
 
 
@@ -104,9 +109,11 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
         parts = []
         for check in checks:
             name, worst = max(check.differences.items(), key=lambda item: item[1], default=("", math.nan))
-            verdict = "equal to training alone" if check.equal else "differs from training alone"
+            verdict = VERDICTS[check.verdict]
             parts.append(
                 f"#{check.variant}: {verdict}; largest difference {number(worst, 2)} ({metric(name)}) over "
                 f"{count(check.epochs, 'epoch')}, tolerance of losses {number(check.tolerance, 2)}"
             )
+            if not check.decided:
+                parts[-1] += ", more than the loss itself: check in float64"
         self.say(". ".join(parts), bad=not all(c.equal for c in checks))

@@ -191,7 +191,7 @@ class Session:
         self.history = handle.history
         with handle.lock:  # what came before the subscription is in the history alone, and nothing is in both
             self._follower = Follower(handle, self._heard, self._screen.refresh, self._later)
-            begun, state, training = handle.state, self.history.state, self.history.phase == "training"
+            begun, state, training = handle.state, self.history.state, self.history.phase.startswith("training")
             run, reason, detail = self.history.run, self.history.reason, self.history.detail
         self._screen.attach(handle)
         if run is not None:

@@ -150,6 +150,16 @@ WRONG: list[tuple[Sequence[str], str]] = [
     (("results", "missing"), "no saved run here"),
     (("plan", "--family", "mlp", "--grid", "depth=two"), "depth"),
     (("plan",), "no family given"),
+    (
+        ("plan", "--family", "mlp", "--set", "width=0"),
+        "width: out of bounds; got 0; accepted: at least 1 and at most 1,000,",
+    ),
+    (
+        ("plan", "--family", "mlp", "--grid", "width=8,1000000000"),
+        "width: out of bounds; got 1000000000; accepted: at lea",
+    ),
+    (("plan", "--family", "cnn", "--data", "wine"), "cnn: needs images, and wine is table rows [13]; accepted: images"),
+    (("run", "--family", "cnn", "--data", "wine"), "families for wine: mlp"),
     (("sing",), "invalid choice"),
 ]
 

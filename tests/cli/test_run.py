@@ -137,6 +137,17 @@ def test_a_check_says_how_far_off(equal: bool, code: int, verdict: str) -> None:
     )
 
 
+def test_a_check_that_can_not_tell_says_so() -> None:
+    checked = ev.MemberChecked(0.0, 1, 3, {"val_loss": 0.25}, 4.0, False, False)
+    out, file = console(width=10_000)
+    assert run.check(FakeStudy(whole_run(), checks=[checked]), (1,), out) == 1  # type: ignore[arg-type]
+    shown = file.getvalue()
+    assert shown.startswith("check: #1 CAN'T BE TOLD from the same variant trained alone: over 3 epochs the largest")
+    assert shown.endswith(
+        "which rounding alone may make and is more than the loss itself; check with --dtype float64\n"
+    )
+
+
 def test_paths_are_shown_as_they_would_be_typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert run.shown_path(tmp_path / "runs" / "a b") == "'runs/a b'"

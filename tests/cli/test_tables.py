@@ -122,3 +122,15 @@ def test_the_plan_says_what_is_not_fused_and_why() -> None:
     assert "1,442" in shown
     assert "33.1 KiB" in shown
     assert "#3 lr=[red]" in shown
+    assert "does not fit" not in shown
+
+
+def test_the_plan_says_what_does_not_fit() -> None:
+    row = {"members": 1, "variants": [0], "fused_over": "-", "split_because": "-", "architectures": 1, "padding": 0.0}
+    row |= {"parameters": 10**10, "memory_bytes": 5 << 40, "fixed_bytes": 0}
+    out, file = console(width=300)
+    tables.plan([{**row, "array": 0, "capacity": 3.0}, {**row, "array": 1, "capacity": 0.0}], {0: "#0"}, out)
+    [line] = [line for line in file.getvalue().splitlines() if "fit" in line]
+    assert line.startswith(
+        "array #1 does not fit: one member takes about 5.0 TiB, more than the device has free; choose"
+    )

@@ -29,7 +29,7 @@ RECORDS = [
     ev.RunChanged(1.0, ev.FAILED, "a <script>", "trace"),
     ev.DeviceSampled(1.0, "cpu", {"core0": 0.5}),
     ev.CheckpointSaved(1.0, 0, 1, "here"),
-    ev.MemberChecked(1.0, 0, 3, {"val_loss": 1e-12}, 1e-8, True),
+    ev.MemberChecked(1.0, 0, 3, {"val_loss": 1e-12}, 1e-8, False, False),
     ev.Heartbeat(1.0),
     ev.Pause(),
     ev.Resume(),
@@ -46,6 +46,12 @@ def test_json_both_ways(record: ev.Event | ev.Request) -> None:
 
 def test_every_record_is_covered() -> None:
     assert {type(r) for r in RECORDS} == set(ev.kinds())
+
+
+def test_a_check_of_before_there_was_a_third_outcome() -> None:
+    old = {"type": "MemberChecked", "time_s": 1.0, "variant": 0, "epochs": 3, "differences": {"val_loss": 0.0}}
+    found = [from_json({**old, "tolerance": 1e-8, "equal": equal}) for equal in (True, False)]
+    assert [event.verdict for event in found if isinstance(event, ev.MemberChecked)] == ["equal", "differs"]
 
 
 def test_a_newer_field_is_left_out() -> None:

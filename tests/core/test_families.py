@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import pytest
 import torch
 from torch import nn
 
 import hfta_nb as hfta
-from hfta_nb.errors import FamilyError
+from hfta_nb.errors import FamilyError, GridError
 from hfta_nb.families import BUILT_IN
+from hfta_nb.family import from_function
+from hfta_nb.grid import AxisSpec, Bounds
 
+Share = Annotated[float, Bounds(above=0)]
 IMAGENET: dict[str, Any] = {"stem": "imagenet", "num_classes": 1000}
 BERT: dict[str, Any] = {"vocab_size": 30522, "context": 512}
 
@@ -175,3 +179,38 @@ def test_pointnet_pays_for_a_transform_that_is_no_rotation() -> None:
 def test_a_patch_that_does_not_fit() -> None:
     with pytest.raises(FamilyError, match="whole patches; got 3; accepted: a divisor of the image's size, 8"):
         hfta.family("vit").build(patch_size=3)
+
+
+@pytest.mark.parametrize("family", BUILT_IN, ids=lambda family: family.name)
+def test_sizes_have_bounds(family: hfta.Family, tmp_path: Path) -> None:
+    sizes = {n: s for n, s in family.axes.items() if s.type == "int" or n in ("width_multiplier", "mlp_ratio")}
+    assert sizes
+    for name, spec in sizes.items():
+        wrong = [-1, 10**9, *([] if spec.low == 0 else [0])]
+        for value in wrong:
+            with pytest.raises(GridError, match=rf"^{name}: out of bounds; got .*; accepted: .* and at most "):
+                hfta.Study(family, {name: [value]}, directory=tmp_path / "run")
+        assert spec.check(spec.default) == spec.default
+
+
+def test_bounds_of_a_family_of_ones_own(tmp_path: Path) -> None:
+    def build(width: Annotated[int, "of the layer", Bounds(low=2)] = 4, share: Share = 1.0) -> nn.Module:
+        return nn.LazyLinear(10)
+
+    own = from_function(build)
+    assert own.axes["width"] == AxisSpec("width", "int", 4, low=2)
+    assert own.axes["share"] == AxisSpec("share", "float", 1.0, above=0)
+    with pytest.raises(GridError, match=r"width: out of bounds; got 1; accepted: at least 2$"):
+        hfta.Study(own, {"width": [1, 2]}, directory=tmp_path)
+    with pytest.raises(GridError, match=r"share: out of bounds; got 0.0; accepted: above 0$"):
+        hfta.Study(own, share=0, directory=tmp_path)
+
+
+def test_what_can_not_even_be_built_is_too_large(tmp_path: Path) -> None:
+    def build(width: int = 4) -> nn.Module:
+        return nn.Linear(width, width)
+
+    with pytest.raises(
+        FamilyError, match=r"build, #0 width=10000000000: .*too large to be built;.*choose smaller sizes"
+    ):
+        hfta.Study(from_function(build), {"width": [10**10]}, directory=tmp_path)

@@ -136,6 +136,22 @@ def test_as_many_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(fitting, "free_bytes", lambda device: 1000)
     none = Study("mlp", {"lr": [1e-3, 1e-2]}, "iris", directory=tmp_path / "none", **ASKED)
     assert list(none.plan()["members"]) == [1, 1]
+    assert list(none.plan()["capacity"]) == [0, 0]
+
+
+@pytest.mark.parametrize("serial", [False, True])
+def test_what_no_memory_holds_is_said_and_not_tried(
+    serial: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*given: Any, **more: Any) -> Any:
+        raise AssertionError("it was built")
+
+    monkeypatch.setattr("hfta_nb.train.trainer.Trainer.build", never)
+    study = Study("mlp", {"lr": [1e-3]}, "iris", directory=tmp_path, serial=serial, width=1_000_000, **ASKED)
+    assert study.plan(measure=False)["capacity"].isna().all()
+    found = study.plan()
+    assert list(found["capacity"]) == [0]
+    assert found["memory_bytes"][0] > 10**12
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 4, 6, 100, "auto"])

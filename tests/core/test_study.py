@@ -152,6 +152,36 @@ def test_check_sees_a_difference(finished: hfta.Study, tmp_path: Path) -> None:
     assert table["val_loss"][0] == pytest.approx(1e-6, rel=1e-3)
 
 
+@pytest.fixture(scope="module")
+def rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in float32 whose one recorded loss is off by a hundredth."""
+    directory = tmp_path_factory.mktemp("rounded") / "run"
+    run(hfta.Study("mlp", {"lr": [1e-3, 1e-2]}, "iris", epochs=2, device="cpu", directory=directory, width=4))
+    path = directory / "events.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        if line["type"] == "EpochDone" and line["epoch"] == 2:
+            line["metrics"]["val_loss"][0] += 1e-2
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"),
+    [(10, "differs"), (5e5, "equal"), (1e12, "can't tell"), (math.inf, "can't tell")],
+)
+def test_check_says_where_rounding_hides_the_loss_itself(
+    factor: float, verdict: str, rounded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What rounding makes of these curves is some 1e-7; it is taken for as many times as large."""
+    monkeypatch.setattr("hfta_nb.study.check.NOISE_FACTOR", factor)
+    table = hfta.Study.load(rounded).check([0])
+    assert (table["verdict"][0], table["equal"][0]) == (verdict, verdict == "equal")
+    sizes = {"differs": (0, 1e-2), "equal": (1e-2, 0.5), "can't tell": (1.2, math.inf)}
+    low, high = sizes[verdict]
+    assert low < table["tolerance"][0] <= high
+
+
 def test_seeds_are_those_of_the_plain_module(tmp_path: Path) -> None:
     """Written without the library's builder, which could drop a seed unseen: first loss of every seed by hand."""
     study = hfta.Study(
@@ -257,9 +287,10 @@ def test_global_random_numbers_are_left_alone(tmp_path: Path) -> None:
         (("mlp", {"lrr": [1]}), GridError, "unknown axis"),
         (("mlp", {"lr": [-1.0]}), GridError, "lr: out of bounds"),
         (("mlp", {"activation": ["swish"]}), GridError, "not a choice"),
-        (("mlp", {"momentum": [0.1, 0.9]}), GridError, "set optimizer to sgd"),
+        (("mlp", {"momentum": [0.1, 0.9]}), GridError, "set optimizer to rmsprop or sgd"),
         (("mlp", {}, "digit"), DataError, "did you mean digits"),
-        (("mlp", {"width": [-3]}), FamilyError, "can't build this variant"),
+        (("mlp", {"width": [-3]}), GridError, "width: out of bounds; got -3; accepted: at least 1 and at most"),
+        (("mlp", {"dropout": [2.0]}), FamilyError, "can't build this variant"),
     ],
 )
 def test_wrong_arguments_are_named(arguments: tuple, error: type, words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,10 @@ from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb.errors import FamilyError
+from hfta_nb.families import constructors
 from hfta_nb.family import from_function
+
+ROWS = (torch.zeros(9, 4), torch.zeros(9).long())
 
 
 def build(width: int = 4) -> nn.Module:
@@ -29,7 +33,7 @@ def build(width: int = 4) -> nn.Module:
         (
             "mlp",
             "clicks",
-            "mlp: is for classification and regression, and clicks is for click.*families for click: dlrm",
+            "mlp: is for classification and regression, and clicks is for click.*families for clicks: dlrm",
         ),
         ("bert", "english", "bert: is for masked_language_model"),
         ("dcgan", "digits", "dcgan: is for generation, and digits is for classification; accepted: photograph_patches"),
@@ -42,12 +46,66 @@ def test_built_in_families_know_their_tasks(family: str, data: str, words: str, 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("family", "given", "words"),
+    [
+        (
+            "cnn",
+            "wine",
+            r"cnn: needs images, and wine is table rows \[13\]; accepted: images \[channels, height, width\]: "
+            r"digits, mnist, .*image_folder; families for wine: mlp$",
+        ),
+        ("resnet18", "iris", r"resnet18: needs images, and iris is table rows \[4\]"),
+        ("cnn", "shapes", r"and shapes is point clouds \[256, 6\].*families for shapes: mlp, pointnet_cls$"),
+        ("pointnet_cls", "digits", r"needs point clouds, and digits is images \[1, 8, 8\].*: shapes, modelnet40"),
+        (
+            "unet",
+            "shape_parts",
+            r"needs images, and shape_parts is point clouds.*families for shape_parts: pointnet_seg$",
+        ),
+        ("pointnet_seg", "photographs", r"needs point clouds, and photographs is images \[1, 32, 32\]"),
+        ("cnn", ROWS, r"needs images, and own data is table rows \[4\]"),
+        ("vit", (torch.zeros(9, 4, 2, 2, 2), torch.zeros(9).long()), r"own data is inputs \[4, 2, 2, 2\]"),
+        ("cnn", (lambda: [ROWS], ROWS), r"own data is table rows \[4\]"),
+    ],
+)
+def test_built_in_families_know_their_inputs(family: str, given: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(FamilyError, match=words):
+        hfta.Study(family, {"lr": [1e-3]}, given, directory=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("path", "inputs"),
+    [
+        ("torchvision.models.resnet18", ("images",)),
+        ("timm.resnet18", ("images",)),
+        ("torchvision.models.video.r3d_18", ()),
+        ("package.Net", ()),
+    ],
+)
+def test_models_of_packages_for_images_take_images(
+    path: str, inputs: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constructors, "recipe_of", lambda path: constructors.Recipe(build, {}, {}))
+    assert constructors.family_of(path).inputs == inputs
+
+
+def test_inputs_of_a_family_of_ones_own() -> None:
+    with pytest.raises(FamilyError, match=r"not a kind of inputs; got 'pictures'; accepted: images, point clouds, "):
+        from_function(build, inputs="pictures")
+    own = from_function(build, inputs=["table rows", "images"])
+    own.check_data(hfta.data.load("wine"))
+    with pytest.raises(FamilyError, match="needs table rows or images, and shapes is point clouds"):
+        own.check_data(hfta.data.load("shapes"))
+
+
 def test_every_built_in_family_suits_its_data() -> None:
     for name in hfta.families():
         family = hfta.family(name)
         assert family.tasks, name
         for known in family.data:
             assert hfta.data.task_of(known) in family.tasks
+            family.check_data(hfta.data.load(known))
 
 
 def test_own_families() -> None:

@@ -115,7 +115,7 @@ def test_examples_fit_the_axis(make: Make) -> None:
 def test_an_error_of_the_plan_stands_beside_its_axis(make: Make) -> None:
     bench = make()
     row = bench.define.add_axis("momentum", [0.5, 0.9])
-    assert row.error == "changes nothing with optimizer=adam; set optimizer to sgd, or take the axis out"
+    assert row.error == "changes nothing with optimizer=adam; set optimizer to rmsprop or sgd, or take the axis out"
     assert "see momentum above" in bench.plan_view.sentence.value
     row.remove_button.click()
     assert [r.name for r in bench.define.rows] == ["lr", "width"]

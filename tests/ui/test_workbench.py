@@ -13,6 +13,7 @@ from ui.bench import Clock, Make, Runs, can_be_pressed, improved, press, steps
 
 from hfta_nb import events as ev
 from hfta_nb.errors import StudyError, WorkerError
+from hfta_nb.ui.leaderboard import check_text
 
 
 def test_it_says_what_it_is(make: Make) -> None:
@@ -264,3 +265,26 @@ def test_methods_say_why_not(make: Make, runs: Runs) -> None:
     bench.train()
     with pytest.raises(StudyError, match="a run is on"):
         bench.run()
+
+
+def test_data_that_the_family_can_not_take_is_told_before_the_run(make: Make) -> None:
+    bench = make()
+    bench.define.family_field.value = "cnn"
+    bench.define.data_field.options = ["digits", "wine"]
+    bench.define.data_field.value = "wine"
+    assert "needs images, and wine is table rows [13]" in bench.define.problem.value
+    assert "families for wine: mlp" in bench.define.problem.value
+    assert can_be_pressed(bench) == set()
+    bench.define.data_field.value = "digits"
+    assert bench.define.problem.value == ""
+
+
+def test_a_check_that_can_not_tell_is_shown_as_neither(make: Make, runs: Runs) -> None:
+    bench = make()
+    checked = ev.MemberChecked(9.0, 0, 2, {"val_loss": 0.25}, 4.0, equal=False, decided=False)
+    bench.results.show_check([checked])
+    shown = bench.results.note.value
+    assert 'class="hfta-error"' in shown
+    assert "#0: whether it equals training alone can&#x27;t be told; largest difference 0.25" in shown
+    assert shown.count("tolerance of losses 4, more than the loss itself: check in float64") == 1
+    assert check_text(checked) == "can't tell, 0.25 over 2 epochs"

@@ -1,0 +1,82 @@
+"""Every optimizer and lr scheduler that the training axes offer: members of a study are what they are alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hfta_nb as hfta
+from hfta_nb import optim
+from hfta_nb.step.choices import LR_SCHEDULERS, OPTIMIZERS, lr_scheduler_of, optimizer_of
+from hfta_nb.training_axes import TRAINING_AXES, USED_BY
+
+EPOCHS, STEPS = 4, 5
+VALUES: dict[str, list[Any]] = {
+    "lr": [3e-3, 3e-2],
+    "weight_decay": [0.0, 0.1],
+    "momentum": [0.5, 0.9],
+    "beta1": [0.8, 0.95],
+    "beta2": [0.9, 0.99],
+    "eps": [1e-8, 1e-3],
+    "step_size": [1, 2],
+    "gamma": [0.5, 0.9],
+    "t_max": [2, 3],
+    "eta_min": [0.0, 1e-3],
+}
+COMMON = {"lr": VALUES["lr"], "weight_decay": VALUES["weight_decay"]}
+
+
+def swept(axis: str, value: str) -> dict[str, list[Any]]:
+    """A grid over the axes that this value uses; nesterov must be with momentum."""
+    used = [n for n, (other, values) in USED_BY.items() if other == axis and value in values and n in VALUES]
+    return COMMON | {n: VALUES[n] for n in used}
+
+
+CASES = [("optimizer", value) for value in OPTIMIZERS] + [("lr_scheduler", value) for value in LR_SCHEDULERS]
+
+
+@pytest.mark.parametrize(("axis", "value"), CASES)
+def test_members_are_what_they_are_alone(axis: str, value: str, tmp_path: Path) -> None:
+    """Twenty steps in float64, against torch's own classes: losses, and weights at the best epoch."""
+    options: dict[str, Any] = {"epochs": EPOCHS, "steps_per_epoch": STEPS, "dtype": "float64", "device": "cpu"}
+    options |= {"batch_size": 24, "width": 8, "depth": 1, axis: value}
+    grid = swept(axis, value)
+    studies = [
+        hfta.Study("mlp", grid, "iris", directory=tmp_path / name, serial=serial, **options)
+        for name, serial in (("fused", False), ("serial", True))
+    ]
+    assert len(studies[0].groups()) == 1
+    for study in studies:
+        list(study.run())
+    fused = studies[0]
+    for variant in fused.variants:
+        mine, theirs = (study.history.members[variant.id].curves for study in studies)
+        for name in ("train_loss", "val_loss"):
+            assert len(mine[name].values) == EPOCHS
+            assert mine[name].values == pytest.approx(theirs[name].values, rel=0, abs=1e-10)
+        weights = [study.member(variant.id).module().state_dict() for study in studies]
+        for key, weight in weights[0].items():
+            torch.testing.assert_close(weight, weights[1][key], atol=1e-10, rtol=0)
+    assert fused.check([0])["equal"].all()
+    losses = {fused.history.members[v.id].curves["train_loss"].values[-1] for v in fused.variants}
+    assert len(losses) == len(fused.variants)  # what is swept has an effect
+
+
+def test_the_axes_offer_what_there_is() -> None:
+    assert sorted(TRAINING_AXES["optimizer"].choices) == sorted(OPTIMIZERS)
+    assert sorted(TRAINING_AXES["lr_scheduler"].choices) == sorted(["none", *LR_SCHEDULERS])
+    row = {name: spec.default for name, spec in TRAINING_AXES.items()}
+    for value in OPTIMIZERS:
+        name, given = optimizer_of({**row, "optimizer": value})
+        assert issubclass(getattr(optim, name), optim.ArrayOptimizer)
+        torchs = getattr(torch.optim, name)([torch.zeros(1, requires_grad=True)], lr=1.0).defaults
+        told = {k: v for k, v in given.items() if k not in ("lr", "weight_decay")}
+        assert {k: torchs[k] for k in told} == told  # the axes' defaults are torch's
+    for value in LR_SCHEDULERS:
+        found = lr_scheduler_of({**row, "lr_scheduler": value}, 3)
+        assert found is not None
+        assert hasattr(torch.optim.lr_scheduler, found[0])
+    assert lr_scheduler_of(row, 3) is None
