@@ -97,7 +97,7 @@ class OwnLosses:
 
     def _of(self, function: Callable[..., Any]) -> FusedArray:
         last = self._last
-        if last is not None and last[0] is function and last[1].capture is self.array.capture:
+        if last is not None and last[0] is function and last[1]._steps.on is self.array._steps.on:
             return last[1]
         key = identity(function)
         found = self._made.get(key)

@@ -23,9 +23,13 @@ def over(array: FusedArray, call: Call, inputs: Inputs, blocks: Sequence[Block])
 
 def again(array: FusedArray, tensors: tuple[Tensor, ...]) -> Any:
     """The output for positional inputs, where that is replayed and like the last that was; else None."""
-    array.flush()
+    forwards = array._forwards
+    if forwards.postponed is not None:
+        forwards.flush()
+    if forwards.last is None:
+        return None
     run = partial(over, array, _called)
-    return array._forwards.again(tensors, (False,) * len(tensors), positional, run, follow=True)
+    return forwards.again(tensors, (False,) * len(tensors), positional, run, follow=True)
 
 
 def _called(module: nn.Module, leaves: list[Any]) -> Any:

@@ -58,7 +58,7 @@ class Habit:
     only: tuple[str, ...] | None = None
     outputs: tuple[Tensor, ...] = ()
     structure: Any = None
-    losses: Tensor | None = None
+    losses: Any = None
     times: int = 0
     misses: int = 0
     slow: int = 0
@@ -99,7 +99,7 @@ class Deferred(Tensor):
     _step: Watched | Postponed
 
     def sum(self, *args: Any, **kwargs: Any) -> Tensor:
-        step = step_of(self)
+        step = self._step if type(self) is Deferred else None
         if step is not None and not (args or kwargs) and self is step.of("losses"):
             return step.summed(self)
         settled((self,))
@@ -196,7 +196,8 @@ class Step:
         return names if len(set(names)) == len(found) else ()
 
     def _mark(self, name: int | str, tensor: Tensor, told: Callable[[Any], None] | None = None) -> Tensor:
-        self._hide(tensor)
+        tensor.__class__ = Deferred
+        tensor.__dict__["_step"] = self
         self._tensors[name] = weakref.ref(tensor, told)
         return tensor
 

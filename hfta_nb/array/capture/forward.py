@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hfta_nb.array.capture.check import Before, failure
 from hfta_nb.array.capture.deferred import Habit, Watched, settled
-from hfta_nb.array.capture.kinds import Kinds, Seen, form, reads_of, state_of
+from hfta_nb.array.capture.kinds import Kinds, Seen, form, reads_of, settings, state_of
 from hfta_nb.array.capture.node import Ready, Run, Ticket, attached
 from hfta_nb.array.capture.postponed import Postponed
 from hfta_nb.array.capture.reads import UnclearError
@@ -30,6 +30,8 @@ from hfta_nb.array.tree import Rebuild
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
 
+_SETTINGS = 5
+"""The place of torch's settings in what `state_of` tells."""
 _PATTERNS = 3
 """How often other outputs may be used than before until a kind is not recorded again."""
 
@@ -141,13 +143,15 @@ class CapturedForwards:
         last = self.last
         if last is None or not torch.is_grad_enabled() or not self._kinds.open(self.array):
             return None
-        seen, made = last[1], last[1].made
-        if self._like(tensors) != last[0] or made is None:
+        like = self._like(tensors)
+        if like != last[0] or last[1].made is None:
             return None
-        found = self.output(seen, Inputs(tuple(tensors), per_member, rebuild), run, follow)
+        found = self.output(last[1], Inputs(tuple(tensors), per_member, rebuild), run, follow, like[_SETTINGS])
         return None if found is None else found[0]
 
-    def output(self, seen: SeenForward, inputs: Inputs, run: Run, follow: bool) -> tuple[Any] | None:
+    def output(
+        self, seen: SeenForward, inputs: Inputs, run: Run, follow: bool, how: tuple[Any, ...] | None = None
+    ) -> tuple[Any] | None:
         """The output in a tuple, replayed or put off; None if this call must run as ever.
 
         Args:
@@ -155,10 +159,11 @@ class CapturedForwards:
             inputs: of the call.
             run: computes the outputs as ever.
             follow: see what the caller does with the output, and put the call off if that is known.
+            how: torch's settings, where they are known.
         """
         follow = follow and seen.made is not None and seen.made.postponable and not seen.habit.over
         if follow and seen.habit.sure and not self.waiting() and seen.habit.holds(seen):
-            return (Postponed(self.array, seen, inputs, run).output(),)
+            return (Postponed(self.array, seen, inputs, run, how or settings()).output(),)
         replayed = self.replay(seen, inputs, run)
         if replayed is None or not follow:
             return replayed

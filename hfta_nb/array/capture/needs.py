@@ -1,11 +1,15 @@
-"""What a recorded step's results need, what never changes, and where axes went."""
+"""What a recorded step's results need, what never changes, and where gradients may be written."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+
+from torch import Tensor
 
 from hfta_nb.array.capture.kernels import SHAPE_ONLY
 from hfta_nb.array.capture.record import Call, Place, Recording
+from hfta_nb.array.strategy.formulations import Operand
 
 WRITES_UNSAID = ("batch_norm",)
 """In the names of kernels that write to arguments without their schema saying so."""
@@ -51,3 +55,18 @@ def order(place: Place, out: Place) -> list[int] | None:
         axes.append(axis)
         left.remove(axis)
     return axes
+
+
+def fitting(room: Tensor, place: Place, out: Place, anywhere: bool) -> Tensor | None:
+    """Where a kernel may write `out`, of which `place` is a view, so that this lands in the room; None for nowhere.
+
+    Args:
+        room: for what lies in `place`.
+        place, out: of one storage.
+        anywhere: the kernel may write with any strides.
+    """
+    whole = all(Operand(p.size, p.stride, p.dtype).contiguous for p in (place, out)) and room.is_contiguous()
+    if whole and room.dtype == out.dtype and place.offset == out.offset and room.numel() == math.prod(out.size):
+        return room.view(out.size)
+    axes = order(place, out) if anywhere else None
+    return None if axes is None else room.permute(axes)

@@ -100,7 +100,7 @@ class Ticket:
         self.reads, self.arenas = seen.reads, array.arenas
         self.serial = made.halves.serial
         self._read = [p._version for p in made.needs[0]]
-        self._given = versions(inputs)
+        self._given = versions(inputs.leaves)
         self._autocast = _autocast() if torch._C._is_any_autocast_enabled() else ()
 
     @property
@@ -152,7 +152,7 @@ class Ticket:
         parameters, positions = self.made.needs
         same = self._read == [p._version for p in parameters]
         if same and positions:
-            now = versions(self.inputs)
+            now = versions(self.inputs.leaves)
             same = all(now[i] == self._given[i] for i in positions)
         if not same:
             raise RuntimeError(MODIFIED)
@@ -186,7 +186,7 @@ class Ticket:
         array, inputs, run = self.array, self.inputs, self.run
         assert inputs is not None  # else the graph would be no more
         assert run is not None
-        if versions(inputs) != self._given or self.reads is None or not self.reads.hold():
+        if versions(inputs.leaves) != self._given or self.reads is None or not self.reads.hold():
             raise FusionError(
                 "the backward has to compute the forward again, but since then an input or the model has changed",
                 where="array(x)",
@@ -235,9 +235,9 @@ def _accumulated(nodes: Sequence[Any], learning: Sequence[nn.Parameter]) -> bool
         return False
 
 
-def versions(inputs: Inputs) -> list[int]:
-    """By input, how often it has been changed in place."""
-    return [v._version if isinstance(v, Tensor) else 0 for v in inputs.leaves]
+def versions(leaves: Sequence[Any]) -> list[int]:
+    """Of each, how often it has been changed in place."""
+    return [v._version if isinstance(v, Tensor) else 0 for v in leaves]
 
 
 def _autocast() -> tuple[tuple[str, torch.dtype], ...]:

@@ -32,19 +32,26 @@ class GivenTarget(NamedTuple):
     """The target of the losses.
 
     Attributes:
-        given: by the caller.
-        versions: of its tensors then.
-        copied: its leaves as they were then.
+        given: by the caller, taken apart; None of a tensor alone.
+        leaves: of it.
+        versions: of these then.
+        copied: what they were then.
     """
 
-    given: Inputs
+    given: Inputs | None
+    leaves: tuple[Any, ...]
     versions: list[int]
     copied: tuple[Any, ...]
 
+    def standing(self) -> bool:
+        """Whether it is as it was."""
+        return versions(self.leaves) == self.versions
+
     def value(self) -> Any:
         """As it was."""
-        as_it_was = versions(self.given) == self.versions
-        return _tree(self.given if as_it_was else _copied(self.given, self.copied))
+        if self.given is None:
+            return self.leaves[0] if self.standing() else self.copied[0].clone()
+        return _tree(self.given if self.standing() else _copied(self.given, self.copied))
 
 
 class Postponed(Step):
@@ -55,6 +62,7 @@ class Postponed(Step):
         seen: the kind of call.
         inputs: of the call.
         run: computes the outputs as ever.
+        how: torch's settings.
     """
 
     __slots__ = (
@@ -62,15 +70,15 @@ class Postponed(Step):
         *("_settings", "_states", "_step", "_target", "_versions", "seen"),
     )
 
-    def __init__(self, array: FusedArray, seen: SeenForward, inputs: Inputs, run: Run) -> None:
+    def __init__(self, array: FusedArray, seen: SeenForward, inputs: Inputs, run: Run, how: tuple[Any, ...]) -> None:
         made, step = seen.made, seen.habit.step
         assert made is not None  # as the caller has seen
         super().__init__(array, seen.habit)
         self.seen, self._given, self._run, self._reads = seen, inputs, run, seen.reads
         self._parameters = made.learning, array.arenas
-        self._versions = [p._version for p in made.learning], versions(inputs)
+        self._versions = [p._version for p in made.learning], versions(inputs.leaves)
         self._states = None if made.halves.program.generators is None else list(array.generators.states)
-        self._settings = settings()
+        self._settings = how
         self._effects = self._states is not None or bool(made.buffers)
         self._target: GivenTarget | None = None
         self._only: tuple[str, ...] | None = None
@@ -92,6 +100,8 @@ class Postponed(Step):
 
     def output(self) -> Any:
         """What `array(x)` returns."""
+        if self.habit.structure is None:
+            return self._new(0, self.habit.outputs[0])
         return self.seen.told([self._new(i, like) for i, like in enumerate(self.habit.outputs)])
 
     def losses(self, output: Any, inner: FusedArray, function: Callable[..., Any], y: Any) -> Tensor:
@@ -100,18 +110,17 @@ class Postponed(Step):
         if not (inner is habit.inner and self._target is None and like(y) == habit.target):
             self.settle()
             return self.array._losses.computed(inner, output, y)
-        given = Inputs.of(y, len(self.array))
-        rooms = self._rooms[len(self._given.leaves) :] or tuple(room_like(v) for v in given.leaves)
-        for room, value in zip(rooms, given.leaves, strict=True):
+        given = None if type(y) is Tensor else Inputs.of(y, len(self.array))
+        leaves = (y,) if given is None else given.leaves
+        rooms = self._rooms[len(self._given.leaves) :] or tuple(room_like(v) for v in leaves)
+        for room, value in zip(rooms, leaves, strict=True):
             if isinstance(room, Tensor):
                 room.copy_(value)
-        self._target = GivenTarget(given, versions(given), rooms)
-        assert habit.losses is not None  # known since they were seen first
+        self._target = GivenTarget(given, leaves, versions(leaves), rooms)
         return self._new("losses", habit.losses)
 
     def summed(self, losses: Tensor) -> Tensor:
         """Their sum."""
-        assert self.habit.losses is not None  # as above
         return self._new("total", self.habit.losses)
 
     def run(self, only: tuple[str, ...] | None) -> bool:
@@ -134,8 +143,11 @@ class Postponed(Step):
             self.settle()
             return False
         losses, output = found
-        for i, leaf in enumerate(flatten(output)[0]):
-            self._give(i, leaf)
+        if self.habit.structure is None:
+            self._give(0, output)
+        else:
+            for i, leaf in enumerate(flatten(output)[0]):
+                self._give(i, leaf)
         self._give("losses", losses)
         self._late = losses  # the sum is seldom looked at
         return True
@@ -148,13 +160,12 @@ class Postponed(Step):
         self._over, array._forwards.postponed = True, None  # for `backward`, which makes up for what is put off
         self._show()
         try:
-            if self._step is not None and self._step.ready and only == habit.only:
-                with threads.scope(array.settings.threads):
-                    found = array._steps.run(self._step)
-                if found is not None:
-                    return found
-            asked = Asked(habit.whole, (_arguments(self._given), target.value()), True, None, only)
             with threads.scope(array.settings.threads):
+                if self._step is not None and self._step.ready and only == habit.only:
+                    found = array._steps.run(self._step)
+                    if found is not None:
+                        return found
+                asked = Asked(habit.whole, (_arguments(self._given), target.value()), True, None, only)
                 found = array._backward(asked)
         except BaseException:
             self._again()
@@ -227,7 +238,7 @@ class Postponed(Step):
 
     def _computed(self) -> Any:
         inputs = self._given
-        if versions(inputs) != self._versions[1]:
+        if versions(inputs.leaves) != self._versions[1]:
             inputs = _copied(inputs, self._rooms)
         replayed = self.array._forwards.replay(self.seen, inputs, self._run)
         return self._run(inputs, self.array._blocks.graph()) if replayed is None else replayed[0]
@@ -244,12 +255,9 @@ class Postponed(Step):
 
     def _as_called(self, target: GivenTarget) -> bool:
         """Whether `array.backward` does now what the calls would have."""
-        return (
-            versions(target.given) == target.versions
-            and versions(self._given) == self._versions[1]
-            and not watched()
-            and not any(p._backward_hooks or p._post_accumulate_grad_hooks for p in self._parameters[0])
-        )
+        if not target.standing() or versions(self._given.leaves) != self._versions[1] or watched():
+            return False
+        return not any(p._backward_hooks or p._post_accumulate_grad_hooks for p in self._parameters[0])
 
     @contextmanager
     def _as_then(self) -> Iterator[None]:
@@ -263,7 +271,7 @@ class Postponed(Step):
                     stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=on))
             yield
 
-    def _new(self, name: int | str, like: Tensor) -> Tensor:
+    def _new(self, name: int | str, like: Any) -> Tensor:
         return self._mark(name, like.data, self._gone if self._effects else None)
 
     def _give(self, name: int | str, value: Tensor) -> None:

@@ -24,7 +24,7 @@ from hfta_nb.array.capture.folding import Folding
 from hfta_nb.array.capture.kernels import KERNELS, Kernel, bare, nothing
 from hfta_nb.array.capture.lanes import Drawing, Lanes, count_of, deliver, lanes_of
 from hfta_nb.array.capture.late import Fetch, Late, dynamic
-from hfta_nb.array.capture.needs import constant, needed, order
+from hfta_nb.array.capture.needs import constant, fitting, needed
 from hfta_nb.array.capture.owned import Owned, owned
 from hfta_nb.array.capture.record import Call, Place, Recording, places
 from hfta_nb.array.capture.stacking import stacked
@@ -263,15 +263,16 @@ class _Builder:
         for place, room in self.gradients:
             maker = makers.get(place.storage)
             kernel = None if maker is None else KERNELS.get(maker.function)
-            if maker is None or kernel is None or not kernel.anywhere or count[place.storage] > 1:
+            if maker is None or kernel is None or count[place.storage] > 1:
                 continue
             out = maker.results[0]
-            axes = None if out is None else order(place, out)
-            if out is None or axes is None or views.get(place.storage, set()) - {out, place}:
+            if out is None or views.get(place.storage, set()) - {out, place}:
                 continue
-            self.bound[place.storage] = room.permute(axes), out
-            self.tensors[out], self.tensors[place] = room.permute(axes), room
-            written.add(place)
+            room_of_out = fitting(room, place, out, kernel.anywhere)
+            if room_of_out is not None:
+                self.bound[place.storage] = room_of_out, out
+                self.tensors[out], self.tensors[place] = room_of_out, room
+                written.add(place)
         return written
 
     def _tensor(self, place: Place) -> Tensor | Fetch:
@@ -301,9 +302,9 @@ class _Builder:
                 if dies and place[1:] == out[1:] and self._alone(call, place):
                     self.slot_of[storage] = self.slot_of.pop(place.storage)
                     return
-        fitting = [k for k in self.free if need <= self.slots[k].numel() <= max(4 * need, 4096)]
-        if fitting:
-            slot = min(fitting, key=lambda k: self.slots[k].numel())
+        large = [k for k in self.free if need <= self.slots[k].numel() <= max(4 * need, 4096)]
+        if large:
+            slot = min(large, key=lambda k: self.slots[k].numel())
             self.free.remove(slot)
         else:
             slot = len(self.slots)
