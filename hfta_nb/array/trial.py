@@ -250,9 +250,11 @@ class Trial:
         close = [way for way in laps if way in ways]
         for _ in range(_LAPS[1] - _LAPS[0]):
             close = [way for way in close if self.seconds[way] <= _CLOSE * min(self.seconds.values())]
+            if len(close) < 2:  # or none: a way of an earlier race may be far ahead of all of these
+                break
             few = alone_s is None and min(len(laps[way]) for way in close) < _THREADED_LAPS
             late = self.spent_s > (self.budget_s or math.inf)
-            if len(close) < 2 or (not few and (sum(laps[close[0]]) > _ENOUGH_S or late)):
+            if not few and (sum(laps[close[0]]) > _ENOUGH_S or late):
                 break
             for way in close:
                 laps[way].append((yield way))

@@ -96,6 +96,20 @@ def test_threads_are_judged_by_steps_that_nobody_records() -> None:
     assert array.threads == "kernels"
 
 
+def test_a_way_that_is_slower_replayed_than_another_that_was_not_is_tried_no_further() -> None:
+    """As where the machine is disturbed: recording four members takes so long that one at a time is left as it is."""
+    array = hfta.fuse(make(mlp, MEMBERS, torch.float64, CPU), SEEDS)
+    found = Trial(array, ways_of(array), replaying=True)
+    names: list[str] = []
+    while not found.done:
+        names.append(str(found.way))
+        whole = names[-1] == "4 on one thread"
+        found.took(1.05 if not whole else 1.0 if names.count(names[-1]) <= 2 else 500.0 if len(names) < 6 else 2.0)
+    assert set(names) == {"1 on one thread", "4 on one thread"}
+    assert names.count("1 on one thread") == 1
+    assert not found.complete
+
+
 class Branches(nn.Module):
     """Control flow that `vmap` can't follow: members run one at a time."""
 
