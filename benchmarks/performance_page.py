@@ -22,8 +22,8 @@ SUITE = {
     "suite_cpu_2threads": "Two threads",
     "suite_cpu_hfta": "HFTA's models at small widths",
     "suite_cpu_compiled": "Steps compiled",
-    "suite_cpu_1thread_epyc": "One thread of another processor, an earlier state",
-    "suite_cpu_2threads_epyc": "Two threads of another processor, an earlier state",
+    "suite_cpu_1thread_xeon": "One thread of another processor, an earlier state",
+    "suite_cpu_2threads_xeon": "Two threads of another processor, an earlier state",
     "suite_cpu_hfta_epyc": "HFTA's models on another processor, an earlier state",
 }
 """Titles of results by file; others of the suite follow under their own names."""
