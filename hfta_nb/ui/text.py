@@ -57,8 +57,8 @@ def clock(seconds: float) -> str:
 def memory(size_bytes: float) -> str:
     """``512 B``, ``41 MiB``, ``1.5 GiB``."""
     size = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1000 or unit == "GiB":
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1000 or unit == "TiB":
             break
         size /= 1024
     return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
@@ -66,7 +66,7 @@ def memory(size_bytes: float) -> str:
 
 def amount(n: float) -> str:
     """A large number in words of few digits: ``320``, ``4.7 k``, ``0.6 M`` is written ``600 k``."""
-    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+    for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(n) >= size:
             return f"{n / size:.3g}{unit}"
     return f"{n:.0f}"

@@ -20,7 +20,14 @@ def test_clock(seconds: float, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("size", "said"),
-    [(0, "0 B"), (512, "512 B"), (41 * 2**20, "41 MiB"), (1.5 * 2**30, "1.5 GiB"), (139 * 2**30, "139 GiB")],
+    [
+        (0, "0 B"),
+        (512, "512 B"),
+        (41 * 2**20, "41 MiB"),
+        (1.5 * 2**30, "1.5 GiB"),
+        (139 * 2**30, "139 GiB"),
+        (2**51, "2048 TiB"),
+    ],
 )
 def test_memory(size: float, said: str) -> None:
     assert text.memory(size) == said
