@@ -14,6 +14,8 @@ from tests.cli.test_end_to_end import DEADLINE_S, environment
 PRESS = """
 import os, runpy, signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # where tests run in the background it is ignored
+
 class Presses:
     def find_spec(self, name, path=None, target=None):
         if name != {module!r}:
