@@ -135,6 +135,16 @@ def _warm(arrays: tuple[FusedArray, FusedArray], x: Tensor, noise: Tensor) -> No
     assert notes(arrays[0], TOGETHER)
 
 
+@pytest.fixture
+def arrays(x: Tensor, noise: Tensor, device: torch.device) -> tuple[FusedArray, FusedArray]:
+    """Of which the first puts off."""
+    if device.type != "cpu":
+        pytest.skip("a GPU's random streams are not put off")
+    made = pair(Networks, device)
+    _warm(made, x, noise)
+    return made
+
+
 ALSO: dict[str, Callable[[FusedArray, tuple[Tensor, Tensor]], Any]] = {
     "one of the outputs": lambda a, out: a.losses(deceive, out[1]),
     "the other way round": lambda a, out: a.losses(tell_apart, (out[1], out[0])),
@@ -146,11 +156,9 @@ ALSO: dict[str, Callable[[FusedArray, tuple[Tensor, Tensor]], Any]] = {
 
 
 @pytest.mark.parametrize("also", ALSO)
-def test_something_else_is_done_with_the_outputs(also: str, x: Tensor, noise: Tensor, device: torch.device) -> None:
-    if device.type != "cpu":
-        pytest.skip("a GPU's random streams are not put off")
-    arrays = pair(Networks, device)
-    _warm(arrays, x, noise)
+def test_something_else_is_done_with_the_outputs(
+    also: str, x: Tensor, noise: Tensor, arrays: tuple[FusedArray, FusedArray]
+) -> None:
     for shift in range(3):
         told = []
         for a in arrays:
@@ -174,11 +182,9 @@ INPUTS: dict[str, Callable[[FusedArray], Any]] = {
 
 
 @pytest.mark.parametrize("inputs", INPUTS)
-def test_gradients_of_some_parameters(inputs: str, x: Tensor, noise: Tensor, device: torch.device) -> None:
-    if device.type != "cpu":
-        pytest.skip("a GPU's random streams are not put off")
-    arrays = pair(Networks, device)
-    _warm(arrays, x, noise)
+def test_gradients_of_some_parameters(
+    inputs: str, x: Tensor, noise: Tensor, arrays: tuple[FusedArray, FusedArray]
+) -> None:
     for step in range(4):
         for a in arrays:
             if step % 2:  # the others are added to what is there
