@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 Bind = Callable[[Sequence[Any], Mapping[str, Any]], Callable[[], None]]
 """From the arguments, memory for the results among them by name, to what computes."""
 
@@ -30,3 +32,29 @@ class Binding:
 
 def _other(one: Any, two: Any) -> bool:
     return one is not two
+
+
+def operators(schemas: Mapping[str, str], bound: Mapping[str, Callable[..., Callable[[], None]]]) -> Any:
+    """``torch.ops.hfta_nb`` with more operators in it, for tensors on a CPU.
+
+    Args:
+        schemas: by name, without the namespace.
+        bound: by name, with the namespace, what binds an operator's arguments.
+    """
+    made = torch.library.Library("hfta_nb", "FRAGMENT")  # type: ignore[no-untyped-call]
+    for name, schema in schemas.items():
+        made.define(name + schema)  # type: ignore[no-untyped-call]
+        made.impl(name, _unbound(bound[f"hfta_nb::{name}"]), "CPU")  # type: ignore[no-untyped-call]
+    _kept.append(made)
+    return torch.ops.hfta_nb
+
+
+def _unbound(bind: Callable[..., Callable[[], None]]) -> Callable[..., None]:
+    def run(*args: Any) -> None:
+        bind(*args)()
+
+    return run
+
+
+_kept: list[torch.library.Library] = []
+"""An operator is there as long as the library that it is defined in."""

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hfta_nb.array.capture.record import unseen
+from hfta_nb.array.native import binding
 from hfta_nb.array.native.build import library
 
 _COUNTS = ("members", "rows", "columns", "apart", "by_apart", "mean", "softmax")
@@ -150,24 +151,7 @@ def backward(
 
 @cache
 def _operators() -> Any:
-    """``torch.ops.hfta_nb``, with the kernels in it."""
-    made = torch.library.Library("hfta_nb", "FRAGMENT")  # type: ignore[no-untyped-call]
-    for name, bind in BOUND.items():
-        short = name.removeprefix("hfta_nb::")
-        made.define(short + _SCHEMAS[short])  # type: ignore[no-untyped-call]
-        made.impl(short, _run(bind), "CPU")  # type: ignore[no-untyped-call]
-    _kept.append(made)
-    return torch.ops.hfta_nb
-
-
-_kept: list[torch.library.Library] = []
-
-
-def _run(bind: Callable[..., Bound]) -> Callable[..., None]:
-    def run(*args: Any) -> None:
-        bind(*args)()
-
-    return run
+    return binding.operators(_SCHEMAS, BOUND)
 
 
 def _bound_forward(logs: Tensor, target: Tensor, losses: Tensor, counted: Tensor, ignored: int, mean: bool) -> Bound:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array.capture.record import unseen
+from hfta_nb.array.native import binding
 from hfta_nb.array.native.build import library, waiting
 
 _FORWARD = "Tensor x, Tensor w_x, Tensor w_h, Tensor? b_x, Tensor? b_h, Tensor(a!) gates, Tensor(b!) h, Tensor(c!) c"
@@ -34,16 +35,7 @@ def usable(x: Tensor, h: Tensor) -> bool:
 
 @cache
 def _operators() -> Any:
-    """``torch.ops.hfta_nb``, with the kernels in it."""
-    made = torch.library.Library("hfta_nb", "FRAGMENT")  # type: ignore[no-untyped-call]
-    for name, kernel in (("lstm", _forward), ("lstm_backward", _backward)):
-        made.define(name + _SCHEMAS[name])  # type: ignore[no-untyped-call]
-        made.impl(name, kernel, "CPU")  # type: ignore[no-untyped-call]
-    _kept.append(made)
-    return torch.ops.hfta_nb
-
-
-_kept: list[torch.library.Library] = []
+    return binding.operators(_SCHEMAS, BOUND)
 
 
 def _lstm() -> ctypes.CDLL | None:
@@ -216,14 +208,6 @@ def _there() -> ctypes.CDLL:
     if found is None:  # asked for before, and switched off since
         raise RuntimeError("the compiled LSTM has been switched off between a forward and a backward pass")
     return found
-
-
-def _forward(*args: Any) -> None:
-    bound_forward(*args)()
-
-
-def _backward(*args: Any) -> None:
-    bound_backward(*args)()
 
 
 BOUND: dict[str, Callable[..., Bound]] = {"hfta_nb::lstm": bound_forward, "hfta_nb::lstm_backward": bound_backward}
