@@ -31,9 +31,10 @@ def environment() -> dict[str, str]:
     return kept | {"PYTHONPATH": os.pathsep.join(filter(None, [root, kept.get("PYTHONPATH")])), "PYTHONUNBUFFERED": "1"}
 
 
-def hfta(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(line: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a process in a folder to its end."""
     return subprocess.run(
-        command(*arguments),
+        line,
         cwd=folder,
         env=environment(),
         capture_output=True,
@@ -41,6 +42,10 @@ def hfta(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         timeout=DEADLINE_S,
         check=False,
     )
+
+
+def hfta(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run(command(*arguments), folder)
 
 
 def board(shown: str) -> list[list[str]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.cli.test_end_to_end import DEADLINE_S, environment
+from tests.cli.test_end_to_end import run
 
 PRESS = """
 import os, runpy, signal, sys
@@ -51,15 +50,7 @@ MODULES = {
 
 def pressed(module: str, arguments: tuple[str, ...], start: str, folder: Path, swallowed: bool = False) -> str:
     code = PRESS.format(module=module, arguments=arguments, swallowed=swallowed) + start
-    ran = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    ran = run([sys.executable, "-c", code], folder)
     assert (ran.returncode, ran.stdout) == (130, "")
     return ran.stderr
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dis
 import enum
 import functools
+import operator
 import types
 import weakref
 from collections.abc import Iterator, Mapping
@@ -76,9 +77,8 @@ class Reads:
         self, root: nn.Module, functions: tuple[Any, ...], set_anew: Mapping[int, tuple[str, ...]] | None = None
     ) -> None:
         self._set_anew = set_anew or {}
-        self._dicts: list[tuple[Mapping[Any, Any], dict[Any, Any]]] = []
+        self._containers: list[tuple[Any, Any]] = []
         self._partly: list[tuple[Mapping[Any, Any], dict[Any, Any], tuple[str, ...]]] = []
-        self._lists: list[tuple[Any, Any]] = []
         self._cells: list[tuple[types.CellType, Any]] = []
         self._globals: list[tuple[dict[str, Any], str, Any]] = []
         self._tensors: list[Tensor] = []
@@ -95,8 +95,9 @@ class Reads:
         while self._reach():
             pass
         # Most are empty, as hooks are: one look at all of them.
-        self._empty = [mapping for mapping, before in self._dicts if not before]
-        self._dicts = [(mapping, before) for mapping, before in self._dicts if before]
+        self._empty = [value for value, before in self._containers if not before]
+        kept = [(value, before) for value, before in self._containers if before]
+        self._now, self._then = [value for value, _ in kept], [before for _, before in kept]
 
     @property
     def makes_tensors(self) -> bool:
@@ -106,19 +107,12 @@ class Reads:
     def hold(self) -> bool:
         """Whether all is as it was."""
         try:
-            if any(self._empty):
+            if any(self._empty) or self._now != self._then:
                 return False
-            for mapping, before in self._dicts:
-                if mapping != before:
-                    return False
-            for tensor in self._tensors:
-                if tensor._backward_hooks:  # which replaying would not call
-                    return False
+            if any(map(_hooks, self._tensors)):  # which replaying would not call
+                return False
             for mapping, before, caches in self._partly:
                 if {k: v for k, v in mapping.items() if k not in caches} != before:
-                    return False
-            for values, kept in self._lists:
-                if values != kept:
                     return False
             for cell, value in self._cells:
                 if cell.cell_contents is not value:
@@ -130,7 +124,7 @@ class Reads:
     # Values.
 
     def _snapshot(self, mapping: Mapping[Any, Any]) -> None:
-        self._dicts.append((mapping, dict(mapping)))
+        self._containers.append((mapping, dict(mapping)))
 
     def _value(self, value: Any, where: str) -> None:
         if isinstance(value, _PLAIN) or id(value) in self._seen:
@@ -152,7 +146,7 @@ class Reads:
                 self._value(inner, f"{where}[{key!r}]")
         elif isinstance(value, list | tuple | set | frozenset):
             kept = list(value) if isinstance(value, list) else set(value) if isinstance(value, set) else value
-            self._lists.append((value, kept))
+            self._containers.append((value, kept))
             self._more(value)
             for inner in list(value):
                 self._value(inner, where)
@@ -288,6 +282,7 @@ class Reads:
         return new
 
 
+_hooks = operator.attrgetter("_backward_hooks")
 _GONE = object()
 _NOT_CALLED = {n for n in vars(object) if n not in ("__eq__", "__getattribute__")} | {
     *("__dict__", "__weakref__", "__annotations__", "__module__", "__slots__", "__del__", "__firstlineno__"),
