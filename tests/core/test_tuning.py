@@ -72,6 +72,17 @@ def test_what_is_hopeless_is_run_once_and_the_fastest_is_chosen() -> None:
     assert not array._steps.at_once
 
 
+@pytest.mark.parametrize(("dtype", "fastest_size"), [(torch.float32, 1), (torch.float64, 4)])
+def test_images_of_members_alone_are_replayed_where_that_is_faster_than_it_looks(
+    dtype: torch.dtype, fastest_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hfta_nb.array.native.conv.usable", lambda: True)
+    array = hfta.fuse([nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()).to(dtype) for _ in range(MEMBERS)])
+    trial = Trial(array, ways_of(array), True)
+    sizes = _run(trial, {6: 0.1, 4: 0.11, 1: 0.22}, {6: 0.08, 4: 0.05, 1: 0.03})
+    assert (array.block_size, sizes.count(1) > 1) == (fastest_size, fastest_size == 1)
+
+
 def test_more_members_at_once_unless_fewer_are_clearly_faster() -> None:
     assert fastest({Way(6): 1.0, Way(4): 0.96, Way(1): 0.97}) == Way(6)
     assert fastest({Way(6): 1.0, Way(4): 0.94, Way(1): 0.93}) == Way(4)

@@ -118,7 +118,7 @@ class OursSplit(Ours):
             total: dict[int, float] = {}
             for update in self.updates:
                 self.array.block_size = len(self.array)
-                laps = self.array.tune(update.loss, Arguments(x, update.words), y)
+                laps = self.array.tune(update.loss, Arguments(x, update.words), y, only=update.trains)
                 total = {size: total.get(size, 0.0) + seconds for size, seconds in laps.items()}
             self.array.block_size = min(total, key=lambda size: total[size], default=len(self.array))
 
