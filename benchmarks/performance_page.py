@@ -24,7 +24,7 @@ SUITE = {
     "suite_cpu_compiled": "Steps compiled",
     "suite_cpu_1thread_xeon": "One thread of another processor, an earlier state",
     "suite_cpu_2threads_xeon": "Two threads of another processor, an earlier state",
-    "suite_cpu_hfta_epyc": "HFTA's models on another processor, an earlier state",
+    "suite_cpu_hfta_xeon": "HFTA's models on another processor, an earlier state",
 }
 """Titles of results by file; others of the suite follow under their own names."""
 
