@@ -198,6 +198,17 @@ def test_gradients_of_some_parameters(
     _warm(arrays, x, noise)
 
 
+def test_parameters_that_can_be_gone_through_once(x: Tensor, noise: Tensor, device: torch.device) -> None:
+    if device.type != "cpu":
+        pytest.skip("a GPU's random streams are not put off")
+    arrays = pair(Networks, device)
+    for _ in range(STEPS):
+        for a in arrays:
+            _begun(a, x, noise)[1].sum().backward(inputs=a.parameters())
+        same(*arrays)
+    assert notes(arrays[0], TOGETHER)
+
+
 def test_parameters_that_do_not_learn_are_refused_as_ever(x: Tensor, noise: Tensor, device: torch.device) -> None:
     if device.type != "cpu":
         pytest.skip("a GPU's random streams are not put off")

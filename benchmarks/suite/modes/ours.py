@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import hfta_nb as hfta
 from benchmarks.suite.job import Job, UnavailableError
@@ -90,16 +90,16 @@ class OursSplit(Ours):
         self.updates = job.task.updates(named)
         self._tune()
         several = len(self.updates) > 1
-        trained = [[named[name] for name in u.trains] if several else self.array for u in self.updates]
-        self.optimizers = [hfta.optim.Adam(parameters, lr=job.lrs, fused=True) for parameters in trained]
+        self.trained = [[named[name] for name in u.trains] if several else None for u in self.updates]
+        self.optimizers = [hfta.optim.Adam(some or self.array, lr=job.lrs, fused=True) for some in self.trained]
         self.scaler = job.arithmetic.array_scaler(self.array)
 
     def _step(self, number: int) -> Tensor:
         x, y = self.feed(number)
         found = []
-        for update, optimizer in zip(self.updates, self.optimizers, strict=True):
+        for update, trained, optimizer in zip(self.updates, self.trained, self.optimizers, strict=True):
             optimizer.zero_grad()
-            found.append(self._backward(update, x, y))
+            found.append(self._backward(update, trained, x, y))
             if self.scaler is None:
                 optimizer.step()
             else:
@@ -122,11 +122,9 @@ class OursSplit(Ours):
                 total = {size: total.get(size, 0.0) + seconds for size, seconds in laps.items()}
             self.array.block_size = min(total, key=lambda size: total[size], default=len(self.array))
 
-    def _backward(self, update: Update, x: Any, y: Tensor) -> Tensor:
+    def _backward(self, update: Update, trained: list[nn.Parameter] | None, x: Any, y: Tensor) -> Tensor:
         with self.job.autocast():
             output = self.array(*inputs(x), **update.words)
             losses = self.array.losses(update.loss, output, y)
-        named = dict(self.array.named_parameters()) if len(self.updates) > 1 else {}
-        trained = [named[name] for name in update.trains] if named else None
         (losses if self.scaler is None else losses * self.scaler.scales).sum().backward(inputs=trained)
         return losses.detach()

@@ -113,9 +113,11 @@ class Deferred(Tensor):
         inputs: Any = None,
     ) -> None:
         step = step_of(self)
+        inputs = tuple(inputs) if isinstance(inputs, Iterator) else inputs  # `parameters()`, gone through once
         plain = gradient is None and not retain_graph and not create_graph
         if step is not None and plain and self is step.of("total"):
-            only = None if inputs is None else step.names(inputs)
+            given = (inputs,) if isinstance(inputs, Tensor) else inputs
+            only = None if given is None else step.array._forwards.names_of(given)
             if only == ():
                 step.settle()
             elif step.run(only):
@@ -187,13 +189,6 @@ class Step:
         if len(leaves) != len(self.habit.outputs) or structure(output) != self.habit.structure:
             return False
         return all(self.of(i) is leaf for i, leaf in enumerate(leaves))
-
-    def names(self, inputs: Any) -> tuple[str, ...]:
-        """Of those that a gradient is asked for; none where one isn't a parameter that learns, or is there twice."""
-        known = {id(p): name for name, p in self.array.named_parameters() if p.requires_grad}
-        found = [known.get(id(v)) for v in ([inputs] if isinstance(inputs, Tensor) else inputs)]
-        names = tuple(name for name in found if name is not None)
-        return names if len(set(names)) == len(found) else ()
 
     def _mark(self, name: int | str, tensor: Tensor, told: Callable[[Any], None] | None = None) -> Tensor:
         tensor.__class__ = Deferred

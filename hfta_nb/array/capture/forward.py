@@ -81,6 +81,7 @@ class CapturedForwards:
         self.array = array
         self._kinds: Kinds[SeenForward] = Kinds()
         self._parameters: list[nn.Parameter] = []
+        self._names: dict[int, tuple[str, nn.Parameter]] = {}
         self._outstanding: weakref.ref[Ticket] | None = None
         self.last: tuple[list[Any], SeenForward] | None = None
         self.postponed: Postponed | None = None
@@ -88,7 +89,7 @@ class CapturedForwards:
     def clear(self) -> None:
         """Forget all; wanted after the array's tensors have moved, or it runs in another way."""
         self._kinds.clear()
-        self._parameters, self.last = [], None
+        self._parameters, self._names, self.last = [], {}, None
 
     def choices(self) -> list[Choice]:
         """Of kernels that can be computed in several ways, in what is replayed."""
@@ -112,6 +113,14 @@ class CapturedForwards:
             self._parameters = list(self.array.parameters())
         wanted = any(p.requires_grad for p in self._parameters) or bool(inputs.grad_leaves())
         return wanted and torch.is_grad_enabled()
+
+    def names_of(self, inputs: Sequence[Tensor]) -> tuple[str, ...]:
+        """Of parameters that learn; none where one of the tensors is anything else, or is there twice."""
+        if not self._names:
+            self._names = {id(p): (name, p) for name, p in self.array.named_parameters()}
+        found = [self._names.get(id(v)) for v in inputs]
+        names = tuple(one[0] for one in found if one is not None and one[1].requires_grad)
+        return names if len(set(names)) == len(found) else ()
 
     def find(self, given: Any) -> SeenForward | None:
         """What is known of this kind of call; None where it is to run as ever."""
