@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -165,6 +166,18 @@ def test_utilization_has_fractions_and_memory_in_gib() -> None:
     (memory,) = right.get_lines()
     assert memory.get_ydata()[-1] == pytest.approx(history.samples[-1].values["memory_bytes"] / 2**30)
     assert list(left.get_lines()[0].get_xdata()) == [s.time_s - T0 for s in history.samples]
+
+
+SECONDS, CLOCK = r"-?[\d.]+ s", r"-?(\d+:)?\d+:\d\d"
+
+
+@pytest.mark.parametrize(("length_s", "kind"), [(0.1, SECONDS), (5.6, SECONDS), (50.0, CLOCK), (7300.0, CLOCK)])
+def test_times_on_an_axis_are_of_one_kind(length_s: float, kind: str) -> None:
+    figure = figures.utilization(folded([run_started(FEW), cpu_sample(0.0), cpu_sample(length_s)]))
+    pixels(figure)
+    shown = [text.get_text() for text in figure.axes[0].get_xticklabels()]
+    assert len(set(shown)) == len(shown) > 2
+    assert [text for text in shown if not re.fullmatch(kind, text)] == []
 
 
 def test_pauses_are_shaded() -> None:

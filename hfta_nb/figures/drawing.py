@@ -289,15 +289,19 @@ def _since_start(history: History, times_s: Sequence[float]) -> list[float]:
 def _time_axis(axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
+    def told(value: float, _: Any = None) -> str:
+        return _clock(value, parts=any(round(v, 6) % 1 for v in axes.xaxis.get_majorticklocs()))
+
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 1.5, 2, 3, 6, 10], min_n_ticks=2))
-    axes.xaxis.set_major_formatter(lambda v, _: _clock(v))
+    axes.xaxis.set_major_formatter(told)
 
 
-def _clock(seconds: float) -> str:
+def _clock(seconds: float, parts: bool) -> str:
+    """A tick as ``0:41``; as ``1.5 s`` on an axis that has parts of seconds."""
     if seconds < 0:
-        return "-" + _clock(-seconds)
-    if seconds < 60 and seconds % 1:
-        return f"{seconds:.3g} s"
+        return "-" + _clock(-seconds, parts)
+    if parts:
+        return f"{seconds:.6g} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
