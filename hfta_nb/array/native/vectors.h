@@ -44,10 +44,12 @@ INLINE vec some(const float *p, ptrdiff_t count) {
 INLINE void put_some(float *p, vec v, ptrdiff_t count) { memcpy(p, &v, 4 * (size_t)count); }
 #endif
 
-#if WIDE == 16 && defined(__has_builtin)
+#if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
-#define SHUFFLED
 #define PICK __builtin_shufflevector
+#if WIDE == 16
+#define SHUFFLED
+#endif
 #endif
 #endif
 
@@ -113,31 +115,37 @@ INLINE vec larger(vec a, vec b) {
     return (vec)((first & (ivec)a) | (~first & (ivec)b));
 }
 
-/* The sum of a vector, or the largest of it. */
-#ifdef SHUFFLED
-#define ACROSS_ALL(name, joined) \
-    INLINE float name(vec v) { \
-        vec w = PICK(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7); \
-        v = joined; \
-        w = PICK(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11); \
-        v = joined; \
-        w = PICK(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13); \
-        v = joined; \
-        w = PICK(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14); \
-        v = joined; \
-        return v[0]; \
-    }
+/* The sum of a vector, or the largest of it: halves are joined until one entry is left. */
+#if defined(PICK)
+#define JOIN(joined, ...) \
+    w = PICK(v, v, __VA_ARGS__); \
+    v = joined;
+#if WIDE == 16
+#define JOIN_ALL(joined) \
+    JOIN(joined, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7) \
+    JOIN(joined, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11) \
+    JOIN(joined, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13) \
+    JOIN(joined, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
 #else
+#define JOIN_ALL(joined) \
+    JOIN(joined, 4, 5, 6, 7, 0, 1, 2, 3) \
+    JOIN(joined, 2, 3, 0, 1, 6, 7, 4, 5) \
+    JOIN(joined, 1, 0, 3, 2, 5, 4, 7, 6)
+#endif
+#else
+#define JOIN_ALL(joined) \
+    const vec all = v; \
+    for (int i = 1; i < WIDE; i++) { \
+        w[0] = all[i]; \
+        v = joined; \
+    }
+#endif
 #define ACROSS_ALL(name, joined) \
     INLINE float name(vec v) { \
         vec w = v; \
-        for (int i = 1; i < WIDE; i++) { \
-            w[0] = v[i]; \
-            v = joined; \
-        } \
+        JOIN_ALL(joined) \
         return v[0]; \
     }
-#endif
 ACROSS_ALL(sum_of, v + w)
 ACROSS_ALL(largest_of, larger(v, w))
 
