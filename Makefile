@@ -1,16 +1,30 @@
-# `make lab` opens JupyterLab, `make test` runs every test; both set .venv up first where need be.
-# PYTHON=python3.12 chooses an interpreter, HFTA_NB_NO_BROWSER=1 leaves the browser test out.
+# `make lab` opens JupyterLab, `make test` runs the tests; both set .venv up first where need be.
+# PYTHON=python3.12 chooses an interpreter, HFTA_NB_NO_BROWSER=1 leaves the browser tests out, WORKERS=4 runs the tests
+# in four processes, AVX2=1 as on a processor without AVX-512.
 
 .DEFAULT_GOAL := help
 VENV := .venv
 BIN := $(VENV)/bin
 NOTEBOOK := notebooks/01_quickstart.ipynb
+ifdef AVX2
+export ATEN_CPU_CAPABILITY := avx2
+export ONEDNN_MAX_CPU_ISA := AVX2
+export HFTA_NB_NATIVE_MARCH := x86-64-v3
+endif
 CODE := $(wildcard hfta_nb tests benchmarks notebooks .ci)
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
-NBVAL := --nbval --nbval-cell-timeout=300 $(addprefix --nbval-sanitize-with=,$(wildcard notebooks/sanitize.cfg))
+NBVAL := --nbval --nbval-cell-timeout=300 -p tests.pictures $(addprefix --nbval-sanitize-with=,$(wildcard notebooks/sanitize.cfg))
+WORKERS ?= 2
 PYTEST_ARGS ?=
+# OMP_NUM_THREADS: with torch's default pool a busy machine of two cores stalls (the threads spin at a barrier); tests
+# that are about threads choose for themselves.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=$(WORKERS)
+# In the order of collection, which ends with the browser (tests/tiers.py).
+TESTS := $(PYTEST) --dist loadgroup --no-loadscope-reorder tests
+BROWSER := $(if $(HFTA_NB_NO_BROWSER),,chromium)
 
-.PHONY: help lab test lint types format nbval pytest chromium lock clean venv notebooks coverage-page performance-page
+.PHONY: help lab test test-all test-share checks checks-all lint types format nbval nbval-all pytest pytest-all coverage \
+	chromium lock clean venv notebooks coverage-page performance-page
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,7 +32,16 @@ help: ## show this list
 lab: venv ## open JupyterLab at the quickstart notebook
 	$(BIN)/python -m jupyterlab --LabApp.default_url=/lab/tree/$(NOTEBOOK) $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_ARGS)
 
-test: lint types nbval pytest ## everything: lint, types, notebooks, unit, contract, layering, browser
+test: checks pytest ## lint, types, the quickstart, and the tests: one row of each long table
+
+test-all: checks-all pytest-all ## lint, types, all notebooks, and every row of every test
+
+test-share: venv $(BROWSER) ## one eighth of what `make test` leaves out; SHARE=3/8 says which
+	$(TESTS) -m long --share $(or $(SHARE),0/8) $(PYTEST_ARGS)
+
+# Side by side: none of these makes use of two processors on its own.
+checks checks-all: venv
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint types $(if $(filter checks-all,$@),nbval-all,nbval)
 
 lint: venv ## ruff's rules and formatting
 	$(BIN)/ruff check $(CODE)
@@ -27,14 +50,20 @@ lint: venv ## ruff's rules and formatting
 types: venv ## mypy, strict
 	$(BIN)/mypy
 
-# OMP_NUM_THREADS: with torch's default pool a busy machine of two cores stalls (the threads spin at a barrier); tests
-# that are about threads choose for themselves.
-pytest: venv $(if $(HFTA_NB_NO_BROWSER),,chromium) ## all other tests, with coverage; PYTEST_ARGS="-k name"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests --cov --cov-report=term $(PYTEST_ARGS)
+pytest: venv $(BROWSER) ## the tests of `make test`; PYTEST_ARGS="-k name"
+	$(TESTS) -m "not long" $(PYTEST_ARGS)
 
-# Apart from the other tests, for nbval's own coverage of kernels ends in warnings, which are errors here.
-nbval: venv ## the notebooks: run them, and compare their outputs with those saved
-	$(if $(NOTEBOOKS),OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(NOTEBOOKS) $(NBVAL))
+pytest-all: venv $(BROWSER) ## every row of every test; PYTEST_ARGS="-k name"
+	$(TESTS) $(PYTEST_ARGS)
+
+coverage: venv $(BROWSER) ## what the tests of `make test` run through
+	$(TESTS) -m "not long" --cov --cov-report=term $(PYTEST_ARGS)
+
+nbval: venv ## the quickstart: run it, and compare its outputs with those saved
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(NOTEBOOK) $(NBVAL)
+
+nbval-all: venv ## all notebooks
+	$(PYTEST) --dist loadfile $(NOTEBOOKS) $(NBVAL)
 
 chromium: venv ## find a Chromium for the browser test, or install one
 	$(BIN)/python tests/browser/chromium.py --install

@@ -13,6 +13,8 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
+pytest_plugins = ["tests.tiers"]
+
 # Shapes in signatures are checked while tests run, and only then; where people's input is checked, by that code itself.
 SHAPED = ("array.arena", "array.rules.linear", "metrics", "optim.values")
 # A machine with a GPU may have pytest and not all of what the tests are developed with.
@@ -31,9 +33,7 @@ def pytest_configure() -> None:
         torch.backends.cudnn.allow_tf32 = False
 
 
-@pytest.fixture(
-    params=["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
-)
+@pytest.fixture(params=["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"])
 def device(request: pytest.FixtureRequest) -> torch.device:
     """Every device that is there."""
     return torch.device(request.param)
@@ -68,8 +68,3 @@ def _families_as_before() -> Iterator[None]:
     yield
     _registered.clear()
     _registered.update(before)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What drives a browser comes last: Playwright leaves an event loop running, which others would take for theirs."""
-    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)

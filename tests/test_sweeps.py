@@ -100,6 +100,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workbench
     made.close()
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_sweep_from_the_workbench(name: str, bench: Workbench) -> None:
     define = bench.define

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
+
+from tests.pictures import artifacts
 
 from . import chromium
 from .live_page import opened
@@ -41,7 +44,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     if report.when == "call" and report.failed and notebook is not None:
         report.sections.append(("the page", notebook.evidence(item.name)))
         report.sections.append(("JupyterLab's log", notebook.lab.log_tail()))
+    elif report.when == "call" and report.failed and "browser" in getattr(item, "fixturenames", ()):
+        report.sections.append(("screenshots", "\n".join(_screenshots(item))))
     return report
+
+
+def _screenshots(item: pytest.Item) -> list[str]:
+    """Pictures of all pages that a test has open."""
+    pages = [page for context in item.funcargs["browser"].contexts for page in context.pages]
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", item.name)
+    paths = [str(artifacts() / f"failed-{name}-{number}.png") for number in range(len(pages))]
+    for page, path in zip(pages, paths, strict=True):
+        page.screenshot(path=path)
+    return paths
 
 
 @pytest.fixture(scope="session")

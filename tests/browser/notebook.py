@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
 import textwrap
 from collections.abc import Sequence
@@ -14,10 +13,10 @@ from typing import Any
 from playwright.sync_api import ConsoleMessage, Locator, Page
 from playwright.sync_api import Error as PlaywrightError
 
+from tests.pictures import artifacts
+
 from .jupyter import Lab
 
-ARTIFACTS_VARIABLE = "HFTA_NB_ARTIFACTS"
-REPOSITORY = Path(__file__).parents[2]
 SETTLE_S = 60.0  # JupyterLab itself takes seconds to load on a busy machine
 
 # What JupyterLab and Chromium say of themselves. Everything else on the console is ours, and a fault.
@@ -36,13 +35,6 @@ const late = (promise, seconds, what) => Promise.race([promise, new Promise(
 
 class KernelError(AssertionError):
     """Code in the kernel, or a cell, raised; the message is its traceback."""
-
-
-def artifacts() -> Path:
-    """The folder in which screenshots and the like are kept."""
-    folder = Path(os.environ.get(ARTIFACTS_VARIABLE) or REPOSITORY / "artifacts")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def plain(text: str) -> str:

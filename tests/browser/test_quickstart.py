@@ -13,8 +13,10 @@ import pytest
 from PIL import Image
 from playwright.sync_api import expect
 
+from tests.pictures import REPOSITORY, artifacts
+
 from .jupyter import Lab
-from .notebook import REPOSITORY, Notebook, artifacts, pixels
+from .notebook import Notebook, pixels
 from .polling import eventually
 from .screen import Screen
 

@@ -51,6 +51,7 @@ def _padding_is_zero(array: FusedArray) -> None:
             assert not value.grad[~own.to(value.device)].any(), name
 
 
+@pytest.mark.each("row")
 @rows
 @pytest.mark.parametrize("block", ["all", 2, 1])
 def test_forward_and_gradients(row: AcrossRow, block: Any, device: torch.device) -> None:
@@ -86,6 +87,7 @@ def test_split_form_gives_the_same_gradients(row: AcrossRow, device: torch.devic
     _padding_is_zero(split)
 
 
+@pytest.mark.each("row")
 @rows
 @pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])
 def test_twenty_steps(row: AcrossRow, optimizer: str, device: torch.device) -> None:
@@ -112,6 +114,7 @@ def test_twenty_steps(row: AcrossRow, optimizer: str, device: torch.device) -> N
     _padding_is_zero(array)
 
 
+@pytest.mark.long
 @rows
 def test_evaluation_without_gradients(row: AcrossRow, device: torch.device) -> None:
     modules, seeds, x, _ = _setup(row, device)
@@ -163,6 +166,7 @@ def test_selected_and_joined(row: AcrossRow, device: torch.device) -> None:
     _close(twin.backward(loss_of, x, y), array.backward(loss_of, x, y), "losses")
 
 
+@pytest.mark.each("row")
 @rows
 @pytest.mark.parametrize("block", ["all", 2])
 def test_a_lost_member_harms_no_other(row: AcrossRow, block: Any, device: torch.device) -> None:

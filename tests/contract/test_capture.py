@@ -31,6 +31,7 @@ from tests.contract.rows import MODULES, ModuleRow
 from tests.contract.serial import loss_of, make, plain
 
 
+@pytest.mark.each("row")
 @pytest.mark.parametrize("block", [3, 2, 1])
 @pytest.mark.parametrize("row", MODULES, ids=lambda r: r.name)
 def test_every_module_is_replayed_to_the_bit(row: ModuleRow, block: int, device: torch.device) -> None:

@@ -35,6 +35,7 @@ def _how(array: FusedArray) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.each("row")
 @pytest.mark.parametrize("block", ["all", 2, 1])
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: r.name)
 def test_members_of_other_architectures_are_replayed(row: AcrossRow, block: Any, device: torch.device) -> None:
@@ -55,6 +56,7 @@ def test_members_of_other_architectures_are_replayed(row: AcrossRow, block: Any,
         assert REPLAYED in _how(array)[what], _how(array)[what]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: r.name)
 def test_and_so_is_their_split_form(row: AcrossRow, device: torch.device) -> None:
     array, other, y = _pair(row, "all", device)

@@ -98,6 +98,7 @@ def batch(device: torch.device) -> tuple[Tensor, Tensor]:
     return x.to(device), (torch.arange(12) % 3).to(device)
 
 
+@pytest.mark.each("make")
 @pytest.mark.parametrize("size", [4, 3, 1])
 @pytest.mark.parametrize("make", MODELS)
 def test_same_numbers(make: Callable[[], nn.Module], size: int, device: torch.device) -> None:

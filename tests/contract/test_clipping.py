@@ -66,6 +66,7 @@ def _equal(array: nn.Module, modules: list[nn.Module], tolerance: float) -> None
 NORMS = [2.0, 1.0, 3.0, math.inf, -math.inf, 0.0, -1.0]
 
 
+@pytest.mark.each("norm_type")
 @pytest.mark.parametrize("norm_type", NORMS)
 @pytest.mark.parametrize("max_norm", [1.0, [0.1, 2.0, 30.0]], ids=["one", "each"])
 @pytest.mark.parametrize(

@@ -145,6 +145,7 @@ def _alone(build: Any, member: int, steps: int) -> tuple[torch.Tensor, nn.Module
     return torch.stack(losses), model
 
 
+@pytest.mark.each("block_size")
 @pytest.mark.parametrize(
     ("build", "parts"), [(_mlp, 1), (_cnn, 1), (_norms, 1), (_attention, 1), (Drawing, 2), (Counting, 1), (Frozen, 1)]
 )
@@ -172,6 +173,7 @@ def test_a_recorded_step_is_graphs_of_the_same_numbers(
             assert torch.allclose(buffer, value, rtol=0, atol=1e-12)
 
 
+@pytest.mark.long
 @needs_compiler
 @quiet
 def test_always_compiles_and_is_what_it_would_be() -> None:
@@ -249,6 +251,7 @@ def test_without_a_compiler_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -
     assert _notes(array) == ["not compiled: there is no C++ compiler"]
 
 
+@pytest.mark.long
 @needs_compiler
 @quiet
 def test_masks_are_drawn_and_statistics_kept_as_without_a_compiler() -> None:

@@ -70,6 +70,7 @@ def _agree(build: Callable[[], nn.Module], x: Tensor, own: bool, dtype: torch.dt
     return list(array.explain()["how"])
 
 
+@pytest.mark.each("name")
 @dtypes
 @pytest.mark.parametrize("own", [True, False], ids=["own input", "shared input"])
 @pytest.mark.parametrize("name", list(CONVOLUTIONS))
@@ -87,6 +88,7 @@ def test_channels_last_stay_last(dtype: torch.dtype, device: torch.device) -> No
     assert GROUPED in _agree(lambda: nn.Conv2d(4, 6, 1), x, True, dtype)
 
 
+@pytest.mark.each("dtype")
 @dtypes
 @pytest.mark.parametrize("own", [True, False], ids=["own input", "shared input"])
 @pytest.mark.parametrize("name", list(NORMS))

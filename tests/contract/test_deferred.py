@@ -57,6 +57,7 @@ def _begun(array: FusedArray, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return out, losses
 
 
+@pytest.mark.each("kind", "block")
 @pytest.mark.parametrize("threads", ["kernels", "one", "blocks"])
 @pytest.mark.parametrize("block", [3, 2, 1])
 @pytest.mark.parametrize("kind", [plain, dropping, mlp])

@@ -274,6 +274,7 @@ def test_twenty_steps_of_several_networks(row: FamilyRow, device: torch.device) 
     assert largest(array, modules, row.noise) <= 1e-9
 
 
+@pytest.mark.each
 @rows
 def test_a_study_runs(row: FamilyRow, tmp_path: Path) -> None:
     axes = {k: v for k, v in row.axes.items() if k not in row.swept}

@@ -37,6 +37,7 @@ OPTIMIZERS = [
 ]
 
 
+@pytest.mark.each("row")
 @lr_schedulers
 @pytest.mark.parametrize(("name", "settings", "lr"), OPTIMIZERS, ids=["one", "sgd", "adamw"])
 def test_twenty_steps(row: OptimizerRow, name: str, settings: dict, lr, device: torch.device) -> None:

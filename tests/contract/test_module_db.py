@@ -34,6 +34,7 @@ def test_torch_lists_its_kinds() -> None:
     assert len(KINDS) >= 114
 
 
+@pytest.mark.only(dtype=torch.float64)
 @kinds
 @dtypes
 def test_kind(kind: Any, dtype: torch.dtype, device: torch.device) -> None:
@@ -47,6 +48,7 @@ def test_kind(kind: Any, dtype: torch.dtype, device: torch.device) -> None:
             _check(builder(kind, sample), inputs(sample), dtype, device, training)
 
 
+@pytest.mark.long
 @kinds
 def test_kind_under_autocast(kind: Any, device: torch.device) -> None:
     if torch.float32 not in kind.supported_dtypes(device.type):
@@ -60,6 +62,7 @@ def test_kind_under_autocast(kind: Any, device: torch.device) -> None:
         agree.check_low_inputs(modules, inputs(sample), device)
 
 
+@pytest.mark.only(dtype=torch.float64, training=True)
 @pytest.mark.parametrize("kind", MORE, ids=str)
 @dtypes
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])

@@ -32,6 +32,7 @@ def _setup(row: ModuleRow, dtype: torch.dtype, device: torch.device, members: in
     return modules, x, y
 
 
+@pytest.mark.each("row")
 @rows
 @dtypes
 @blocks
@@ -66,6 +67,7 @@ def test_split_form_gives_the_same_gradients(row: ModuleRow, device: torch.devic
             torch.testing.assert_close(a.grad, b.grad, atol=1e-10, rtol=1e-10)
 
 
+@pytest.mark.each("row")
 @rows
 @blocks
 def test_twenty_steps(row: ModuleRow, block: int, device: torch.device) -> None:
@@ -149,6 +151,7 @@ def test_member_comes_back_as_it_went_in(row: ModuleRow, device: torch.device) -
     )
 
 
+@pytest.mark.each("row")
 @rows
 @blocks
 def test_a_lost_member_harms_no_other(row: ModuleRow, block: int, device: torch.device) -> None:

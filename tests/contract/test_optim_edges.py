@@ -24,6 +24,7 @@ def _modules(dtype: torch.dtype = torch.float64) -> list[nn.Module]:
     return make(plain, 3, dtype, CPU)
 
 
+@pytest.mark.long
 @optimizers
 def test_one_member(row: OptimizerRow) -> None:
     settings = row.alone(1)
@@ -84,6 +85,7 @@ def test_a_member_that_is_skipped_keeps_everything(row: OptimizerRow) -> None:
         assert torch.equal(before[[0, 2]], after[[0, 2]])
 
 
+@pytest.mark.long
 @optimizers
 def test_gradients_that_come_and_go(row: OptimizerRow) -> None:
     """A parameter without gradient skips update, state and step count; per member, too."""
@@ -110,6 +112,7 @@ def test_gradients_that_come_and_go(row: OptimizerRow) -> None:
     assert largest(array, modules) <= 1e-10
 
 
+@pytest.mark.each("row")
 @flat
 @pytest.mark.parametrize("eps", [None, 0.0])
 def test_nothing_stays_nothing(row: OptimizerRow, eps: float | None) -> None:
@@ -156,6 +159,7 @@ def test_nothing_stays_nothing(row: OptimizerRow, eps: float | None) -> None:
         assert (arena.data[:, ~inside] == 0).all()
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("row", [r for r in OPTIMIZERS if r.name not in ("Muon", "Adafactor", "SparseAdam")], ids=str)
 def test_complex_parameters(row: OptimizerRow) -> None:
     class Complex(nn.Module):
@@ -189,6 +193,7 @@ def test_complex_parameters(row: OptimizerRow) -> None:
             torch.testing.assert_close(p[i], q, atol=1e-10, rtol=0)
 
 
+@pytest.mark.each("row")
 @flat
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision(row: OptimizerRow, dtype: torch.dtype) -> None:
@@ -207,6 +212,7 @@ def test_half_precision(row: OptimizerRow, dtype: torch.dtype) -> None:
             torch.testing.assert_close(p[i].float(), q.float(), atol=0.05, rtol=0.05)
 
 
+@pytest.mark.each("row")
 @flat
 @pytest.mark.parametrize("piece", [50, 200], ids=["parts of rows", "whole rows"])
 def test_in_pieces(row: OptimizerRow, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,7 @@ def _copied(both: _Both) -> None:
 CHANGES = [_other_lr, _lr_within_the_list, _tensor_for_lr, _other_memory, _saved_and_loaded, _begins_anew, _copied]
 
 
+@pytest.mark.each("change")
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__.strip("_"))
 def test_what_changes_between_two_steps(kind: tuple[str, dict], change: Callable[[_Both], None]) -> None:

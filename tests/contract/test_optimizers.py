@@ -30,6 +30,7 @@ def _build() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3))
 
 
+@pytest.mark.each("row")
 @optimizers
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, None)], ids=str)
 def test_twenty_steps(row: OptimizerRow, dtype: torch.dtype, tolerance: float | None, device: torch.device) -> None:
@@ -46,6 +47,7 @@ FUSED = [
 ]
 
 
+@pytest.mark.each("row")
 @pytest.mark.parametrize("row", FUSED, ids=str)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)], ids=str)
 def test_twenty_steps_by_torch_s_fused_kernel(
@@ -96,6 +98,7 @@ def test_fused_and_foreach_exclude_each_other(name: str) -> None:
         getattr(hfta.optim, name)(hfta.fuse([nn.Linear(2, 1)]), fused=True, foreach=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", optim_db_rows(), ids=str)
 def test_every_sample_that_torch_has(row: OptimizerRow) -> None:
     _twenty_steps(row, torch.float64, 1e-10, torch.device("cpu"))

@@ -46,6 +46,7 @@ def _warm(array: FusedArray, other: FusedArray, x: Tensor, y: Tensor) -> None:
     assert notes(array) == notes(array, "losses") == REPLAYED
 
 
+@pytest.mark.each("row")
 @pytest.mark.parametrize("block", [3, 1])
 @pytest.mark.parametrize("row", MODULES, ids=lambda r: r.name)
 def test_every_module_s_losses_are_those_of_backward(row: ModuleRow, block: int, device: torch.device) -> None:
@@ -222,6 +223,7 @@ USES: dict[str, Callable[[FusedArray, Tensor, Tensor], None]] = {
 }
 
 
+@pytest.mark.each("use")
 @pytest.mark.parametrize("kind", [plain, mlp])
 @pytest.mark.parametrize("use", USES)
 def test_whatever_the_losses_are_used_for(

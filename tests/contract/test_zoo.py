@@ -20,7 +20,7 @@ MODELS = [*TORCHVISION, *TIMM, *LANGUAGE, *OTHERS]
 MEMBERS = 3
 
 models = pytest.mark.parametrize(
-    "model", [pytest.param(m, id=m.name, marks=pytest.mark.core if m.core else ()) for m in MODELS]
+    "model", [pytest.param(m, id=m.name, marks=() if m.core else pytest.mark.long) for m in MODELS]
 )
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop because we have not yet implemented")
 
@@ -50,6 +50,7 @@ def test_training(model: Model, device: torch.device) -> None:
     _as_expected(model, array)
 
 
+@pytest.mark.each
 @models
 def test_evaluation(model: Model, device: torch.device) -> None:
     modules, sample = _made(model, device)

@@ -21,7 +21,7 @@ class Model:
         sample: makes its inputs.
         apart: submodules that `vmap` can't run and that go one member at a time, by path; ``*`` is any part of one.
             All else runs for all members at once.
-        core: one of the few for a quick look: ``pytest -m core``.
+        core: one of the few that the default tier runs.
         dtype: float32 where the model can't be run in float64.
     """
 

@@ -1,0 +1,153 @@
+"""Which tests run when: `make test` runs the default tier, `make test-all` everything.
+
+A test belongs to the default tier unless it is marked:
+
+- ``long``: the test, or a row of its table, runs in `make test-all` only.
+- ``each("row", ...)``: of a long table, the default tier runs one case for each value of the named parameters; the
+  values of all other parameters take turns, so that each of them is covered by some row as well. Without names, one
+  case of the table.
+- ``only(dtype=torch.float64, ...)``: the default tier runs the cases in which the named parameters have one of these
+  values.
+
+``--share N/8`` picks one eighth of the selected tests by their names, so that a run can be repeated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GROUPS = {"tests/executors": "executors", "tests/browser": "browser"}
+"""Folders whose tests share processes that are started once: each runs on one worker of pytest-xdist, after all other
+tests, in this order. Playwright leaves an event loop running, which other tests would take for theirs."""
+
+_left_out: dict[str, int] = defaultdict(int)
+_began_s = time.monotonic()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--share", metavar="N/M", help="run the share N (from 0) of M of the selected tests")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _mark_thinned(items)
+    for item in items:
+        if group := _group(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+    order = [None, *GROUPS.values()]
+    items.sort(key=lambda item: order.index(_group(item)))
+    if share := config.getoption("--share"):
+        number, parts = _share(share)
+        chosen = [item for item in items if hashed(item.nodeid) % parts == number % parts]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        items[:] = chosen
+
+
+def _share(text: str) -> tuple[int, int]:
+    number, _, parts = text.partition("/")
+    try:
+        return int(number), max(1, int(parts))
+    except ValueError:
+        raise pytest.UsageError(f"--share takes N/M, two whole numbers, not {text!r}") from None
+
+
+def hashed(name: str) -> int:
+    """A number that is the same in every process."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+
+
+def _group(item: pytest.Item) -> str | None:
+    where = Path(item.nodeid.partition("::")[0]).as_posix()
+    return next((group for folder, group in GROUPS.items() if where.startswith(folder + "/")), None)
+
+
+def _mark_thinned(items: Iterable[pytest.Item]) -> None:
+    """Mark as ``long`` what ``each`` and ``only`` leave out of the default tier."""
+    tables: dict[str, list[tuple[pytest.Mark, pytest.Item]]] = defaultdict(list)
+    for item in items:
+        if any(not _has(item, mark) for mark in item.iter_markers("only")):
+            item.add_marker(pytest.mark.long)
+        elif (each := item.get_closest_marker("each")) and not item.get_closest_marker("long"):
+            tables[item.nodeid.partition("[")[0]].append((each, item))
+    for cases in tables.values():
+        _take_turns(cases)
+
+
+def _has(item: pytest.Item, mark: pytest.Mark) -> bool:
+    given = _parameters(item)
+    unknown = mark.kwargs.keys() - given.keys()
+    if unknown:
+        raise pytest.UsageError(f"{item.nodeid}: `only` names {sorted(unknown)}, parameters are {sorted(given)}")
+    return all(given[name] in _listed(values) for name, values in mark.kwargs.items())
+
+
+def _listed(values: Any) -> Iterable[Any]:
+    return values if isinstance(values, list | tuple) else [values]
+
+
+def _parameters(item: pytest.Item) -> dict[str, Any]:
+    return dict(item.callspec.params) if hasattr(item, "callspec") else {}
+
+
+def _take_turns(cases: list[tuple[pytest.Mark, pytest.Item]]) -> None:
+    """Keep one case of each value of the parameters that ``each`` names, another combination of the rest each time."""
+    rows: dict[tuple[Any, ...], list[pytest.Item]] = defaultdict(list)
+    for each, item in cases:
+        given = item.callspec.indices if hasattr(item, "callspec") else {}
+        unknown = set(each.args) - given.keys()
+        if unknown:
+            raise pytest.UsageError(f"{item.nodeid}: `each` names {sorted(unknown)}, parameters are {sorted(given)}")
+        rows[tuple(given[name] for name in each.args)].append(item)
+    for number, items in enumerate(rows.values()):
+        keep = items[number % len(items)]
+        for item in items:
+            if item is not keep:
+                item.add_marker(pytest.mark.long)
+
+
+# One line at the end: counts, time, what was left out and how to run it.
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    for item in items:
+        _left_out["long" if item.get_closest_marker("long") else "other"] += 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):  # all workers collect, and leave out, the same
+        session.config.workeroutput["left_out"] = dict(_left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Of a worker of pytest-xdist that has ended."""
+    _left_out.update(getattr(node, "workeroutput", {}).get("left_out", {}))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    told = [(n, w) for w in ("passed", "failed", "error", "skipped") if (n := len(terminalreporter.stats.get(w, [])))]
+    counts = ", ".join(f"{number} {word}" for number, word in told) or "nothing ran"
+    minutes, seconds = divmod(round(time.monotonic() - _began_s), 60)
+    terminalreporter.write_line(f"{counts} in {minutes} min {seconds} s{left_out_text(_left_out)}")
+
+
+def left_out_text(counts: dict[str, int]) -> str:
+    """What was left out, and how to run it."""
+    import torch
+
+    parts = []
+    if counts.get("long"):
+        parts.append(f"{counts['long']} long tests (`make test-all` runs them)")
+    if counts.get("other"):
+        parts.append(f"{counts['other']} tests that were not selected")
+    if not torch.cuda.is_available():
+        parts.append("tests on CUDA (there is no GPU)")
+    return "; left out: " + ", ".join(parts) if parts else ""
