@@ -27,8 +27,12 @@ GROUPS = {"tests/executors": "executors", "tests/browser": "browser"}
 """Folders whose tests share processes that are started once: each runs on one worker of pytest-xdist, after all other
 tests, in this order. Playwright leaves an event loop running, which other tests would take for theirs."""
 
-_left_out: dict[str, int] = defaultdict(int)
-_began_s = time.monotonic()
+_LEFT_OUT = pytest.StashKey[dict[str, int]]()
+_BEGAN_S = pytest.StashKey[float]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_LEFT_OUT], config.stash[_BEGAN_S] = defaultdict(int), time.monotonic()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -100,7 +104,7 @@ def _take_turns(cases: list[tuple[pytest.Mark, pytest.Item]]) -> None:
     """Keep one case of each value of the parameters that ``each`` names, another combination of the rest each time."""
     rows: dict[tuple[Any, ...], list[pytest.Item]] = defaultdict(list)
     for each, item in cases:
-        given = item.callspec.indices if hasattr(item, "callspec") else {}
+        given = {name: id(value) for name, value in _parameters(item).items()}
         unknown = set(each.args) - given.keys()
         if unknown:
             raise pytest.UsageError(f"{item.nodeid}: `each` names {sorted(unknown)}, parameters are {sorted(given)}")
@@ -117,26 +121,27 @@ def _take_turns(cases: list[tuple[pytest.Mark, pytest.Item]]) -> None:
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
     for item in items:
-        _left_out["long" if item.get_closest_marker("long") else "other"] += 1
+        item.config.stash[_LEFT_OUT]["long" if item.get_closest_marker("long") else "other"] += 1
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):  # all workers collect, and leave out, the same
-        session.config.workeroutput["left_out"] = dict(_left_out)
+        session.config.workeroutput["left_out"] = dict(session.config.stash[_LEFT_OUT])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Of a worker of pytest-xdist that has ended."""
-    _left_out.update(getattr(node, "workeroutput", {}).get("left_out", {}))
+    node.config.stash[_LEFT_OUT].update(getattr(node, "workeroutput", {}).get("left_out", {}))
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     told = [(n, w) for w in ("passed", "failed", "error", "skipped") if (n := len(terminalreporter.stats.get(w, [])))]
     counts = ", ".join(f"{number} {word}" for number, word in told) or "nothing ran"
-    minutes, seconds = divmod(round(time.monotonic() - _began_s), 60)
-    terminalreporter.write_line(f"{counts} in {minutes} min {seconds} s{left_out_text(_left_out)}")
+    minutes, seconds = divmod(round(time.monotonic() - config.stash[_BEGAN_S]), 60)
+    left_out = left_out_text(config.stash[_LEFT_OUT])
+    terminalreporter.write_line(f"{counts} in {minutes} min {seconds} s{left_out}")
 
 
 def left_out_text(counts: dict[str, int]) -> str:

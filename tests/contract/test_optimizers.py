@@ -30,7 +30,7 @@ def _build() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3))
 
 
-@pytest.mark.each("row")
+@pytest.mark.only(dtype=torch.float64)
 @optimizers
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, None)], ids=str)
 def test_twenty_steps(row: OptimizerRow, dtype: torch.dtype, tolerance: float | None, device: torch.device) -> None:

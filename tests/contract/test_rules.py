@@ -266,12 +266,12 @@ def test_every_rule_has_a_row() -> None:
     assert set(CASES) == set(RULES)
 
 
-def _name(function: Any) -> str:
+def name_of(function: Any) -> str:
     shared = [name for name in dir(F) if getattr(F, name) is function]  # several are made by one function of torch's
     return f"F.{shared[0]}" if shared else getattr(function, "__qualname__", str(function))
 
 
-@pytest.mark.parametrize("function", CASES, ids=_name)
+@pytest.mark.parametrize("function", CASES, ids=name_of)
 def test_equals_serial(function: Any) -> None:
     modules = []
     for seed in SEEDS:
