@@ -16,7 +16,7 @@ from tests.contract.zoo.more_kinds import KINDS as MORE
 from tests.contract.zoo.more_kinds import NOT_TESTED, TOGETHER
 
 MEMBERS = 3
-MOST_SAMPLES = 120
+FEW_SAMPLES, MOST_SAMPLES = 8, 120
 # What torch's samples themselves are warned of.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss"),
@@ -34,15 +34,15 @@ def test_torch_lists_its_kinds() -> None:
     assert len(KINDS) >= 114
 
 
-@pytest.mark.only(dtype=torch.float64)
+@pytest.mark.only(dtype=torch.float64, most=FEW_SAMPLES)
 @kinds
 @dtypes
-def test_kind(kind: Any, dtype: torch.dtype, device: torch.device) -> None:
+@pytest.mark.parametrize("most", [FEW_SAMPLES, MOST_SAMPLES])
+def test_kind(kind: Any, dtype: torch.dtype, most: int, device: torch.device) -> None:
     if dtype not in kind.supported_dtypes(device.type):
         pytest.skip(f"torch has no {kind.name} in {dtype}")
-    most = MOST_SAMPLES if dtype == torch.float64 else MOST_SAMPLES // 4
     for training in modes(kind):
-        found = samples(kind, dtype, device, training, most)
+        found = samples(kind, dtype, device, training, most if dtype == torch.float64 else most // 4)
         assert found, "nothing was compared"
         for sample in found:
             _check(builder(kind, sample), inputs(sample), dtype, device, training)
