@@ -9,8 +9,17 @@ CODE := $(wildcard hfta_nb tests benchmarks notebooks .ci)
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 NBVAL := --nbval --nbval-cell-timeout=300 $(addprefix --nbval-sanitize-with=,$(wildcard notebooks/sanitize.cfg))
 PYTEST_ARGS ?=
+# AVX2=1: as on a processor with AVX2 and without AVX-512, torch's kernels, oneDNN's and this package's own.
+ifdef AVX2
+export ATEN_CPU_CAPABILITY := avx2
+export ONEDNN_MAX_CPU_ISA := AVX2
+export HFTA_NB_NATIVE_MARCH := x86-64-v3
+endif
+# What the package's own kernels are compiled with where the sanitizers watch them; torch's memory is watched as well.
+SANITIZERS := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+KERNEL_TESTS := $(wildcard tests/core/test_own_*.py) $(addprefix tests/core/test_,$(addsuffix .py,conv images native norm product rows))
 
-.PHONY: help lab test lint types format nbval pytest chromium lock clean venv notebooks coverage-page performance-page
+.PHONY: help lab test lint types format nbval pytest sanitize chromium lock clean venv notebooks coverage-page performance-page
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +40,11 @@ types: venv ## mypy, strict
 # that are about threads choose for themselves.
 pytest: venv $(if $(HFTA_NB_NO_BROWSER),,chromium) ## all other tests, with coverage; PYTEST_ARGS="-k name"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests --cov --cov-report=term $(PYTEST_ARGS)
+
+sanitize: venv ## tests of the C kernels under AddressSanitizer and UBSan (GCC on Linux)
+	libraries="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)"; \
+	OMP_NUM_THREADS=1 CC=gcc HFTA_NB_NATIVE_FLAGS="$(SANITIZERS)" LD_PRELOAD="$$libraries" ASAN_OPTIONS=detect_leaks=0 \
+	$(BIN)/python -m pytest $(KERNEL_TESTS) -m "not long" $(PYTEST_ARGS)
 
 # Apart from the other tests, for nbval's own coverage of kernels ends in warnings, which are errors here.
 nbval: venv ## the notebooks: run them, and compare their outputs with those saved
