@@ -41,10 +41,11 @@ types: venv ## mypy, strict
 pytest: venv $(if $(HFTA_NB_NO_BROWSER),,chromium) ## all other tests, with coverage; PYTEST_ARGS="-k name"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests --cov --cov-report=term $(PYTEST_ARGS)
 
+# What a sanitizer says before it ends the process goes to the file descriptor, which pytest would swallow.
 sanitize: venv ## tests of the C kernels under AddressSanitizer and UBSan (GCC on Linux)
 	libraries="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)"; \
 	OMP_NUM_THREADS=1 CC=gcc HFTA_NB_NATIVE_FLAGS="$(SANITIZERS)" LD_PRELOAD="$$libraries" ASAN_OPTIONS=detect_leaks=0 \
-	$(BIN)/python -m pytest $(KERNEL_TESTS) -m "not long" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(KERNEL_TESTS) -m "not long" --capture=sys $(PYTEST_ARGS)
 
 # Apart from the other tests, for nbval's own coverage of kernels ends in warnings, which are errors here.
 nbval: venv ## the notebooks: run them, and compare their outputs with those saved
