@@ -6,6 +6,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 NOTEBOOK := notebooks/01_quickstart.ipynb
+# AVX2=1: as on a processor with AVX2 and without AVX-512, torch's kernels, oneDNN's and this package's own.
 ifdef AVX2
 export ATEN_CPU_CAPABILITY := avx2
 export ONEDNN_MAX_CPU_ISA := AVX2
@@ -22,8 +23,11 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=$(WORKERS)
 # In the order of collection, which ends with the browser (tests/tiers.py).
 TESTS := $(PYTEST) --dist loadgroup --no-loadscope-reorder tests
 BROWSER := $(if $(HFTA_NB_NO_BROWSER),,chromium)
+# What the package's own kernels are compiled with where the sanitizers watch them; torch's memory is watched as well.
+SANITIZERS := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+KERNEL_TESTS := $(wildcard tests/core/test_own_*.py) $(addprefix tests/core/test_,$(addsuffix .py,conv images native norm product rows))
 
-.PHONY: help lab test test-all test-share checks checks-all lint types format nbval nbval-all pytest pytest-all coverage \
+.PHONY: help lab test test-all test-share checks checks-all lint types format nbval nbval-all pytest pytest-all sanitize coverage \
 	chromium lock clean venv notebooks coverage-page performance-page
 
 help: ## show this list
@@ -34,7 +38,7 @@ lab: venv ## open JupyterLab at the quickstart notebook
 
 test: checks pytest ## lint, types, the quickstart, and the tests: one row of each long table
 
-test-all: checks-all pytest-all ## lint, types, all notebooks, and every row of every test
+test-all: checks-all pytest-all sanitize ## lint, types, all notebooks, every row of every test, and sanitizers
 
 test-share: venv $(BROWSER) ## one eighth of what `make test` leaves out; SHARE=3/8 says which
 	$(TESTS) -m long --share $(or $(SHARE),0/8) $(PYTEST_ARGS)
@@ -64,6 +68,12 @@ nbval: venv ## the quickstart: run it, and compare its outputs with those saved
 
 nbval-all: venv ## all notebooks
 	$(PYTEST) --dist loadfile $(NOTEBOOKS) $(NBVAL)
+
+# What a sanitizer says before it ends the process goes to the file descriptor, which pytest would swallow.
+sanitize: venv ## tests of the C kernels under AddressSanitizer and UBSan (GCC on Linux)
+	libraries="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)"; \
+	OMP_NUM_THREADS=1 CC=gcc HFTA_NB_NATIVE_FLAGS="$(SANITIZERS)" LD_PRELOAD="$$libraries" ASAN_OPTIONS=detect_leaks=0 \
+	$(BIN)/python -m pytest $(KERNEL_TESTS) -m "not long" --capture=sys $(PYTEST_ARGS)
 
 chromium: venv ## find a Chromium for the browser test, or install one
 	$(BIN)/python tests/browser/chromium.py --install

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import sys
+import tempfile
 import types
 import unittest
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from jaxtyping import install_import_hook
+
+from tests import compiler
 
 pytest_plugins = ["tests.tiers"]
 
@@ -25,12 +30,17 @@ if not importlib.util.find_spec("expecttest"):  # torch's lists of modules and o
     sys.modules["expecttest"].TestCase = unittest.TestCase  # type: ignore[attr-defined]
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     # One thread: the results do not depend on how many cores a machine has, and a busy machine does not stall.
     torch.set_num_threads(1)
     os.environ["HFTA_NB_CACHE"] = "off"  # what tests measure is no one's
     if torch.cuda.is_available():  # float32 is compared to its own rounding; cuDNN's convolutions are TF32 by default
         torch.backends.cudnn.allow_tf32 = False
+    if not hasattr(config, "workerinput"):  # workers of pytest-xdist have the variable from whoever starts them
+        folder = Path(tempfile.mkdtemp(prefix="hfta_nb_compiled_"))
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        if command := compiler.install(folder):
+            os.environ["CC"] = str(command)
 
 
 @pytest.fixture(params=["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,14 +22,21 @@ from tests.training import train
 NEEDS_COMPILER = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")
 
 
+_compiled: dict[tuple[str, ...], ctypes.CDLL | None] = {}
+
+
 def compiled(*names: str) -> dict[str, ctypes.CDLL]:
-    """Libraries, without leaving them loaded for others."""
+    """Libraries for the width that is chosen, once a process, without leaving them loaded for others."""
+    asked = [os.environ.get(variable, "") for variable in (build.MARCH, build.FLAGS)]
     before = dict(build._loaded)
-    build._loaded.clear()
     with build.compiling():
-        found = {name: build.library(name) for name in names}
+        for key in ((name, *asked) for name in names):
+            if key not in _compiled:
+                build._loaded.clear()
+                _compiled[key] = build.library(key[0])
     build._loaded.clear()
     build._loaded.update(before)
+    found = {name: _compiled[name, *asked] for name in names}
     assert all(library is not None for library in found.values())
     return found  # type: ignore[return-value]
 

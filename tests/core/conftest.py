@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from hfta_nb.step import ArrayStep
 from hfta_nb.train.speed import SpeedProbe
 from tests.core.compiled import compiled
 from tests.core.hungry import backward, curves, forward, made
+from tests.widths import NARROWER, NATIVE, choose
 
 
 @pytest.fixture
@@ -45,18 +45,20 @@ def libraries_anew() -> Iterator[None]:
     build._loaded.update(before)
 
 
-@pytest.fixture(scope="module")
-def _made(request: pytest.FixtureRequest) -> dict[str, ctypes.CDLL]:
-    return compiled(*(module.__name__.rpartition(".")[2] for module in request.module.OWN))
+@pytest.fixture(params=[NATIVE, *(pytest.param(name, marks=pytest.mark.long) for name in NARROWER)])
+def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Kernels are compiled for this processor, and for each narrower width that it can run."""
+    name: str = request.param
+    choose(name, monkeypatch)
+    return name
 
 
 @pytest.fixture
-def own_libraries(
-    _made: dict[str, ctypes.CDLL], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def own_libraries(width: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The modules that a test file lists as `OWN` have their libraries, each of the module's name."""
+    made = compiled(*(module.__name__.rpartition(".")[2] for module in request.module.OWN))
     for module in request.module.OWN:
-        monkeypatch.setattr(module, "library", lambda name, wait=True: _made[name])
+        monkeypatch.setattr(module, "library", lambda name, wait=True: made[name])
 
 
 @pytest.fixture

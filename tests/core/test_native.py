@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,31 @@ def test_a_compiler_that_fails_is_no_error(tmp_path: Path, monkeypatch: pytest.M
         assert build.library("lstm") is None
 
 
+@NEEDS_COMPILER
+@pytest.mark.parametrize("variable", [build.MARCH, build.FLAGS])
+def test_what_it_is_compiled_for_is_part_of_its_name(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path))
+    monkeypatch.delenv("HFTA_NB_NATIVE", raising=False)
+    values = {build.MARCH: platform.machine().replace("_", "-"), build.FLAGS: "-O1 -DHFTA_NO_SHUFFLE"}
+    with build.compiling():
+        assert build.library("adam") is not None
+        monkeypatch.setenv(variable, values[variable].replace("aarch64", "armv8-a"))
+        assert build.library("adam") is not None
+    assert len(list(tmp_path.glob("adam-*.so"))) == 2
+
+
+@NEEDS_COMPILER
+def test_a_processor_that_the_compiler_does_not_know_gives_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(build.MARCH, "nonesuch")
+    with build.compiling():
+        assert build.library("adam") is None
+    monkeypatch.delenv(build.MARCH)
+    with build.compiling():
+        assert build.library("adam") is not None
+
+
 def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HFTA_NB_NATIVE", "off")
     with build.compiling():
@@ -99,6 +125,7 @@ def _trained(threads: int, members: int = 5, samples: int = 7, wide: int = 32) -
 
 
 @NEEDS_COMPILER
+@pytest.mark.usefixtures("width")
 def test_training_is_that_of_torch_s_kernels_on_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     with build.compiling():
         one, two = _trained(1), _trained(2)
@@ -111,6 +138,7 @@ def test_training_is_that_of_torch_s_kernels_on_any_number_of_threads(monkeypatc
 
 
 @NEEDS_COMPILER
+@pytest.mark.usefixtures("width")
 @pytest.mark.parametrize("samples", [7, 32, 43])
 def test_threads_share_the_samples_of_a_member(samples: int) -> None:
     with build.compiling():
@@ -122,6 +150,7 @@ def test_threads_share_the_samples_of_a_member(samples: int) -> None:
 
 
 @NEEDS_COMPILER
+@pytest.mark.usefixtures("width")
 def test_numbers_beyond_the_range_of_exp(monkeypatch: pytest.MonkeyPatch) -> None:
     """Saturated gates are what torch's are, and a NaN or an infinity stays with its sample."""
     torch.manual_seed(0)

@@ -3,7 +3,9 @@
 Nothing is compiled on import, and nothing waits for a compiler but the tuning of an array (`compiling`), which is when
 ways to compute are compared. The library is kept with the times of kernels (`HFTA_NB_CACHE`), named by its source, the
 compiler and the processor, so that a machine compiles once, and any process may load it. ``HFTA_NB_NATIVE=off``
-compiles and loads nothing.
+compiles and loads nothing. ``HFTA_NB_NATIVE_MARCH`` names the processor to compile for, and ``HFTA_NB_NATIVE_FLAGS`` is
+given to the compiler as well. Only the compiler knows which values are valid: one that it rejects is a failure to
+compile like any other, so there is no library, rather than one for another processor.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from hfta_nb.array.native import background
 from hfta_nb.array.strategy.kept import VARIABLE as CACHE
 
 VARIABLE = "HFTA_NB_NATIVE"
+MARCH = "HFTA_NB_NATIVE_MARCH"
+FLAGS = "HFTA_NB_NATIVE_FLAGS"
 _FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-pthread")
 _OF_THIS_PROCESSOR = ("-march=native", "-mcpu=native")
 _TIME_S = 60
@@ -56,7 +60,7 @@ def library(name: str, wait: bool = True) -> ctypes.CDLL | None:
     """
     if _switched_off():
         return None
-    given = name, *(os.environ.get(v, "") for v in (CACHE, "XDG_CACHE_HOME", "CC", "PATH"))
+    given = name, *(os.environ.get(v, "") for v in (CACHE, "XDG_CACHE_HOME", "CC", "PATH", MARCH, FLAGS))
     found = _loaded.get(given)
     now = wait and _compiling > 0
     if found is None and (given not in _loaded or (now and (*given, "tried") not in _loaded)):
@@ -123,7 +127,7 @@ def _library(name: str, given: str, xdg: str, cc: str, wait: bool) -> ctypes.CDL
         if kept is not None and kept.is_file():
             return ctypes.CDLL(str(kept))
         if not wait and kept is not None:
-            commands = [_command(compiler, machine, source) for machine in (*_OF_THIS_PROCESSOR, None)]
+            commands = [_command(compiler, machine, source) for machine in _machines()]
             background.compile_into(kept, commands, awaited=name in _AWAITED)
         if not (wait and _compiling):
             return None
@@ -150,9 +154,9 @@ def _folder(given: str, xdg: str) -> Path | None:
 
 
 def _compiled(compiler: str, source: Path, room: Path) -> Path | None:
-    """Compiled for this processor, or for any of its kind."""
+    """Compiled for this processor, or for any of its kind; for the one that is asked for, or for none."""
     out = room / "library.so"
-    for machine in (*_OF_THIS_PROCESSOR, None):
+    for machine in _machines():
         command = [*_command(compiler, machine, source), "-o", str(out)]
         try:
             done = subprocess.run(command, capture_output=True, timeout=_TIME_S, check=False)
@@ -163,14 +167,21 @@ def _compiled(compiler: str, source: Path, room: Path) -> Path | None:
     return None
 
 
+def _machines() -> tuple[str | None, ...]:
+    march = os.environ.get(MARCH)
+    return (f"-march={march}",) if march else (*_OF_THIS_PROCESSOR, None)
+
+
 def _command(compiler: str, machine: str | None, source: Path) -> list[str]:
-    return [compiler, *_FLAGS, *([] if machine is None else [machine]), str(source), "-lm"]
+    more = os.environ.get(FLAGS, "").split()
+    return [compiler, *_FLAGS, *([] if machine is None else [machine]), *more, str(source), "-lm"]
 
 
 def _key(source: Path, compiler: str) -> str:
     """Of all that the library depends on; what another processor has made may have instructions that this one lacks."""
     stamp = Path(compiler).resolve().stat()
-    return _digest(source.parent, compiler, stamp.st_size, stamp.st_mtime_ns)
+    asked = (os.environ.get(variable, "") for variable in (MARCH, FLAGS))
+    return _digest(source.parent, compiler, stamp.st_size, stamp.st_mtime_ns, *asked)
 
 
 @cache

@@ -44,7 +44,7 @@ INLINE vec some(const float *p, ptrdiff_t count) {
 INLINE void put_some(float *p, vec v, ptrdiff_t count) { memcpy(p, &v, 4 * (size_t)count); }
 #endif
 
-#if defined(__has_builtin)
+#if defined(__has_builtin) && !defined(HFTA_NO_SHUFFLE) /* which tests define: GCC 11 and older have none */
 #if __has_builtin(__builtin_shufflevector)
 #define PICK __builtin_shufflevector
 #if WIDE == 16
