@@ -93,7 +93,7 @@ def default_tier() -> list[str]:
     """Names of the cases in the files with the tables, as `make test` selects them."""
     files = ["rules", "modules", "module_db", "optimizers", "lr_schedulers", "families"]
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "not long", "-p", "no:cacheprovider"]
-    command += [f"tests/contract/test_{name}.py" for name in files]
+    command += [*(f"tests/contract/test_{name}.py" for name in files), "tests/native/test_checks.py"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -106,12 +106,17 @@ def _lacking(rows: Iterable[object], cases: list[str], test: str) -> list[str]:
     return [str(row) for row in rows if not any(f"-{row}-" in found for found in ids)]
 
 
+one_worker = pytest.mark.xdist_group("tiers")  # the tests below share what one of them has collected
+
+
+@one_worker
 def test_every_rule(default_tier: list[str]) -> None:
     from tests.contract.test_rules import CASES, name_of
 
     assert _lacking(map(name_of, CASES), default_tier, "test_rules.py::test_equals_serial") == []
 
 
+@one_worker
 def test_every_module(default_tier: list[str]) -> None:
     from tests.contract.rows import MODULES
     from tests.contract.zoo.kinds import KINDS
@@ -122,6 +127,7 @@ def test_every_module(default_tier: list[str]) -> None:
     assert _lacking((kind.name for kind in KINDS), default_tier, "test_module_db.py::test_kind") == []
 
 
+@one_worker
 def test_every_optimizer_and_lr_scheduler(default_tier: list[str]) -> None:
     from tests.contract.optim_rows import LR_SCHEDULERS, OPTIMIZERS
 
@@ -130,9 +136,16 @@ def test_every_optimizer_and_lr_scheduler(default_tier: list[str]) -> None:
     assert [row.name for row in LR_SCHEDULERS if not any(f"-{row.name} " in case for case in cases)] == []
 
 
+@one_worker
 def test_every_family(default_tier: list[str]) -> None:
     from tests.contract.test_families import ROWS
 
     assert {row.name for row in ROWS} == set(hfta.families())
     cases = [case.replace("_of_several_networks[", "[") for case in default_tier]
     assert _lacking(ROWS, cases, "test_families.py::test_twenty_steps") == []
+
+
+@one_worker
+def test_every_kernel(default_tier: list[str]) -> None:
+    kernels = [source.stem for source in (ROOT / "hfta_nb" / "array" / "native").glob("*.c")]
+    assert _lacking(kernels, default_tier, "test_checks.py::test_each_kernel_at_each_width") == []
