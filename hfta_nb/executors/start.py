@@ -63,7 +63,9 @@ def start(
         "path": [entry for entry in sys.path if isinstance(entry, str)],
         "environment": dict(os.environ),
     }
-    return pool().take().begin(header, partial(pickling.dumps, study, given), history)
+    dumps = partial(pickling.dumps, study, given)
+    payload = dumps()
+    return pool().take().begin(header, payload, history, dumps)
 
 
 def _recorded(study: Any) -> History:

@@ -93,17 +93,22 @@ class Worker:
         return self._settings == _settings() and all(_modified(file) == time for file, time in self._files.items())
 
     def begin(
-        self, header: dict[str, Any], payload: Callable[[], bytes], history: History, handle: RunHandle | None = None
+        self,
+        header: dict[str, Any],
+        payload: bytes,
+        history: History,
+        again: Callable[[], bytes],
+        handle: RunHandle | None = None,
     ) -> RunHandle:
         """Have it do a job.
 
         Args:
             header: what to do; see `hfta_nb.executors.child`.
-            payload: pickles the study; called again should the run need another process.
+            payload: the pickled study.
             history: of the run so far.
+            again: pickles the study once more, should the run have to go on in another process.
             handle: of the run, where it has begun in another process; else one is made.
         """
-        study = payload()
         with self._lock:
             if self._run:  # what the process said when it started belongs to its first job
                 self._log = Log()
@@ -111,8 +116,8 @@ class Worker:
             ask = functools.partial(self._ask, self._run)
             begun = handle
             handle = handle or RunHandle(ask, history, log=self._log, pid=self.pid, kill=self.kill)
-            self._handle, self._job = handle, (header, payload)
-        self._sender.put({"run": self._run, "job": header | {"keep": list(self._own)}}, study)
+            self._handle, self._job = handle, (header, again)
+        self._sender.put({"run": self._run, "job": header | {"keep": list(self._own)}}, payload)
         if begun is not None:
             begun.moved(ask, self._log, self.pid, self.kill)
         if not self.alive:
@@ -156,7 +161,7 @@ class Worker:
             return
         self._files = message["files"]
         with self._lock:
-            self._handle = None
+            self._handle, self._job = None, ({}, bytes)  # the study is not kept from being freed
         self._on_idle(self)
         handle.finish(event=event)  # type: ignore[arg-type]
 
@@ -193,7 +198,7 @@ class Worker:
 
         That way will not be tried again. Any other crash may come again, and is a person's to look at.
         """
-        header, payload = self._job
+        header, again = self._job
         if handle.restarts >= _RESTARTS or header.get("job") not in ("run", AGAIN) or not _is_crash(code):
             return False
         from hfta_nb.study.trials import under_trial  # it imports torch
@@ -203,9 +208,10 @@ class Worker:
             return False
         handle.moves(f"the worker process {words} while it tried {tried}; that way is not tried again")
         resume = handle.history.checkpoint is not None
-        again = {**header, "job": "run" if resume else AGAIN, "resume": resume}
+        header = {**header, "job": "run" if resume else AGAIN, "resume": resume}
         try:
-            self._another().begin(again, payload, handle.history, handle)
+            payload = again()
+            self._another().begin(header, payload, handle.history, again, handle)
         except Exception:
             _logger.exception("the run can't go on in another process")
             return False

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.formulations import COMPILED, PLAIN, Formulation, Operand, formulations, same
 from hfta_nb.array.strategy.graphed import graphed
-from hfta_nb.array.strategy.kept import Kept, Times, kept
+from hfta_nb.array.strategy.kept import Times, kept
 from hfta_nb.array.strategy.products import Copied
 from hfta_nb.array.strategy.trials import killed, trying
 
@@ -95,12 +95,12 @@ def choose(
     if not others:
         return None
     known, key = kept(device), _key(function, args, kwargs)
-    deadly = killed(known, key)
+    deadly = killed(known, str(function))  # for whatever shape: what ended a process once is not tried for others
     ways = {PLAIN: Formulation(PLAIN, same), **{f.name: f for f in others if f.name not in deadly}}
     times = known.get(key)
     if times is None or not set(ways) <= set(times):
         try:
-            times = _measured(ways, called, args, kwargs, device, known, key)
+            times = _measured(ways, called, args, kwargs, device, partial(trying, known, str(function)))
         except (RuntimeError, MemoryError):  # no room for it; it matters little
             return None
         known.put(key, times, lasting=not disturbed(device))
@@ -155,8 +155,7 @@ def _measured(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     device: torch.device,
-    known: Kept,
-    key: str,
+    trial: Callable[[str], AbstractContextManager[None]],
 ) -> Times:
     # Numbers of its own for each: differences of equal ones vanish in torch's order of adding up, and in no other.
     given = [_scratch(a, device, number) for number, a in enumerate(args)]
@@ -165,10 +164,6 @@ def _measured(
     runs = {}
     for name, way in ways.items():
         runs[name] = _Run(way, made(way, called), given, named, before)
-
-    def trial(name: str) -> AbstractContextManager[None]:
-        return nullcontext() if name == PLAIN else trying(known, key, name)
-
     with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
         times: Times = dict(_timed(runs, device, trial))
         while (best := min(ways, key=lambda n: cost(n, times))) != PLAIN:
@@ -202,13 +197,13 @@ class _Run:
 def _timed(
     runs: Mapping[str, _Run], device: torch.device, trial: Callable[[str], AbstractContextManager[None]]
 ) -> dict[str, float]:
-    """Seconds of each; `trial` is where a way runs, by name."""
+    """Seconds of each; `trial` gives what notes that a way is tried."""
     clock = clock_of(device)
     laps: dict[str, list[float]] = {}
     counts = {}
     calls = {name: graphed(run, device) for name, run in runs.items()}
     for name, run in calls.items():
-        with trial(name):
+        with nullcontext() if name == PLAIN else trial(name):
             for call in range(_WARM_UP):
                 begin = clock()
                 run(1)
@@ -221,7 +216,7 @@ def _timed(
         fastest = min(min(t) for t in laps.values())
         for name, run in calls.items():
             if min(laps[name]) <= _HOPELESS * fastest:
-                with trial(name):
+                with nullcontext() if name == PLAIN else trial(name):
                     begin = clock()
                     run(counts[name])
                     laps[name].append(max(clock() - begin, 1e-9) / counts[name])
