@@ -54,9 +54,8 @@ def test_a_way_that_ends_its_process_is_not_tried_by_the_next(tmp_path: Path, mo
     kept._kept.cache_clear()
 
 
-def _read(path: Path) -> str:
-    (found,) = path.parent.glob("*.trial")
-    return found.read_text()
+def _under_trial(folder: Path) -> str:
+    return under_trial(folder, os.getpid())
 
 
 def test_the_innermost_trial_is_noted_as_long_as_it_lasts(tmp_path: Path) -> None:
@@ -64,14 +63,16 @@ def test_the_innermost_trial_is_noted_as_long_as_it_lasts(tmp_path: Path) -> Non
 
     def fails() -> None:
         with trying(known, "product", "fast"):
-            assert _read(tmp_path / "times.json") == '["product", "fast"]'
+            assert _under_trial(tmp_path) == '"fast" (product)'
             raise ValueError("not this")
 
     with trying(known, "step", "turned"):
         with pytest.raises(ValueError, match="not this"):
             fails()
-        assert _read(tmp_path / "times.json") == '["step", "turned"]'
-    assert _read(tmp_path / "times.json") == ""
+        assert _under_trial(tmp_path) == '"turned" (step)'
+    assert _under_trial(tmp_path) == ""
+    with trying(known, "a longer name than any", "turned"), trying(known, "step", "fast"):
+        assert _under_trial(tmp_path) == '"fast" (step)'
 
 
 def test_what_a_living_process_tries_and_what_is_damaged_is_left_alone(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 A way that is tried in this process is known to be safe (`sandbox`). Should it end the process nevertheless, a file of
 the process' own beside the kept times (`kept`) says what was under trial, and the next process that reads those times
-does not try that again. The file is opened once and locked as long as the process lives; a trial costs four system
+does not try that again. The file is opened once and locked as long as the process lives; a trial costs two system
 calls. Nothing is noted where no times are kept.
 """
 
@@ -84,6 +84,7 @@ class _Journal:
     def __init__(self, path: Path) -> None:
         self.pid, self._lock, self._entries = os.getpid(), threading.Lock(), list[tuple[str, str]]()
         self._file: int | None = None
+        self._length = 0
         with contextlib.suppress(OSError, ImportError):
             path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(_path(path, self.pid), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -104,10 +105,12 @@ class _Journal:
     def _write(self) -> None:
         if self._file is None:
             return
-        data = json.dumps(self._entries[-1]).encode() if self._entries else b""
+        data = b"\n"  # what is left of the entry before is no JSON without its first character
+        if self._entries:
+            data = json.dumps(self._entries[-1]).encode().ljust(self._length)
+            self._length = len(data)
         with contextlib.suppress(OSError):
             os.pwrite(self._file, data, 0)
-            os.ftruncate(self._file, len(data))
 
 
 _journals: dict[Path, _Journal] = {}
