@@ -84,7 +84,7 @@ ANYWHERE: dict[str, set[str]] = {
     "multiprocessing": {"data", "executors"},
     "torch.multiprocessing": {"data", "executors"},
     "concurrent.futures": {"data", "executors"},
-    "subprocess": {"data", "executors", "array"},  # array: a C compiler, see docs/decisions/0014
+    "subprocess": {"data", "executors", "array"},  # array: a C compiler (docs/decisions/0014), trials (0024)
 }
 """Packages that belong to some parts alone, however they are imported."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -32,6 +33,7 @@ class RunHandle:
             before. Hold `lock` while reading more than one thing of it.
         lock: guards `history` and the list of subscribers.
         pid: of the worker process; None for a run in this process.
+        restarts: how often the run has gone on in another worker process, after one had crashed.
     """
 
     def __init__(
@@ -43,10 +45,11 @@ class RunHandle:
         pid: int | None = None,
         kill: Callable[[], None] | None = None,
     ) -> None:
-        self.control: Control = _RemoteControl(send)
+        self.control: _RemoteControl = _RemoteControl(send)
         self.history = history or History()
         self.lock = threading.RLock()
         self.pid = pid
+        self.restarts = 0
         self._log = log or Log()
         self._kill = kill or (lambda: None)
         self._state = ev.WAITING
@@ -134,6 +137,21 @@ class RunHandle:
 
     # For the executors.
 
+    def moves(self, why: str) -> None:
+        """Its worker process is gone, and another one is to go on with the run.
+
+        Args:
+            why: told to whoever looks on, and in the log of the package.
+        """
+        self.restarts += 1
+        _logger.warning(why)
+        self.deliver(ev.PhaseChanged(time.time(), 0, "starting again", why))
+
+    def moved(self, send: Callable[[Request], None], log: Log, pid: int, kill: Callable[[], None]) -> None:
+        """The run is in another worker process, which has been told of it; what was asked so far holds there too."""
+        self._log, self.pid, self._kill = log, pid, kill
+        self.control.redirect(send)
+
     def deliver(self, event: Event) -> None:
         """Take in an event of the run, and pass it on."""
         self._deliver(event, event.state if isinstance(event, ev.RunChanged) else None)
@@ -180,11 +198,24 @@ class _RemoteControl(Control):
     def __init__(self, send: Callable[[Request], None]) -> None:
         super().__init__()
         self._send = send
+        self._lock = threading.Lock()
+        self._posted: list[Request] = []
 
     def post(self, request: Request) -> None:
         super().post(request)
-        for checked in self.poll():
-            self._send(checked)
+        with self._lock:
+            for checked in self.poll():
+                self._posted.append(checked)
+                self._send(checked)
+
+    def redirect(self, send: Callable[[Request], None]) -> None:
+        """Send to somewhere else from now on, first of all what was asked before and still holds."""
+        with self._lock:
+            self._send = send
+            pauses: list[Request] = [request for request in self._posted if isinstance(request, ev.Pause | ev.Resume)]
+            self._posted = [r for r in dict.fromkeys(self._posted) if r not in pauses] + pauses[-1:]
+            for request in self._posted:
+                send(request)
 
 
 def remedy(history: History) -> str:

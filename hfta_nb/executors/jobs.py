@@ -35,6 +35,15 @@ def _check(study: Any, control: Control, resume: bool, arguments: Mapping[str, A
             return
 
 
+def _run_again(study: Any, control: Control, resume: bool, arguments: Mapping[str, Any]) -> Iterator[Event]:
+    from hfta_nb.study.running import again  # it imports torch
+
+    return again(study, control)
+
+
+AGAIN = "run again"
+"""The job of a process that goes on where another one has crashed before there was a checkpoint."""
+
 JOBS: dict[str, Callable[[Any, Control, bool, Mapping[str, Any]], Iterator[Event]]] = {"run": _run, "check": _check}
 
 
@@ -57,7 +66,7 @@ def perform(
     """
     last: ev.RunChanged | None = None
     try:
-        for event in JOBS[job](study, control, resume, arguments):
+        for event in (_run_again if job == AGAIN else JOBS[job])(study, control, resume, arguments):
             if isinstance(event, ev.RunChanged) and event.state in ev.FINAL_STATES:
                 last = event
             else:

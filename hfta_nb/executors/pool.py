@@ -34,6 +34,11 @@ class Pool:
                 worker.kill()
             return self._start()
 
+    def another(self) -> Worker:
+        """A new worker, which knows what the last one died of."""
+        with self._lock:
+            return self._start()
+
     def prewarm(self) -> None:
         """Start a worker unless one is idle."""
         with self._lock:
@@ -52,7 +57,7 @@ class Pool:
                 worker.reap(_EXIT_S)
 
     def _start(self) -> Worker:
-        worker = Worker(self._put_back, self._forget)
+        worker = Worker(self._put_back, self._forget, self.another)
         self._all.add(worker)
         return worker
 

@@ -6,6 +6,7 @@ import copy
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 from hfta_nb.errors import HftaError, WorkerError
@@ -62,8 +63,9 @@ def start(
         "path": [entry for entry in sys.path if isinstance(entry, str)],
         "environment": dict(os.environ),
     }
-    payload = pickling.dumps(study, given)
-    return pool().take().begin(header, payload, history)
+    dumps = partial(pickling.dumps, study, given)
+    payload = dumps()
+    return pool().take().begin(header, payload, history, dumps)
 
 
 def _recorded(study: Any) -> History:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from hfta_nb.errors import WorkerError
 from hfta_nb.events import Request
 from hfta_nb.executors import cores, frames
 from hfta_nb.executors.handle import RunHandle, remedy
+from hfta_nb.executors.jobs import AGAIN
 from hfta_nb.executors.log import Log
 from hfta_nb.history import History
 
@@ -34,8 +36,11 @@ LIBRARY_SETTINGS = (
 Named one by one: scikit-learn and torch set some of their own when they are imported, which must cost no warm worker.
 """
 
+_logger = logging.getLogger("hfta_nb")
 _DRAIN_S = 2.0
 _CHUNK_BYTES = 1 << 16
+_RESTARTS = 3
+"""Of a run, at most: each time another way to compute is given up."""
 _CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE")
 
 
@@ -48,13 +53,17 @@ class Worker:
     Args:
         on_idle: called when a job is done, on the thread that delivers events, before the job's last event.
         on_exit: called when the process has ended.
+        another: starts another worker.
     """
 
-    def __init__(self, on_idle: Callable[[Worker], None], on_exit: Callable[[Worker], None]) -> None:
-        self._on_idle, self._on_exit = on_idle, on_exit
+    def __init__(
+        self, on_idle: Callable[[Worker], None], on_exit: Callable[[Worker], None], another: Callable[[], Worker]
+    ) -> None:
+        self._on_idle, self._on_exit, self._another = on_idle, on_exit, another
         self._settings = _settings()
         self._lock = threading.Lock()
         self._handle: RunHandle | None = None
+        self._job: tuple[dict[str, Any], Callable[[], bytes]] = {}, bytes
         self._run = 0
         self._files: dict[str, int] = {}
         self._log = Log()
@@ -83,22 +92,34 @@ class Worker:
         """Whether a new process would do the same: it has the libraries' settings and the local modules of now."""
         return self._settings == _settings() and all(_modified(file) == time for file, time in self._files.items())
 
-    def begin(self, header: dict[str, Any], payload: bytes, history: History) -> RunHandle:
+    def begin(
+        self,
+        header: dict[str, Any],
+        payload: bytes,
+        history: History,
+        again: Callable[[], bytes],
+        handle: RunHandle | None = None,
+    ) -> RunHandle:
         """Have it do a job.
 
         Args:
             header: what to do; see `hfta_nb.executors.child`.
             payload: the pickled study.
             history: of the run so far.
+            again: pickles the study once more, should the run have to go on in another process.
+            handle: of the run, where it has begun in another process; else one is made.
         """
         with self._lock:
             if self._run:  # what the process said when it started belongs to its first job
                 self._log = Log()
             self._run += 1
             ask = functools.partial(self._ask, self._run)
-            handle = RunHandle(ask, history, log=self._log, pid=self.pid, kill=self.kill)
-            self._handle = handle
+            begun = handle
+            handle = handle or RunHandle(ask, history, log=self._log, pid=self.pid, kill=self.kill)
+            self._handle, self._job = handle, (header, again)
         self._sender.put({"run": self._run, "job": header | {"keep": list(self._own)}}, payload)
+        if begun is not None:
+            begun.moved(ask, self._log, self.pid, self.kill)
         if not self.alive:
             self._thread("exit", self._wait_for_exit)  # it may have died before it had the job: then nobody would tell
         return handle
@@ -140,7 +161,7 @@ class Worker:
             return
         self._files = message["files"]
         with self._lock:
-            self._handle = None
+            self._handle, self._job = None, ({}, bytes)  # the study is not kept from being freed
         self._on_idle(self)
         handle.finish(event=event)  # type: ignore[arg-type]
 
@@ -167,8 +188,41 @@ class Worker:
             handle.finish(event=ev.RunChanged(time.time(), ev.STOPPED, "the run was closed"))
             return
         words = in_words(code) if self._fault is None else f"sent what can't be read ({self._fault})"
+        if self._goes_on(handle, code, words):
+            return
         error = WorkerError(f"the worker process {words}", where=f"process {self.pid}", remedy=remedy(handle.history))
         handle.finish(error, ev.RunChanged(time.time(), ev.FAILED, error.message, handle.log))
+
+    def _goes_on(self, handle: RunHandle, code: int, words: str) -> bool:
+        """Go on in another process if this one has crashed of a way to compute that it was trying; whether it does.
+
+        That way will not be tried again. Any other crash may come again, and is a person's to look at.
+        """
+        header, again = self._job
+        if handle.restarts >= _RESTARTS or header.get("job") not in ("run", AGAIN) or not _is_crash(code):
+            return False
+        from hfta_nb.study.trials import under_trial  # it imports torch
+
+        tried = under_trial(self.pid, header["environment"])
+        if not tried:
+            return False
+        handle.moves(f"the worker process {words} while it tried {tried}; that way is not tried again")
+        resume = handle.history.checkpoint is not None
+        header = {**header, "job": "run" if resume else AGAIN, "resume": resume}
+        try:
+            payload = again()
+            self._another().begin(header, payload, handle.history, again, handle)
+        except Exception:
+            _logger.exception("the run can't go on in another process")
+            return False
+        return True
+
+
+def _is_crash(code: int) -> bool:
+    try:
+        return code < 0 and signal.Signals(-code).name in _CRASHES
+    except ValueError:
+        return False
 
 
 def in_words(code: int) -> str:

@@ -66,15 +66,17 @@ class Precision:
         """See whether the device has what these modules need in this precision.
 
         Raises:
-            DeviceError: float16 LSTMs on a CPU without them; torch fails there with a plain module too.
+            DeviceError: bfloat16 or float16 LSTMs on a CPU without them; torch fails there with a plain module too.
         """
-        if self.scales and self.device.type == "cpu" and not _half_lstm():
+        half = _HALF.get(self.name)
+        if half is not None and self.device.type == "cpu" and not has_lstm(half):
             named = (pair for module in modules for pair in module.named_modules())
             name = next((name for name, m in named if isinstance(m, nn.LSTM)), None)
             if name is not None:
+                other = "bf16" if self.scales and has_lstm(torch.bfloat16) else "fp32"
                 raise DeviceError(
-                    "this CPU has no float16 LSTM", where=f"precision, {name or 'the module'}", got=self.name,
-                    remedy="use precision='bf16'",
+                    f"this CPU has no {str(half).removeprefix('torch.')} LSTM",
+                    where=f"precision, {name or 'the module'}", got=self.name, remedy=f"use precision='{other}'",
                 )  # fmt: skip
 
 
@@ -112,9 +114,10 @@ def _lacking(name: str, device: torch.device) -> str:
 
 
 @functools.cache
-def _half_lstm() -> bool:
+def has_lstm(half: torch.dtype) -> bool:
+    """Whether this CPU has an LSTM under autocast to a dtype: a plain module is tried, once."""
     try:
-        with torch.autocast("cpu", torch.float16), torch.random.fork_rng(devices=[]):
+        with torch.autocast("cpu", half), torch.random.fork_rng(devices=[]):
             nn.LSTM(8, 8)(torch.zeros(2, 1, 8))
     except RuntimeError:
         return False

@@ -12,7 +12,7 @@ import torch
 from hfta_nb import events as ev
 from hfta_nb import telemetry
 from hfta_nb.errors import StudyError
-from hfta_nb.events import Event
+from hfta_nb.events import Control, Event
 from hfta_nb.study import saving
 from hfta_nb.train import Trainer
 
@@ -21,8 +21,13 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def opened(study: Study, resume: bool) -> Iterator[Any]:
+def opened(study: Study, resume: bool, again: bool = False) -> Iterator[Any]:
     """Make the run's directory, or read the checkpoint in it, and keep it for this run until the block is left.
+
+    Args:
+        study: of the run.
+        resume: carry on from the checkpoint.
+        again: begin from the start where a run has ended before its first checkpoint.
 
     Returns:
         The state to go on from; None for a new run.
@@ -33,7 +38,7 @@ def opened(study: Study, resume: bool) -> Iterator[Any]:
     """
     where = str(study.directory)
     if not resume:
-        if study.store.has_events:
+        if study.store.has_events and not (again and not study.store.has_checkpoint):
             remedy = "resume it with run(resume=True), or choose another directory"
             raise StudyError("a run is already there", where=where, remedy=remedy)
         saving.write(study)
@@ -49,6 +54,12 @@ def opened(study: Study, resume: bool) -> Iterator[Any]:
         if not study.store.has_checkpoint:
             raise none
         yield study.store.read_checkpoint()
+
+
+def again(study: Study, control: Control) -> Iterator[Event]:
+    """`Study.run` from the start where a run has ended before its first checkpoint; its events are added to those."""
+    with opened(study, resume=False, again=True) as state:
+        yield from study._run(state, control, resume=False)
 
 
 def events(study: Study, trainer: Trainer, resumed: bool) -> Iterator[Event]:

@@ -15,12 +15,15 @@ from hfta_nb.array import FusedArray
 from hfta_nb.array.capture import layouts
 from hfta_nb.array.capture.layouts import GIVEN, LAST
 from hfta_nb.array.per_member import per_member
+from hfta_nb.array.strategy import sandbox
 from hfta_nb.array.strategy.formulations import Operand
 from hfta_nb.array.strategy.norms import batch_norm, in_groups
+from hfta_nb.array.strategy.sandbox import Tried
 from tests.training import train
 
 MEMBERS, SAMPLES, SIDE = 2, 4, 16
 CPU = torch.device("cpu")
+_BACKWARD = torch.ops.aten.convolution_backward.default
 
 
 @pytest.fixture(autouse=True)
@@ -322,3 +325,49 @@ def test_other_batch_norms_are_torchs() -> None:
     assert not asked(last[:2])  # few pixels: torch's own is exact enough
     assert not asked(last.flatten(2))
     assert not asked(last, device=torch.device("cuda"))
+
+
+class _Shortcut(nn.Module):
+    """With 4 channels, a convolution for which oneDNN's AVX2 kernels write past their memory with channels last."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.wide, self.short = nn.Conv2d(8, channels, 3, padding=1), nn.Conv2d(channels, 8, 1, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.short(self.wide(x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("channels", [4, 12])
+def test_what_may_end_the_process_is_asked_of_a_child_first(
+    channels: int, split: bool, faster: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Tried] = []
+
+    def child(calls: list[Tried]) -> tuple[int, list[str]]:
+        asked.extend(calls)
+        return (-11, ["0"]) if channels == 4 else (0, [*map(str, range(len(calls))), "end"])
+
+    monkeypatch.setattr(sandbox, "_child", child)
+    for _ in range(2):
+        array = _array(lambda: Net(between=_Shortcut(channels)), CPU)
+        array.block_size = 1
+        losses = _train(array, CPU, split=split)
+        assert losses.isfinite().all()
+        (how,) = _layout(array, "array(x)" if split else "backward")
+        assert how.startswith("channels last not tried: torch" if channels == 4 else "images channels last 1 ms")
+    backward, forward = sorted(asked, key=lambda call: call.function is not _BACKWARD)  # each once
+    assert [a.size[1] for a in (*backward.args[:2], forward.args[0])] == [8, channels, channels]
+    assert all(a.stride[1] == 1 for a in (*backward.args[:2], forward.args[0]))
+    assert len(faster) == (channels != 4)
+
+
+def test_a_layout_that_has_ended_a_process_is_not_tried_again(
+    faster: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layouts, "killed", lambda known, what: {LAST})
+    array = _array(Net, CPU)
+    _train(array, CPU)
+    assert _layout(array) == ["channels last not tried: torch's convolutions of these shapes may end the process"]
+    assert not faster

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,7 +20,8 @@ from hfta_nb.array.generators import seeded_state
 from hfta_nb.errors import DeviceError
 from hfta_nb.metrics import Metric
 from hfta_nb.step import ArrayStep, PlainStep, Precision
-from hfta_nb.step.precision import _half_lstm
+from hfta_nb.step import precision as step_precision
+from hfta_nb.step.precision import has_lstm
 from tests.contract.serial import make
 
 MEMBERS, STEPS = 3, 6
@@ -135,8 +137,9 @@ METRICS = {"accuracy": Metric(_accuracy, maximize=True)}
 
 
 def _steps(name: str, precision: str, device: torch.device, lr: float = 1e-3) -> tuple[ArrayStep, list[PlainStep]]:
-    if name == "lstm" and precision == "fp16" and device.type == "cpu" and not _half_lstm():
-        pytest.skip("this CPU has no float16 LSTM")
+    half = torch.float16 if precision == "fp16" else torch.bfloat16
+    if name == "lstm" and precision in HALVES and device.type == "cpu" and not has_lstm(half):
+        pytest.skip(f"this CPU has no LSTM in {precision}, for a plain module neither")
     modules = make(MODELS[name], MEMBERS, torch.float32, device)
     how, rows = Precision(precision, device), [_row(lr * (i + 1)) for i in range(MEMBERS)]
     objective = PHASES if name == "phases" else F.cross_entropy
@@ -351,11 +354,32 @@ def test_state_and_surgery_take_the_scales_along(device: torch.device) -> None:
     assert step.scaler.get_scale() == [8.0, 8.0, 2.0]
 
 
-def test_a_module_that_the_cpu_can_not_run_is_named() -> None:
-    if _half_lstm():
-        pytest.skip("this CPU has float16 LSTMs")
-    precision = Precision("fp16", torch.device("cpu"))
+@pytest.mark.parametrize(
+    ("name", "has", "message"),
+    [
+        ("fp16", {torch.bfloat16}, "layer: this CPU has no float16 LSTM; got 'fp16'; use precision='bf16'"),
+        ("fp16", set(), "layer: this CPU has no float16 LSTM; got 'fp16'; use precision='fp32'"),
+        ("bf16", set(), "layer: this CPU has no bfloat16 LSTM; got 'bf16'; use precision='fp32'"),
+    ],
+)
+def test_a_module_that_the_cpu_can_not_run_is_named(
+    name: str, has: set[torch.dtype], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_precision, "has_lstm", lambda half: half in has)
+    precision = Precision(name, torch.device("cpu"))
     precision.check_modules([_mlp()])
-    Precision("bf16", torch.device("cpu")).check_modules([_lstm()])
-    with pytest.raises(DeviceError, match=r"layer: this CPU has no float16 LSTM; got 'fp16'; use precision='bf16'"):
+    for able in [*(["bf16"] if has else []), "fp32"]:
+        Precision(able, torch.device("cpu")).check_modules([_lstm()])
+    with pytest.raises(DeviceError, match=re.escape(message)):
         precision.check_modules([_mlp(), _lstm()])
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_what_a_cpu_has_is_what_a_plain_module_can(half: torch.dtype) -> None:
+    x, works = torch.randn(5, 4, 8), True
+    try:
+        with torch.autocast("cpu", half):
+            nn.LSTM(8, 12)(x)
+    except RuntimeError:
+        works = False
+    assert has_lstm(half) == works

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array.native import build, recurrent
+from hfta_nb.array.native import alive, build, recurrent
 from tests.core.compiled import NEEDS_COMPILER, misread
+from tests.executors.watching import until
 from tests.training import train
 
 pytestmark = pytest.mark.usefixtures("libraries_anew")
@@ -183,3 +184,42 @@ def test_a_library_with_wrong_numbers_is_not_used(tmp_path: Path, monkeypatch: p
     misread("lstm", "1.0f - g * g", "1.0f - g", tmp_path, monkeypatch)
     with build.compiling():
         assert not recurrent.usable(torch.zeros(1), torch.zeros(1, 32))
+
+
+REFUSING = """#!/bin/sh
+for out; do :; done
+case " $* " in *" -march=native "*)
+    echo 'float hfta_alive(void) { __builtin_trap(); }' | exec "$REAL_CC" -shared -fPIC -x c - -o "$out" ;;
+esac
+exec "$REAL_CC" "$@"
+"""
+"""A compiler that takes the processor for one with instructions that it does not have."""
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_library_that_the_processor_can_not_run_is_not_kept(
+    wait: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text(REFUSING)
+    compiler.chmod(0o755)
+    monkeypatch.setenv("REAL_CC", build._compiler("") or "")
+    monkeypatch.setenv("CC", str(compiler))
+    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path / "kept"))
+    monkeypatch.delenv("HFTA_NB_NATIVE", raising=False)
+    with build.compiling():
+        found = build.library("norm", wait=wait)
+    if not wait:
+        assert found is None
+        until(lambda: build.arrived("norm"), "the library")
+        build._loaded.clear()
+        found = build.library("norm", wait=False)
+    assert found is not None
+    assert hasattr(found, "hfta_norm")
+
+
+def test_a_library_that_can_not_be_tried_is_not_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not alive.alive(tmp_path / "none.so")
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    assert not alive.alive(tmp_path / "none.so")

@@ -120,7 +120,7 @@ def test_numbers_that_are_not_right_are_refused(no_memory: Kept, monkeypatch: py
 
     x, y = torch.randn(32, 32), torch.randn(32, 32)
     monkeypatch.setattr(measuring, "formulations", lambda *_: [Formulation("rounded", lambda f: rounded)])
-    monkeypatch.setattr(measuring, "_timed", lambda runs, device: {PLAIN: 1.0, "rounded": 0.1})
+    monkeypatch.setattr(measuring, "_timed", lambda runs, *_: {PLAIN: 1.0, "rounded": 0.1})
     choice = choose(aten.mm.default, aten.mm.out, [operand(x), operand(y)], {"out": operand(x)}, CPU)
     assert choice is not None
     assert choice.chosen.name == PLAIN

@@ -84,6 +84,64 @@ def test_a_crash_leaves_a_traceback() -> None:
     assert "in _crash" in handle.history.detail
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where workers keep what they try."""
+    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_a_run_whose_worker_crashed_in_a_trial_goes_on_in_another(folder: Path) -> None:
+    """From the checkpoint, with the requests that hold; who looks on is told, and may ask for more."""
+    handle = executors.start(Fake("try", count=2))
+    first, events = handle.pid, collected(handle)
+    handle.control.pause()
+    handle.control.stop(1)
+    until(lambda: handle.restarts == 2 and handle.history.count(ev.STOPPED) == 1, "the third worker to have heard")
+    assert handle.pid != first
+    assert (handle.state, handle.control.poll()) == (ev.PAUSED, [])
+    told = [e.detail for e in events if isinstance(e, ev.PhaseChanged) and e.phase == "starting again"]
+    assert len(told) == 2
+    assert "crashed (SIGSEGV" in told[0]
+    assert told[0].endswith('while it tried "own kernel" (aten.bmm); that way is not tried again')
+    handle.control.stop()
+    assert ended(handle).state == ev.COMPLETE
+    assert handle.history.reason == "resumed"
+
+
+def test_a_run_does_not_go_on_for_ever(folder: Path) -> None:
+    handle = executors.start(Fake("try", count=100))
+    handle.control.pause()
+    assert ended(handle).state == ev.FAILED
+    assert "crashed (SIGSEGV" in handle.history.reason
+    assert handle.restarts == worker._RESTARTS
+
+
+def test_a_crash_without_a_trial_and_a_trial_without_a_crash_end_the_run(folder: Path) -> None:
+    (folder / "kernels-x.123456789.trial").write_text('["aten.bmm 3", "own kernel"]')  # another process'
+    assert run(Fake("crash"))[0].state == ev.FAILED
+    handle = executors.start(Fake("spin"))
+    (folder / f"kernels-x.{handle.pid}.trial").write_text('["aten.bmm 3", "own kernel"]')
+    until(lambda: handle.state == ev.RUNNING, "the first event")
+    assert handle.pid is not None
+    os.kill(handle.pid, signal.SIGTERM)
+    assert ended(handle).state == ev.FAILED
+    assert not handle.restarts
+
+
+def test_a_run_that_can_not_go_on_has_failed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = executors.start(Fake("try", count=1))
+
+    def another() -> None:
+        raise WorkerError("can't be started")
+
+    (busy,) = [w for w in pool.pool()._all if w.pid == handle.pid]
+    monkeypatch.setattr(busy, "_another", another)
+    handle.control.resume()
+    assert ended(handle).state == ev.FAILED
+    assert "crashed (SIGSEGV" in handle.history.reason
+
+
 def test_a_worker_that_leaves_is_told() -> None:
     handle, _ = run(Fake("leave"))
     assert "ended with exit code 7" in str(handle.error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -123,3 +125,38 @@ def test_classes_and_functions_of_a_notebooks_cells_travel(tmp_path: Path) -> No
     trained, members, pid = done.stdout.split()
     assert (trained, members) == ("trained", "4")
     assert gone(int(pid))
+
+
+def test_a_way_that_ends_the_worker_is_given_up_and_the_run_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before there is a checkpoint; the kernel's study reads what became of it."""
+    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HFTA_NB_NATIVE", "off")
+    kernel = os.getpid()
+
+    def build(width: int = 4, in_features: int = 1, out_features: int = 1) -> nn.Module:
+        from hfta_nb.array.strategy import measuring
+        from hfta_nb.array.strategy.formulations import Formulation
+
+        def ways(function: object, *given: object) -> list[Formulation]:
+            return [Formulation("deadly", lambda _: deadly)] if str(function) == "aten.baddbmm.default" else []
+
+        def deadly(*args: object, **kwargs: object) -> None:
+            os.kill(os.getpid(), signal.SIGSEGV)
+
+        if os.getpid() != kernel:
+            measuring.formulations = ways
+        return nn.Sequential(nn.Flatten(), nn.Linear(in_features, width), nn.ReLU(), nn.Linear(width, out_features))
+
+    family = hfta.family(build, name="deadly")
+    options = {"device": "cpu", "directory": tmp_path / "run"}
+    study = hfta.Study(family, {"lr": [1e-3, 1e-2]}, "breast_cancer", epochs=2, **options)  # type: ignore[arg-type]
+    executors.close_all()
+    handle = executors.start(study)
+    assert ended(handle).state == ev.COMPLETE, handle.error
+    assert handle.restarts == 1
+    executors.close_all()  # its libraries are switched off
+    assert [member.epoch for member in handle.history.members.values()] == [2, 2]
+    assert list(study.results()["epochs"]) == [2, 2]
+    assert list(hfta.Study.load(tmp_path / "run", family=family).results()["epochs"]) == [2, 2]

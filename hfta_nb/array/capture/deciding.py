@@ -20,6 +20,7 @@ from hfta_nb.array.capture.check import Outcome
 from hfta_nb.array.capture.compiling import Compiled, Source, why_not
 from hfta_nb.array.capture.norms import said
 from hfta_nb.array.strategy.kept import Times, kept
+from hfta_nb.array.strategy.trials import killed, trying
 
 if TYPE_CHECKING:
     from hfta_nb.array.capture.program import Program
@@ -34,6 +35,7 @@ USUAL_SECONDS, SECONDS_PER_CALL = 10.0, 0.15
 """How long compiling takes, where it has not been measured yet."""
 
 LAP_S, LAPS = 0.02, 7
+_WAY = "compiled"
 
 
 @dataclass
@@ -72,13 +74,17 @@ def decide(program: Program, way: str, steps: float) -> None:
         return
     times = kept(device)
     what = f"compiled step {source.digest()}"
+    if _WAY in killed(times, what):
+        decision.note = "not compiled: the process ended when it was tried"
+        return
     known = times.get(what)
     if way == "auto":
         pays, why = _pays(source, known, lambda: _timed(program, device), steps)
         if not pays:
             decision.note = f"not compiled: {why}"
             return
-    found = decision.measured = _tried(program, device, always=way == "always")
+    with trying(times, what, _WAY):
+        found = decision.measured = _tried(program, device, always=way == "always")
     if found is not None:
         times.put(what, found)
         times.write()

@@ -3,10 +3,14 @@
 Convolutions of oneDNN, and those of a GPU's tensor cores, run on channels that lie side by side; given images with
 channels first, they copy what comes and goes. What a convolution, a norm or a pointwise function makes of an image
 lies as the image does, so a step whose inputs lie so is one of channels last throughout.
+
+A plain module is given images as they come, so a convolution with channels last may be one that no plain module calls:
+what is not known to be safe is made in a child process first (`sandbox`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -18,8 +22,11 @@ from hfta_nb.array.capture.check import left_alone, outcome
 from hfta_nb.array.capture.compiling import Source
 from hfta_nb.array.capture.record import Place
 from hfta_nb.array.engine import Inputs
+from hfta_nb.array.strategy.formulations import Operand
 from hfta_nb.array.strategy.kept import Times, kept
 from hfta_nb.array.strategy.measuring import clock_of
+from hfta_nb.array.strategy.sandbox import Tried, survives
+from hfta_nb.array.strategy.trials import killed, trying
 from hfta_nb.errors import out_of_memory
 
 if TYPE_CHECKING:
@@ -33,6 +40,7 @@ _CONVOLUTIONS = frozenset(
     for name in ("convolution", "mkldnn_convolution", "cudnn_convolution")
     if (found := getattr(getattr(_aten, name, None), "default", None)) is not None
 )
+_BACKWARD = _aten.convolution_backward.default
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """In float64, where runs are compared to the last bit, nothing is chosen."""
 
@@ -95,11 +103,14 @@ def choose(
     """
     if not _may_turn(source, inputs):
         return None
-    times = kept(source.device).get(_key(source))
+    known = kept(source.device)
+    times = known.get(_key(source))
     if times is not None and (layout := _layout(times)).chosen == GIVEN:
         return layout, inputs
+    if LAST in killed(known, _key(source)) or not survives(_turned_calls(source), source.device):
+        return Layout(GIVEN, {}, f"{LAST} not tried: torch's convolutions of these shapes may end the process"), inputs
     other = _turned_all(inputs)
-    with left_alone(array):
+    with left_alone(array), trying(known, _key(source), LAST):
         try:
             restore()
             old = outcome(array, given(), [room.clone() for room in rooms])
@@ -135,6 +146,27 @@ def _may_turn(source: Source, inputs: Inputs) -> bool:
     return any(
         c.function in _CONVOLUTIONS and len(c.args[0].size) == 4 and c.args[0].dtype in _DTYPES for c in source.calls
     )
+
+
+def _turned_calls(source: Source) -> list[Tried]:
+    """The convolutions of a step, and their backward passes, as they are on images with channels last."""
+    found = []
+    for call in source.calls:
+        images = 2 if call.function is _BACKWARD else 1 if call.function in _CONVOLUTIONS else 0
+        if images and not call.kwargs:
+            args = [_as_operand(a, last=i < images) for i, a in enumerate(call.args)]
+            found.append(Tried(call.function, args))
+    return found
+
+
+def _as_operand(value: Any, last: bool) -> Any:
+    if not isinstance(value, Place):
+        return value
+    if not last or len(value.size) not in (3, 4):
+        return Operand(value.size, value.stride, value.dtype)
+    channels, pixels = value.size[1], value.size[2:]
+    steps = [math.prod(pixels[i + 1 :]) * channels for i in range(len(pixels))]
+    return Operand(value.size, (channels * math.prod(pixels), 1, *steps), value.dtype)
 
 
 def _image(leaf: Any, per_member: bool) -> bool:

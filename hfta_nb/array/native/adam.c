@@ -1,5 +1,6 @@
 /* A step of Adam or AdamW over some tensors in float32: one pass. The hyperparameters' products are in double precision. */
 
+#include "alive.h"
 #include "vectors.h"
 
 typedef struct {

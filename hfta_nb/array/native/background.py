@@ -10,6 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from hfta_nb.array.native import alive
+
 _STALE_S = 300.0
 """A compiler that has begun so long ago has come to an end, in whatever way."""
 
@@ -19,7 +21,7 @@ def compile_into(kept: Path, commands: Sequence[Sequence[str]], awaited: bool = 
 
     Args:
         kept: the library to be; it is there as a whole or not at all.
-        commands: compilers with their arguments but for ``-o``, to be tried in turn.
+        commands: compilers with their arguments but for ``-o``, to be tried in turn, until what one makes is `alive`.
         awaited: this process will use it. Then the compiler has as much of a processor as anything else: with what is
             left over it would not end while this process keeps the only one busy.
 
@@ -41,7 +43,8 @@ def compile_into(kept: Path, commands: Sequence[Sequence[str]], awaited: bool = 
         if age < _STALE_S:
             return
     made = shlex.quote(str(room / "library.so"))
-    tries = " || ".join(f"{shlex.join(command)} -o {made}" for command in commands)
+    check = f"{shlex.join(alive.command())} {made}"
+    tries = " || ".join(f"{{ {shlex.join(command)} -o {made} && {check}; }}" for command in commands)
     after = f"mv -f {made} {shlex.quote(str(kept))}"
     script = f"({{ {tries}; }} && {after} || : > {shlex.quote(str(failed))}; rm -rf {shlex.quote(str(room))}) &"
     nice = None if awaited else shutil.which("nice")

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from hfta_nb.array.native import background
+from hfta_nb.array.native.alive import alive
 from hfta_nb.array.strategy.kept import VARIABLE as CACHE
 
 VARIABLE = "HFTA_NB_NATIVE"
@@ -162,7 +163,7 @@ def _compiled(compiler: str, source: Path, room: Path) -> Path | None:
             done = subprocess.run(command, capture_output=True, timeout=_TIME_S, check=False)
         except subprocess.SubprocessError:
             return None
-        if done.returncode == 0 and out.is_file():
+        if done.returncode == 0 and out.is_file() and alive(out):
             return out
     return None
 

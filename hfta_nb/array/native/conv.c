@@ -4,6 +4,7 @@
    would read of its unfolded copy is there, row below row. A tile of pixels by output channels stays in registers. The
    gradient of the image is a convolution of the result's gradient, pixels a stride apart, by turned weights. */
 
+#include "alive.h"
 #include "vectors.h"
 
 #define ACROSS_MOST 2

@@ -5,6 +5,7 @@
    more. Group norm goes sample by sample, so that a sample stays in cache from its sums to its result; sums are those of
    64 entries in float32, added up in float64. */
 
+#include "alive.h"
 #include "images.h"
 
 ptrdiff_t hfta_images_room(const images *n) {

@@ -2,6 +2,7 @@
 
 #include <stdint.h>
 
+#include "alive.h"
 #include "vectors.h"
 
 typedef struct {

@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "alive.h"
 #include "tiles.h"
 
 #define TOGETHER 128 /* rows of a product over several time steps, at least: what they need fits into the second cache */

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "alive.h"
+
 #define BLOCK 64
 
 typedef struct {

@@ -4,6 +4,7 @@
    B goes by panels of columns, copied without gaps (and turned, where its columns lie apart); A is read entry by entry,
    so it may lie in any order. */
 
+#include "alive.h"
 #include "tiles.h"
 
 /* The strides are in entries. */

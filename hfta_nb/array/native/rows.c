@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "alive.h"
 #include "vectors.h"
 
 typedef struct {

@@ -11,6 +11,7 @@ from hfta_nb.array.capture.record import unseen
 from hfta_nb.array.strategy import measuring
 from hfta_nb.array.strategy.formulations import COMPILED, PLAIN
 from hfta_nb.array.strategy.kept import Times, kept
+from hfta_nb.array.strategy.trials import killed, trying
 from hfta_nb.array.threads import at_hand
 
 _LAPS, _LONG_S = 3, 0.02
@@ -30,8 +31,10 @@ def own_is_faster(own: Run, sizes: tuple[int, int, int, int], biased: bool) -> b
     device = torch.device("cpu")
     known, key = kept(device), f"lstm alone {sizes} {biased} {at_hand()}"
     times = known.get(key)
+    if COMPILED in killed(known, key):
+        return False
     if times is None:
-        with unseen(), torch.inference_mode(False), torch.enable_grad():
+        with trying(known, key, COMPILED), unseen(), torch.inference_mode(False), torch.enable_grad():
             times = _measured(own, sizes, biased)
         known.put(key, times, lasting=not measuring.disturbed(device))
         known.write()

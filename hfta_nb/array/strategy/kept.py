@@ -1,8 +1,9 @@
 """Times of kernels kept on disk, so that a machine is measured once.
 
-One JSON file per processor, version of torch and number of threads, in ``hfta_nb`` under the user's cache directory
-(``$XDG_CACHE_HOME``, ``~/.cache``), or where ``$HFTA_NB_CACHE`` says; ``HFTA_NB_CACHE=off`` keeps nothing. Whatever is
-wrong with the file or the directory is no error: kernels are measured anew.
+One JSON file per processor, build of torch, number of threads and limit of oneDNN's instructions, in ``hfta_nb`` under
+the user's cache directory (``$XDG_CACHE_HOME``, ``~/.cache``), or where ``$HFTA_NB_CACHE`` says;
+``HFTA_NB_CACHE=off`` keeps nothing. Whatever is wrong with the file or the directory is no error: kernels are measured
+anew.
 """
 
 from __future__ import annotations
@@ -13,14 +14,19 @@ import json
 import os
 import platform
 import tempfile
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from hfta_nb.array.strategy import trials
+
 VARIABLE = "HFTA_NB_CACHE"
 _FORMAT = 1
+_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+"""Environment variables with the newest instructions that oneDNN may use: by them it takes other kernels."""
 
 Times = dict[str, float | None]
 """Seconds by way to compute; None where its numbers were not right."""
@@ -92,22 +98,38 @@ def _are_times(found: Any) -> bool:
 
 
 def kept(device: torch.device) -> Kept:
-    """The times of this device, torch and number of threads."""
-    return _kept(os.environ.get(VARIABLE, ""), os.environ.get("XDG_CACHE_HOME", ""), device, torch.get_num_threads())
+    """The times of this device, torch, number of threads and instructions."""
+    limits = tuple(os.environ.get(name, "") for name in _LIMITS)
+    return _kept(*_where(os.environ), device, torch.get_num_threads(), limits)
 
 
 @cache
-def _kept(given: str, xdg: str, device: torch.device, threads: int) -> Kept:
+def _kept(given: str, xdg: str, device: torch.device, threads: int, limits: tuple[str, ...]) -> Kept:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
     machine = {"device": name, "torch": torch.__version__, "threads": threads, "capability": _capability()}
-    if given.lower() == "off":
+    machine |= {"build": _build(), "limits": list(limits)}
+    place = folder({VARIABLE: given, "XDG_CACHE_HOME": xdg})
+    if place is None:
         return Kept(None, machine)
     digest = hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:16]
+    found = Kept(place / f"kernels-{digest}.json", machine)
+    trials.take_up(found)
+    return found
+
+
+def folder(environment: Mapping[str, str]) -> Path | None:
+    """Where a process with these environment variables keeps its files; None where it keeps none."""
+    given, xdg = _where(environment)
+    if given.lower() == "off":
+        return None
     try:
-        folder = Path(given) if given else (Path(xdg) if xdg else Path.home() / ".cache") / "hfta_nb"
+        return Path(given) if given else (Path(xdg) if xdg else Path.home() / ".cache") / "hfta_nb"
     except RuntimeError:  # there is no home
-        return Kept(None, machine)
-    return Kept(folder / f"kernels-{digest}.json", machine)
+        return None
+
+
+def _where(environment: Mapping[str, str]) -> tuple[str, str]:
+    return environment.get(VARIABLE, ""), environment.get("XDG_CACHE_HOME", "")
 
 
 def _processor() -> str:
@@ -122,3 +144,8 @@ def _processor() -> str:
 def _capability() -> str:
     """The vector instructions that torch uses."""
     return str(torch.backends.cpu.get_cpu_capability())
+
+
+def _build() -> str:
+    """Of torch and the libraries in it: another oneDNN may come with the same version of torch."""
+    return hashlib.sha256(torch.__config__.show().encode()).hexdigest()[:16]

@@ -6,8 +6,9 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from hfta_nb.array.strategy.formulations import COMPILED, PLAIN, Formulation, Op
 from hfta_nb.array.strategy.graphed import graphed
 from hfta_nb.array.strategy.kept import Times, kept
 from hfta_nb.array.strategy.products import Copied
+from hfta_nb.array.strategy.trials import killed, trying
 
 STRATEGIES = ("measured", "fixed")
 """How kernels may be chosen."""
@@ -92,12 +94,13 @@ def choose(
     others = formulations(function, args, device) if others is None else others
     if not others:
         return None
-    ways = {PLAIN: Formulation(PLAIN, same), **{f.name: f for f in others}}
     known, key = kept(device), _key(function, args, kwargs)
+    deadly = killed(known, str(function))  # for whatever shape: what ended a process once is not tried for others
+    ways = {PLAIN: Formulation(PLAIN, same), **{f.name: f for f in others if f.name not in deadly}}
     times = known.get(key)
     if times is None or not set(ways) <= set(times):
         try:
-            times = _measured(ways, called, args, kwargs, device)
+            times = _measured(ways, called, args, kwargs, device, partial(trying, known, str(function)))
         except (RuntimeError, MemoryError):  # no room for it; it matters little
             return None
         known.put(key, times, lasting=not disturbed(device))
@@ -152,6 +155,7 @@ def _measured(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     device: torch.device,
+    trial: Callable[[str], AbstractContextManager[None]],
 ) -> Times:
     # Numbers of its own for each: differences of equal ones vanish in torch's order of adding up, and in no other.
     given = [_scratch(a, device, number) for number, a in enumerate(args)]
@@ -161,7 +165,7 @@ def _measured(
     for name, way in ways.items():
         runs[name] = _Run(way, made(way, called), given, named, before)
     with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
-        times: Times = dict(_timed(runs, device))
+        times: Times = dict(_timed(runs, device, trial))
         while (best := min(ways, key=lambda n: cost(n, times))) != PLAIN:
             if _right(runs[best], runs[PLAIN], called, given, named):
                 break
@@ -190,27 +194,32 @@ class _Run:
         return out
 
 
-def _timed(runs: Mapping[str, _Run], device: torch.device) -> dict[str, float]:
+def _timed(
+    runs: Mapping[str, _Run], device: torch.device, trial: Callable[[str], AbstractContextManager[None]]
+) -> dict[str, float]:
+    """Seconds of each; `trial` gives what notes that a way is tried."""
     clock = clock_of(device)
     laps: dict[str, list[float]] = {}
     counts = {}
     calls = {name: graphed(run, device) for name, run in runs.items()}
     for name, run in calls.items():
-        for call in range(_WARM_UP):
-            begin = clock()
-            run(1)
-            laps[name] = [max(clock() - begin, 1e-9)]
-            if call and laps[name][0] > _LONG_S:
-                break
+        with nullcontext() if name == PLAIN else trial(name):
+            for call in range(_WARM_UP):
+                begin = clock()
+                run(1)
+                laps[name] = [max(clock() - begin, 1e-9)]
+                if call and laps[name][0] > _LONG_S:
+                    break
         counts[name] = max(1, round(_LAP_S / laps[name][0]))
     deadline = time.perf_counter() + _BUDGET_S * len(runs)
     for _ in range(_LAPS):
         fastest = min(min(t) for t in laps.values())
         for name, run in calls.items():
             if min(laps[name]) <= _HOPELESS * fastest:
-                begin = clock()
-                run(counts[name])
-                laps[name].append(max(clock() - begin, 1e-9) / counts[name])
+                with nullcontext() if name == PLAIN else trial(name):
+                    begin = clock()
+                    run(counts[name])
+                    laps[name].append(max(clock() - begin, 1e-9) / counts[name])
         if time.perf_counter() > deadline:
             break
     return {name: min(times) for name, times in laps.items()}

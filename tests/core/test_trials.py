@@ -1,0 +1,117 @@
+"""What was under trial when a process ended is not tried again; nothing else is forgotten, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hfta_nb.array.strategy import kept, measuring
+from hfta_nb.array.strategy.formulations import PLAIN, Formulation, Operand, same
+from hfta_nb.array.strategy.kept import Kept
+from hfta_nb.array.strategy.trials import killed, take_up, trying, under_trial
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = torch.device("cpu")
+KILLER = """
+import os, signal, torch
+from hfta_nb.array.strategy import measuring
+from hfta_nb.array.strategy.formulations import Formulation, Operand
+torch.set_num_threads(1)
+def deadly(function):
+    return lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGSEGV)
+x = Operand((4,), (1,), torch.float32)
+abs = torch.ops.aten.abs.default
+measuring.choose(abs, abs, [x], {}, torch.device("cpu"), [Formulation("deadly", deadly)])
+"""
+
+
+def test_a_way_that_ends_its_process_is_not_tried_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", KILLER], cwd=ROOT) as process:
+        assert process.wait() == -signal.SIGSEGV
+    assert under_trial(tmp_path, process.pid) == '"deadly" (aten.abs.default)'
+    assert under_trial(tmp_path, os.getpid()) == ""
+    assert len(list(tmp_path.iterdir())) == 1
+
+    def deadly(function: object) -> object:
+        raise AssertionError("tried again")
+
+    x, function = Operand((4,), (1,), torch.float32), torch.ops.aten.abs.default
+    ways = [Formulation("deadly", deadly), Formulation("other", same)]  # type: ignore[arg-type]
+    for _ in range(2):
+        kept._kept.cache_clear()
+        choice = measuring.choose(function, function, [x], {}, CPU, ways)
+        assert choice is not None
+        assert set(choice.seconds) == {PLAIN, "other"}
+        measuring.write(CPU)
+        assert not [path for path in tmp_path.glob("*.trial") if f".{os.getpid()}." not in path.name]
+    kept._kept.cache_clear()
+
+
+def _under_trial(folder: Path) -> str:
+    return under_trial(folder, os.getpid())
+
+
+def test_the_innermost_trial_is_noted_as_long_as_it_lasts(tmp_path: Path) -> None:
+    known = Kept(tmp_path / "times.json", {})
+
+    def fails() -> None:
+        with trying(known, "product", "fast"):
+            assert _under_trial(tmp_path) == '"fast" (product)'
+            raise ValueError("not this")
+
+    with trying(known, "step", "turned"):
+        with pytest.raises(ValueError, match="not this"):
+            fails()
+        assert _under_trial(tmp_path) == '"turned" (step)'
+    assert _under_trial(tmp_path) == ""
+    with trying(known, "a longer name than any", "turned"), trying(known, "step", "fast"):
+        assert _under_trial(tmp_path) == '"fast" (step)'
+
+
+def test_what_a_living_process_tries_and_what_is_damaged_is_left_alone(tmp_path: Path) -> None:
+    known = Kept(tmp_path / "times.json", {})
+    (tmp_path / "times.123456789.trial").write_text('["step", "turned"]')
+    (tmp_path / "times.123456788.trial").write_text("[1")
+    (tmp_path / "others.123456787.trial").write_text('["step", "fast"]')
+    with trying(known, "step", "own"):
+        take_up(known)
+    assert killed(known, "step") == {"turned"}
+    assert killed(Kept(tmp_path / "times.json", {}), "step") == {"turned"}
+    assert {path.name for path in tmp_path.glob("*.123*")} == {"others.123456787.trial"}
+
+
+HOLDER = """
+import fcntl, os, sys
+file = os.open(sys.argv[1], os.O_RDWR)
+fcntl.lockf(file, fcntl.LOCK_EX)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_another_living_process_tries_is_left_to_it(tmp_path: Path) -> None:
+    known, journal = Kept(tmp_path / "times.json", {}), tmp_path / "times.123456789.trial"
+    journal.write_text('["step", "turned"]')
+    command = [sys.executable, "-c", HOLDER, str(journal)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        take_up(known)
+        assert not killed(known, "step")
+        process.stdin.close()
+    take_up(known)
+    assert killed(known, "step") == {"turned"}
+
+
+def test_without_a_place_nothing_is_noted() -> None:
+    with trying(Kept(None, {}), "step", "turned"):
+        take_up(Kept(None, {}))
+    assert not killed(Kept(None, {}), "step")
