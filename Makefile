@@ -22,23 +22,26 @@ PYTEST_ARGS ?=
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=$(WORKERS)
 # In the order of collection, which ends with the browser (tests/tiers.py).
 TESTS := $(PYTEST) --dist loadgroup --no-loadscope-reorder tests
+# Belongs to the lock's torch (a test compares them).
+TORCHVISION := torchvision==0.28.0
 BROWSER := $(if $(HFTA_NB_NO_BROWSER),,chromium)
 # What the package's own kernels are compiled with where the sanitizers watch them; torch's memory is watched as well.
 SANITIZERS := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 KERNEL_TESTS := $(wildcard tests/core/test_own_*.py) $(addprefix tests/core/test_,$(addsuffix .py,conv images native norm product rows))
 
-.PHONY: help lab test test-all test-share checks checks-all lint types format nbval nbval-all pytest pytest-all sanitize coverage \
-	chromium lock clean venv notebooks coverage-page performance-page
+.PHONY: help lab test test-all test-share checks checks-all lint types format nbval nbval-all pytest pytest-all sanitize zoo \
+	coverage chromium lock clean venv notebooks coverage-page performance-page
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 lab: venv ## open JupyterLab at the quickstart notebook
+	@echo "starting JupyterLab at $(NOTEBOOK): the browser opens, and the address is in the lines below"
 	$(BIN)/python -m jupyterlab --LabApp.default_url=/lab/tree/$(NOTEBOOK) $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_ARGS)
 
 test: checks pytest ## lint, types, the quickstart, and the tests: one row of each long table
 
-test-all: checks-all pytest-all sanitize ## lint, types, all notebooks, every row of every test, and sanitizers
+test-all: checks-all pytest-all zoo sanitize ## lint, types, all notebooks, every row of every test, and sanitizers
 
 test-share: venv $(BROWSER) ## one eighth of what `make test` leaves out; SHARE=3/8 says which
 	$(TESTS) -m long --share $(or $(SHARE),0/8) $(PYTEST_ARGS)
@@ -62,6 +65,13 @@ pytest-all: venv $(BROWSER) ## every row of every test; PYTEST_ARGS="-k name"
 
 coverage: venv $(BROWSER) ## what the tests of `make test` run through
 	$(TESTS) -m "not long" --cov --cov-report=term $(PYTEST_ARGS)
+
+# The environment has no torchvision: the one of the package index is often built for another torch. Here it lies in a
+# folder of its own, and only its models, which are plain Python, are used.
+zoo: venv ## torchvision's models, which the other tests skip
+	$(BIN)/python -m pip install --quiet --no-deps --no-compile --upgrade --target $(VENV)/zoo $(TORCHVISION)
+	PYTHONPATH=$(VENV)/zoo $(PYTEST) -p tests.contract.zoo.operators -k torchvision \
+		tests/contract/test_zoo.py tests/core/test_constructors.py $(PYTEST_ARGS)
 
 nbval: venv ## the quickstart: run it, and compare its outputs with those saved
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(NOTEBOOK) $(NBVAL)

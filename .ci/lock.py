@@ -29,6 +29,9 @@ PYTHONS = ("3.11", "3.12", "3.13")
 PLATFORMS = {"linux": "Linux", "darwin": "Darwin"}
 CUDA = ("nvidia-", "cuda-", "triton")
 NOT_CUDA = ("nvidia-ml-py",)
+# timm asks for it, and builds its models without it (hfta_nb/families/vision.py). An index's torchvision is often built
+# for another torch than the index's own build; then neither timm nor transformers could be imported beside it.
+LEFT_OUT = ("torchvision",)
 
 HEADER = """\
 # Everything that `make lab` and `make test` install, at exact versions, for Python 3.11 to 3.13 on Linux and macOS.
@@ -93,7 +96,7 @@ def closure(python: str, platform: str) -> set[str]:
             continue
         name = canonicalize_name(requirement.name)
         key = (name, frozenset(extras))
-        if key in seen or (name.startswith(CUDA) and name not in NOT_CUDA):
+        if key in seen or name in LEFT_OUT or (name.startswith(CUDA) and name not in NOT_CUDA):
             continue
         seen.add(key)
         for line in needs(name):

@@ -8,8 +8,9 @@ import pytest
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
-from tests.requirements_files import lock_lines, locked, project, required
+from tests.requirements_files import ROOT, lock_lines, locked, project, required
 
 PINS = {canonicalize_name(r.name): r for r in locked()}
 WANTED = required("lab", "dev")
@@ -53,7 +54,7 @@ def test_requirements_are_pinned_for_every_python(python: str) -> None:
 
 
 def test_what_the_lock_pins_needs_nothing_that_it_lacks() -> None:
-    """The lock is closed: what is installed here asks for no package outside it."""
+    """The lock is closed: what is installed here asks for no package outside it, but for timm's torchvision."""
     import importlib.metadata
 
     lacking = set()
@@ -66,7 +67,15 @@ def test_what_the_lock_pins_needs_nothing_that_it_lacks() -> None:
             wanted = need.marker is None or need.marker.evaluate({"extra": ""})
             if wanted and not need.name.startswith(("nvidia-", "cuda-", "triton")):
                 lacking |= {canonicalize_name(need.name)} - PINS.keys()
-    assert lacking == set()
+    assert lacking == {"torchvision"}
+
+
+def test_no_torchvision_is_installed_and_the_one_that_is_tested_apart_belongs_to_torch() -> None:
+    assert "torchvision" not in PINS
+    made = re.search(r"^TORCHVISION := torchvision==0\.(\d+)\.\d+$", (ROOT / "Makefile").read_text("utf-8"), re.M)
+    [torch] = PINS["torch"].specifier
+    assert made is not None
+    assert int(made[1]) == Version(torch.version).minor + 15
 
 
 def test_the_extras_are_those_that_people_are_told_of() -> None:

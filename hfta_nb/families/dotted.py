@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import importlib.util
 import types
 from collections.abc import Sequence
 from typing import Any
 
 from hfta_nb.errors import FamilyError
+from hfta_nb.families import vision
 
 KNOWN_PACKAGES = frozenset({"torchvision", "timm"})
 """Packages whose functions build modules whether or not they say so."""
@@ -26,14 +26,18 @@ def package(name: str, path: str) -> Any:
     top = name.partition(".")[0]
     if importlib.util.find_spec(top) is None:
         remedy = f"pip install {top}" if top in OFFERED else "check the spelling"
+        remedy = vision.install_command() if top == vision.NAME else remedy
         raise FamilyError(f"{top} is not installed", where=path, remedy=remedy)
     try:
-        return importlib.import_module(name)
+        return vision.import_module(name)
     except Exception as error:
         raise _broken(name, path, error) from error
 
 
 def _broken(name: str, path: str, error: BaseException) -> FamilyError:
+    blamed = vision.blamed(error, path)
+    if blamed is not None:
+        return blamed
     first = error
     while first.__cause__ is not None:
         first = first.__cause__

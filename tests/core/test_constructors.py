@@ -136,6 +136,10 @@ def test_the_data_fills_in_what_it_knows(own: Path) -> None:
     assert small.config.vocab_size == 7
     assert small.config.max_position_embeddings == 602
     assert small.config.use_cache is False
+
+
+def test_the_data_fills_in_what_it_knows_of_torchvision() -> None:
+    package("torchvision")
     assert hfta.family("torchvision.models.resnet18").build(num_classes=3).fc.out_features == 3
 
 
