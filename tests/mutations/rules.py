@@ -37,7 +37,7 @@ FAULTS = (
         "rest = {k: v for k, v in given.items() if k not in _NAMES[:3]}",
         'rest = {k: v for k, v in given.items() if k not in (*_NAMES[:3], "is_causal")}',
         "attention looks into the future",
-        ("tests/contract/test_modules.py", "tests/contract/test_families.py"),
+        ("tests/contract/test_families.py",),
     ),
     Fault(
         "lstm-dropout-layers",
