@@ -98,6 +98,16 @@ def test_stop_of_one_and_of_all(tmp_path: Path) -> None:
     study.best().module()  # what was learnt so far is kept
 
 
+def test_a_member_of_an_array_that_waits_can_be_stopped(tmp_path: Path) -> None:
+    study = hfta.Study("mlp", {"width": [8, 16]}, epochs=1, across="never", device="cpu", directory=tmp_path)
+    control = hfta.Control()
+    control.stop(1)
+    _run(study, control=control)
+    first, second = study.history.members.values()
+    assert (first.state, first.epoch) == (ev.COMPLETE, 1)
+    assert (second.state, second.epoch, second.reason) == (ev.STOPPED, 0, "stopped before it started")
+
+
 @pytest.mark.parametrize(("serial", "across"), [(False, "never"), (True, "never"), (False, "auto")])
 def test_a_run_stopped_anywhere_and_resumed_is_the_run_in_one_go(tmp_path: Path, serial: bool, across: str) -> None:
     def study(name: str) -> hfta.Study:

@@ -70,7 +70,8 @@ class Checkout:
         self._sound: set[str] = set()
         self._writes = 0
         paths = os.pathsep.join(map(str, (self.root, self.root / "tests")))
-        self._environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+        outer = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")}  # of a worker that runs this
+        self._environment = outer | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
         self._check_imports()
 
     def hunt(self, fault: Fault) -> Outcome:

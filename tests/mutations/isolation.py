@@ -27,7 +27,7 @@ FAULTS = (
         "            steps[left] = kept[2]\n",
         "",
         "a step that a member skips is counted",
-        ("tests/contract/test_optimizers.py", "tests/contract/test_scaler.py"),
+        ("tests/contract/test_optim_edges.py", "tests/contract/test_scaler.py"),
     ),
     Fault(
         "selected-streams",
@@ -43,7 +43,7 @@ FAULTS = (
         'states.append(seeded_state(variant.seed, s.device) | {"cpu": torch.random.get_rng_state()})',
         "states.append(seeded_state(variant.seed, s.device))",
         "a member's dropout begins with the numbers that its weights were drawn from",
-        ("tests/core/test_study_members.py", "tests/core/test_study.py"),
+        ("tests/core/test_study.py",),
     ),
     Fault(
         "batch-norm-variance",
@@ -67,6 +67,6 @@ FAULTS = (
         "finite = torch.isfinite(block).all(0).tolist()",
         "finite = [bool(torch.isfinite(block).all())] * len(self.members.ids)",
         "a member that diverges ends all members of its array",
-        ("tests/core/test_study_members.py", "tests/core/test_study.py"),
+        ("tests/core/test_study_members.py",),
     ),
 )

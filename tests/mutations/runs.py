@@ -11,7 +11,7 @@ FAULTS = (
         'run.steps, run.pass_, run.place = int(state["steps"]), int(state["pass"]), int(state["place"])',
         'run.steps, run.place = int(state["steps"]), int(state["place"])',
         "a run that is resumed goes through the data in the order of the first epoch",
-        ("tests/core/test_study.py", "tests/core/test_intervals.py"),
+        ("tests/core/test_study_members.py", "tests/core/test_intervals.py"),
     ),
     Fault(
         "checkpoint-scales",
@@ -27,7 +27,7 @@ FAULTS = (
         "member.best_value, member.best_epoch, member.waited = float(value), epoch, waited",
         "member.best_value, member.best_epoch, member.waited = float(value), epoch, 0",
         "patience begins anew when a run is resumed",
-        ("tests/core/test_study_members.py", "tests/core/test_study.py"),
+        ("tests/core/test_study_members.py",),
     ),
     Fault(
         "cut-line",
@@ -35,7 +35,7 @@ FAULTS = (
         "end = start if newline < 0 else start + newline + 1",
         "end = start if newline < 0 else start + newline",
         "the first event after a resumption is written to the end of the last line before it",
-        ("tests/core/test_store.py", "tests/core/test_study.py"),
+        ("tests/core/test_store.py",),
     ),
     Fault(
         "left-loop",
@@ -43,7 +43,7 @@ FAULTS = (
         '            self._keep(ev.RunChanged(time.time(), ev.STOPPED, "the loop over the run was left"))\n',
         "",
         "a run whose loop was left stays RUNNING for ever",
-        ("tests/core/test_study.py", "tests/core/test_study_members.py"),
+        ("tests/core/test_study_members.py",),
     ),
     Fault(
         "early-stop",
@@ -51,7 +51,7 @@ FAULTS = (
         "self.trainer.early_stops.add(request.variant)",
         "pass",
         "the request to stop a variant that waits is forgotten",
-        ("tests/core/test_study_members.py", "tests/core/test_study.py"),
+        ("tests/core/test_study_members.py",),
     ),
     Fault(
         "repeated-point",
@@ -59,7 +59,7 @@ FAULTS = (
         "while self.steps and self.steps[-1] >= step:",
         "while self.steps and self.steps[-1] > step:",
         "the last point before a resumption is there twice",
-        ("tests/core/test_events.py", "tests/core/test_store.py"),
+        ("tests/core/test_events.py", "tests/ui/test_live_view.py"),
     ),
     Fault(
         "swallowed-error",

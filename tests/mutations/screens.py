@@ -19,7 +19,7 @@ FAULTS = (
         "chosen = list(members or self.leaderboard.selected or [self.study.best().variant.id])",
         "chosen = list(members or [self.study.best().variant.id])",
         "the check is of the best member, whatever is selected",
-        ("tests/ui/test_workbench.py", "tests/ui/test_runs.py"),
+        ("tests/ui/test_runs.py",),
     ),
     Fault(
         "thinned-extremes",
@@ -51,7 +51,7 @@ FAULTS = (
         '"patience", "monitor", "seed", "dtype", "precision"),',
         '"patience", "monitor", "dtype", "precision"),',
         "--seed is accepted and ignored",
-        ("tests/cli/test_run.py", "tests/cli/test_arguments.py", "tests/cli/test_end_to_end.py"),
+        ("tests/cli/test_run.py",),
     ),
     Fault(
         "cli-remaining",
@@ -67,6 +67,6 @@ FAULTS = (
         "equal &= event.equal",
         "equal = event.equal",
         "the exit code of --check is that of the last member",
-        ("tests/cli/test_run.py", "tests/cli/test_end_to_end.py"),
+        ("tests/cli/test_run.py",),
     ),
 )
