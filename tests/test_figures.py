@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 import re
@@ -53,6 +54,13 @@ def test_other_axes(x_axis: str) -> None:
     curve = history.members[0].curves["val_loss"]
     expected = curve.steps if x_axis == "step" else [t - T0 for t in curve.times]
     assert list(solid(figures.curves(history, x_axis=x_axis))[0].get_xdata()) == expected
+
+
+def test_times_of_a_resumed_run_count_from_its_first_start() -> None:
+    again = dataclasses.replace(run_started(FEW, resumed=True), time_s=T0 + 60)
+    events = [run_started(FEW), epoch_done(1, 4, learning), again, epoch_done(2, 4, learning, T0 + 70)]
+    (line, *_) = solid(figures.curves(folded(events), x_axis="time"))
+    assert list(line.get_xdata()) == [2.0, 70.0]
 
 
 def test_training_is_dotted_beside_validation() -> None:

@@ -137,6 +137,12 @@ def test_a_check_says_how_far_off(equal: bool, code: int, verdict: str) -> None:
     )
 
 
+def test_one_member_that_differs_is_enough_for_1() -> None:
+    checks = [ev.MemberChecked(0.0, i, 3, {"val_loss": 0.25}, 1e-5, equal) for i, equal in enumerate([False, True])]
+    out, _ = console(width=10_000)
+    assert run.check(FakeStudy(whole_run(), checks=checks), (0, 1), out) == 1  # type: ignore[arg-type]
+
+
 def test_a_check_that_can_not_tell_says_so() -> None:
     checked = ev.MemberChecked(0.0, 1, 3, {"val_loss": 0.25}, 4.0, False, False)
     out, file = console(width=10_000)

@@ -148,6 +148,18 @@ def test_surgery(row: OptimizerRow) -> None:
     _surgery(lambda o: getattr(lr_scheduler, row.name)(o, **row.settings))
 
 
+def test_a_copied_member_begins_anew_with_the_schedule_that_it_took() -> None:
+    array = hfta.fuse(setup()[0])
+    optimizer = hfta.optim.SGD(array, lr=[0.8, 0.1, 0.1])
+    scheduler = lr_scheduler.StepLR(optimizer, step_size=[1, 2, 3], gamma=0.5)
+    array.copy_member(0, 1)
+    array.load_member(1, array[2].state_dict())
+    assert optimizer.rows(0, "lr") == [0.8, 0.8, 0.1]
+    optimizer.step()
+    scheduler.step()
+    assert optimizer.rows(0, "lr") == [0.4, 0.4, 0.1]
+
+
 def _factories(module):
     return [
         lambda o: module.StepLR(o, step_size=3, gamma=0.5),

@@ -85,6 +85,21 @@ def test_a_member_that_is_skipped_keeps_everything(row: OptimizerRow) -> None:
         assert torch.equal(before[[0, 2]], after[[0, 2]])
 
 
+def test_momentum_that_is_switched_on_later_begins_with_a_whole_gradient() -> None:
+    row = OptimizerRow("SGD", {"lr": 0.1, "momentum": [0.0, 0.9, 0.0], "dampening": 0.5})
+    modules = _modules()
+    array = hfta.fuse(modules)
+    optimizer = make_optimizer(row, array)
+    alone = [torch_optimizer(row, m, i) for i, m in enumerate(modules)]
+    for momenta in ([0.0, 0.9, 0.0], [0.8, 0.9, 0.0], [0.8, 0.9, 0.7]):
+        optimizer.param_groups[0]["momentum"] = momenta
+        for own, momentum in zip(alone, momenta, strict=True):
+            own.param_groups[0]["momentum"] = momentum
+        for _ in range(2):
+            step_with_equal_gradients(array, optimizer, modules, alone)
+    assert largest(array, modules) <= 1e-12
+
+
 @pytest.mark.long
 @optimizers
 def test_gradients_that_come_and_go(row: OptimizerRow) -> None:

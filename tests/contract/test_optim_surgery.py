@@ -127,6 +127,24 @@ def test_a_member_that_begins_anew_with_another_lr() -> None:
         torch.testing.assert_close(p[0], q, atol=1e-10, rtol=0)
 
 
+def test_parameters_keep_step_counts_of_their_own() -> None:
+    """Where one had no gradient for a while: Adam's bias correction is that of its own updates."""
+    row = OptimizerRow("Adam", {"lr": [0.1, 0.01, 0.05]})
+    _, array, optimizer = _setup(row)
+    for step in range(3):
+        _gradients(array)
+        if step < 2:
+            array.get_parameter("0.weight").grad = None
+        optimizer.step()
+    part = array.select([2, 0])
+    few, fresh = optimizer.select([2, 0], part), make_optimizer(row, twin := copy.deepcopy(array))
+    fresh.load_state_dict(optimizer.state_dict())
+    for a, o in ((array, optimizer), (part, few), (twin, fresh)):
+        _train(a, o, 2)
+    _same(array, part, [2, 0])
+    _same(array, twin, [0, 1, 2])
+
+
 def test_groups_come_along() -> None:
     _, array, _ = _setup(OptimizerRow("SGD"))
     p = dict(array.named_parameters())

@@ -155,3 +155,23 @@ def test_embeddings(options: dict[str, Any], own: bool, block: int, device: torc
     assert largest(array, modules) == 0
     with pytest.raises(hfta.HftaError, match=r"IndexError: .*index .*out of range|RuntimeError: .*found idx to be 5"):
         array(torch.tensor([[5, 0]]))
+
+
+def test_a_padding_row_counted_from_the_end() -> None:
+    """Of the function: `nn.Embedding` counts from the start before it calls it."""
+
+    class Looked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Parameter(torch.randn(5, 2, dtype=torch.float64))
+
+        def forward(self, index: Tensor) -> Tensor:
+            return nn.functional.embedding(index, self.table, padding_idx=-2)
+
+    modules = [Looked() for _ in range(3)]
+    array, index = hfta.fuse(modules), torch.tensor([0, 3, 4, 3])
+    array.backward(lambda output, _: output.sum(), index)
+    for i, module in enumerate(modules):
+        module(index).sum().backward()
+        assert torch.equal(array.table.grad[i], module.table.grad)
+        assert not module.table.grad[3].any()

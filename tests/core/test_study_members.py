@@ -67,6 +67,18 @@ def test_patience_ends_a_member_and_not_the_rest(tmp_path: Path) -> None:
     assert study.check([0, 1])["equal"].all()
 
 
+def test_patience_goes_on_where_a_run_is_resumed(tmp_path: Path) -> None:
+    """A learning rate of 0 is best after the first epoch."""
+    options: dict[str, Any] = {"epochs": 9, "patience": 3, "monitor": "val_loss", "device": "cpu"}
+    control, study = hfta.Control(), hfta.Study("mlp", {"lr": [0.0]}, directory=tmp_path, **options)
+    for event in study.run(control):
+        if isinstance(event, ev.EpochDone) and event.epoch == 3:
+            control.stop()
+    rest = hfta.Study.load(tmp_path)
+    _run(rest, resume=True)
+    assert (rest.history.members[0].epoch, rest.history.members[0].state) == (4, ev.COMPLETE)
+
+
 def test_stop_of_one_and_of_all(tmp_path: Path) -> None:
     study = hfta.Study(
         "mlp", {"lr": [1e-3, 1e-2], "width": [8, 16]}, epochs=50, across="never", device="cpu", directory=tmp_path
@@ -84,6 +96,16 @@ def test_stop_of_one_and_of_all(tmp_path: Path) -> None:
     assert members[2].epoch == 4
     assert members[1].epoch == 0
     study.best().module()  # what was learnt so far is kept
+
+
+def test_a_member_of_an_array_that_waits_can_be_stopped(tmp_path: Path) -> None:
+    study = hfta.Study("mlp", {"width": [8, 16]}, epochs=1, across="never", device="cpu", directory=tmp_path)
+    control = hfta.Control()
+    control.stop(1)
+    _run(study, control=control)
+    first, second = study.history.members.values()
+    assert (first.state, first.epoch) == (ev.COMPLETE, 1)
+    assert (second.state, second.epoch, second.reason) == (ev.STOPPED, 0, "stopped before it started")
 
 
 @pytest.mark.parametrize(("serial", "across"), [(False, "never"), (True, "never"), (False, "auto")])
@@ -153,13 +175,15 @@ def test_pause_and_resume(tmp_path: Path) -> None:
 
 def test_leaving_the_loop_stops_and_keeps(tmp_path: Path) -> None:
     study = hfta.Study("mlp", {"lr": [1e-3]}, epochs=50, device="cpu", directory=tmp_path)
-    for event in study.run():
+    events = study.run()
+    for event in events:
         if isinstance(event, ev.EpochDone):
             break
-    del event
+    assert hfta.Study.load(tmp_path).history.state == ev.RUNNING
+    events.close()  # as when nobody holds it any more
     found = hfta.Study.load(tmp_path)
     assert found.history.members[0].epoch == 1
-    assert found.history.state in (ev.STOPPED, ev.RUNNING)  # RUNNING until the generator is collected
+    assert found.history.state == ev.STOPPED
 
 
 def test_a_run_that_goes_on_is_not_resumed_beside_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""Deliberate faults, one at a time, and whether the tests find them: ``python -m tests.mutations``."""

@@ -1,0 +1,72 @@
+"""Faults in what a run keeps, tells and is asked: store, events, requests, resumption."""
+
+from __future__ import annotations
+
+from tests.mutations.fault import Fault
+
+FAULTS = (
+    Fault(
+        "checkpoint-pass",
+        "hfta_nb/train/keeping.py",
+        'run.steps, run.pass_, run.place = int(state["steps"]), int(state["pass"]), int(state["place"])',
+        'run.steps, run.place = int(state["steps"]), int(state["place"])',
+        "a run that is resumed goes through the data in the order of the first epoch",
+        ("tests/core/test_study_members.py", "tests/core/test_intervals.py"),
+    ),
+    Fault(
+        "checkpoint-scales",
+        "hfta_nb/step/fused.py",
+        '        if self.scaler is not None:\n            self.scaler.load_state_dict(state["scaler"])\n',
+        "",
+        "loss scales begin anew when a run is resumed",
+        ("tests/core/test_precision_of_studies.py", "tests/contract/test_mixed_precision.py"),
+    ),
+    Fault(
+        "checkpoint-patience",
+        "hfta_nb/train/members.py",
+        "member.best_value, member.best_epoch, member.waited = float(value), epoch, waited",
+        "member.best_value, member.best_epoch, member.waited = float(value), epoch, 0",
+        "patience begins anew when a run is resumed",
+        ("tests/core/test_study_members.py",),
+    ),
+    Fault(
+        "cut-line",
+        "hfta_nb/store.py",
+        "end = start if newline < 0 else start + newline + 1",
+        "end = start if newline < 0 else start + newline",
+        "the first event after a resumption is written to the end of the last line before it",
+        ("tests/core/test_store.py",),
+    ),
+    Fault(
+        "left-loop",
+        "hfta_nb/study/study.py",
+        '            self._keep(ev.RunChanged(time.time(), ev.STOPPED, "the loop over the run was left"))\n',
+        "",
+        "a run whose loop was left stays RUNNING for ever",
+        ("tests/core/test_study_members.py",),
+    ),
+    Fault(
+        "early-stop",
+        "hfta_nb/train/group.py",
+        "self.trainer.early_stops.add(request.variant)",
+        "pass",
+        "the request to stop a variant that waits is forgotten",
+        ("tests/core/test_study_members.py",),
+    ),
+    Fault(
+        "repeated-point",
+        "hfta_nb/history.py",
+        "while self.steps and self.steps[-1] >= step:",
+        "while self.steps and self.steps[-1] > step:",
+        "the last point before a resumption is there twice",
+        ("tests/core/test_events.py", "tests/ui/test_live_view.py"),
+    ),
+    Fault(
+        "swallowed-error",
+        "hfta_nb/study/study.py",
+        "traceback.format_exc()))\n            raise\n",
+        "traceback.format_exc()))\n",
+        "the loop over a run that fails just ends",
+        ("tests/core/test_study.py",),
+    ),
+)
