@@ -131,6 +131,7 @@ class Failing(Mode):
         return [[1.0] * self.job.members] * held
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("wrong", [Hasty, Lazy])
 def test_a_mode_that_trains_something_else_is_marked_and_gets_no_ratio(
     wrong: type[Mode], monkeypatch: pytest.MonkeyPatch
@@ -146,6 +147,7 @@ def test_a_mode_that_trains_something_else_is_marked_and_gets_no_ratio(
     assert ours["ratio_to_serial"]["median"] > 0
 
 
+@pytest.mark.long
 def test_a_compiled_step_is_measured_as_compiled_or_not_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path))
     monkeypatch.setattr(compiling, "_compiled", lambda module, examples: module)  # the compiler is another test's
@@ -179,6 +181,7 @@ def test_without_serial_there_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> N
         assert "out of memory" in record["why"]
 
 
+@pytest.mark.only(model=["mlp", "resnet18"])
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("model", tasks())
 def test_vmap_and_ours_train_what_serial_trains(model: str) -> None:
@@ -207,6 +210,7 @@ def test_jax_trains_what_serial_trains(model: str) -> None:
         MODES["jax"](job("bert"))
 
 
+@pytest.mark.long
 def test_processes_train_what_serial_trains_and_are_used_again() -> None:
     serial = Serial(job()).lap(4).losses
     try:
@@ -425,6 +429,7 @@ def test_a_row_that_fails_as_a_whole_is_told_and_the_next_is_measured(monkeypatc
     assert command.shown(told[0])
 
 
+@pytest.mark.long
 def test_rounds_end_when_more_would_tell_little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.suite.measure.LEAST_ROUNDS", 2)
     monkeypatch.setattr("benchmarks.suite.measure.SETTLED", 1e9)

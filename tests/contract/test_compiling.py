@@ -193,6 +193,7 @@ def test_always_compiles_and_is_what_it_would_be() -> None:
     assert note.startswith(("not compiled: compiled it took", "compiled in", "not compiled: compiled in"))
 
 
+@pytest.mark.long
 @needs_compiler
 @quiet
 def test_gradients_that_are_there_are_added_to() -> None:

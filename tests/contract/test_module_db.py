@@ -16,7 +16,7 @@ from tests.contract.zoo.more_kinds import KINDS as MORE
 from tests.contract.zoo.more_kinds import NOT_TESTED, TOGETHER
 
 MEMBERS = 3
-FEW_SAMPLES, MOST_SAMPLES = 8, 120
+FEW_SAMPLES, MOST_SAMPLES = 4, 120
 # What torch's samples themselves are warned of.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss"),

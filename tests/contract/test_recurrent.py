@@ -125,6 +125,7 @@ def test_every_form(kind: str, dtype: torch.dtype, device: torch.device) -> None
         _agree(lambda form=form: Whole(KINDS[kind](5, 6, **form)), x, device, kind, dtype=dtype)  # type: ignore[misc]
 
 
+@pytest.mark.each("sizes")
 @pytest.mark.parametrize("switch", ["", "off"], ids=["compiled", "not compiled"])
 @pytest.mark.parametrize("block_size", [1, len(SEEDS)])
 @pytest.mark.parametrize("sizes", [(5, 16), (32, 48), (3, 64), (48, 16)], ids=str)
@@ -172,6 +173,7 @@ def test_a_projection_runs_once_per_member(device: torch.device) -> None:
     _agree(lambda: Whole(nn.LSTM(5, 6, proj_size=3)), x, device, "lstm", "torch's kernel, once per member")
 
 
+@pytest.mark.each("written")
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("written", [formula, gru, simple], ids=["lstm", "gru", "simple"])
 def test_gradients_can_be_differentiated(written: Callable[..., Any], backward: bool, device: torch.device) -> None:

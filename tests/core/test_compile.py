@@ -59,6 +59,7 @@ def test_the_steps_are_told(way: str, tmp_path: Path, monkeypatch: pytest.Monkey
         assert set(asked) == {(way, 2.0 * study.data.batches(64))}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="no compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_compiled_members_are_what_they_are_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

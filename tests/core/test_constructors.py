@@ -97,6 +97,7 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", ROWS)
 def test_members_are_what_they_are_alone(name: str, tmp_path: Path) -> None:
     package(name.partition(".")[0])

@@ -73,6 +73,7 @@ def test_images_to_generate_fill_their_range(name: str) -> None:
     assert not d.y_validation.any()
 
 
+@pytest.mark.long
 def test_no_validation_patch_shows_what_a_training_patch_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     import sklearn.datasets
 

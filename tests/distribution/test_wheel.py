@@ -89,6 +89,7 @@ def test_its_command_runs_the_quickstart(site: Path, tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "hfta_runs").glob("*/study.json")] == ["study.json"]
 
 
+@pytest.mark.long
 def test_its_studies_run_in_a_worker(site: Path, tmp_path: Path) -> None:
     """The worker is a process of its own, which must find the same package."""
     code = """
