@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array import MemberGenerators
+from hfta_nb.array import MemberGenerators, cuda_graphs
 from hfta_nb.step.protocol import Scores
 
 
@@ -30,7 +30,7 @@ class CudaGraphs:
     def refuses(self, leaves: Sequence[Any]) -> str:
         tensors = [v for v in leaves if isinstance(v, Tensor)]
         away = next((v.device for v in tensors if v.device != self.device), None)
-        return "" if away is None else f"an input is on {away}"
+        return cuda_graphs.refused() if away is None else f"an input is on {away}"
 
     def warm(self, action: Callable[[], Scores]) -> Scores:
         current, side = torch.cuda.current_stream(self.device), self._side()
@@ -44,8 +44,9 @@ class CudaGraphs:
 
     def capture(self, action: Callable[[], Scores]) -> CapturedGraph:
         graph: Any = torch.cuda.CUDAGraph()
-        # Other threads (a loader's) may go on using the device meanwhile.
-        within = torch.cuda.graph(graph, stream=self._side(), capture_error_mode="thread_local")
+        torch.cuda.synchronize(self.device)
+        torch.cuda.empty_cache()  # the graph's memory comes from the device, not from torch's cache
+        within = cuda_graphs.captured(graph, self.device, self._side())
         with self.generators.captured(graph) as streams, within:
             scores = action()
         return CapturedGraph(graph, scores, self.generators, streams)

@@ -30,6 +30,7 @@ from hfta_nb.array.capture.kinds import (
 from hfta_nb.array.capture.program import Program, program
 from hfta_nb.array.capture.reads import Reads, UnclearError
 from hfta_nb.array.capture.record import NotRecordableError, Place, Recorder
+from hfta_nb.array.cuda_graphs import capturing
 from hfta_nb.array.engine import Block, Call, Inputs
 from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.gradients import Gradients
@@ -241,6 +242,8 @@ class CapturedSteps:
         try:
             results = delivered(self.array, seen.targets, ready.run)
         except BaseException as error:
+            if capturing(self.array.generators.device):
+                raise  # whoever captures has to know; nothing was done that could be undone
             before.put_back()
             if not isinstance(error, Exception):
                 raise
