@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hfta_nb import optim
 from hfta_nb.array import FusedArray, per_member
-from hfta_nb.array.capture.standing import program_of
+from hfta_nb.array.capture.standing import program_of, strictly
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.tuning import Tuning
@@ -232,7 +232,7 @@ class ArrayStep:
             return self._advance(*given(leaves))
 
         def rewind() -> None:
-            self.done = done
+            self.done, self.whole = done, True
             if self.scaler is not None and progress is not None:
                 self.scaler.set_progress(progress)
 
@@ -275,6 +275,14 @@ class ArrayStep:
 
     def evaluate(self, x: Any, y: Any) -> Scores:
         self.array.eval()
+        try:
+            return self._evaluated(x, y)
+        except Exception as error:
+            if not out_of_memory(error) or self.graph is None or not self.graph.release():
+                raise
+        return self._evaluated(x, y)
+
+    def _evaluated(self, x: Any, y: Any) -> Scores:
         with self.precision.products(), self.precision.autocast():
             if not self.phases:
                 losses, scores = self.array.evaluate(self.updates[0].score, x, y)
@@ -378,4 +386,6 @@ class ArrayStep:
 def graph_of(step: ArrayStep) -> StepGraph | None:
     """What captures the step; None where there is nothing to be had from that, as on a CPU."""
     generators = step.array.generators
-    return StepGraph(CudaGraphs(generators), step.tensors) if generators.device.type == "cuda" else None
+    if generators.device.type != "cuda":
+        return None
+    return StepGraph(CudaGraphs(generators), step.tensors, lambda: strictly(step.array))

@@ -7,6 +7,8 @@ is put back after a failure, is the same. A CUDA graph is the backend where ther
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,9 +18,11 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import MemberGenerators
+from hfta_nb.array.capture.program import Program
+from hfta_nb.array.capture.standing import strictly
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
-from hfta_nb.step import ArrayStep, PlainStep, Precision
+from hfta_nb.step import ArrayStep, PlainStep, Precision, graph
 from hfta_nb.step.graph import MOST_FAILURES, WARM_STEPS, StepGraph
 
 MEMBERS = 3
@@ -92,7 +96,7 @@ def _steps(device: torch.device, fails: str = "", **row: Any) -> tuple[ArrayStep
 
 
 def _graph(step: ArrayStep, fails: str = "") -> StepGraph:
-    return StepGraph(StandIn(step.array.generators, fails), step.tensors)
+    return StepGraph(StandIn(step.array.generators, fails), step.tensors, lambda: strictly(step.array))
 
 
 def _batch(number: int, size: int = 5) -> tuple[Tensor, Tensor]:
@@ -296,6 +300,74 @@ def test_a_capture_that_does_something_else_is_not_used_and_leaves_no_trace(what
     _train([step, plain], range(14))
     reason = "lost" if what == "error" else "captured, the step gives other numbers"
     assert step.graph.notes() == [f"not captured: {reason}"]
+
+
+@pytest.mark.parametrize("where", ["capture", "copy before", "replay", "optimizer", "copy after"])
+def test_without_memory_for_a_capture_the_step_is_made_without_it(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, plain = _steps(CPU)
+    backend, held = step.graph.backend, []
+
+    def full(*_: Any) -> Any:
+        """Memory is short for as long as a capture is held."""
+        if any(reference() is not None for reference in held):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def capture(action: Callable[[], Any]) -> _Captured:
+        made = _Captured(action)
+        held.append(weakref.ref(made))
+        if where == "capture":
+            full()
+        return made
+
+    def before(owner: Any, name: str, count: int = 0) -> None:
+        real, calls = getattr(owner, name), [0]
+
+        def wrapped(*args: Any) -> Any:
+            if held:
+                calls[0] += 1
+                if calls[0] > count:
+                    full()
+            return real(*args)
+
+        monkeypatch.setattr(owner, name, wrapped)
+
+    monkeypatch.setattr(backend, "capture", capture)
+    if where.startswith("copy"):
+        before(graph, "_copies", where == "copy after")
+    elif where == "replay":
+        before(Program, "run")
+    elif where == "optimizer":
+        before(step.updates[0].optimizer, "step")
+    _train([step, plain], range(14))
+    assert step.graph.notes() == ["not captured: there is not enough memory to capture it"]
+    assert "replayed from a recording" in set(step.array.explain()["how"])
+    assert (step.whole, len(held)) == (True, 1)
+    gc.collect()
+    assert held[0]() is None
+
+
+def test_an_evaluation_gets_the_memory_of_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, plain = _steps(CPU)
+    _train([step, plain], range(14))
+    held, evaluate = weakref.ref(step.graph.backend.made.pop()), step.array.evaluate
+
+    def evaluated(*args: Any) -> Any:
+        if held() is not None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return evaluate(*args)
+
+    monkeypatch.setattr(step.array, "evaluate", evaluated)
+    found, wanted = (one.evaluate(*_batch(99)) for one in (step, plain))
+    assert all(torch.equal(value, wanted[name]) for name, value in found.items())
+    _train([step, plain], range(14, 20))
+    assert step.graph.notes() == ["not captured: the memory is needed for something else"]
+
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(step.array, "evaluate", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        step.evaluate(*_batch(99))
 
 
 def test_a_step_that_is_not_replayed_is_not_captured() -> None:

@@ -77,6 +77,19 @@ def test_free_memory_keeps_a_margin(device: torch.device, monkeypatch: pytest.Mo
         assert free_bytes(device) <= 800
 
 
+def test_memory_of_cuda_graphs_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    segments = [
+        {"device": device, "total_size": 1000, "allocated_size": 200, "segment_pool_id": pool}
+        for device, pool in [(0, (0, 0)), (0, (0, 7)), (0, (3, 0)), (1, (0, 8))]
+    ]
+    for name, value in {
+        "mem_get_info": (10_000, 20_000), "memory_reserved": 4000, "memory_allocated": 800,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
+    assert free_bytes(torch.device("cuda", 0)) == int(0.9 * (10_000 + 3200 - 1600))
+
+
 def test_the_limit_of_a_container(tmp_path: Path) -> None:
     assert memory._left_in_container(tmp_path) is None
     (tmp_path / "memory.max").write_text("1000\n")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -30,6 +31,16 @@ def program_of(
     if seen is None or seen.program is None or seen.reads is None or not seen.reads.hold():
         return None
     return seen.program
+
+
+@contextmanager
+def strictly(array: FusedArray) -> Iterator[None]:
+    """Within, a step whose replay fails raises the error, rather than being given up and run as ever."""
+    array._steps.strict = True
+    try:
+        yield
+    finally:
+        array._steps.strict = False
 
 
 def way_of(array: FusedArray) -> str:

@@ -119,11 +119,12 @@ class CapturedSteps:
         on: whether calls of the array may be replayed at all.
         at_once: record the first call of a kind already, as such calls were made before.
         waiting: record and replay nothing for now.
+        strict: an error of a replay is raised; else the program is given up and the call runs as ever.
     """
 
     def __init__(self, array: FusedArray) -> None:
         self.array = array
-        self.on, self.at_once, self.waiting = True, False, False
+        self.on, self.at_once, self.waiting, self.strict = True, False, False, False
         self._kinds: Kinds[SeenStep] = Kinds()
         self._parameters: list[nn.Parameter] = []
         self._last: tuple[Asked, list[Any], SeenStep] | None = None
@@ -245,7 +246,7 @@ class CapturedSteps:
             if capturing(self.array.generators.device):
                 raise  # whoever captures has to know; nothing was done that could be undone
             before.put_back()
-            if not isinstance(error, Exception):
+            if self.strict or not isinstance(error, Exception):
                 raise
             seen.refuse(failure(error))
             return None
