@@ -1,8 +1,8 @@
 """Times of kernels kept on disk, so that a machine is measured once.
 
-One JSON file per processor, version of torch and number of threads, in ``hfta_nb`` under the user's cache directory
-(``$XDG_CACHE_HOME``, ``~/.cache``), or where ``$HFTA_NB_CACHE`` says; ``HFTA_NB_CACHE=off`` keeps nothing. Whatever is
-wrong with the file or the directory is no error: kernels are measured anew.
+One JSON file per processor, version of torch, number of threads and, on a GPU, setting of TF32, in ``hfta_nb`` under
+the user's cache directory (``$XDG_CACHE_HOME``, ``~/.cache``), or where ``$HFTA_NB_CACHE`` says; ``HFTA_NB_CACHE=off``
+keeps nothing. Whatever is wrong with the file or the directory is no error: kernels are measured anew.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from hfta_nb.array.strategy import precision
 
 VARIABLE = "HFTA_NB_CACHE"
 _FORMAT = 1
@@ -92,14 +94,17 @@ def _are_times(found: Any) -> bool:
 
 
 def kept(device: torch.device) -> Kept:
-    """The times of this device, torch and number of threads."""
-    return _kept(os.environ.get(VARIABLE, ""), os.environ.get("XDG_CACHE_HOME", ""), device, torch.get_num_threads())
+    """The times of this device, torch, number of threads and meaning of float32."""
+    given, xdg = os.environ.get(VARIABLE, ""), os.environ.get("XDG_CACHE_HOME", "")
+    return _kept(given, xdg, device, torch.get_num_threads(), precision.float32(device))
 
 
 @cache
-def _kept(given: str, xdg: str, device: torch.device, threads: int) -> Kept:
+def _kept(given: str, xdg: str, device: torch.device, threads: int, float32: tuple[str, ...]) -> Kept:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
     machine = {"device": name, "torch": torch.__version__, "threads": threads, "capability": _capability()}
+    if float32:
+        machine["float32"] = " ".join(float32)
     if given.lower() == "off":
         return Kept(None, machine)
     digest = hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:16]

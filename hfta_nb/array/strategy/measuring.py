@@ -244,7 +244,7 @@ def _right(run: _Run, plain: _Run, called: Callable[..., Any], given: Any, named
     own = [ends(t).clone() for t in _floats(plain(), named)]
     wanted = _floats(exact, {k: v for k, v in named.items() if not isinstance(v, Tensor)})
     for one, two, true in zip(found, own, wanted, strict=True):
-        least = torch.finfo(one.dtype).eps * float(true.abs().max())
+        least = precision.rounding(one.device, one.dtype) * float(true.abs().max())
         if not float((one - true).abs().max()) <= _ERROR * max(float((two - true).abs().max()), least):
             return False
     return True
