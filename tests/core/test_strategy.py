@@ -162,6 +162,37 @@ def test_a_way_that_fails_is_no_way(no_memory: Kept, monkeypatch: pytest.MonkeyP
     assert precision.get() == before
 
 
+def test_a_kernel_that_a_library_refuses_is_tried_once(no_memory: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def refused(*args: Any, **kwargs: Any) -> None:
+        tried.append(1)
+        raise RuntimeError("GET was unable to find an engine to execute this computation")
+
+    given: Any = aten.neg.default, aten.neg.out, [operand(torch.randn(4, 4))], {"out": operand(torch.randn(4, 4))}, CPU
+    ways = [Formulation("refused", lambda f: refused), Formulation("works", lambda f: f)]
+    monkeypatch.setattr(measuring, "formulations", lambda *_: ways)
+    choices = [choose(*given), choose(*given)]
+    assert len(tried) == 1
+    for choice in choices:
+        assert choice is not None
+        assert choice.seconds["refused"] is None
+        assert choice.seconds["works"] is not None
+
+
+def test_what_torch_itself_refuses_is_tried_once(no_memory: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def refused(*args: Any, **kwargs: Any) -> None:
+        tried.append(1)
+        raise RuntimeError("GET was unable to find an engine to execute this computation")
+
+    monkeypatch.setattr(measuring, "formulations", lambda *_: [Formulation("same", lambda f: f)])
+    for _ in range(2):
+        assert choose(aten.neg.default, refused, [operand(torch.randn(4))], {}, CPU) is None
+    assert len(tried) == 1
+
+
 # Kept on disk.
 
 

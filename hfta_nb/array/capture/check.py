@@ -191,9 +191,7 @@ def close(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
     sizes = [a[a.isfinite()].abs().max().item() for a in old if a.is_floating_point() and a.isfinite().any()]
     largest = max(sizes, default=0.0)
     least = 0.0 if half_under_way() is None else _HALF
-    return all(
-        torch.allclose(a, b, rtol=0, atol=max(_rounding(a), least) * largest, equal_nan=True) for a, b in pairs
-    )
+    return all(torch.allclose(a, b, rtol=0, atol=max(_rounding(a), least) * largest, equal_nan=True) for a, b in pairs)
 
 
 def _rounding(tensor: Tensor) -> float:

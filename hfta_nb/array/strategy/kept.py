@@ -25,7 +25,7 @@ VARIABLE = "HFTA_NB_CACHE"
 _FORMAT = 1
 
 Times = dict[str, float | None]
-"""Seconds by way to compute; None where its numbers were not right."""
+"""Seconds by way to compute; None where it failed or its numbers were not right."""
 
 
 class Kept:
@@ -34,6 +34,9 @@ class Kept:
     Args:
         path: of the file; None to keep nothing.
         machine: what times hold for.
+
+    Attributes:
+        hopeless: what can't be measured, as this process has found.
     """
 
     def __init__(self, path: Path | None, machine: dict[str, Any]) -> None:
@@ -41,6 +44,7 @@ class Kept:
         self._times: dict[str, Times] = self._read()
         self._new: dict[str, Times] = {}
         self._own: set[str] = set()
+        self.hopeless: set[str] = set()
 
     def get(self, what: str) -> Times | None:
         """Times found earlier."""

@@ -18,6 +18,7 @@ from hfta_nb.array.strategy.formulations import COMPILED, PLAIN, Formulation, Op
 from hfta_nb.array.strategy.graphed import graphed
 from hfta_nb.array.strategy.kept import Times, kept
 from hfta_nb.array.strategy.products import Copied
+from hfta_nb.errors import out_of_memory
 
 STRATEGIES = ("measured", "fixed")
 """How kernels may be chosen."""
@@ -62,7 +63,7 @@ class Choice:
 
 
 def _told(name: str, seconds: float | None) -> str:
-    return f"{name} (other numbers)" if seconds is None else f"{name} {seconds * 1e6:.1f} us"
+    return f"{name} (fails or other numbers)" if seconds is None else f"{name} {seconds * 1e6:.1f} us"
 
 
 def choose(
@@ -96,9 +97,13 @@ def choose(
     known, key = kept(device), _key(function, args, kwargs)
     times = known.get(key)
     if times is None or not set(ways) <= set(times):
+        if key in known.hopeless:
+            return None
         try:
             times = _measured(ways, called, args, kwargs, device)
-        except (RuntimeError, MemoryError):  # no room for it; it matters little
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):  # for which there may be room later; it matters little
+                known.hopeless.add(key)
             return None
         known.put(key, times, lasting=not disturbed(device))
     open_ways = [name for name, way in ways.items() if allowed is None or allowed(way)]
@@ -190,18 +195,19 @@ class _Run:
         return out
 
 
-def _timed(runs: Mapping[str, _Run], device: torch.device) -> dict[str, float]:
+def _timed(runs: Mapping[str, _Run], device: torch.device) -> Times:
     clock = clock_of(device)
     laps: dict[str, list[float]] = {}
     counts = {}
     calls = {name: graphed(run, device) for name, run in runs.items()}
-    for name, run in calls.items():
-        for call in range(_WARM_UP):
-            begin = clock()
-            run(1)
-            laps[name] = [max(clock() - begin, 1e-9)]
-            if call and laps[name][0] > _LONG_S:
-                break
+    for name, run in list(calls.items()):
+        try:
+            laps[name] = [_warmed(run, clock)]
+        except RuntimeError as error:
+            if name == PLAIN or out_of_memory(error):
+                raise
+            del calls[name]  # a library has no kernel for it
+            continue
         counts[name] = max(1, round(_LAP_S / laps[name][0]))
     deadline = time.perf_counter() + _BUDGET_S * len(runs)
     for _ in range(_LAPS):
@@ -213,7 +219,19 @@ def _timed(runs: Mapping[str, _Run], device: torch.device) -> dict[str, float]:
                 laps[name].append(max(clock() - begin, 1e-9) / counts[name])
         if time.perf_counter() > deadline:
             break
-    return {name: min(times) for name, times in laps.items()}
+    return {name: min(laps[name]) if name in laps else None for name in runs}
+
+
+def _warmed(run: Callable[[int], Any], clock: Callable[[], float]) -> float:
+    """Seconds of the last of some calls."""
+    seconds = 0.0
+    for call in range(_WARM_UP):
+        begin = clock()
+        run(1)
+        seconds = max(clock() - begin, 1e-9)
+        if call and seconds > _LONG_S:
+            break
+    return seconds
 
 
 def clock_of(device: torch.device) -> Callable[[], float]:
