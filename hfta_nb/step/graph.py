@@ -52,8 +52,11 @@ class Backend(Protocol):
     def warm(self, action: Callable[[], Scores]) -> Scores:
         """Run a step as ever, in the place where one will be captured."""
 
-    def capture(self, action: Callable[[], Scores]) -> Captured:
+    def capture(self, action: Callable[[], Scores], draws: bool = True) -> Captured:
         """Capture a step without running it.
+
+        Args:
+            draws: it draws random numbers of the members.
 
         Raises:
             Exception: it can't be captured. What it has changed on the host is put back.
@@ -120,6 +123,13 @@ class Kind:
                 self.reason = "what the step depends on changes again and again"
         self.captured, self.runs = None, 0
 
+    def again(self, leaves: Sequence[Any]) -> Scores:
+        """Run the capture with these inputs."""
+        assert self.captured is not None  # as the caller has seen
+        self.fill(leaves)
+        self.runs += 1
+        return self.captured.run()
+
     def give_up(self, reason: str, within: After | None) -> None:
         """Don't capture steps of this kind; or, where something was captured with them, try without that."""
         if within is None:
@@ -164,6 +174,10 @@ class StepGraph:
         ways += [f"metrics beside the graph: {k.apart}" for k in self._kinds.values() if k.apart and not k.reason]
         return list(dict.fromkeys(ways))
 
+    def known(self, kind: Hashable) -> Kind | None:
+        """What is known of a kind of steps."""
+        return self._kinds.get(kind)
+
     def release(self) -> bool:
         """Give captures up for the memory that they hold; whether there were any."""
         held = [known for known in self._kinds.values() if known.captured is not None]
@@ -179,6 +193,7 @@ class StepGraph:
         action: Action,
         rewind: Callable[[], None],
         after: After | None = None,
+        draws: bool = True,
     ) -> Scores:
         """One step.
 
@@ -189,6 +204,7 @@ class StepGraph:
             action: the step of some inputs, as ever.
             rewind: puts back what it notes on the host, so that it can be made once more.
             after: what becomes of the scores, which are not returned then: captured with the step where that can be.
+            draws: the step draws random numbers of the members.
         """
         known = self._kinds.get(kind)
         if known is None:
@@ -208,18 +224,23 @@ class StepGraph:
         whole = action if mark is None else _followed(action, after)
         if known.captured is None:
             within = None if mark is None else after
-            scores = self._capture(known, lambda: whole(rooms), rewind, within)
+            scores = self._capture(known, lambda: whole(rooms), rewind, within, draws)
         else:
             known.runs += 1
             scores = known.captured.run()
         return _followed(lambda _: scores, after)(rooms) if mark is None else scores
 
     def _capture(
-        self, known: Kind, action: Callable[[], Scores], rewind: Callable[[], None], within: After | None
+        self,
+        known: Kind,
+        action: Callable[[], Scores],
+        rewind: Callable[[], None],
+        within: After | None,
+        draws: bool,
     ) -> Scores:
         """Capture a step; where it does what the step does, it is that from now on. Returns what the step gives."""
         try:
-            captured = self.backend.capture(action)
+            captured = self.backend.capture(action, draws)
         except Exception as error:
             known.give_up(*((_NO_ROOM, None) if out_of_memory(error) else (_told(error), within)))
         else:

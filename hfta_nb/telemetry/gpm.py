@@ -75,12 +75,14 @@ class Gpm:
             self._asked.sample1, self._asked.sample2 = older, newer
             self._lib.nvmlGpmMetricsGet(self._asked)
         except self._lib.NVMLError as error:
-            return self._failed(str(error))
+            self._failed(str(error))
+            return None
         self._buffers, self._filled_s = [newer, older], time.monotonic()
         answers = zip(METRICS, self._asked.metrics, strict=False)  # the array has room for every metric there is
         found = {name: fraction(a.value, 100.0) for name, a in answers if a.nvmlReturn == self._lib.NVML_SUCCESS}
         if not found:
-            return self._failed("none of the metrics is given")
+            self._failed("none of the metrics is given")
+            return None
         self.trouble, self.failures = "", 0
         return found
 

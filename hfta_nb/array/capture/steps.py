@@ -7,6 +7,7 @@ Python, autograd and `vmap`, as long as nothing has changed that the model's cod
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -42,6 +43,8 @@ from hfta_nb.errors import out_of_memory
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
+
+_learns = operator.attrgetter("requires_grad")
 
 Run = Callable[[Inputs], tuple[Gradients, Any]]
 
@@ -201,19 +204,23 @@ class CapturedSteps:
         x, y = asked.given
         if not same or asked.scale is not None or type(x) is not Tensor or type(y) is not Tensor:
             return None
-        if self.waiting or not self._kinds.open(self.array) or self._like(x, y) != like:
+        if not self.open() or self.like(x, y) != like:
             return None
         return self.replay(seen, asked)
+
+    def open(self) -> bool:
+        """Whether calls may be replayed, as things are."""
+        return not self.waiting and self._kinds.open(self.array)
 
     def _remember(self, seen: SeenStep, asked: Asked) -> None:
         x, y = asked.given
         alone = type(x) is Tensor and type(y) is Tensor and asked.scale is None
         alone = alone and (asked.only is None or type(asked.only) in (tuple, frozenset))  # which stay as they are
-        self._last = (asked._replace(given=None), self._like(x, y), seen) if alone else None
+        self._last = (asked._replace(given=None), self.like(x, y), seen) if alone else None
 
-    def _like(self, x: Tensor, y: Tensor) -> list[Any]:
+    def like(self, x: Tensor, y: Tensor) -> list[Any]:
         """What tells kinds of calls apart, beside their functions."""
-        found: list[Any] = [*state_of(self.array), *[p.requires_grad for p in self._parameters]]
+        found: list[Any] = [*state_of(self.array), *map(_learns, self._parameters)]
         for t in (x, y):
             found += (t.shape, t.stride(), t.dtype, t.device, t.requires_grad, t.layout, t.is_inference())
         return found
