@@ -39,7 +39,11 @@ class Again:
 
     @classmethod
     def of(cls, step: ArrayStep, graph: StepGraph, kind: str, x: Any, y: Any, keep: Keep | None) -> Again | None:
-        """Of the step that has just run, from its beginning; None where that was no graph, or finding it again takes more."""
+        """Of the step that has just run, from its beginning.
+
+        Returns:
+            None where it was no graph, or to find it again takes more.
+        """
         known = graph.known(kind)
         if known is None or known.captured is None:
             return None
