@@ -286,7 +286,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensor.device.type != self.device.type and tensor.numel() > 1:
             raise NotRecordableError(f"tensors on {tensor.device} and {self.device}")
         number = self._numbers[_address(tensor)] = len(self.recording.held)
-        self._alive.append(StorageWeakRef(tensor.untyped_storage()))
+        self._alive.append(StorageWeakRef(tensor.untyped_storage()))  # type: ignore[no-untyped-call]
         self.recording.held.append(tensor)
         self.recording.sizes.append(tensor.untyped_storage().nbytes())
         return number
@@ -317,8 +317,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results: list[Place | None] = []
         makes: list[int] = []
         numbers = self._numbers
-        for number in writes & self.recording.lasting:
-            self._let_go(number)
+        for storage in writes & self.recording.lasting:
+            self._let_go(storage)
         lasting = not draws and not writes and "empty" not in name and self._of_constants(func, given, named)
         for tensor in _flat(out):
             if not isinstance(tensor, Tensor):
