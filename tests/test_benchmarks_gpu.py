@@ -63,9 +63,33 @@ def test_time_that_a_part_leaves_is_for_those_after_it(tmp_path: Path, monkeypat
     monkeypatch.setattr(gpu, "parts", lambda device, out, quick: made)
     monkeypatch.setattr(gpu, "run", run)
     monkeypatch.setattr(gpu, "time", SimpleNamespace(perf_counter=lambda: 0.0))
-    monkeypatch.setattr(sys, "argv", ["gpu.py", "--device", "cpu", "--minutes", "1", "--out", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--device", "cpu", "--minutes", "8", "--out", str(tmp_path)])
     assert gpu.main() == 0
-    assert given == [15.0, 40.0, 60.0]
+    assert given == [120.0, 320.0, 480.0]
+
+
+def test_what_a_run_does_not_reach_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = [gpu.Part(name, ("-c", "print(5)"), share) for name, share in (("a", 5), ("b", 4), ("c", 1), ("d", 12))]
+    monkeypatch.setattr(gpu, "parts", lambda device, out, quick: made)
+    words, left = ["gpu.py", "--device", "cpu", "--out", str(tmp_path)], []
+    for more in ([], ["--parts", "c,d"], ["--parts", "d"]):
+        monkeypatch.setattr(sys, "argv", [*words, *more])
+        assert gpu.main() == 0
+        left.append(json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))["not_reached"])
+    assert left == [["c", "d"], ["d"], []]  # one that needs more than a run gets what there is
+    told = capsys.readouterr().out
+    assert 'go on: python -m benchmarks.gpu --minutes 9 --parts "c,d"' in told
+    assert "not reached: d\n" in told
+
+
+def test_all_parts_fit_into_three_runs_of_nine_minutes(tmp_path: Path) -> None:
+    later = gpu.parts("cuda", tmp_path, False)
+    for _ in range(3):
+        now, later = gpu.fitting(later, 9.0)
+        assert sum(part.share for part in now) <= 9
+    assert not later
 
 
 def test_the_folder_is_that_of_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

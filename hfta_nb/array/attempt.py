@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from hfta_nb.array.across.proof import Found, prove
+from hfta_nb.array.cuda_graphs import capturing
 from hfta_nb.array.engine import Block, Call, Inputs, concatenate
 from hfta_nb.array.fallback import Settings, member_error, snapshot
 from hfta_nb.array.gradients import Gradients
@@ -47,6 +48,8 @@ def attempt(array: FusedArray, what: str, inputs: Inputs, run: Callable[[Inputs]
                 prove(array, lambda blocks: probe(watched, blocks))  # noqa: B023
             result = _guarded(array, inputs, run)
         except BaseException as error:
+            if capturing(array.generators.device):
+                raise  # another way to run would be captured after what has failed
             restore()
             if not isinstance(error, Exception) or isinstance(error, HftaError) or out_of_memory(error):
                 _resettle(array, before)

@@ -99,7 +99,7 @@ class MemberGenerators:
         return cls([seeded_state(s, device) for s in seeds], device)
 
     def __len__(self) -> int:
-        return len(self.states)
+        return len(self._states)
 
     @contextmanager
     def member(self, index: int) -> Iterator[None]:

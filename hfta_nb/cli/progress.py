@@ -124,7 +124,10 @@ class Progress:
 
     def device(self) -> str:
         """``cores 93% 12%, memory 1.2 of 24 GiB``."""
-        return device(self.history.samples[-1].values) if self.history.samples else ""
+        if not self.history.samples:
+            return ""
+        last = self.history.samples[-1]
+        return ", ".join(filter(None, [device(last.values), last.note]))
 
 
 MUCH = 0.1

@@ -249,11 +249,13 @@ class DeviceSampled(Event):
 
     `values` maps a name to a number. Fractions in 0..1: "sm_active", "sm_occupancy",
     "tensor_active", "dram_active", "gpu_utilization", "core0", "core1", ...; others carry their unit:
-    "memory_bytes", "memory_total_bytes", "process_memory_bytes", "power_w".
+    "memory_bytes", "memory_total_bytes", "process_memory_bytes", "power_w". `note` says why values are lacking, where
+    something can be said.
     """
 
     device: str
     values: dict[str, float]
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

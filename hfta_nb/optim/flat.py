@@ -167,7 +167,7 @@ class FlatOptimizer(ArrayOptimizer):
         if prepared is None or not prepared.skips or not prepared.stands():
             return None
         segments = [s for s in self._segments if s.fused in prepared.calls]
-        if not prepared.holds(self.param_groups):
+        if not prepared.same_values(self.param_groups):
             values = self.read()
             for segment in segments:
                 p, g = self._views(segment)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from hfta_nb.array import FusedArray
 from hfta_nb.array.threads import scope
 
+_grad = operator.attrgetter("grad")
 _COMPARED = (type(None), bool, int, float, str, tuple, list)
 
 
@@ -38,22 +40,23 @@ class Prepared:
         self.calls, self.skips = tuple(calls), skips
         self.done = 0  # calls of the run under way
         self._array, self._arenas = array, array.arenas
-        self._gradients = tuple(gradients)
+        self._parameters, self._gradients = [p for p, _ in gradients], [grad for _, grad in gradients]
         self._count = len(groups)
         self._values = [(g, n, type(g[n]), copy.deepcopy(g[n])) for g in groups for n in kinds if _plain(g[n])]
         self._whole = len(self._values) == len(groups) * len(kinds)
 
     def holds(self, groups: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the calls are what a step would do now."""
-        return self.stands() and self._same_values(groups)
+        return self.stands() and self.same_values(groups)
 
     def stands(self) -> bool:
         """Whether parameters and gradients lie where they did."""
         if self._array.missing_grads or self._array.arenas is not self._arenas:
             return False
-        return all(p.grad is grad for p, grad in self._gradients)
+        return all(map(operator.is_, map(_grad, self._parameters), self._gradients))
 
-    def _same_values(self, groups: Sequence[Mapping[str, Any]]) -> bool:
+    def same_values(self, groups: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the hyperparameters are what they were."""
         if not self._whole or len(groups) != self._count:
             return False
         try:

@@ -7,13 +7,16 @@ generators registered with the graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hfta_nb.array import MemberGenerators
+from hfta_nb.array import FusedArray, MemberGenerators, cuda_graphs
+from hfta_nb.array.capture.standing import strictly
+from hfta_nb.step.graph import StepGraph
 from hfta_nb.step.protocol import Scores
 
 
@@ -30,7 +33,7 @@ class CudaGraphs:
     def refuses(self, leaves: Sequence[Any]) -> str:
         tensors = [v for v in leaves if isinstance(v, Tensor)]
         away = next((v.device for v in tensors if v.device != self.device), None)
-        return "" if away is None else f"an input is on {away}"
+        return cuda_graphs.refused() if away is None else f"an input is on {away}"
 
     def warm(self, action: Callable[[], Scores]) -> Scores:
         current, side = torch.cuda.current_stream(self.device), self._side()
@@ -42,11 +45,13 @@ class CudaGraphs:
             value.record_stream(current)
         return scores
 
-    def capture(self, action: Callable[[], Scores]) -> CapturedGraph:
+    def capture(self, action: Callable[[], Scores], draws: bool = True) -> CapturedGraph:
         graph: Any = torch.cuda.CUDAGraph()
-        # Other threads (a loader's) may go on using the device meanwhile.
-        within = torch.cuda.graph(graph, stream=self._side(), capture_error_mode="thread_local")
-        with self.generators.captured(graph) as streams, within:
+        torch.cuda.synchronize(self.device)
+        torch.cuda.empty_cache()  # the graph's memory comes from the device, not from torch's cache
+        within = cuda_graphs.captured(graph, self.device, self._side())
+        # A replay sets the seed and the offset of each registered generator, by a kernel each.
+        with self.generators.captured(graph) if draws else nullcontext() as streams, within:
             scores = action()
         return CapturedGraph(graph, scores, self.generators, streams)
 
@@ -58,6 +63,17 @@ class CudaGraphs:
 
     def _side(self) -> Any:
         return _stream(self.device.index or 0)
+
+
+def graph_of(array: FusedArray, state: Callable[[], Sequence[Tensor]]) -> StepGraph | None:
+    """What captures an array's steps; None where there is nothing to be had from that, as on a CPU.
+
+    Args:
+        state: all tensors that a step changes, but for the random streams.
+    """
+    if array.generators.device.type != "cuda":
+        return None
+    return StepGraph(CudaGraphs(array.generators), state, lambda: strictly(array))
 
 
 @cache
@@ -73,16 +89,16 @@ class CapturedGraph:
         graph: what was captured.
         scores: where it leaves the scores.
         generators: of the members.
-        streams: the members' generators that the graph draws from.
+        streams: the members' generators that the graph draws from; None where it draws nothing.
     """
 
     def __init__(
-        self, graph: Any, scores: Scores, generators: MemberGenerators, streams: Sequence[torch.Generator]
+        self, graph: Any, scores: Scores, generators: MemberGenerators, streams: Sequence[torch.Generator] | None
     ) -> None:
         self._graph, self._scores, self._generators, self._streams = graph, scores, generators, streams
 
     def stands(self) -> bool:
-        return self._generators.own is self._streams
+        return self._streams is None or self._generators.own is self._streams
 
     def run(self) -> Scores:
         self._graph.replay()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hfta_nb import optim
 from hfta_nb.array import FusedArray, per_member
+from hfta_nb.array.capture.program import Program
 from hfta_nb.array.capture.standing import program_of
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.fallback import snapshot
@@ -22,7 +23,8 @@ from hfta_nb.metrics import Metric
 from hfta_nb.optim.clipping import clip_to
 from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
 from hfta_nb.phases import Phase, split
-from hfta_nb.step.cuda import CudaGraphs
+from hfta_nb.step.again import Again
+from hfta_nb.step.cuda import graph_of
 from hfta_nb.step.graph import After, StepGraph
 from hfta_nb.step.making import limits_of, make_lr_scheduler, make_optimizer
 from hfta_nb.step.precision import Precision, whole
@@ -124,7 +126,8 @@ class ArrayStep:
         self.done = 0  # updates of the step under way: one that ran out of memory goes on with the next
         self.last: Scores = {}  # of each phase, its latest loss
         self._metrics = metrics
-        self.graph = graph_of(self)
+        self.graph = graph_of(array, self.tensors)
+        self.again: Again | None = None
         self.tuning: Tuning | None = None
         if not self.phases and callable(objective):
             optimizer = make_optimizer(array, rows)
@@ -160,10 +163,11 @@ class ArrayStep:
         scores = self._advance(x, y)
         if keep is None:
             return scores
-        self._hand(keep, scores, y)
+        self.hand(keep, scores, y)
         return {}
 
-    def _hand(self, keep: Keep, scores: Scores, y: Any) -> None:
+    def hand(self, keep: Keep, scores: Scores, y: Any) -> None:
+        """Let the scores of a step that is done be kept."""
         self.whole = False  # the optimizers have stepped
         keep.take(scores, y)
         self.whole = True
@@ -217,6 +221,9 @@ class ArrayStep:
 
     def _in_graph(self, graph: StepGraph, x: Any, y: Any, keep: Keep | None) -> Scores:
         """A step that is captured where it can be."""
+        again = None if self.again is None else self.again.run(self, x, y, keep)
+        if again is not None:
+            return again
         inputs = Inputs.of((x, y), len(self))
         due = [u for u in self.updates if u.phase is None or u.phase.due(self.steps)]
         shapes = [(v.shape, v.stride(), v.dtype) if isinstance(v, Tensor) else v for v in inputs.leaves]
@@ -232,13 +239,18 @@ class ArrayStep:
             return self._advance(*given(leaves))
 
         def rewind() -> None:
-            self.done = done
+            self.done, self.whole = done, True
             if self.scaler is not None and progress is not None:
                 self.scaler.set_progress(progress)
 
-        after = None if keep is None else After(lambda v, scores: self._hand(keep, scores, given(v)[1]), keep)
-        scores = graph.run(kind, inputs.leaves, self._marks(due, x, y), action, rewind, after)
-        self.array.step_notes = graph.notes()
+        after = None if keep is None else After(lambda v, scores: self.hand(keep, scores, given(v)[1]), keep)
+        marks = self._marks(due, x, y)
+        draws = any(isinstance(mark, Program) and mark.generators is not None for mark in marks or ())
+        scores = graph.run(kind, inputs.leaves, marks, action, rewind, after, draws)
+        notes = graph.notes()
+        if notes != self.array.step_notes:
+            self.array.step_notes = notes
+        self.again = None if done else Again.of(self, graph, kind, x, y, keep)
         return scores
 
     def _marks(self, due: Sequence[Update], x: Any, y: Any) -> list[Any] | None:
@@ -275,6 +287,14 @@ class ArrayStep:
 
     def evaluate(self, x: Any, y: Any) -> Scores:
         self.array.eval()
+        try:
+            return self._evaluated(x, y)
+        except Exception as error:
+            if not out_of_memory(error) or self.graph is None or not self.graph.release():
+                raise
+        return self._evaluated(x, y)
+
+    def _evaluated(self, x: Any, y: Any) -> Scores:
         with self.precision.products(), self.precision.autocast():
             if not self.phases:
                 losses, scores = self.array.evaluate(self.updates[0].score, x, y)
@@ -328,7 +348,7 @@ class ArrayStep:
         other.array = self.array.select(indices)
         other.scaler = None if self.scaler is None else self.scaler.select(indices, other.array)
         other._foresee()
-        other.graph = graph_of(other)
+        other.graph = graph_of(other.array, other.tensors)
         other.updates = [update.select(indices, other.array) for update in self.updates]
         other.last = {name: losses[list(indices)] for name, losses in self.last.items()}
         return other
@@ -373,9 +393,3 @@ class ArrayStep:
         self.tuning = None
         self.array.block_size = min(int(state["block_size"]), len(self))
         self.array.threads = str(state.get("threads", "kernels"))
-
-
-def graph_of(step: ArrayStep) -> StepGraph | None:
-    """What captures the step; None where there is nothing to be had from that, as on a CPU."""
-    generators = step.array.generators
-    return StepGraph(CudaGraphs(generators), step.tensors) if generators.device.type == "cuda" else None

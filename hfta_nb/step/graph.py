@@ -11,12 +11,14 @@ the device, so that they may change.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from hfta_nb.errors import out_of_memory
 from hfta_nb.step.protocol import Keep, Scores
 
 WARM_STEPS = 2
@@ -24,6 +26,8 @@ WARM_STEPS = 2
 
 MOST_FAILURES = 3
 """How often in a row a capture may be given up before it has run ten times, until nothing is captured any more."""
+
+_NO_ROOM = "there is not enough memory to capture it"
 
 Marks = Sequence[Any]
 Action = Callable[[list[Any]], Scores]
@@ -48,8 +52,11 @@ class Backend(Protocol):
     def warm(self, action: Callable[[], Scores]) -> Scores:
         """Run a step as ever, in the place where one will be captured."""
 
-    def capture(self, action: Callable[[], Scores]) -> Captured:
+    def capture(self, action: Callable[[], Scores], draws: bool = True) -> Captured:
         """Capture a step without running it.
+
+        Args:
+            draws: it draws random numbers of the members.
 
         Raises:
             Exception: it can't be captured. What it has changed on the host is put back.
@@ -116,6 +123,13 @@ class Kind:
                 self.reason = "what the step depends on changes again and again"
         self.captured, self.runs = None, 0
 
+    def again(self, leaves: Sequence[Any]) -> Scores:
+        """Run the capture with these inputs."""
+        assert self.captured is not None  # as the caller has seen
+        self.fill(leaves)
+        self.runs += 1
+        return self.captured.run()
+
     def give_up(self, reason: str, within: After | None) -> None:
         """Don't capture steps of this kind; or, where something was captured with them, try without that."""
         if within is None:
@@ -139,12 +153,18 @@ class StepGraph:
     Args:
         backend: what captures.
         state: all tensors that a step changes, but for the random streams.
+        strictly: around a step whose replay is to raise its error, rather than to be answered by another way to run.
     """
 
     most_kinds = 4
 
-    def __init__(self, backend: Backend, state: Callable[[], Sequence[Tensor]]) -> None:
-        self.backend, self._state = backend, state
+    def __init__(
+        self,
+        backend: Backend,
+        state: Callable[[], Sequence[Tensor]],
+        strictly: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.backend, self._state, self._strictly = backend, state, strictly
         self._kinds: dict[Hashable, Kind] = {}
 
     def notes(self) -> list[str]:
@@ -154,6 +174,17 @@ class StepGraph:
         ways += [f"metrics beside the graph: {k.apart}" for k in self._kinds.values() if k.apart and not k.reason]
         return list(dict.fromkeys(ways))
 
+    def known(self, kind: Hashable) -> Kind | None:
+        """What is known of a kind of steps."""
+        return self._kinds.get(kind)
+
+    def release(self) -> bool:
+        """Give captures up for the memory that they hold; whether there were any."""
+        held = [known for known in self._kinds.values() if known.captured is not None]
+        for known in held:
+            known.captured, known.reason = None, "the memory is needed for something else"
+        return bool(held)
+
     def run(
         self,
         kind: Hashable,
@@ -162,6 +193,7 @@ class StepGraph:
         action: Action,
         rewind: Callable[[], None],
         after: After | None = None,
+        draws: bool = True,
     ) -> Scores:
         """One step.
 
@@ -172,6 +204,7 @@ class StepGraph:
             action: the step of some inputs, as ever.
             rewind: puts back what it notes on the host, so that it can be made once more.
             after: what becomes of the scores, which are not returned then: captured with the step where that can be.
+            draws: the step draws random numbers of the members.
         """
         known = self._kinds.get(kind)
         if known is None:
@@ -191,27 +224,63 @@ class StepGraph:
         whole = action if mark is None else _followed(action, after)
         if known.captured is None:
             within = None if mark is None else after
-            scores = self._capture(known, lambda: whole(rooms), rewind, within)
+            scores = self._capture(known, lambda: whole(rooms), rewind, within, draws)
         else:
             known.runs += 1
             scores = known.captured.run()
         return _followed(lambda _: scores, after)(rooms) if mark is None else scores
 
     def _capture(
-        self, known: Kind, action: Callable[[], Scores], rewind: Callable[[], None], within: After | None
+        self,
+        known: Kind,
+        action: Callable[[], Scores],
+        rewind: Callable[[], None],
+        within: After | None,
+        draws: bool,
     ) -> Scores:
         """Capture a step; where it does what the step does, it is that from now on. Returns what the step gives."""
         try:
-            captured = self.backend.capture(action)
-            tensors, streams = [*self._state(), *(within.keep.tensors() if within else ())], self.backend.streams()
-            before = [t.clone() for t in tensors]
+            captured = self.backend.capture(action, draws)
         except Exception as error:
-            known.give_up(_told(error), within)
-            rewind()
-            return action()
+            known.give_up(*((_NO_ROOM, None) if out_of_memory(error) else (_told(error), within)))
+        else:
+            tensors = [*self._state(), *(within.keep.tensors() if within else ())]
+            scores = self._compared(known, captured, tensors, action, rewind, within)
+            if scores is not None:
+                return scores
+            del captured  # with the memory that it holds
         rewind()
-        scores = action()
-        after, went = [t.clone() for t in tensors], self.backend.streams()
+        return action()
+
+    def _compared(
+        self,
+        known: Kind,
+        captured: Captured,
+        tensors: Sequence[Tensor],
+        action: Callable[[], Scores],
+        rewind: Callable[[], None],
+        within: After | None,
+    ) -> Scores | None:
+        """Make the step, and make it captured as well: whether both come to the same. What the step gives.
+
+        Returns:
+            None where there is no memory for both: all is as before the step then, and the kind is given up.
+        """
+        streams, before = self.backend.streams(), []
+        try:
+            before = _copies(tensors)
+            rewind()
+            with self._strictly():
+                scores = action()
+            after, went = _copies(tensors), self.backend.streams()
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            if before:
+                _copy(tensors, before)
+                self.backend.put_streams(streams)
+            known.give_up(_NO_ROOM, None)
+            return None
         _copy(tensors, before)
         self.backend.put_streams(streams)
         rewind()
@@ -250,6 +319,10 @@ def _followed(action: Action, after: After | None) -> Action:
 
 def _told(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [t.clone() for t in tensors]
 
 
 @torch.no_grad()

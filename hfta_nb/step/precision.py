@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,8 @@ from hfta_nb.array import FusedArray
 from hfta_nb.errors import DeviceError, StudyError
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-"""fp32: as the study's dtype says; tf32: float32 whose products keep 10 bits of the factors; bf16 and fp16: autocast,
-fp16 with a loss scale."""
+"""fp32: as the study's dtype says, never TF32; tf32: float32 whose products keep 10 bits of the factors; bf16 and fp16:
+autocast, fp16 with a loss scale."""
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _AMPERE = (8, 0)  # the first compute capability with TF32
@@ -51,8 +51,13 @@ class Precision:
         return nullcontext() if half is None else torch.autocast(self.device.type, half)
 
     def products(self) -> AbstractContextManager[Any]:
-        """Around forward, loss and backward: float32 products and convolutions as the precision says."""
-        return _tf32() if self.name == "tf32" else nullcontext()
+        """Around forward, loss and backward: float32 products and convolutions as the precision says.
+
+        On a GPU "fp32" has to be said as well: there cuDNN's convolutions are TF32 by default.
+        """
+        if self.name == "tf32":
+            return _Float32("tf32", "cuda", "mkldnn")
+        return _Float32("ieee", "cuda") if self.name == "fp32" and self.device.type == "cuda" else nullcontext()
 
     def array_scaler(self, array: FusedArray) -> optim.GradScaler | None:
         """A scale per member, where losses are scaled."""
@@ -124,35 +129,78 @@ def has_lstm(half: torch.dtype) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def _tf32() -> Iterator[None]:
-    """Within, products and convolutions of float32 are TF32; afterwards all settings are what they were.
+class _Setting(NamedTuple):
+    """A setting of torch for float32, which it keeps twice, by an older name and by newer ones.
 
-    Torch keeps each setting twice, by an older and a newer name, and refuses to read the one where the other differs.
-    So both are set, and the newer ones last, which know more values.
+    It refuses to read the older one where the newer differ. So both are set, the newer last, which know more values.
+
+    Attributes:
+        places: the newer names, backend and operator.
+        get, put: read and set the older one.
+        values: of the older one, by value of the newer.
     """
-    backends: Any = torch.backends
-    places = (
-        *(backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn),
-        *(backends.mkldnn.matmul, backends.mkldnn.conv),
-    )
-    before = [place.fp32_precision for place in places]
-    matmul = torch.get_float32_matmul_precision()
-    cudnn = None
-    with contextlib.suppress(RuntimeError):  # somebody has set the newer one only: the older one can't be read
-        cudnn = backends.cudnn.allow_tf32
-    try:
-        torch.set_float32_matmul_precision("high")
-        backends.cudnn.allow_tf32 = True
-        for place in places:
-            place.fp32_precision = "tf32"
-        yield
-    finally:
-        torch.set_float32_matmul_precision(matmul)
-        if cudnn is not None:
-            backends.cudnn.allow_tf32 = cudnn
-        for place, value in zip(places, before, strict=True):
-            place.fp32_precision = value
+
+    places: tuple[tuple[str, str], ...]
+    get: Callable[[], Any]
+    put: Callable[[Any], Any]
+    values: Mapping[str, Any]
+
+
+_SETTINGS = (
+    _Setting(
+        (("cuda", "matmul"), ("mkldnn", "matmul")),
+        torch._C._get_float32_matmul_precision,
+        torch._C._set_float32_matmul_precision,
+        {"tf32": "high", "ieee": "highest"},
+    ),
+    _Setting(
+        (("cuda", "conv"), ("cuda", "rnn"), ("mkldnn", "conv")),
+        torch._C._get_cudnn_allow_tf32,
+        torch._C._set_cudnn_allow_tf32,
+        {"tf32": True, "ieee": False},
+    ),
+)
+_get, _put = torch._C._get_fp32_precision_getter, torch._C._set_fp32_precision_setter
+
+
+class _Float32:
+    """Within, products and convolutions of float32 are TF32, or float32 throughout; afterwards all is what it was.
+
+    Entered several times a step: so it calls what torch's properties call, and sets only what differs.
+
+    Args:
+        value: "tf32" or "ieee".
+        backends: whose settings: "cuda", "mkldnn".
+    """
+
+    __slots__ = ("_backends", "_before", "_value")
+
+    def __init__(self, value: str, *backends: str) -> None:
+        self._value, self._backends = value, backends
+        self._before: list[tuple[_Setting, Any, list[str]]] = []
+
+    def __enter__(self) -> None:
+        value, same = self._value, ("ieee", "none") if self._value == "ieee" else ("tf32",)
+        for setting in _SETTINGS:
+            newer = [_get(*place) for place in setting.places]
+            own = zip(setting.places, newer, strict=True)
+            if all(now in same for (backend, _), now in own if backend in self._backends):
+                continue
+            older = None
+            with contextlib.suppress(RuntimeError):  # somebody has set the newer one only: the older can't be read
+                older = setting.get()
+            self._before.append((setting, older, newer))
+            setting.put(setting.values[value])
+            for place, now in zip(setting.places, newer, strict=True):
+                _put(*place, value if place[0] in self._backends else now)
+
+    def __exit__(self, *_: object) -> None:
+        while self._before:
+            setting, older, newer = self._before.pop()
+            if older is not None:
+                setting.put(older)
+            for place, now in zip(setting.places, newer, strict=True):
+                _put(*place, now)
 
 
 def whole(value: Tensor) -> Tensor:

@@ -31,7 +31,13 @@ class Sampler(abc.ABC):
         for counter in self._counters():
             with contextlib.suppress(Exception):
                 values.update(counter())
-        return DeviceSampled(time.time(), self.device, {k: v for k, v in values.items() if math.isfinite(v)})
+        found = {k: v for k, v in values.items() if math.isfinite(v)}
+        return DeviceSampled(time.time(), self.device, found, self.note)
+
+    @property
+    def note(self) -> str:
+        """Why something is not measured; empty where nothing is to be said."""
+        return ""
 
     @abc.abstractmethod
     def _counters(self) -> tuple[Callable[[], dict[str, float]], ...]:

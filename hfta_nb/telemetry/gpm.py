@@ -26,6 +26,10 @@ SHORTEST_S = 0.1
 """The GPU refreshes its counters about this often; samples closer to each other have nothing between them."""
 
 
+MOST_FAILURES = 3
+"""After so many samples in a row that failed, GPM is taken not to work."""
+
+
 class Gpm:
     """GPM of one GPU. Not thread-safe, as GPM's samples are not.
 
@@ -34,12 +38,17 @@ class Gpm:
         gpu: handle of the GPU (not of a MIG slice).
         instance: GPU instance of a MIG slice; None for the whole GPU.
 
+    Attributes:
+        trouble: what the latest sample failed with; empty where it did not.
+        failures: samples in a row that have failed.
+
     Raises:
         pynvml.NVMLError: the GPU does not give samples.
     """
 
     def __init__(self, lib: Any, gpu: Any, instance: int | None) -> None:
         self._lib, self._gpu, self._instance = lib, gpu, instance
+        self.trouble, self.failures = "", 0
         self._buffers: list[Any] = []
         self._asked = self._make_request()
         try:
@@ -55,10 +64,9 @@ class Gpm:
         """The metrics since the last call, as fractions; those that the GPU lacks are left out.
 
         Returns:
-            Empty where the last call was too short ago; None where GPM does not work after all.
+            Empty where the last call was too short ago; None where it fails, see `trouble`. The next sample is then of
+            all the time since the last that did not.
         """
-        if not self._buffers:
-            return None
         if time.monotonic() - self._filled_s < SHORTEST_S:
             return {}
         older, newer = self._buffers
@@ -66,11 +74,20 @@ class Gpm:
             self._fill(newer)
             self._asked.sample1, self._asked.sample2 = older, newer
             self._lib.nvmlGpmMetricsGet(self._asked)
-        except self._lib.NVMLError:
+        except self._lib.NVMLError as error:
+            self._failed(str(error))
             return None
         self._buffers, self._filled_s = [newer, older], time.monotonic()
         answers = zip(METRICS, self._asked.metrics, strict=False)  # the array has room for every metric there is
-        return {name: fraction(a.value, 100.0) for name, a in answers if a.nvmlReturn == self._lib.NVML_SUCCESS} or None
+        found = {name: fraction(a.value, 100.0) for name, a in answers if a.nvmlReturn == self._lib.NVML_SUCCESS}
+        if not found:
+            self._failed("none of the metrics is given")
+            return None
+        self.trouble, self.failures = "", 0
+        return found
+
+    def _failed(self, trouble: str) -> None:
+        self.trouble, self.failures = trouble, self.failures + 1
 
     def free(self) -> None:
         """Give the buffers back; may be called again."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hfta_nb.telemetry.base import Sampler, fraction
-from hfta_nb.telemetry.gpm import Gpm
+from hfta_nb.telemetry.gpm import MOST_FAILURES, Gpm
 
 
 class GpuSampler(Sampler):
@@ -29,8 +29,15 @@ class GpuSampler(Sampler):
         super().__init__(device)
         self._index = _index(device)
         self._nvml: _Nvml | None = None
-        with contextlib.suppress(Exception):  # no driver, no library, no permission: then torch alone is asked
+        self._trouble = ""
+        try:
             self._nvml = _Nvml(_properties(self._index))
+        except Exception as error:  # no driver, no library, no permission: then torch alone is asked
+            self._trouble = f"no NVML: {_told(error)}"
+
+    @property
+    def note(self) -> str:
+        return self._trouble if self._nvml is None else self._nvml.trouble
 
     def _counters(self) -> tuple[Callable[[], dict[str, float]], ...]:
         if self._nvml is None:
@@ -65,6 +72,9 @@ class _Nvml:
     GPM is asked there for the slice by its GPU instance, utilization rates don't exist under MIG, and power is that of
     the whole GPU.
 
+    Attributes:
+        trouble: why GPM is not, or has not been, asked; empty where it is.
+
     Raises:
         pynvml.NVMLError: there is no NVML, or it does not know the GPU.
     """
@@ -73,6 +83,7 @@ class _Nvml:
         import pynvml
 
         self._lib: Any = pynvml
+        self.trouble = ""
         self._lib.nvmlInit()
         try:
             self._handle = self._find(properties)
@@ -87,10 +98,12 @@ class _Nvml:
     def activity(self) -> dict[str, float]:
         if self._gpm is not None:
             found = self._gpm.values()
+            self.trouble = self._gpm.trouble and f"no GPM: {self._gpm.trouble}"
             if found is not None:
                 return found
-            self._gpm.free()
-            self._gpm = None
+            if self._gpm.failures >= MOST_FAILURES:
+                self._gpm.free()
+                self._gpm = None
         rates = self._lib.nvmlDeviceGetUtilizationRates(self._gpu)
         return {"gpu_utilization": fraction(rates.gpu, 100.0)}
 
@@ -122,9 +135,12 @@ class _Nvml:
         return self._handle, None
 
     def _open_gpm(self, instance: int | None) -> Gpm | None:
-        with contextlib.suppress(Exception):
+        try:
             if self._lib.nvmlGpmQueryDeviceSupport(self._gpu).isSupportedDevice:
                 return Gpm(self._lib, self._gpu, instance)
+            self.trouble = "no GPM: this GPU has none"
+        except Exception as error:
+            self.trouble = f"no GPM: {_told(error)}"
         return None
 
 
@@ -132,6 +148,10 @@ def gpu_name(device: str) -> str:
     """The GPU's name and memory."""
     properties = _properties(_index(device))
     return f"{properties.name}, {math.floor(properties.total_memory / 2**30)} GiB"
+
+
+def _told(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _release(lib: Any, gpm: Gpm | None) -> None:

@@ -62,7 +62,7 @@ class EpochScores:
                 total.zero_()
             self.sizes = []
             self.kept.reset()
-        if step == len(self.rows["loss"]):
+        if step == self.rows["loss"].shape[0]:
             self.rows = {n: torch.cat([v, torch.zeros_like(v)]) for n, v in self.rows.items()}
             self._mark = object()
         self._step = step

@@ -252,6 +252,30 @@ def test_without_a_compiler_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -
     assert _notes(array) == ["not compiled: there is no C++ compiler"]
 
 
+def test_on_a_gpu_without_triton_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch.utils._triton as triton
+
+    monkeypatch.setattr(triton, "has_triton", lambda: False)
+    monkeypatch.delattr(torch.utils, "_triton")  # as after `import torch`, which does not load it
+    monkeypatch.setattr(compiling.Source, "device", torch.device("cuda", 0))
+    array, plain = _array(), _array()
+    array.compiling = "auto"
+    assert torch.equal(_train(array, 6), _train(plain, 6))
+    assert _notes(array) == ["not compiled: there is no Triton"]
+    assert "replayed from a recording" in set(array.explain()["how"])
+
+
+def test_a_decision_that_fails_is_not_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> str:
+        raise RuntimeError("the driver is gone\nat line 3")
+
+    monkeypatch.setattr(deciding, "why_not", fails)
+    array, plain = _array(), _array()
+    array.compiling = "always"
+    assert torch.equal(_train(array, 6), _train(plain, 6))
+    assert _notes(array) == ["not compiled: the driver is gone"]
+
+
 @pytest.mark.long
 @needs_compiler
 @quiet

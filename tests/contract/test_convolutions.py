@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import hfta_nb as hfta
+from hfta_nb.array.rules import convolution
 from hfta_nb.array.rules.base import memory_order
 
 PRODUCT = "batched matrix product"
@@ -79,6 +81,42 @@ def test_convolutions(name: str, own: bool, dtype: torch.dtype, device: torch.de
     torch.manual_seed(1)
     kept = dtype == torch.float64 or not own  # float64 keeps the bits of the plain convolution
     assert (GROUPED if kept else how) in _agree(build, torch.randn(shape, device=device), own, dtype)
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own input", "shared input"])
+@pytest.mark.parametrize("name", ["2d, padded", "2d, of three", "2d, groups", "transposed"])
+def test_more_elements_than_a_library_takes_are_several_convolutions(
+    name: str, own: bool, monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    torch.manual_seed(1)
+    transposed = lambda: nn.ConvTranspose2d(4, 6, 2, 3, 1, 2, 2, dilation=2)  # noqa: E731
+    build, shape, _ = CONVOLUTIONS.get(name, (transposed, (3, 4, 5, 2), GROUPED))
+    x = torch.randn(shape, device=device)
+    elements = max(x.numel(), build().to(device)(x).numel())
+    seen: list[int] = []
+    monkeypatch.setattr(convolution, "_most", lambda device: 2 * elements + 1)
+    convolved = torch.ops.aten.convolution.default
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            out = func(*args, **(kwargs or {}))
+            if func is convolved and out.device.type != "meta":
+                seen.append(max(out.numel(), args[0].numel()))
+            return out
+
+    with Sizes():
+        how = _agree(build, x, own, torch.float64)
+    assert "vmap, grouped convolutions of 2 members each, for more elements are too many" in how
+    assert max(seen) <= 2 * elements + 1
+    monkeypatch.setattr(convolution, "_most", lambda device: 1)  # not even one member's: as it is alone
+    assert "vmap, grouped convolutions of 1 members each, for more elements are too many" in _agree(
+        build, x, own, torch.float64
+    )
+
+
+def test_a_cpu_takes_any_number_of_elements() -> None:
+    assert convolution._most(torch.device("cpu")) is None
+    assert convolution._most(torch.device("cuda", 0)) == 2**31 - 1
 
 
 @dtypes

@@ -327,6 +327,37 @@ def test_tf32_is_set_for_a_while(matmul: str) -> None:
             place.fp32_precision = value
 
 
+@contextlib.contextmanager
+def _set(matmul: str, cudnn: bool) -> Iterator[None]:
+    """Within, somebody has set torch's older settings so."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision(matmul)
+    torch.backends.cudnn.allow_tf32 = cudnn
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+@pytest.mark.parametrize("matmul", ["highest", "high"])
+@pytest.mark.parametrize("cudnn", [False, True])
+def test_fp32_is_float32_on_a_gpu(matmul: str, cudnn: bool) -> None:
+    """The settings alone; cuDNN's is TF32 by default."""
+    backends, fp32 = torch.backends, Precision("fp32", torch.device("cuda", 0))
+    with _set(matmul, cudnn), _settings_stay(), fp32.products():
+        assert not backends.cuda.matmul.allow_tf32
+        assert not backends.cudnn.allow_tf32
+        places = backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn
+        assert "tf32" not in [p.fp32_precision for p in places]
+
+
+def test_on_a_cpu_fp32_leaves_torch_s_settings() -> None:
+    with _set("high", True), Precision("fp32").products():
+        assert torch.backends.cuda.matmul.allow_tf32
+        assert torch.backends.cudnn.allow_tf32
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_tf32_equals_serial() -> None:
     device = torch.device("cuda")

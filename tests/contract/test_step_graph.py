@@ -7,6 +7,8 @@ is put back after a failure, is the same. A CUDA graph is the backend where ther
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,10 +18,13 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import MemberGenerators
+from hfta_nb.array.capture.program import Program
+from hfta_nb.array.capture.standing import strictly
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
-from hfta_nb.step import ArrayStep, PlainStep, Precision
+from hfta_nb.step import ArrayStep, PlainStep, Precision, graph
 from hfta_nb.step.graph import MOST_FAILURES, WARM_STEPS, StepGraph
+from hfta_nb.train.scores import EpochScores
 
 MEMBERS = 3
 ROW = {
@@ -54,7 +59,8 @@ class StandIn:
         self.warmed += 1
         return action()
 
-    def capture(self, action: Callable[[], Any]) -> _Captured:
+    def capture(self, action: Callable[[], Any], draws: bool = True) -> _Captured:
+        self.draws = draws
         if self.fails:
             raise RuntimeError(self.fails)
         self.made.append(_Captured(action))
@@ -92,7 +98,7 @@ def _steps(device: torch.device, fails: str = "", **row: Any) -> tuple[ArrayStep
 
 
 def _graph(step: ArrayStep, fails: str = "") -> StepGraph:
-    return StepGraph(StandIn(step.array.generators, fails), step.tensors)
+    return StepGraph(StandIn(step.array.generators, fails), step.tensors, lambda: strictly(step.array))
 
 
 def _batch(number: int, size: int = 5) -> tuple[Tensor, Tensor]:
@@ -133,6 +139,50 @@ def test_a_step_is_captured_once_and_then_run(optimizer: str) -> None:
     how = step.array.explain().set_index("function")["how"]
     assert how["training step"] == "captured as one graph"
     assert int(step.updates[0].optimizer.state_of(1)["state"][0].get("step", 20)) == 20
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_captured_step_costs_the_host_the_same_whatever_the_members(
+    kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither are their random streams read, nor the inputs taken apart anew."""
+
+    class Unread:
+        def get_state(self) -> Tensor:
+            raise AssertionError("a stream is read")
+
+    step, plain = _steps(CPU)
+    scores = [EpochScores(["loss", "right"], step._metrics, 20, MEMBERS, torch.float64, CPU, True) for _ in range(2)]
+
+    def train(numbers: range) -> None:
+        for number in numbers:
+            for one, keep in zip((step, plain), scores, strict=True):
+                keep.begin(number)
+                one.train(*_batch(number), keep if kept else None)
+                keep.end(5)
+
+    train(range(SETTLED + 1))
+    captured = step.graph.backend.made[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(step, "_marks", lambda *_: pytest.fail("all is looked at anew"))
+        train(range(SETTLED + 1, 14))
+        patch.setattr(captured, "run", dict)
+        patch.setattr(step.array.generators, "own", [Unread()] * MEMBERS)
+        step.train(*_batch(14), scores[0] if kept else None)
+    _same(step, plain)
+    for name in ("loss", "right"):
+        assert torch.equal(scores[0].rows[name][:14], scores[1].rows[name][:14])
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_streams_are_registered_where_a_step_draws(rate: float) -> None:
+    array = hfta.fuse([nn.Sequential(nn.Linear(6, 4), nn.Dropout(rate)).double() for _ in range(MEMBERS)], [1, 2, 3])
+    step = ArrayStep(array, [ROW] * MEMBERS, nn.functional.cross_entropy, {}, 10)
+    step.graph = _graph(step)
+    for number in range(SETTLED + 1):
+        step.train(*_batch(number))
+    assert step.graph.notes() == ["captured as one graph"]
+    assert step.graph.backend.draws is bool(rate)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -233,7 +283,18 @@ def _rate_of_dropout(step: ArrayStep) -> ArrayStep:
     return step
 
 
+def _without_a_gradient(step: ArrayStep) -> ArrayStep:
+    step.array.get_parameter("0.bias").grad = None
+    return step
+
+
+def _other_decay(step: ArrayStep) -> ArrayStep:
+    step.updates[0].optimizer.param_groups[0]["weight_decay"] = 0.1
+    return step
+
+
 CHANGES = [_selected, _copied, _loaded, _other_blocks, _evaluated, _frozen, _rate_of_dropout]
+CHANGES += [_without_a_gradient, _other_decay]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__.strip("_"))
@@ -277,8 +338,8 @@ def test_a_capture_that_does_something_else_is_not_used_and_leaves_no_trace(what
     backend = step.graph.backend
     capture = backend.capture
 
-    def wrong(action: Callable[[], Any]) -> _Captured:
-        made = capture(action)
+    def wrong(action: Callable[[], Any], draws: bool) -> _Captured:
+        made = capture(action, draws)
         run = made.run
 
         def other() -> Any:
@@ -296,6 +357,74 @@ def test_a_capture_that_does_something_else_is_not_used_and_leaves_no_trace(what
     _train([step, plain], range(14))
     reason = "lost" if what == "error" else "captured, the step gives other numbers"
     assert step.graph.notes() == [f"not captured: {reason}"]
+
+
+@pytest.mark.parametrize("where", ["capture", "copy before", "replay", "optimizer", "copy after"])
+def test_without_memory_for_a_capture_the_step_is_made_without_it(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, plain = _steps(CPU)
+    backend, held = step.graph.backend, []
+
+    def full(*_: Any) -> Any:
+        """Memory is short for as long as a capture is held."""
+        if any(reference() is not None for reference in held):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def capture(action: Callable[[], Any], draws: bool) -> _Captured:
+        made = _Captured(action)
+        held.append(weakref.ref(made))
+        if where == "capture":
+            full()
+        return made
+
+    def before(owner: Any, name: str, count: int = 0) -> None:
+        real, calls = getattr(owner, name), [0]
+
+        def wrapped(*args: Any) -> Any:
+            if held:
+                calls[0] += 1
+                if calls[0] > count:
+                    full()
+            return real(*args)
+
+        monkeypatch.setattr(owner, name, wrapped)
+
+    monkeypatch.setattr(backend, "capture", capture)
+    if where.startswith("copy"):
+        before(graph, "_copies", where == "copy after")
+    elif where == "replay":
+        before(Program, "run")
+    elif where == "optimizer":
+        before(step.updates[0].optimizer, "step")
+    _train([step, plain], range(14))
+    assert step.graph.notes() == ["not captured: there is not enough memory to capture it"]
+    assert "replayed from a recording" in set(step.array.explain()["how"])
+    assert (step.whole, len(held)) == (True, 1)
+    gc.collect()
+    assert held[0]() is None
+
+
+def test_an_evaluation_gets_the_memory_of_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, plain = _steps(CPU)
+    _train([step, plain], range(14))
+    held, evaluate = weakref.ref(step.graph.backend.made.pop()), step.array.evaluate
+
+    def evaluated(*args: Any) -> Any:
+        if held() is not None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return evaluate(*args)
+
+    monkeypatch.setattr(step.array, "evaluate", evaluated)
+    found, wanted = (one.evaluate(*_batch(99)) for one in (step, plain))
+    assert all(torch.equal(value, wanted[name]) for name, value in found.items())
+    _train([step, plain], range(14, 20))
+    assert step.graph.notes() == ["not captured: the memory is needed for something else"]
+
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(step.array, "evaluate", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        step.evaluate(*_batch(99))
 
 
 def test_a_step_that_is_not_replayed_is_not_captured() -> None:

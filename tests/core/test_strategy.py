@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import trial
+from hfta_nb.array.capture.check import close
 from hfta_nb.array.strategy import measuring, precision
 from hfta_nb.array.strategy.formulations import PLAIN, Formulation, Operand, formulations
 from hfta_nb.array.strategy.kept import VARIABLE, Kept, kept
@@ -128,6 +129,29 @@ def test_numbers_that_are_not_right_are_refused(no_memory: Kept, monkeypatch: py
     assert "other numbers" in str(choice)
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_where_tf32_was_asked_for_a_kernel_may_round_so(
+    asked: bool, no_memory: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(x: Tensor) -> Tensor:
+        return (x.view(torch.int32) & ~0x1FFF).view(torch.float32)  # 10 bits of the fraction
+
+    def rounded(x: Tensor, y: Tensor, *, out: Tensor) -> None:
+        out.copy_(cut(x) @ cut(y))
+
+    x, y = torch.randn(32, 32), torch.randn(32, 32)
+    monkeypatch.setattr(precision, "float32", lambda device: ("tf32", "none", "none") if asked else ())
+    monkeypatch.setattr(measuring, "formulations", lambda *_: [Formulation("rounded", lambda f: rounded)])
+    monkeypatch.setattr(measuring, "_timed", lambda runs, device: {PLAIN: 1.0, "rounded": 0.1})
+    choice = choose(aten.mm.default, aten.mm.out, [operand(x), operand(y)], {"out": operand(x)}, CPU)
+    assert choice is not None
+    assert choice.chosen.name == ("rounded" if asked else PLAIN)
+    product, other = x @ y, torch.empty(32, 32)
+    rounded(x, y, out=other)
+    assert close([product], [other]) is asked
+    assert not close([product], [product * 1.1])
+
+
 def test_a_way_that_fails_is_no_way(no_memory: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("out of memory")
@@ -136,6 +160,37 @@ def test_a_way_that_fails_is_no_way(no_memory: Kept, monkeypatch: pytest.MonkeyP
     x, before = torch.randn(4, 4), precision.get()
     assert choose(aten.neg.default, aten.neg.out, [operand(x)], {"out": operand(x)}, CPU) is None
     assert precision.get() == before
+
+
+def test_a_kernel_that_a_library_refuses_is_tried_once(no_memory: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def refused(*args: Any, **kwargs: Any) -> None:
+        tried.append(1)
+        raise RuntimeError("GET was unable to find an engine to execute this computation")
+
+    given: Any = aten.neg.default, aten.neg.out, [operand(torch.randn(4, 4))], {"out": operand(torch.randn(4, 4))}, CPU
+    ways = [Formulation("refused", lambda f: refused), Formulation("works", lambda f: f)]
+    monkeypatch.setattr(measuring, "formulations", lambda *_: ways)
+    choices = [choose(*given), choose(*given)]
+    assert len(tried) == 1
+    for choice in choices:
+        assert choice is not None
+        assert choice.seconds["refused"] is None
+        assert choice.seconds["works"] is not None
+
+
+def test_what_torch_itself_refuses_is_tried_once(no_memory: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def refused(*args: Any, **kwargs: Any) -> None:
+        tried.append(1)
+        raise RuntimeError("GET was unable to find an engine to execute this computation")
+
+    monkeypatch.setattr(measuring, "formulations", lambda *_: [Formulation("same", lambda f: f)])
+    for _ in range(2):
+        assert choose(aten.neg.default, refused, [operand(torch.randn(4))], {}, CPU) is None
+    assert len(tried) == 1
 
 
 # Kept on disk.
@@ -209,7 +264,29 @@ def test_where_it_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert path.parent == tmp_path / "hfta_nb"
 
 
+def test_times_hold_for_a_setting_of_tf32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cuda", 0)
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    files = set()
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
+        for allowed in (True, False, True):
+            torch.backends.cudnn.allow_tf32 = allowed
+            files.add(kept(device).path)
+            assert kept(CPU).path not in files
+    assert len(files) == 2
+
+
 # In an array.
+
+
+def test_a_step_is_replayed_as_it_was_recorded_to_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = _stepped("fixed")
+    (seen,) = array._steps.seen()
+    assert seen.ready
+    monkeypatch.setattr(precision, "float32", lambda device: ("none", "tf32", "tf32"))
+    array.backward(F.cross_entropy, torch.randn(32, 64), torch.randint(0, 10, (32,)))
+    assert [s.ready for s in array._steps.seen()] == [True, False]
 
 
 def _mlp() -> nn.Module:

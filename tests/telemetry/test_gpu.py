@@ -109,7 +109,9 @@ def test_a_metric_that_the_gpu_lacks_is_left_out(nvml, clock):
 def test_without_gpm_the_utilization_rate_stands_in(nvml):
     nvml.gpm_supported = False
     with telemetry.sampler("cuda:0") as busy:
-        assert busy.sample().values == {"gpu_utilization": 0.73, **REST}
+        sample = busy.sample()
+        assert sample.values == {"gpu_utilization": 0.73, **REST}
+        assert sample.note == "no GPM: this GPU has none"
     assert nvml.open == 0
 
 
@@ -117,18 +119,40 @@ def test_without_gpm_the_utilization_rate_stands_in(nvml):
 def test_gpm_that_stops_working_gives_way_to_the_utilization_rate(nvml, clock, function):
     with telemetry.sampler("cuda:0") as busy:
         nvml.broken[function] = pynvml.NVML_ERROR_NO_PERMISSION
-        clock.now += 1
-        assert busy.sample().values == {"gpu_utilization": 0.73, **REST}
+        for _ in range(gpm.MOST_FAILURES):
+            clock.now += 1
+            assert len(nvml.live) == 2
+            assert busy.sample().values == {"gpu_utilization": 0.73, **REST}
         assert nvml.live == []
-        assert busy.sample().values == {"gpu_utilization": 0.73, **REST}
+        sample = busy.sample()
+        assert sample.values == {"gpu_utilization": 0.73, **REST}
+        assert sample.note == "no GPM: Insufficient Permissions"
     assert nvml.open == 0
+
+
+@pytest.mark.parametrize("function", ["nvmlGpmSampleGet", "nvmlGpmMetricsGet"])
+def test_a_sample_that_fails_does_not_end_gpm(nvml, clock, function):
+    with telemetry.sampler("cuda:0") as busy:
+        for _ in range(gpm.MOST_FAILURES + 1):  # each followed by one that works
+            nvml.broken[function] = pynvml.NVML_ERROR_TIMEOUT
+            clock.now += 1
+            failed = busy.sample()
+            assert failed.values == {"gpu_utilization": 0.73, **REST}
+            assert failed.note == "no GPM: Timeout"
+            del nvml.broken[function]
+            clock.now += 1
+            found = busy.sample()
+            assert found.values == pytest.approx(GPM | REST)
+            assert found.note == ""
 
 
 def test_gpm_that_is_not_permitted_at_first_leaves_no_buffers(nvml):
     nvml.broken["nvmlGpmSampleGet"] = pynvml.NVML_ERROR_NO_PERMISSION
     with telemetry.sampler("cuda:0") as busy:
         assert nvml.live == []
-        assert busy.sample().values["gpu_utilization"] == 0.73
+        sample = busy.sample()
+        assert sample.values["gpu_utilization"] == 0.73
+        assert sample.note == "no GPM: Insufficient Permissions"
 
 
 @pytest.mark.parametrize(
@@ -175,6 +199,7 @@ def test_without_a_driver_samples_are_empty_and_nothing_is_raised(nvml):
     nvml.broken["nvmlInit"] = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
     with telemetry.sampler("cuda:0") as busy:
         assert busy.sample().values == {}
+        assert busy.note == "no NVML: NVML Shared Library Not Found"
     assert ("Shutdown",) not in nvml.calls
 
 

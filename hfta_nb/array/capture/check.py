@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.rules.autocast import half_under_way
+from hfta_nb.array.strategy import precision
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
@@ -190,10 +191,14 @@ def close(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
     sizes = [a[a.isfinite()].abs().max().item() for a in old if a.is_floating_point() and a.isfinite().any()]
     largest = max(sizes, default=0.0)
     least = 0.0 if half_under_way() is None else _HALF
-    return all(
-        torch.allclose(a, b, rtol=0, atol=max(64 * torch.finfo(a.dtype).eps, least) * largest, equal_nan=True)
-        for a, b in pairs
-    )
+    return all(torch.allclose(a, b, rtol=0, atol=max(_rounding(a), least) * largest, equal_nan=True) for a, b in pairs)
+
+
+def _rounding(tensor: Tensor) -> float:
+    """How far from each other values may be, as a part of the largest: 64 times what sums are rounded to, or 8 where
+    factors are rounded to fewer bits before."""
+    own = torch.finfo(tensor.dtype).eps
+    return max(64 * own, 8 * precision.rounding(tensor.device, tensor.dtype))
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:

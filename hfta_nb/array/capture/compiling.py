@@ -61,8 +61,11 @@ def why_not(source: Source, device: torch.device) -> str:
         return "its batch norm writes running statistics without saying so"
     if device.type == "cpu" and not any(map(shutil.which, ("g++", "clang++", "c++", "cl"))):
         return "there is no C++ compiler"
-    if device.type == "cuda" and not torch.utils._triton.has_triton():
-        return "there is no Triton"
+    if device.type == "cuda":
+        from torch.utils._triton import has_triton  # `import torch` does not load it
+
+        if not has_triton():
+            return "there is no Triton"
     return ""
 
 

@@ -56,18 +56,24 @@ class Decision:
 
 
 def decide(program: Program, way: str, steps: float) -> None:
-    """Compile a program, or don't; tensors are afterwards as they were.
+    """Compile a program, or don't; tensors are afterwards as they were. A decision that fails is not to compile.
 
     Args:
         program: its inputs filled in.
         way: "auto" or "always".
         steps: how many more times it will run, as far as is known; of "auto".
     """
-    decision, source = program.decision, program.source
+    decision = program.decision
     decision.made = True
-    if source is None:
-        return
-    device = source.device
+    try:
+        if program.source is not None:
+            _decided(program, program.source, way, steps)
+    except Exception as error:
+        decision.note = _failed(error)
+
+
+def _decided(program: Program, source: Source, way: str, steps: float) -> None:
+    decision, device = program.decision, source.device
     reason = why_not(source, device)
     if reason:
         decision.note = f"not compiled: {reason}"
@@ -137,8 +143,12 @@ def _tried(program: Program, device: torch.device, always: bool) -> Times | None
                 decision.note = f"not compiled: {told}"
             return {"replayed": replayed, "compiled": faster, "compiling": cost}
         except Exception as error:
-            decision.note = f"not compiled: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
+            decision.note = _failed(error)
             return None
+
+
+def _failed(error: Exception) -> str:
+    return f"not compiled: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
 
 
 def _timed(program: Program, device: torch.device) -> float:

@@ -23,6 +23,7 @@ from hfta_nb.array.capture.postponed import Postponed
 from hfta_nb.array.capture.reads import UnclearError
 from hfta_nb.array.capture.record import NotRecordableError
 from hfta_nb.array.capture.recorded import RecordedForward
+from hfta_nb.array.cuda_graphs import capturing
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.strategy.measuring import Choice
 from hfta_nb.array.tree import Rebuild
@@ -223,6 +224,8 @@ class CapturedForwards:
         try:
             outputs = made.halves.forward()
         except BaseException as error:
+            if capturing(self.array.generators.device):
+                raise
             if start is not None:
                 start.put_back()
             if not isinstance(error, Exception):

@@ -187,7 +187,8 @@ def reads_of(array: FusedArray, functions: tuple[Any, ...]) -> Reads:
 def state_of(array: FusedArray) -> tuple[Any, ...]:
     """What makes calls with equal inputs different kinds."""
     side_by_side = at_hand() if array.threads == "blocks" else 0
-    return array.block_size, array.threads, side_by_side, array.fast_rng, array._skeleton.training, settings()
+    float32 = precision.float32(array.generators.device)
+    return array.block_size, array.threads, side_by_side, array.fast_rng, array._skeleton.training, float32, settings()
 
 
 def rooms_for(inputs: Inputs) -> Inputs:

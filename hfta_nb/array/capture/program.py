@@ -139,7 +139,7 @@ class _Builder:
         self.recording, self.outputs, self.gradients, self.measured = recording, outputs, gradients, measured
         wanted = {p.storage for p in outputs} | {p.storage for p, _ in gradients}
         calls = needed(recording, wanted)
-        self.fixed = set(recording.outside) | constant(calls)
+        self.fixed = set(recording.outside) | (constant(calls) & recording.lasting)
         self.calls = [c for c in calls if not c.makes or not set(c.makes) <= self.fixed]
         before = {id(c) for c in recording.calls[: recording.cut]} if recording.cut is not None else set()
         self.recorded, half = self.calls, sum(id(c) in before for c in self.calls)
@@ -294,7 +294,7 @@ class _Builder:
 
     def _room(self, i: int, call: Call, storage: int, pointwise: bool) -> None:
         """Give a storage that the call makes a slot."""
-        need = self.recording.held[storage].untyped_storage().nbytes()
+        need = self.recording.sizes[storage]
         out = next(r for r in call.results if r is not None and r.storage == storage)
         if pointwise:
             for place in places(call.args):

@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from hfta_nb.array.capture.kernels import SHAPE_ONLY
 from hfta_nb.array.generators import State, current_state
 
 
@@ -149,7 +151,10 @@ class Recording:
 
     Attributes:
         calls: in order.
-        held: a tensor of every storage that was there before, or that a call made, by number.
+        held: by number, a tensor of every storage that was there before, or is `lasting`; of others an empty one on
+            their device, as a step makes several times what it needs at once.
+        sizes: bytes of every storage, by number.
+        lasting: storages that calls have made of nothing, or of such, and not written to.
         outside: storages that were there before.
         given: those of them that are inputs, which may lie anywhere.
         constants: those of them that Python code has made of numbers; they may lie anywhere too.
@@ -161,6 +166,8 @@ class Recording:
 
     calls: list[Call] = field(default_factory=list)
     held: list[Tensor] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    lasting: set[int] = field(default_factory=set)
     outside: set[int] = field(default_factory=set)
     given: set[int] = field(default_factory=set)
     constants: set[int] = field(default_factory=set)
@@ -171,7 +178,7 @@ class Recording:
 
     def forget_made(self) -> None:
         """Let go of what calls have made, all that a step makes in sum; the recording can only be compared then."""
-        kept = self.outside | self.constants
+        kept, self.lasting = self.outside | self.constants, set()
         self.held = [t if i in kept else t.new_empty(0) for i, t in enumerate(self.held)]
 
     def like(self, other: Recording) -> bool:
@@ -201,6 +208,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.device = device
         self.recording = Recording()
         self._numbers: dict[int, int] = {}
+        self._alive: list[StorageWeakRef] = []  # so that no other storage gets the address of one that is gone
+        self._empty: dict[torch.device, Tensor] = {}
         self._quiet = 0
         self._member: int | None = None
         self._state: State | None = None
@@ -277,8 +286,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensor.device.type != self.device.type and tensor.numel() > 1:
             raise NotRecordableError(f"tensors on {tensor.device} and {self.device}")
         number = self._numbers[_address(tensor)] = len(self.recording.held)
-        self.recording.held.append(tensor)  # alive, so that no other storage gets its address
+        self._alive.append(StorageWeakRef(tensor.untyped_storage()))  # type: ignore[no-untyped-call]
+        self.recording.held.append(tensor)
+        self.recording.sizes.append(tensor.untyped_storage().nbytes())
         return number
+
+    def _let_go(self, number: int) -> None:
+        """Hold a storage no longer, so that its memory is free once the step needs it no more."""
+        tensor = self.recording.held[number]
+        empty = self._empty.get(tensor.device)
+        if empty is None:
+            empty = self._empty[tensor.device] = tensor.new_empty(0)
+        self.recording.held[number] = empty
+        self.recording.lasting.discard(number)
 
     def _note(self, func: Any, args: Any, kwargs: Any, out: Any, draws: bool) -> None:
         name, reads, _, written = _facts(func)
@@ -297,6 +317,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results: list[Place | None] = []
         makes: list[int] = []
         numbers = self._numbers
+        for storage in writes & self.recording.lasting:
+            self._let_go(storage)
+        lasting = not draws and not writes and "empty" not in name and self._of_constants(func, given, named)
         for tensor in _flat(out):
             if not isinstance(tensor, Tensor):
                 results.append(None)
@@ -305,6 +328,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if number is None:
                 number = self._number(tensor)
                 makes.append(number)
+                self.recording.lasting.add(number)
+                if not lasting:
+                    self._let_go(number)
+            elif writes:
+                self.recording.sizes[number] = tensor.untyped_storage().nbytes()
             results.append(_place(tensor, number))
         if draws and self._member is None:
             raise NotRecordableError(f"{name.removeprefix('aten::')} draws random numbers that are no member's")
@@ -314,6 +342,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.recording.calls.append(
             Call(func, given, named, tuple(results), tuple(makes), frozenset(writes), member, draws)
         )
+
+    def _of_constants(self, func: Any, given: Any, named: Any) -> bool:
+        """Whether what a call makes may be made once for all steps; see `needs.constant`."""
+        return func in SHAPE_ONLY or all(p.storage in self.recording.lasting for p in places((given, named)))
 
     def _placed(self, tree: Any) -> Any:
         if type(tree) in _LEAVES:

@@ -12,6 +12,7 @@ from hfta_nb.array.capture.kinds import Kinds, Seen, form, identity, outputs_of,
 from hfta_nb.array.capture.program import Program, program
 from hfta_nb.array.capture.reads import Reads, UnclearError
 from hfta_nb.array.capture.record import NotRecordableError, Recorder
+from hfta_nb.array.cuda_graphs import capturing
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.strategy.measuring import Choice
@@ -70,6 +71,8 @@ class CapturedResults:
             with undone_if_it_fails(self.array):
                 return (seen.told(ready.run()),)
         except Exception as error:
+            if capturing(self.array.generators.device):
+                raise
             seen.refuse(failure(error))
             return None
 

@@ -7,6 +7,7 @@ Python, autograd and `vmap`, as long as nothing has changed that the model's cod
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,6 +31,7 @@ from hfta_nb.array.capture.kinds import (
 from hfta_nb.array.capture.program import Program, program
 from hfta_nb.array.capture.reads import Reads, UnclearError
 from hfta_nb.array.capture.record import NotRecordableError, Place, Recorder
+from hfta_nb.array.cuda_graphs import capturing
 from hfta_nb.array.engine import Block, Call, Inputs
 from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.gradients import Gradients
@@ -41,6 +43,8 @@ from hfta_nb.errors import out_of_memory
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
+
+_learns = operator.attrgetter("requires_grad")
 
 Run = Callable[[Inputs], tuple[Gradients, Any]]
 
@@ -118,11 +122,12 @@ class CapturedSteps:
         on: whether calls of the array may be replayed at all.
         at_once: record the first call of a kind already, as such calls were made before.
         waiting: record and replay nothing for now.
+        strict: an error of a replay is raised; else the program is given up and the call runs as ever.
     """
 
     def __init__(self, array: FusedArray) -> None:
         self.array = array
-        self.on, self.at_once, self.waiting = True, False, False
+        self.on, self.at_once, self.waiting, self.strict = True, False, False, False
         self._kinds: Kinds[SeenStep] = Kinds()
         self._parameters: list[nn.Parameter] = []
         self._last: tuple[Asked, list[Any], SeenStep] | None = None
@@ -199,19 +204,23 @@ class CapturedSteps:
         x, y = asked.given
         if not same or asked.scale is not None or type(x) is not Tensor or type(y) is not Tensor:
             return None
-        if self.waiting or not self._kinds.open(self.array) or self._like(x, y) != like:
+        if not self.open() or self.like(x, y) != like:
             return None
         return self.replay(seen, asked)
+
+    def open(self) -> bool:
+        """Whether calls may be replayed, as things are."""
+        return not self.waiting and self._kinds.open(self.array)
 
     def _remember(self, seen: SeenStep, asked: Asked) -> None:
         x, y = asked.given
         alone = type(x) is Tensor and type(y) is Tensor and asked.scale is None
         alone = alone and (asked.only is None or type(asked.only) in (tuple, frozenset))  # which stay as they are
-        self._last = (asked._replace(given=None), self._like(x, y), seen) if alone else None
+        self._last = (asked._replace(given=None), self.like(x, y), seen) if alone else None
 
-    def _like(self, x: Tensor, y: Tensor) -> list[Any]:
+    def like(self, x: Tensor, y: Tensor) -> list[Any]:
         """What tells kinds of calls apart, beside their functions."""
-        found: list[Any] = [*state_of(self.array), *[p.requires_grad for p in self._parameters]]
+        found: list[Any] = [*state_of(self.array), *map(_learns, self._parameters)]
         for t in (x, y):
             found += (t.shape, t.stride(), t.dtype, t.device, t.requires_grad, t.layout, t.is_inference())
         return found
@@ -241,8 +250,10 @@ class CapturedSteps:
         try:
             results = delivered(self.array, seen.targets, ready.run)
         except BaseException as error:
+            if capturing(self.array.generators.device):
+                raise  # whoever captures has to know; nothing was done that could be undone
             before.put_back()
-            if not isinstance(error, Exception):
+            if self.strict or not isinstance(error, Exception):
                 raise
             seen.refuse(failure(error))
             return None

@@ -12,16 +12,16 @@ from torch import Tensor
 from hfta_nb.array.rules.base import Context, Rule, arguments, memory_order, stored_as
 
 _NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+_NAMES_TRANSPOSED = (*_NAMES[:5], "output_padding", "groups", "dilation")
 
 
 def _convolution(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    given = arguments(_NAMES, args, kwargs)
+    given = arguments(_NAMES if function in _POINTWISE else _NAMES_TRANSPOSED, args, kwargs)
     if function in _POINTWISE and _pointwise(context, given):
         context.note(function, "batched matrix product")
         with context.outside():
             return context.wrapped(_product(context, given["input"], given["weight"], given.get("bias")))
-    context.note(function, "vmap, a grouped convolution")
-    out = function(*args, **kwargs)
+    out = _grouped(context, function, given)
     tensors = [v for v in (given.get("input"), given.get("weight")) if isinstance(v, Tensor)]
     if not context.batched(out) or out.ndim < 4:
         return out
@@ -30,6 +30,46 @@ def _convolution(context: Context, function: Callable[..., Any], args: Any, kwar
         wanted = any(v.ndim == out.ndim and memory_order(context.stacked(v)) == last for v in tensors)
         order = last if wanted else tuple(range(out.ndim))
         return context.wrapped(stored_as(context.stacked(out), order))
+
+
+def _grouped(context: Context, function: Callable[..., Any], given: dict[str, Any]) -> Any:
+    """`vmap`'s own, of as many members at a time as a library takes."""
+    at_once = _at_once(context, function, given)
+    if at_once >= context.members:
+        context.note(function, "vmap, a grouped convolution")
+        return function(**given)
+    context.note(function, f"vmap, grouped convolutions of {at_once} members each, for more elements are too many")
+    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    rest = {name: value for name, value in given.items() if name not in tensors}
+    axes = tuple(0 if context.batched(value) else None for value in tensors.values())
+
+    def one(*values: Tensor) -> Any:
+        return function(**dict(zip(tensors, values, strict=True)), **rest)
+
+    with context.outside():
+        stacked = [context.stacked(v) if context.batched(v) else v for v in tensors.values()]
+        return context.wrapped(torch.vmap(one, axes, chunk_size=at_once)(*stacked))
+
+
+def _at_once(context: Context, function: Callable[..., Any], given: dict[str, Any]) -> int:
+    """How many members' images may be one tensor. One member's is what it is alone."""
+    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    most = _most(given["input"].device)
+    if most is None or not any(map(context.batched, tensors.values())):
+        return context.members
+    with context.outside():
+        there = {n: torch.empty(v.shape, dtype=v.dtype, device="meta") for n, v in tensors.items()}
+        out = function(**{**given, **there})
+    return int(max(1, most // max(1, out.numel(), given["input"].numel())))
+
+
+def _most(device: torch.device) -> int | None:
+    """How many elements a tensor of a convolution may have; None for any number.
+
+    cuDNN counts them with 32 bits in most of its kernels; torch then takes kernels of its own, which are many times
+    slower, or fails.
+    """
+    return 2**31 - 1 if device.type == "cuda" else None
 
 
 def _pointwise(context: Context, given: dict[str, Any]) -> bool:

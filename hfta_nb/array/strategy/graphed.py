@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from hfta_nb.array import cuda_graphs
+
 Run = Callable[[int], Any]
 """Does something so many times."""
 
@@ -19,7 +21,7 @@ def graphed(run: Run, device: torch.device) -> Run:
 
     Source: "CUDA Graphs" in torch's notes on CUDA semantics.
     """
-    if device.type != "cuda":
+    if device.type != "cuda" or cuda_graphs.refused():
         return run
     current, side = torch.cuda.current_stream(device), _side(device.index or 0)
     graph: Any = torch.cuda.CUDAGraph()
@@ -27,12 +29,9 @@ def graphed(run: Run, device: torch.device) -> Run:
         side.wait_stream(current)
         with torch.cuda.stream(side):
             run(_WARM_UP)
-            side.synchronize()
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                run(1)
-            finally:
-                graph.capture_end()
+        side.synchronize()
+        with cuda_graphs.captured(graph, device, side):
+            run(1)
         current.wait_stream(side)
     except RuntimeError:
         return run

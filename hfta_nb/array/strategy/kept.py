@@ -1,9 +1,9 @@
 """Times of kernels kept on disk, so that a machine is measured once.
 
-One JSON file per processor, build of torch, number of threads and limit of oneDNN's instructions, in ``hfta_nb`` under
-the user's cache directory (``$XDG_CACHE_HOME``, ``~/.cache``), or where ``$HFTA_NB_CACHE`` says;
-``HFTA_NB_CACHE=off`` keeps nothing. Whatever is wrong with the file or the directory is no error: kernels are measured
-anew.
+One JSON file per processor, build of torch, number of threads, limit of oneDNN's instructions and, on a GPU, setting of
+TF32, in ``hfta_nb`` under the user's cache directory (``$XDG_CACHE_HOME``, ``~/.cache``), or where ``$HFTA_NB_CACHE``
+says; ``HFTA_NB_CACHE=off`` keeps nothing. Whatever is wrong with the file or the directory is no error: kernels are
+measured anew.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from hfta_nb.array.strategy import trials
+from hfta_nb.array.strategy import precision, trials
 
 VARIABLE = "HFTA_NB_CACHE"
 _FORMAT = 1
@@ -29,7 +29,7 @@ _LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 """Environment variables with the newest instructions that oneDNN may use: by them it takes other kernels."""
 
 Times = dict[str, float | None]
-"""Seconds by way to compute; None where its numbers were not right."""
+"""Seconds by way to compute; None where it failed or its numbers were not right."""
 
 
 class Kept:
@@ -38,6 +38,9 @@ class Kept:
     Args:
         path: of the file; None to keep nothing.
         machine: what times hold for.
+
+    Attributes:
+        hopeless: what can't be measured, as this process has found.
     """
 
     def __init__(self, path: Path | None, machine: dict[str, Any]) -> None:
@@ -45,6 +48,7 @@ class Kept:
         self._times: dict[str, Times] = self._read()
         self._new: dict[str, Times] = {}
         self._own: set[str] = set()
+        self.hopeless: set[str] = set()
 
     def get(self, what: str) -> Times | None:
         """Times found earlier."""
@@ -98,16 +102,20 @@ def _are_times(found: Any) -> bool:
 
 
 def kept(device: torch.device) -> Kept:
-    """The times of this device, torch, number of threads and instructions."""
+    """The times of this device, torch, number of threads, instructions and meaning of float32."""
     limits = tuple(os.environ.get(name, "") for name in _LIMITS)
-    return _kept(*_where(os.environ), device, torch.get_num_threads(), limits)
+    return _kept(*_where(os.environ), device, torch.get_num_threads(), limits, precision.float32(device))
 
 
 @cache
-def _kept(given: str, xdg: str, device: torch.device, threads: int, limits: tuple[str, ...]) -> Kept:
+def _kept(
+    given: str, xdg: str, device: torch.device, threads: int, limits: tuple[str, ...], float32: tuple[str, ...]
+) -> Kept:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
     machine = {"device": name, "torch": torch.__version__, "threads": threads, "capability": _capability()}
     machine |= {"build": _build(), "limits": list(limits)}
+    if float32:
+        machine["float32"] = " ".join(float32)
     place = folder({VARIABLE: given, "XDG_CACHE_HOME": xdg})
     if place is None:
         return Kept(None, machine)

@@ -20,6 +20,7 @@ from hfta_nb.array.strategy.graphed import graphed
 from hfta_nb.array.strategy.kept import Times, kept
 from hfta_nb.array.strategy.products import Copied
 from hfta_nb.array.strategy.trials import killed, trying
+from hfta_nb.errors import out_of_memory
 
 STRATEGIES = ("measured", "fixed")
 """How kernels may be chosen."""
@@ -64,7 +65,7 @@ class Choice:
 
 
 def _told(name: str, seconds: float | None) -> str:
-    return f"{name} (other numbers)" if seconds is None else f"{name} {seconds * 1e6:.1f} us"
+    return f"{name} (fails or other numbers)" if seconds is None else f"{name} {seconds * 1e6:.1f} us"
 
 
 def choose(
@@ -99,9 +100,13 @@ def choose(
     ways = {PLAIN: Formulation(PLAIN, same), **{f.name: f for f in others if f.name not in deadly}}
     times = known.get(key)
     if times is None or not set(ways) <= set(times):
+        if key in known.hopeless:
+            return None
         try:
             times = _measured(ways, called, args, kwargs, device, partial(trying, known, str(function)))
-        except (RuntimeError, MemoryError):  # no room for it; it matters little
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):  # for which there may be room later; it matters little
+                known.hopeless.add(key)
             return None
         known.put(key, times, lasting=not disturbed(device))
     open_ways = [name for name, way in ways.items() if allowed is None or allowed(way)]
@@ -196,20 +201,21 @@ class _Run:
 
 def _timed(
     runs: Mapping[str, _Run], device: torch.device, trial: Callable[[str], AbstractContextManager[None]]
-) -> dict[str, float]:
+) -> Times:
     """Seconds of each; `trial` gives what notes that a way is tried."""
     clock = clock_of(device)
     laps: dict[str, list[float]] = {}
     counts = {}
     calls = {name: graphed(run, device) for name, run in runs.items()}
-    for name, run in calls.items():
-        with nullcontext() if name == PLAIN else trial(name):
-            for call in range(_WARM_UP):
-                begin = clock()
-                run(1)
-                laps[name] = [max(clock() - begin, 1e-9)]
-                if call and laps[name][0] > _LONG_S:
-                    break
+    for name, run in list(calls.items()):
+        try:
+            with nullcontext() if name == PLAIN else trial(name):
+                laps[name] = [_warmed(run, clock)]
+        except RuntimeError as error:
+            if name == PLAIN or out_of_memory(error):
+                raise
+            del calls[name]  # a library has no kernel for it
+            continue
         counts[name] = max(1, round(_LAP_S / laps[name][0]))
     deadline = time.perf_counter() + _BUDGET_S * len(runs)
     for _ in range(_LAPS):
@@ -222,7 +228,19 @@ def _timed(
                     laps[name].append(max(clock() - begin, 1e-9) / counts[name])
         if time.perf_counter() > deadline:
             break
-    return {name: min(times) for name, times in laps.items()}
+    return {name: min(laps[name]) if name in laps else None for name in runs}
+
+
+def _warmed(run: Callable[[int], Any], clock: Callable[[], float]) -> float:
+    """Seconds of the last of some calls."""
+    seconds = 0.0
+    for call in range(_WARM_UP):
+        begin = clock()
+        run(1)
+        seconds = max(clock() - begin, 1e-9)
+        if call and seconds > _LONG_S:
+            break
+    return seconds
 
 
 def clock_of(device: torch.device) -> Callable[[], float]:
@@ -253,7 +271,7 @@ def _right(run: _Run, plain: _Run, called: Callable[..., Any], given: Any, named
     own = [ends(t).clone() for t in _floats(plain(), named)]
     wanted = _floats(exact, {k: v for k, v in named.items() if not isinstance(v, Tensor)})
     for one, two, true in zip(found, own, wanted, strict=True):
-        least = torch.finfo(one.dtype).eps * float(true.abs().max())
+        least = precision.rounding(one.device, one.dtype) * float(true.abs().max())
         if not float((one - true).abs().max()) <= _ERROR * max(float((two - true).abs().max()), least):
             return False
     return True

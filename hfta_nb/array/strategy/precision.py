@@ -1,4 +1,4 @@
-"""oneDNN's matrix products for float32, where they are float32.
+"""oneDNN's matrix products for float32, where they are float32; and whether a GPU's are.
 
 Torch's products of float32 go to the BLAS library that it was built with. With
 `torch.backends.mkldnn.matmul.fp32_precision` at "bf16" they go to oneDNN, which *may* then round the factors to
@@ -27,6 +27,25 @@ _getter: Callable[[str, str], str] | None = getattr(torch._C, "_get_fp32_precisi
 def get() -> str:
     """The setting as it is; empty for a torch without it."""
     return "" if _getter is None else _getter("mkldnn", "matmul")
+
+
+_ON_GPU = ("matmul", "conv", "rnn")
+
+TF32 = 2.0**-10
+"""What a TF32 factor's last bit is worth, as a part of it."""
+
+
+def float32(device: torch.device) -> tuple[str, ...]:
+    """What float32 is on a GPU in products, convolutions and recurrent layers: "tf32", "ieee", "none"; else nothing."""
+    if device.type != "cuda" or _getter is None:
+        return ()
+    return tuple(_getter("cuda", operator) for operator in _ON_GPU)
+
+
+def rounding(device: torch.device, dtype: torch.dtype) -> float:
+    """The relative rounding that numbers of this dtype may have on a device, as torch is set now."""
+    own = torch.finfo(dtype).eps
+    return max(own, TF32) if dtype == torch.float32 and "tf32" in float32(device) else own
 
 
 def switch(setting: str) -> partial[Any]:
