@@ -202,17 +202,17 @@ class FlatOptimizer(ArrayOptimizer):
             if parameters[segment.spans[0].name].grad is None:
                 continue
             arena = self.array.arenas[segment.arena]
-            for s in segment.spans:
-                p = parameters[s.name]
-                if not arena.holds_grad(p, s.name):
-                    self._fetch(p, arena, s.name)
+            self._fetch(arena, {s.name: parameters[s.name] for s in segment.spans})
             yield segment
 
-    def _fetch(self, p: nn.Parameter, arena: Arena, name: str) -> None:
-        assert p.grad is not None  # the segment is ready
-        if p.grad.is_sparse or p.grad.layout is not torch.strided:
-            raise OptimError("a sparse gradient", where=f"{type(self).__name__}, {name}", remedy="use SparseAdam")
-        arena.grad_view(name).copy_(p.grad)
+    def _fetch(self, arena: Arena, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Copy gradients that lie elsewhere to the arena."""
+        apart = {n: p.grad for n, p in parameters.items() if p.grad is not None and not arena.holds_grad(p, n)}
+        for name, grad in apart.items():
+            if grad.layout is not torch.strided:
+                raise OptimError("a sparse gradient", where=f"{type(self).__name__}, {name}", remedy="use SparseAdam")
+        if apart:
+            torch._foreach_copy_([arena.grad_view(name) for name in apart], list(apart.values()))
 
     def _views(self, segment: Segment) -> tuple[Tensor, Tensor]:
         arena = self.array.arenas[segment.arena]
