@@ -31,8 +31,8 @@ DEVICES = {"cuda"}
 Numbers: TypeAlias = Mapping[str, HostColumn]
 Moving: TypeAlias = Callable[[Tensor, Tensor], dict[str, Tensor]]
 """From learning rates and step numbers, ``[M]`` in float64, to the numbers of `apply` that depend on them."""
-Step: TypeAlias = Callable[[Tensor], None]
-"""A step, of a mask ``[M]`` that is True for members that are left as they are."""
+Step: TypeAlias = Callable[[Tensor | None], None]
+"""A step, of a mask ``[M]`` that is True for members that are left as they are; None for none."""
 
 
 class Rule(Protocol):
@@ -82,13 +82,15 @@ class OnePass:
         self.counts = torch.tensor(steps, dtype=torch.float32, device=p.device)
         self._places = [t.data_ptr() for t in tensors]
         self._settings, self._rates = _settings(rule, values), rates
-        self._none = torch.zeros(len(steps), dtype=torch.bool, device=p.device)
+        self._device = p.device
         state = dict(zip(rule.states(values), states, strict=True))
         kernels = usable(rule, p, tuple(state))
         if kernels is None:
             self._step: Step = Chain(rule, p, g, state, values, self.counts, rates.now)
         else:
-            self._step = kernels.bind(rule.kernel, p, g, state, rule.fixed(values), self.counts, rates.now)
+            step = kernels.bind(rule.kernel, p, g, state, rule.fixed(values), self.counts, rates.now)
+            nobody = torch.zeros(len(steps), dtype=torch.bool, device=p.device)
+            self._step = lambda skip: step(nobody if skip is None else skip)
         self._guard = partial(torch.cuda.device, p.device) if p.is_cuda else contextlib.nullcontext
 
     def over(self, tensors: Sequence[Tensor], settings: Sequence[Hashable]) -> bool:
@@ -101,9 +103,9 @@ class OnePass:
 
     def mask(self, members: Sequence[int]) -> Tensor:
         """The mask of members to leave out."""
-        host = torch.zeros(len(self._none), dtype=torch.bool)
+        host = torch.zeros(len(self.counts), dtype=torch.bool)
         host[list(members)] = True
-        return host.to(self._none.device)
+        return host.to(self._device)
 
     def __call__(self, skip: Tensor | None = None) -> None:
         """One step.
@@ -111,10 +113,9 @@ class OnePass:
         Args:
             skip: ``[M]``, true for members that are left as they are; None for none.
         """
-        left = self._none if skip is None else skip.to(self._none.device, torch.bool)
         with self._guard():
             self._rates.take()
-            self._step(left)
+            self._step(None if skip is None else skip.to(self._device, torch.bool))
 
 
 def pass_of(
@@ -172,17 +173,18 @@ class Chain:
         self._moving = rule.moving(values, p.device)
         self._dtype = torch.float32 if p.dtype in (torch.float16, torch.bfloat16) else p.dtype
 
-    def __call__(self, skip: Tensor) -> None:
+    def __call__(self, skip: Tensor | None) -> None:
         apply, (p, g, state) = self._apply(), self._tensors
         assert apply is not None  # its optimizer is stepping
         moving = self._moving(self._lr, (self._counts + 1).double())
-        self._counts.add_(skip.logical_not())
+        self._counts.add_(1 if skip is None else skip.logical_not())
         numbers = {k: (v if v.dtype == torch.bool else v.to(self._dtype)).unsqueeze(-1) for k, v in moving.items()}
         changed = [p, *state.values()]
-        before = [t.clone() for t in changed]
+        before = [] if skip is None else [t.clone() for t in changed]
         apply(p, g, state, {**self._fixed, **numbers})
-        for now, old in zip(changed, before, strict=True):
-            torch.where(skip.unsqueeze(-1), old, now, out=now)
+        if skip is not None:
+            for now, old in zip(changed, before, strict=True):
+                torch.where(skip.unsqueeze(-1), old, now, out=now)
 
 
 # Whether the kernels can be had.
