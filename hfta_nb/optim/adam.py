@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hfta_nb.array.native import adam as native
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.flat import FlatOptimizer, Numbers, not_differentiable
-from hfta_nb.optim.fused import FusedCalls, Lr, rows_of, settings_of
+from hfta_nb.optim.fused import FusedCalls, rows_of, settings_of
+from hfta_nb.optim.one_pass import TRIAL, Moving, OnePass, covers, pass_of
 from hfta_nb.optim.passes import addcdiv_, addcmul_, ascended, choose, decayed, lerp_
-from hfta_nb.optim.rates import rates_of
 from hfta_nb.optim.segments import Segment
 from hfta_nb.optim.values import BETAS, FLAG, LR, HostColumn, Kind, at_least, power
 
@@ -30,11 +31,12 @@ class Adam(FlatOptimizer):
         weight_decay: L2 penalty, at least 0.
         amsgrad: use the largest second moment so far.
         foreach: accepted and ignored: the step is always one pass.
-        capturable: with `fused`, a step can be captured in a CUDA graph: learning rates are on the device as well (of
-            float64 parameters they aren't, as the kernel takes them in float32).
+        capturable: on a GPU a step can be captured in a CUDA graph, whatever this says; True sends the learning rates
+            of coming steps to the device beforehand, where an lr scheduler can tell them.
         maximize: ascend instead.
-        fused: True for torch's fused kernel, as there: two to three times as fast, and other in the last bit. In
-            float32 on one thread of a CPU the package's own, where it is compiled, which is as much faster again.
+        fused: on a CPU, True for torch's fused kernel, as there: two to three times as fast, and other in the last
+            bit. In float32 on one thread the package's own, where it is compiled, which is as much faster again. On a
+            GPU the step is one kernel anyway, whatever the members' hyperparameters.
         differentiable: must be False.
         decoupled_weight_decay: as AdamW.
 
@@ -53,6 +55,15 @@ class Adam(FlatOptimizer):
         "amsgrad": FLAG,
         "maximize": FLAG,
         "decoupled_weight_decay": FLAG,
+    }
+    kernel: ClassVar[str] = "adam"
+    trial: ClassVar[Numbers] = {
+        **TRIAL,
+        "betas": np.array([[0.9, 0.99], [0.0, 0.5], [0.4, 0.999]]),
+        "eps": np.array([1e-3, 1e-2, 1e-3]),
+        "amsgrad": np.array([True, False, True]),
+        "maximize": np.array([False, True, False]),
+        "decoupled_weight_decay": np.array([True, False, False]),
     }
 
     def __init__(
@@ -88,6 +99,22 @@ class Adam(FlatOptimizer):
         found["rate"] = -(values["lr"] / (1 - power(beta1, steps)))
         return found | {"amsgrad": values["amsgrad"], "eps": values["eps"]}
 
+    def fixed(self, values: Numbers) -> dict[str, HostColumn]:
+        found = moment_numbers(values) | {"amsgrad": values["amsgrad"], "eps": values["eps"]}
+        off = values["weight_decay"] * values["decoupled_weight_decay"]
+        return found | {"beta1": values["betas"][:, 0], "off": off}
+
+    def moving(self, values: Numbers, device: torch.device) -> Moving:
+        beta1, beta2 = torch.tensor(values["betas"].T, dtype=torch.float64, device=device)
+        off = values["weight_decay"] * values["decoupled_weight_decay"]
+        there = torch.tensor(off, device=device) if off.any() else None
+
+        def now(lr: Tensor, steps: Tensor) -> dict[str, Tensor]:
+            found = {"root": (1 - beta2**steps).sqrt_(), "rate": -(lr / (1 - beta1**steps))}
+            return found if there is None else {**found, "keep": 1 - lr * there}
+
+        return now
+
     def apply(self, p: Tensor, g: Tensor, state: dict[str, Tensor], c: Mapping[str, Any]) -> None:
         g = shrink(p, g, c)
         mean, square = update_moments(g, state, c)
@@ -111,25 +138,26 @@ class Adam(FlatOptimizer):
 
     def fused_calls(
         self, segment: Segment, p: Tensor, g: Tensor, state: dict[str, Tensor], values: Numbers
-    ) -> FusedCalls | None:
+    ) -> FusedCalls | OnePass | None:
+        if covers(p):
+            return pass_of(self, segment, p, g, state, values)
         if not self.fused:
             return None
         tensors, lrs = [p, g, *state.values()], values["lr"].tolist()
         settings = settings_of(values, [n for n in self.kinds if n != "lr"])
         old = segment.fused
-        if old is not None and old.over(tensors, settings) and old.learn(lrs):
+        if isinstance(old, FusedCalls) and old.over(tensors, settings, lrs):
             return old
-        rows, rates = rows_of(tensors, segment.places), rates_of(self, segment.group, p, lrs)
-        return FusedCalls(_bind, tensors, rows, settings, lrs, segment.steps, rates)
+        return FusedCalls(_bind, tensors, rows_of(tensors, segment.places), settings, lrs, segment.steps)
 
 
 def _bind(
-    tensors: list[list[Tensor]], counts: list[Tensor], settings: Any, lr: Lr, found_inf: Tensor | None
+    tensors: list[list[Tensor]], counts: list[Tensor], settings: Any, lr: float, found_inf: Tensor | None
 ) -> Callable[[], Any]:
     """The call of torch's kernel, or the package's own; `settings` in the order of `Adam.kinds`."""
     (beta1, beta2), eps, decay, amsgrad, maximize, apart = settings
     plain = not amsgrad and not maximize and found_inf is None
-    if plain and not isinstance(lr, Tensor) and native.usable(tensors[:4]):
+    if plain and native.usable(tensors[:4]):
         return native.Bound(tensors[:4], counts, (lr, beta1, beta2, eps, decay), bool(apart))
     numbers = {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": decay, "eps": eps}
     kernel = torch._fused_adamw_ if apart else torch._fused_adam_

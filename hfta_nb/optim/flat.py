@@ -18,6 +18,7 @@ from hfta_nb.errors import OptimError
 from hfta_nb.optim import flat_state
 from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.fused import FusedCalls
+from hfta_nb.optim.one_pass import OnePass
 from hfta_nb.optim.prepared import Prepared
 from hfta_nb.optim.segments import Entry, Segment, divided, entries, laid_out
 from hfta_nb.optim.values import Columns, HostColumn
@@ -43,7 +44,7 @@ class FlatOptimizer(ArrayOptimizer):
     shaped: ClassVar[bool] = False
     counts_steps: ClassVar[bool] = True
     capturable = False
-    """Whether a step can be captured: its learning rates are on the device as well, where that has the precision."""
+    """Whether steps may be captured."""
 
     # For subclasses.
 
@@ -95,8 +96,8 @@ class FlatOptimizer(ArrayOptimizer):
 
     def fused_calls(
         self, segment: Segment, p: Tensor, g: Tensor, state: dict[str, Tensor], values: Numbers
-    ) -> FusedCalls | None:
-        """The step by a kernel of torch's own, instead of `apply`; None where there is none.
+    ) -> FusedCalls | OnePass | None:
+        """The step by a kernel that is bound to its tensors, instead of `apply`; None where there is none.
 
         Args:
             segment: whose step it is; `p`, `g` and `state` are as for `apply`.
@@ -201,17 +202,17 @@ class FlatOptimizer(ArrayOptimizer):
             if parameters[segment.spans[0].name].grad is None:
                 continue
             arena = self.array.arenas[segment.arena]
-            for s in segment.spans:
-                p = parameters[s.name]
-                if not arena.holds_grad(p, s.name):
-                    self._fetch(p, arena, s.name)
+            self._fetch(arena, {s.name: parameters[s.name] for s in segment.spans})
             yield segment
 
-    def _fetch(self, p: nn.Parameter, arena: Arena, name: str) -> None:
-        assert p.grad is not None  # the segment is ready
-        if p.grad.is_sparse or p.grad.layout is not torch.strided:
-            raise OptimError("a sparse gradient", where=f"{type(self).__name__}, {name}", remedy="use SparseAdam")
-        arena.grad_view(name).copy_(p.grad)
+    def _fetch(self, arena: Arena, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Copy gradients that lie elsewhere to the arena."""
+        apart = {n: p.grad for n, p in parameters.items() if p.grad is not None and not arena.holds_grad(p, n)}
+        for name, grad in apart.items():
+            if grad.layout is not torch.strided:
+                raise OptimError("a sparse gradient", where=f"{type(self).__name__}, {name}", remedy="use SparseAdam")
+        if apart:
+            torch._foreach_copy_([arena.grad_view(name) for name in apart], list(apart.values()))
 
     def _views(self, segment: Segment) -> tuple[Tensor, Tensor]:
         arena = self.array.arenas[segment.arena]
@@ -224,13 +225,15 @@ class FlatOptimizer(ArrayOptimizer):
         """One step of a segment; members in `left` are put back afterwards, which costs the others not a bit.
 
         Args:
-            marked: the same members marked on the device, which a kernel of torch's can leave out.
+            marked: the same members marked on the device, which a bound kernel can leave out.
         """
         self.segment = segment
         p, g = self._views(segment)
         self._prepare(segment, p, values)
         state = {k: segment.state[k] for k in self.states(values)}
         fused = None if p.is_complex() else self.fused_calls(segment, p, g, state, values)
+        if isinstance(fused, OnePass) and left:
+            marked = fused.mask(left)
         marked, left = (None, left) if fused is None or marked is None else (marked, [])
         kept = None
         if left:

@@ -13,20 +13,17 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from hfta_nb.optim.rates import Rates
 from hfta_nb.optim.values import HostColumn
 
 Rows: TypeAlias = Sequence[Sequence[Sequence[Tensor]]]
 """By sort of tensor (parameters, gradients, states in order), by member: the tensors that are the member's."""
-
-Lr: TypeAlias = float | Tensor
 
 
 class Bind(Protocol):
     """Makes the call of a kernel."""
 
     def __call__(
-        self, tensors: list[list[Tensor]], counts: list[Tensor], settings: Any, lr: Lr, found_inf: Tensor | None
+        self, tensors: list[list[Tensor]], counts: list[Tensor], settings: Any, lr: float, found_inf: Tensor | None
     ) -> Callable[[], Any]:
         """A call for some members.
 
@@ -34,7 +31,7 @@ class Bind(Protocol):
             tensors: by sort, of all these members one after another.
             counts: which step it is, one number per tensor.
             settings: the hyperparameters that these members share, without the learning rate.
-            lr: a number, or on the device.
+            lr: the learning rate.
             found_inf: on the device, 1 where the call is to do nothing; None for never.
         """
 
@@ -54,7 +51,6 @@ class FusedCalls:
         settings: per member, hyperparameters without the learning rate.
         lrs: per member.
         steps: updates so far, per member.
-        rates: the learning rates on the device, from which the calls take them; None where they are in the calls.
 
     Attributes:
         counts: updates so far, ``[M]``, on the device.
@@ -68,7 +64,6 @@ class FusedCalls:
         settings: Sequence[Hashable],
         lrs: Sequence[float],
         steps: HostColumn,
-        rates: Rates | None = None,
     ) -> None:
         self._bind, self._rows, self._settings, self._lrs = bind, rows, list(settings), list(lrs)
         self._places = [t.data_ptr() for t in tensors]
@@ -76,24 +71,14 @@ class FusedCalls:
         self.counts = torch.tensor(steps, dtype=torch.float32, device=self._device)
         # On the host, adding to memory is cheaper than a kernel.
         self._host = self.counts.numpy() if self._device.type == "cpu" else None
-        self._rates = rates
-        self._sharing: dict[Hashable, list[int]] | None = None
         self._together: list[Callable[[], Any]] | None = None
         self._alone: list[Callable[[], Any]] = []
         self._left = torch.empty(0)
 
-    def over(self, tensors: Sequence[Tensor], settings: Sequence[Hashable]) -> bool:
-        """Whether this is about these tensors and settings."""
-        return [t.data_ptr() for t in tensors] == self._places and list(settings) == self._settings
-
-    def learn(self, lrs: Sequence[float]) -> bool:
-        """Take other learning rates; False if calls have to be made anew for that."""
-        if list(lrs) == self._lrs:
-            return True
-        if self._rates is None or not self._rates.go(list(lrs), list(self._shared().values())):
-            return False
-        self._lrs = list(lrs)
-        return True
+    def over(self, tensors: Sequence[Tensor], settings: Sequence[Hashable], lrs: Sequence[float]) -> bool:
+        """Whether this is about these tensors, settings and learning rates."""
+        same = list(lrs) == self._lrs and list(settings) == self._settings
+        return same and [t.data_ptr() for t in tensors] == self._places
 
     def __call__(self, skip: Tensor | None = None) -> None:
         """One step.
@@ -101,8 +86,6 @@ class FusedCalls:
         Args:
             skip: ``[M]`` on the device, true for members that are left as they are; None for none.
         """
-        if self._rates is not None:
-            self._rates.take()
         if skip is not None:
             self._step_but(skip)
             return
@@ -127,22 +110,17 @@ class FusedCalls:
             call()
 
     def _grouped(self) -> list[Callable[[], Any]]:
-        return [self._call(members, None) for members in self._shared().values()]
-
-    def _shared(self) -> dict[Hashable, list[int]]:
-        """Members that agree, now and as far as that is foreseen, share a call."""
-        if self._sharing is None:
-            columns = self._lrs if self._rates is None else self._rates.columns()
-            self._sharing = {}
-            for i, key in enumerate(zip(self._settings, columns, strict=True)):
-                self._sharing.setdefault(key, []).append(i)
-        return self._sharing
+        """Members that agree share a call."""
+        sharing: dict[Hashable, list[int]] = {}
+        for i, key in enumerate(zip(self._settings, self._lrs, strict=True)):
+            sharing.setdefault(key, []).append(i)
+        return [self._call(members, None) for members in sharing.values()]
 
     def _call(self, members: Sequence[int], found_inf: Tensor | None) -> Callable[[], Any]:
         tensors = [[t for i in members for t in column[i]] for column in self._rows]
         counts = [c for i in members for c in [self.counts[i]] * len(self._rows[0][i])]
-        lr = self._lrs[members[0]] if self._rates is None else self._rates.now[members[0]]
-        return self._bind(tensors, counts, self._settings[members[0]], lr, found_inf)
+        first = members[0]
+        return self._bind(tensors, counts, self._settings[first], self._lrs[first], found_inf)
 
 
 def rows_of(tensors: Sequence[Tensor], places: Sequence[slice]) -> Rows:

@@ -11,11 +11,10 @@ import contextlib
 import copy
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from torch import Tensor
 from torch.optim import lr_scheduler as reference
 
 from hfta_nb.optim.carriers import Carrier, pull
@@ -36,14 +35,6 @@ _TRUSTED = 2
 """How often rows may come otherwise than foreseen, until only the present one is sent."""
 
 
-def readable(p: Tensor) -> bool:
-    """Whether torch's fused kernels are to read the learning rates of these parameters from the device.
-
-    They take them in float32, which is less than what float64 parameters need.
-    """
-    return p.device.type != "cpu" and p.dtype != torch.float64
-
-
 class Rates:
     """Learning rates of all members.
 
@@ -53,15 +44,15 @@ class Rates:
         foresee: tells those to come.
 
     Attributes:
-        now: ``[M]``, float32, on the device: what the step's kernels read, after `take`.
+        now: ``[M]``, float64, on the device: what the step's kernels read, after `take`.
         sent: how many tables have been copied to the device so far.
     """
 
     def __init__(self, lrs: Row, device: torch.device, foresee: Foresee) -> None:
         self._foresee, self._wrong, self.sent = foresee, 0, 0
-        self._table = torch.zeros((ROWS, len(lrs)), dtype=torch.float32, device=device)
+        self._table = torch.zeros((ROWS, len(lrs)), dtype=torch.float64, device=device)
         self._at = torch.zeros(1, dtype=torch.int64, device=device)
-        self._row = torch.zeros((1, len(lrs)), dtype=torch.float32, device=device)
+        self._row = torch.zeros((1, len(lrs)), dtype=torch.float64, device=device)
         self.now = self._row[0]
         self._rows: list[Row] = []
         self._place = 0
@@ -71,58 +62,45 @@ class Rates:
         """Read the present row, on the device; belongs into the step."""
         torch.index_select(self._table, 0, self._at, out=self._row)
 
-    def columns(self) -> list[tuple[float, ...]]:
-        """Per member, its learning rates as far as they are in the table."""
-        return list(zip(*self._rows, strict=True))
-
-    def go(self, lrs: Row, together: Sequence[Sequence[int]]) -> bool:
-        """Take the learning rates of now; False, and nothing changes, if members that share a call come to differ.
-
-        Args:
-            lrs: of all members.
-            together: members that share a call.
-        """
+    def go(self, lrs: Row) -> None:
+        """Take the learning rates of now, of all members."""
         later = self._rows[self._place :]
         found = next((k for k, row in enumerate(later) if row == lrs), None)
         if found is not None:
             if found:
                 self._place += found
                 self._at.fill_(self._place)  # a kernel with the number in it: no copy
-            return True
+            return
         self._wrong += len(later) > 1
-        rows = [list(lrs), *(self._foresee(ROWS - 1) if self._wrong <= _TRUSTED else [])]
-        if any(row[i] != row[members[0]] for row in rows for members in together for i in members):
-            return False
-        self._send(rows)
-        return True
+        self._send([list(lrs), *(self._foresee(ROWS - 1) if self._wrong <= _TRUSTED else [])])
 
     def _send(self, rows: list[Row]) -> None:
         self._rows, self._place, self.sent = rows, 0, self.sent + 1
-        room = torch.tensor(rows, dtype=torch.float32)
+        room = torch.tensor(rows, dtype=torch.float64)
         if self._table.device.type == "cuda":  # pinned, so that the host does not wait for the copy
             room = room.pin_memory()
         self._table[: len(rows)].copy_(room, non_blocking=True)
         self._at.zero_()
 
 
-def rates_of(optimizer: ArrayOptimizer, group: int, p: Tensor, lrs: Row) -> Rates | None:
-    """The learning rates of a group for kernels that read them; None where calls are to have them as numbers.
+def rates_of(optimizer: ArrayOptimizer, group: int, device: torch.device, lrs: Row) -> Rates:
+    """The learning rates of a group.
 
     Args:
-        optimizer: of an array; its `capturable` says whether steps may be captured.
+        optimizer: of an array; its `capturable` says whether steps may be captured, for which it is worth foreseeing.
         group: number of the group of parameters.
-        p: the parameters.
+        device: of the parameters.
         lrs: of now.
     """
-    if not (getattr(optimizer, "capturable", False) and readable(p)):
-        return None
+    if not getattr(optimizer, "capturable", False):
+        return Rates(lrs, device, lambda count: [])
     there = weakref.ref(optimizer)  # no circle: what holds a GPU's memory is to go at once
 
     def foresee(count: int) -> list[Row]:
         this = there()
         return [] if this is None else foreseen(this, group, count)
 
-    return Rates(lrs, p.device, foresee)
+    return Rates(lrs, device, foresee)
 
 
 # What is to come.

@@ -12,6 +12,7 @@ from torch import Tensor
 from hfta_nb.array import FusedArray
 from hfta_nb.array.arena import Arena, Span
 from hfta_nb.optim.fused import FusedCalls
+from hfta_nb.optim.one_pass import OnePass
 from hfta_nb.optim.values import Columns, HostColumn
 
 
@@ -26,7 +27,7 @@ class Segment:
         counted: updates so far, per member, as far as they were counted on the host; see `steps`.
         state: by name ``[M, columns]``; of an optimizer that wants shapes, of one parameter, ``[M, *any]``.
         scalars: state that is one number per member.
-        fused: the step by a kernel of torch's, while it is that which counts.
+        fused: the step by a bound kernel, while it is that which counts.
         begun: whether each member has what its first step needs.
     """
 
@@ -37,7 +38,7 @@ class Segment:
     state: dict[str, Tensor] = field(default_factory=dict)
     scalars: dict[str, HostColumn] = field(default_factory=dict)
     columns: Columns = field(default_factory=Columns)
-    fused: FusedCalls | None = None
+    fused: FusedCalls | OnePass | None = None
     begun: bool = False
 
     @property

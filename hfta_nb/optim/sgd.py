@@ -12,9 +12,9 @@ from torch import Tensor
 
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.flat import FlatOptimizer, Numbers, not_differentiable
-from hfta_nb.optim.fused import FusedCalls, Lr, rows_of, settings_of
+from hfta_nb.optim.fused import FusedCalls, rows_of, settings_of
+from hfta_nb.optim.one_pass import TRIAL, Moving, OnePass, covers, pass_of
 from hfta_nb.optim.passes import add, add_, ascended, choose, decayed
-from hfta_nb.optim.rates import rates_of
 from hfta_nb.optim.segments import Entry, Segment
 from hfta_nb.optim.values import FLAG, LR, NUMBER, HostColumn, Kind, at_least
 
@@ -31,7 +31,8 @@ class SGD(FlatOptimizer):
         nesterov: needs a momentum above 0 and no dampening.
         maximize: ascend instead.
         foreach: accepted and ignored: the step is always one pass.
-        fused: True for torch's fused kernel, as there; with dampening, one pass all the same.
+        fused: on a CPU, True for torch's fused kernel, as there; with dampening, one pass all the same. On a GPU the
+            step is one kernel anyway.
         differentiable: must be False.
 
     Raises:
@@ -49,6 +50,15 @@ class SGD(FlatOptimizer):
         "weight_decay": at_least(0.0),
         "nesterov": FLAG,
         "maximize": FLAG,
+    }
+    kernel: ClassVar[str] = "sgd"
+    trial: ClassVar[Numbers] = {
+        **TRIAL,
+        "momentum": np.array([0.9, 0.0, 0.5]),
+        "dampening": np.array([0.0, 0.0, 0.3]),
+        "nesterov": np.array([True, False, False]),
+        "maximize": np.array([False, True, False]),
+        "start": np.array([-1, -1, 9]),
     }
 
     def __init__(
@@ -97,6 +107,16 @@ class SGD(FlatOptimizer):
         scalars["begun"] = np.where(found["moving"], 1, scalars["begun"]).astype(np.float32)
         return found
 
+    def fixed(self, values: Numbers) -> dict[str, HostColumn]:
+        begun = np.ones(len(values["lr"]))
+        return self.numbers(values, begun, {"begun": begun}) | {"start": values["start"]}
+
+    def moving(self, values: Numbers, device: torch.device) -> Moving:
+        begins = torch.tensor(values["start"] + 1, dtype=torch.float64, device=device)
+        if not begins.any():
+            return lambda lr, steps: {"down": -lr}
+        return lambda lr, steps: {"down": -lr, "first": steps == begins}
+
     def apply(self, p: Tensor, g: Tensor, state: dict[str, Tensor], c: Mapping[str, Any]) -> None:
         g = decayed(ascended(g, c["maximize"]), p, c["weight_decay"])
         if "momentum_buffer" in state:
@@ -121,20 +141,26 @@ class SGD(FlatOptimizer):
 
     def fused_calls(
         self, segment: Segment, p: Tensor, g: Tensor, state: dict[str, Tensor], values: Numbers
-    ) -> FusedCalls | None:
-        # The kernel is told whether this is the first step, for all its tensors. Without dampening it need not know: a
-        # first gradient enters a momentum of zero whole.
-        if not self.fused or values["dampening"].any():
+    ) -> FusedCalls | OnePass | None:
+        moving, begun = values["momentum"] != 0, segment.scalars["begun"] != 0
+        damped = moving & (values["dampening"] != 0)
+        # torch's kernel is told whether this is the first step, for all its tensors. Without dampening it need not
+        # know: a first gradient enters a momentum of zero whole.
+        if not (covers(p) or (self.fused and not damped.any())):
             return None
-        scalars = segment.scalars
-        scalars["begun"] = np.where(values["momentum"] != 0, 1, scalars["begun"]).astype(np.float32)
+        segment.scalars["begun"] = (moving | begun).astype(np.float32)
+        if covers(p):
+
+            def more(steps: HostColumn) -> Numbers:
+                return {"start": np.where(damped & (~begun | (steps == 0)), steps, -1)}
+
+            return pass_of(self, segment, p, g, state, values, more)
         tensors, lrs = [p, g, *state.values()], values["lr"].tolist()
         settings = settings_of(values, ["momentum", "weight_decay", "nesterov", "maximize"])
         old = segment.fused
-        if old is not None and old.over(tensors, settings) and old.learn(lrs):
+        if isinstance(old, FusedCalls) and old.over(tensors, settings, lrs):
             return old
-        rows, rates = rows_of(tensors, segment.places), rates_of(self, segment.group, p, lrs)
-        return FusedCalls(_bind, tensors, rows, settings, lrs, segment.steps, rates)
+        return FusedCalls(_bind, tensors, rows_of(tensors, segment.places), settings, lrs, segment.steps)
 
     def state_for(self, name: str, values: Mapping[str, Any]) -> bool:
         return bool(values["momentum"] != 0)
@@ -148,7 +174,7 @@ class SGD(FlatOptimizer):
 
 
 def _bind(
-    tensors: list[list[Tensor]], counts: list[Tensor], settings: Any, lr: Lr, found_inf: Tensor | None
+    tensors: list[list[Tensor]], counts: list[Tensor], settings: Any, lr: float, found_inf: Tensor | None
 ) -> Callable[[], Any]:
     """The call of torch's kernel."""
     momentum, decay, nesterov, maximize = settings

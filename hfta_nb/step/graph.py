@@ -327,8 +327,8 @@ def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 @torch.no_grad()
 def _copy(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:
-    for room, value in zip(to, source, strict=True):
-        room.copy_(value)
+    if to:
+        torch._foreach_copy_(list(to), list(source))
 
 
 def _alike(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:

@@ -20,7 +20,7 @@ from hfta_nb.step.protocol import Row
 def make_optimizer(params: Any, rows: Sequence[Row]) -> optim.ArrayOptimizer:
     """The optimizer that the rows name, with a value per member, of an array or some of its parameters.
 
-    By torch's fused kernels, as in `PlainStep`, where there are such.
+    On a CPU by torch's fused kernels, as in `PlainStep`, where there are such.
     """
 
     fused = available(params.parameters() if isinstance(params, FusedArray) else params)

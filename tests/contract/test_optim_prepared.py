@@ -171,3 +171,15 @@ def test_marks_of_members_are_not_read_where_the_kernel_takes_them() -> None:
         both.optimizer.step(skip=torch.tensor([False, True, False]))
     assert "aten::_fused_adam_" in called.names
     assert not called.names & {"aten::_local_scalar_dense", "aten::nonzero"}
+
+
+def test_gradients_that_lie_elsewhere_are_copied_in_one_call() -> None:
+    both = _Both("Adam", {})
+    both.settle()
+    both.gradients()
+    for p in both.array.parameters():
+        p.grad = p.grad.clone()
+    with _Called() as called:
+        both.step()
+    assert "aten::_foreach_copy_" in called.names
+    both.equal()

@@ -134,7 +134,8 @@ def _twenty_steps(row: OptimizerRow, dtype: torch.dtype, tolerance: float, devic
         train_array(array, optimizer, x, y, 20)
         for module, seed, own in zip(modules, SEEDS, alone, strict=True):
             train_member(module, seed, own, x, y, 20)
-    assert largest(array, modules) <= tolerance
+    grown = max(float(p.detach().abs().max()) for p in array.parameters())  # a member that ascends runs away
+    assert largest(array, modules) <= tolerance * max(1.0, grown)
 
 
 @optimizers

@@ -1,6 +1,6 @@
 """Learning rates on the device: what is foreseen is what torch's schedulers give, and what comes otherwise counts.
 
-On a CPU the tables are tried by letting torch's kernels read them there.
+On a CPU the tables are tried by letting optimizers step there as they do on a GPU.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb.metrics import Metric
-from hfta_nb.optim import rates
 from hfta_nb.optim.rates import ROWS, Rates, foreseen
 from hfta_nb.step import ArrayStep
 from hfta_nb.step.graph import StepGraph
@@ -132,19 +131,14 @@ def _now(table: Rates) -> list[float]:
     return list(table.now.tolist())
 
 
-def _float32(row: list[float]) -> list[float]:
-    return list(torch.tensor(row, dtype=torch.float32).tolist())
-
-
 def test_a_table_is_sent_once_for_what_was_foreseen(device: torch.device) -> None:
     rows = [[0.5**k, 0.9**k, 0.1] for k in range(40)]
     table = Rates(rows[0], device, lambda count: rows[1 : 1 + count])
-    apart = [[0], [1], [2]]
     for row in rows:
-        assert table.go(row, apart)
-        assert _now(table) == _float32(row)
+        table.go(row)
+        assert _now(table) == row
     assert table.sent == 1
-    assert table.go(rows[-1], apart)  # two steps of training between two of the schedule
+    table.go(rows[-1])  # two steps of training between two of the schedule
     assert table.sent == 1
 
 
@@ -158,26 +152,13 @@ def test_what_comes_otherwise_is_sent(device: torch.device) -> None:
     table = Rates([1.0, 1.0], device, foresee)
     for k in range(6):
         row = [0.1 * k, 0.2]
-        assert table.go(row, [[0], [1]])
-        assert _now(table) == _float32(row)
+        table.go(row)
+        assert _now(table) == row
     assert table.sent == 7
     assert len(asked) < 5  # after some disappointments nothing is foreseen any more
 
 
-def test_members_that_share_a_call_and_come_to_differ_need_other_calls(device: torch.device) -> None:
-    table = Rates([1.0, 1.0, 2.0], device, lambda count: [])
-    together = [[0, 1], [2]]
-    assert table.go([0.5, 0.5, 0.5], together)
-    assert not table.go([0.5, 0.4, 0.5], together)
-    assert _now(table) == [0.5, 0.5, 0.5]
-    table = Rates([1.0, 1.0, 2.0], device, lambda count: [[0.3, 0.2, 0.1]])
-    assert not table.go([0.5, 0.5, 0.5], together)  # they will differ at the schedule's next step
-
-
-@pytest.fixture
-def _read_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's kernels on a CPU take learning rates as tensors too."""
-    monkeypatch.setattr(rates, "readable", lambda p: True)
+one_pass = pytest.mark.parametrize("made_by", ["chain"], indirect=True)
 
 
 def _right(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -210,7 +191,8 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.usefixtures("_read_from_memory")
+@pytest.mark.usefixtures("made_by")
+@one_pass
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_step_is_captured_once_whatever_the_schedule(schedule: str, optimizer: str) -> None:
@@ -225,7 +207,8 @@ def test_a_step_is_captured_once_whatever_the_schedule(schedule: str, optimizer:
     assert last[0] == last[1]
 
 
-@pytest.mark.usefixtures("_read_from_memory")
+@pytest.mark.usefixtures("made_by")
+@one_pass
 def test_a_learning_rate_that_is_assigned_counts_at_once() -> None:
     pair = _pair(**SCHEDULES["cosine"])
     _train(pair, range(12))
@@ -254,7 +237,8 @@ def _resumed(step: ArrayStep) -> ArrayStep:
     return step
 
 
-@pytest.mark.usefixtures("_read_from_memory")
+@pytest.mark.usefixtures("made_by")
+@one_pass
 @pytest.mark.parametrize("change", [_cloned, _fewer, _resumed], ids=lambda f: f.__name__.strip("_"))
 def test_surgery_takes_the_schedules_along(change: Callable[[ArrayStep], ArrayStep]) -> None:
     pair = _pair(**SCHEDULES["step"])

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.capture.late import Fetch
+from hfta_nb.array.capture.late import Fetch, copied
 from hfta_nb.array.capture.program import Program
 from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.strategy import precision
@@ -66,8 +66,7 @@ class Halves:
                     with generators.borrowed():
                         for step in steps:
                             step()
-                for room, found in gradients:
-                    room.copy_(found.get(made) if isinstance(found, Fetch) else found)
+                copied(gradients, made)
                 return [(r.get(made) if isinstance(r, Fetch) else r).clone() for r in results]
         finally:
             torch._C._set_grad_enabled(on)

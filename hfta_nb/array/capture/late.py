@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hfta_nb.array.capture.record import Place
@@ -21,6 +22,13 @@ class Fetch:
     def get(self, made: list[Any]) -> Tensor:
         base: Tensor = made[self.storage]
         return base if self.view is None else base.as_strided(self.view.size, self.view.stride, self.view.offset)
+
+
+def copied(gradients: Sequence[tuple[Tensor, Tensor | Fetch]], made: list[Any]) -> None:
+    """Copy each gradient to where it goes, in one call of torch's."""
+    if gradients:
+        found = [f.get(made) if isinstance(f, Fetch) else f for _, f in gradients]
+        torch._foreach_copy_([room for room, _ in gradients], found)
 
 
 class Late:

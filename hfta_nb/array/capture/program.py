@@ -23,7 +23,7 @@ from hfta_nb.array.capture.deciding import Decision
 from hfta_nb.array.capture.folding import Folding
 from hfta_nb.array.capture.kernels import KERNELS, Kernel, bare, nothing
 from hfta_nb.array.capture.lanes import Drawing, Lanes, count_of, deliver, lanes_of
-from hfta_nb.array.capture.late import Fetch, Late, dynamic
+from hfta_nb.array.capture.late import Fetch, Late, copied, dynamic
 from hfta_nb.array.capture.needs import constant, fitting, needed
 from hfta_nb.array.capture.owned import Owned, owned
 from hfta_nb.array.capture.record import Call, Place, Recording, places
@@ -91,8 +91,7 @@ class Program:
                             self.lanes.run()
                         for step in self.steps:
                             step()
-                for room, found in self.gradients:
-                    room.copy_(found.get(made) if isinstance(found, Fetch) else found)
+                copied(self.gradients, made)
                 results = [(r.get(made) if isinstance(r, Fetch) else r).clone() for r in self.results]
         finally:
             torch._C._set_grad_enabled(on)
