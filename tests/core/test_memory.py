@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 from hfta_nb import Study, fuse, memory
 from hfta_nb import events as ev
 from hfta_nb.array.capture import kinds
+from hfta_nb.array.capture.alive import Addresses
 from hfta_nb.errors import StudyError
 from hfta_nb.memory import MemoryModel, Meter, free_bytes, shown
 from hfta_nb.plan import Group
@@ -271,6 +273,17 @@ def test_recording_a_step_takes_little_more_than_the_step(strategy: str, monkeyp
         peaks.append(meter.peak_bytes)
     assert "replayed from a recording" in set(array.explain()["how"])
     assert max(peaks[1:]) < 1.6 * peaks[0]
+
+
+def test_an_address_is_kept_and_the_memory_is_not() -> None:
+    addresses, tensor = Addresses(), torch.zeros(1000)
+    storage = tensor.untyped_storage()
+    address, gone = storage._cdata, weakref.ref(storage)
+    addresses.keep(storage)
+    del tensor, storage
+    assert gone() is None
+    held = [torch.zeros(1000) for _ in range(50)]
+    assert address not in [t.untyped_storage()._cdata for t in held]
 
 
 def test_steps_are_recorded_only_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

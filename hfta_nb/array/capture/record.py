@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from hfta_nb.array.capture.alive import Addresses
 from hfta_nb.array.capture.kernels import SHAPE_ONLY
 from hfta_nb.array.generators import State, current_state
 
@@ -208,7 +208,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.device = device
         self.recording = Recording()
         self._numbers: dict[int, int] = {}
-        self._alive: list[StorageWeakRef] = []  # so that no other storage gets the address of one that is gone
+        self._addresses = Addresses()
         self._empty: dict[torch.device, Tensor] = {}
         self._quiet = 0
         self._member: int | None = None
@@ -286,7 +286,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensor.device.type != self.device.type and tensor.numel() > 1:
             raise NotRecordableError(f"tensors on {tensor.device} and {self.device}")
         number = self._numbers[_address(tensor)] = len(self.recording.held)
-        self._alive.append(StorageWeakRef(tensor.untyped_storage()))  # type: ignore[no-untyped-call]
+        self._addresses.keep(tensor.untyped_storage())
         self.recording.held.append(tensor)
         self.recording.sizes.append(tensor.untyped_storage().nbytes())
         return number
