@@ -42,7 +42,7 @@ TABLE = """
 @pytest.fixture
 def table(pytester: pytest.Pytester) -> pytest.Pytester:
     pytester.makepyfile(TABLE)
-    markers = "".join(f"    {name}\n" for name in ("each: ", "only: ", "long: ", "xdist_group: "))
+    markers = "".join(f"    {name}\n" for name in ("each: ", "only: ", "long: "))
     pytester.makeini(f"[pytest]\naddopts = -p tests.tiers -p no:cacheprovider --strict-markers\nmarkers =\n{markers}")
     return pytester
 
@@ -106,17 +106,12 @@ def _lacking(rows: Iterable[object], cases: list[str], test: str) -> list[str]:
     return [str(row) for row in rows if not any(f"-{row}-" in found for found in ids)]
 
 
-one_worker = pytest.mark.xdist_group("tiers")  # the tests below share what one of them has collected
-
-
-@one_worker
 def test_every_rule(default_tier: list[str]) -> None:
     from tests.contract.test_rules import CASES, name_of
 
     assert _lacking(map(name_of, CASES), default_tier, "test_rules.py::test_equals_serial") == []
 
 
-@one_worker
 def test_every_module(default_tier: list[str]) -> None:
     from tests.contract.rows import MODULES
     from tests.contract.zoo.kinds import KINDS
@@ -127,7 +122,6 @@ def test_every_module(default_tier: list[str]) -> None:
     assert _lacking((kind.name for kind in KINDS), default_tier, "test_module_db.py::test_kind") == []
 
 
-@one_worker
 def test_every_optimizer_and_lr_scheduler(default_tier: list[str]) -> None:
     from tests.contract.optim_rows import LR_SCHEDULERS, OPTIMIZERS
 
@@ -136,7 +130,6 @@ def test_every_optimizer_and_lr_scheduler(default_tier: list[str]) -> None:
     assert [row.name for row in LR_SCHEDULERS if not any(f"-{row.name} " in case for case in cases)] == []
 
 
-@one_worker
 def test_every_family(default_tier: list[str]) -> None:
     from tests.contract.test_families import ROWS
 
@@ -145,7 +138,6 @@ def test_every_family(default_tier: list[str]) -> None:
     assert _lacking(ROWS, cases, "test_families.py::test_twenty_steps") == []
 
 
-@one_worker
 def test_every_kernel(default_tier: list[str]) -> None:
     kernels = [source.stem for source in (ROOT / "hfta_nb" / "array" / "native").glob("*.c")]
     assert _lacking(kernels, default_tier, "test_checks.py::test_each_kernel_at_each_width") == []

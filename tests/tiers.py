@@ -18,14 +18,13 @@ import hashlib
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-GROUPS = {"tests/executors": "executors", "tests/browser": "browser"}
-"""Folders whose tests share processes that are started once: each runs on one worker of pytest-xdist, after all other
-tests, in this order. Playwright leaves an event loop running, which other tests would take for theirs."""
+GROUPS = {"tests/test_tiers.py": "tiers", "tests/executors/": "executors", "tests/browser/": "browser"}
+"""Where tests share what is started once: each group runs on one worker of pytest-xdist, after all other tests, in this
+order. Playwright leaves an event loop running, which other tests would take for theirs."""
 
 _LEFT_OUT = pytest.StashKey[dict[str, int]]()
 _BEGAN_S = pytest.StashKey[float]()
@@ -42,11 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _mark_thinned(items)
-    for item in items:
-        if group := _group(item):
-            item.add_marker(pytest.mark.xdist_group(group))
     order = [None, *GROUPS.values()]
-    items.sort(key=lambda item: order.index(_group(item)))
+    items.sort(key=lambda item: order.index(_group(item.nodeid)))
     if share := config.getoption("--share"):
         number, parts = _share(share)
         chosen = [item for item in items if hashed(item.nodeid) % parts == number % parts]
@@ -67,9 +63,22 @@ def hashed(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
 
 
-def _group(item: pytest.Item) -> str | None:
-    where = Path(item.nodeid.partition("::")[0]).as_posix()
-    return next((group for folder, group in GROUPS.items() if where.startswith(folder + "/")), None)
+def _group(nodeid: str) -> str | None:
+    return next((group for where, group in GROUPS.items() if nodeid.startswith(where)), None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Shares tests out one by one, but for those of a group; pytest-xdist's own marks have no effect in pytest 9.2."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group(nodeid) or nodeid
+
+    return Groups(config, log)
 
 
 def _mark_thinned(items: Iterable[pytest.Item]) -> None:
