@@ -86,7 +86,8 @@ progress() {
             info=("${site[0]}"/*.dist-info)
             echo "  $SECONDS s: unpacking, ${#info[@]} of about $packages packages"
         else
-            echo "  $SECONDS s: fetching, $(grep -cE '^(Collecting|Processing) ' "$log") of $packages packages;" \
+            echo "  $SECONDS s: fetching," \
+                "$(grep -cE '^(Collecting|Processing|Requirement already satisfied:) ' "$log") of $packages packages;" \
                 "now $(sed -nE "$now" "$log" | tail -n 1)"
         fi
     done
@@ -113,7 +114,7 @@ for info in "$venv"/lib/python*/site-packages/*.dist-info; do
 done
 
 echo "installing $packages packages at locked versions: 2 to 4 minutes with the CPU build of torch (200 of 450 MB)," \
-    "longer with CUDA's libraries (3 GB); pip's details are in $log"
+    "longer with CUDA's libraries (3 GB); what is there already stays; pip's output is in $log"
 : >"$log"
 progress 9<&- &
 trap "kill $! 2>/dev/null" EXIT
