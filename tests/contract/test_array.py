@@ -128,6 +128,25 @@ def test_names_flags_and_state_dict_are_the_plain_module_s(x: Tensor) -> None:
     torch.testing.assert_close(other.eval()(x), array(x))
 
 
+@pytest.mark.parametrize("block_size", [3, 2, 1])
+def test_a_parameter_is_frozen_and_thawed_between_two_steps(block_size: int) -> None:
+    modules = [nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2)) for _ in range(3)]
+    array, x = hfta.fuse(modules), torch.randn(6, 5)
+    array.block_size = block_size
+    for learns in (True, False, True):
+        for module in (array, *modules):
+            module.get_parameter("0.weight").requires_grad_(learns)
+            module.zero_grad()
+        array.backward(lambda output, _: output.square().sum(), x)
+        for i, module in enumerate(modules):
+            module(x).square().sum().backward()
+            for name, p in module.named_parameters():
+                grad = array.get_parameter(name).grad
+                assert (grad is None) == (p.grad is None), name
+                if grad is not None:
+                    torch.testing.assert_close(grad[i], p.grad)
+
+
 def test_moving_to_another_dtype_keeps_all_together(x: Tensor, y: Tensor) -> None:
     modules = _modules()
     array = hfta.fuse(modules, [1, 2, 3]).float()

@@ -61,7 +61,7 @@ FAULTS = (
         "{(name, index) for name, node in wanted.items() if node in seen}",
         "{(name, index) for name, node in wanted.items()}",
         "a parameter that a member did not use has a gradient of zero, and is decayed",
-        ("tests/contract/test_whatever_models_do.py", "tests/contract/test_optim_groups.py"),
+        ("tests/contract/test_whatever_models_do.py",),
     ),
     Fault(
         "blocks-frozen",
@@ -69,6 +69,6 @@ FAULTS = (
         "if block is not None and all(p.requires_grad == named[k].requires_grad for k, p in block.parameters.items()):",
         "if block is not None:",
         "a parameter that is frozen or thawed after the first step goes on as before",
-        ("tests/contract/test_array.py", "tests/contract/test_capture_changes.py"),
+        ("tests/contract/test_array.py",),
     ),
 )

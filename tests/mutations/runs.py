@@ -19,7 +19,7 @@ FAULTS = (
         '        if self.scaler is not None:\n            self.scaler.load_state_dict(state["scaler"])\n',
         "",
         "loss scales begin anew when a run is resumed",
-        ("tests/core/test_precision_of_studies.py", "tests/contract/test_mixed_precision.py"),
+        ("tests/contract/test_mixed_precision.py", "tests/core/test_precision_of_studies.py"),
     ),
     Fault(
         "checkpoint-patience",

@@ -11,7 +11,7 @@ FAULTS = (
         "self.handle.control.stop(member)",
         "self.handle.control.stop()",
         "the button that stops a member stops the run",
-        ("tests/ui/test_workbench.py", "tests/ui/test_runs.py"),
+        ("tests/ui/test_workbench.py",),
     ),
     Fault(
         "check-selected",
