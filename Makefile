@@ -2,6 +2,10 @@
 # PYTHON=python3.12 chooses an interpreter, HFTA_NB_NO_BROWSER=1 leaves the browser tests out, WORKERS=4 runs the tests
 # in four processes, AVX2=1 as on a processor without AVX-512.
 
+# The environment is installed without bytecode, and the tests start a hundred processes: where this variable is set, as
+# in many containers, each of them would compile torch and all else anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 VENV := .venv
 BIN := $(VENV)/bin
