@@ -68,6 +68,7 @@ def quick_lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]
     return plot.read(out)
 
 
+@pytest.mark.long
 def test_the_command_writes_a_line_per_mode_with_all_that_it_measured(quick_lines: list[dict[str, Any]]) -> None:
     lines = [line for line in quick_lines if line["precision"] == "float32"]
     assert [line["mode"] for line in lines] == ["serial", "vmap", "ours"]

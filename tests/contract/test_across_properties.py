@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,6 +62,7 @@ _families = st.one_of(
 _INPUTS = {mlp: (5,), Residual: (2, 8, 8), Separable: (2, 8, 8), Encoder: (4, 3)}
 
 
+@pytest.mark.long
 @settings(explored, max_examples=30)
 @given(family=_families, block=st.integers(2, 5))
 def test_fused_equals_serial(family: tuple[Any, list[dict[str, Any]]], block: int) -> None:

@@ -84,6 +84,7 @@ def _of(array: FusedArray, name: str) -> list[nn.Parameter]:
     return [p for n, p in array.named_parameters() if n.startswith(name)]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("block", [3, 1])
 @pytest.mark.parametrize("kind", [tuple, list, as_dict, as_fields])
 def test_networks_in_turn(kind: Callable[..., Any], block: int, x: Tensor, noise: Tensor, device: torch.device) -> None:
@@ -155,6 +156,7 @@ ALSO: dict[str, Callable[[FusedArray, tuple[Tensor, Tensor]], Any]] = {
 }
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("also", ALSO)
 def test_something_else_is_done_with_the_outputs(
     also: str, x: Tensor, noise: Tensor, arrays: tuple[FusedArray, FusedArray]

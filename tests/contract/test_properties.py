@@ -40,6 +40,7 @@ explored = settings(
 )
 
 
+@pytest.mark.long
 @explored
 @given(
     network=networks(),

@@ -55,6 +55,7 @@ def test_what_was_asked_before_there_was_a_choice_is_fp32(tmp_path: Path) -> Non
     assert ev.from_json(started).precision == "fp32"
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_a_study_in_half_precision(precision: str, tmp_path: Path) -> None:
     study = _study(tmp_path / "fused", precision)
@@ -83,6 +84,7 @@ def test_a_study_in_half_precision(precision: str, tmp_path: Path) -> None:
         assert "train_loss_scale" not in fused
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("serial", [False, True])
 def test_a_run_in_fp16_goes_on_with_its_scales(serial: bool, tmp_path: Path) -> None:
     found = []
