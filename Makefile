@@ -24,7 +24,7 @@ PYTEST_ARGS ?=
 # OMP_NUM_THREADS: with torch's default pool a busy machine of two cores stalls (the threads spin at a barrier); tests
 # that are about threads choose for themselves.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=$(WORKERS)
-# In the order of collection, which ends with the browser (tests/tiers.py). Importing nbval takes each process six seconds.
+# In the order of collection, which begins with the browser (tests/tiers.py). Importing nbval takes each process seconds.
 TESTS := $(PYTEST) --dist loadgroup --no-loadscope-reorder -p no:nbval tests
 # Belongs to the lock's torch (a test compares them).
 TORCHVISION := torchvision==0.28.0

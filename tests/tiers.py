@@ -22,9 +22,9 @@ from typing import Any
 
 import pytest
 
-GROUPS = {"tests/test_tiers.py": "tiers", "tests/executors/": "executors", "tests/browser/": "browser"}
-"""Where tests share what is started once: each group runs on one worker of pytest-xdist, after all other tests, in this
-order. Playwright leaves an event loop running, which other tests would take for theirs."""
+GROUPS = {"tests/browser/": "browser", "tests/executors/": "executors", "tests/test_tiers.py": "tiers"}
+"""Where tests share what is started once: each group runs on one worker of pytest-xdist. They take longest, and so come
+first: the other worker goes on with all other tests meanwhile."""
 
 _LEFT_OUT = pytest.StashKey[dict[str, int]]()
 _BEGAN_S = pytest.StashKey[float]()
@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _mark_thinned(items)
-    order = [None, *GROUPS.values()]
+    order = [*GROUPS.values(), None]
     items.sort(key=lambda item: order.index(_group(item.nodeid)))
     if share := config.getoption("--share"):
         number, parts = _share(share)

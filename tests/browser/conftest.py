@@ -59,7 +59,7 @@ def _screenshots(item: pytest.Item) -> list[str]:
     return paths
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lab() -> Iterator[Any]:
     """A JupyterLab for all tests."""
     from .jupyter import Lab
@@ -68,9 +68,12 @@ def lab() -> Iterator[Any]:
         yield lab
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
-    """A headless Chromium for all tests; a failure, not a skip, where there is none."""
+    """A headless Chromium for all tests; a failure, not a skip, where there is none.
+
+    It ends with them: Playwright has an event loop running, which other tests would take for theirs.
+    """
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
