@@ -17,6 +17,8 @@ MODULES = sorted(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_run(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    if name.endswith(".triton_kernels"):
+        pytest.importorskip("triton", reason="it comes with torch's CUDA builds")
     monkeypatch.chdir(tmp_path)
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 

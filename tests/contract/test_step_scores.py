@@ -218,7 +218,7 @@ def test_metrics_that_can_t_be_captured_leave_the_step_its_graph() -> None:
         taken.append(values)
         take(values, y)
 
-    def refused(action: Any) -> Any:
+    def refused(action: Any, *given: Any) -> Any:
         before = len(taken)
         tensors, streams = [*step.tensors(), *scores.tensors()], [dict(s) for s in step.array.generators.states]
         kept = [t.clone() for t in tensors]
@@ -228,7 +228,7 @@ def test_metrics_that_can_t_be_captured_leave_the_step_its_graph() -> None:
         step.array.generators.states = streams
         if len(taken) > before:
             raise RuntimeError("operation not permitted when stream is capturing")
-        return capture(action)
+        return capture(action, *given)
 
     scores.take = noted
     backend.capture = refused

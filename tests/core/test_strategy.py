@@ -142,7 +142,7 @@ def test_where_tf32_was_asked_for_a_kernel_may_round_so(
     x, y = torch.randn(32, 32), torch.randn(32, 32)
     monkeypatch.setattr(precision, "float32", lambda device: ("tf32", "none", "none") if asked else ())
     monkeypatch.setattr(measuring, "formulations", lambda *_: [Formulation("rounded", lambda f: rounded)])
-    monkeypatch.setattr(measuring, "_timed", lambda runs, device: {PLAIN: 1.0, "rounded": 0.1})
+    monkeypatch.setattr(measuring, "_timed", lambda runs, *_: {PLAIN: 1.0, "rounded": 0.1})
     choice = choose(aten.mm.default, aten.mm.out, [operand(x), operand(y)], {"out": operand(x)}, CPU)
     assert choice is not None
     assert choice.chosen.name == ("rounded" if asked else PLAIN)

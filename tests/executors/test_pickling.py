@@ -61,7 +61,7 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
 
     def write(version: int, value: str) -> types.ModuleType:
         file.write_text(MODULE.format(version=version, value=value))
-        os.utime(file, ns=(version, version))
+        os.utime(file, (version, version))  # seconds, by which bytecode is told from what was edited since
         importlib.invalidate_caches()
         known = sys.modules.get("own_module")
         return importlib.reload(known) if known else importlib.import_module("own_module")
