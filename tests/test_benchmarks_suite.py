@@ -89,6 +89,7 @@ def test_the_command_writes_a_line_per_mode_with_all_that_it_measured(quick_line
     assert not any("step_s" in line for line in refused)
 
 
+@pytest.mark.long
 def test_the_figure_has_a_panel_per_model_and_a_line_per_mode(
     quick_lines: list[dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -21,6 +22,7 @@ HEAVY = [
 HEAVY += ["optuna", "pandas", "ray", "rich", "sklearn", "traitlets"]
 
 
+@functools.cache
 def imported_by(code: str) -> set[str]:
     """Top-level packages that a fresh interpreter has after some code."""
     tell = "import sys, json; print(json.dumps(sorted({m.partition('.')[0] for m in sys.modules})))"

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import DEFAULT
+
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -87,8 +89,10 @@ def test_a_share_that_is_none_is_an_error(table: pytest.Pytester) -> None:
 
 
 @pytest.fixture(scope="module")
-def default_tier() -> list[str]:
+def default_tier(request: pytest.FixtureRequest) -> list[str]:
     """Names of the cases in the files with the tables, as `make test` selects them."""
+    if [Path(argument).resolve() for argument in request.config.args] == [ROOT / "tests"]:  # all are collected already
+        return request.config.stash[DEFAULT]
     files = ["rules", "modules", "module_db", "optimizers", "lr_schedulers", "families"]
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "not long", "-p", "no:cacheprovider"]
     command += [*(f"tests/contract/test_{name}.py" for name in files), "tests/native/test_checks.py"]

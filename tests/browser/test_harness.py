@@ -42,6 +42,7 @@ drawing
 """
 
 
+@pytest.mark.long
 def test_widgets_answer_and_the_kernel_is_in_reach(notebook: Notebook, lab: Lab) -> None:
     notebook.open(lab.write("counter/counter.ipynb", [COUNTER, DRAWING]))
     notebook.run_all()
@@ -64,6 +65,7 @@ def test_widgets_answer_and_the_kernel_is_in_reach(notebook: Notebook, lab: Lab)
     assert notebook.faults() == []
 
 
+@pytest.mark.long
 def test_values_come_back_from_the_kernel_as_they_are(notebook: Notebook, lab: Lab) -> None:
     notebook.open(lab.write("values/values.ipynb", ["x = {'a': [1, 2.5, None, True, 'ü\"\\'']}"]))
     notebook.run_all()
@@ -78,6 +80,7 @@ def test_values_come_back_from_the_kernel_as_they_are(notebook: Notebook, lab: L
         notebook.run_cell("x['b']")
 
 
+@pytest.mark.long
 def test_the_kernel_can_be_interrupted_and_restarted(notebook: Notebook, lab: Lab) -> None:
     child = "import subprocess\nchild = subprocess.Popen(['cat'], stdin=subprocess.PIPE, start_new_session=True)"
     notebook.open(lab.write("restart/restart.ipynb", [child]))
@@ -98,6 +101,7 @@ def test_the_kernel_can_be_interrupted_and_restarted(notebook: Notebook, lab: La
     eventually(lambda: gone(child_pid), "its child, whose input closed, to end")
 
 
+@pytest.mark.long
 def test_themes_widths_and_pictures(
     notebook: Notebook, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +129,7 @@ def test_errors_of_a_widget_are_heard(notebook: Notebook, lab: Lab) -> None:
     eventually(lambda: any("broken on purpose" in fault for fault in notebook.faults()), "the error on the console")
 
 
+@pytest.mark.long
 def test_nothing_is_left_when_the_server_ends() -> None:
     with Lab() as lab:
         folder = lab.root.parent

@@ -142,7 +142,7 @@ def test_names_with_markup_are_text_in_light_dark_and_narrow(notebook: Notebook,
     assert notebook.faults() == []
 
 
-def test_a_run_outlives_an_interrupt_and_ends_with_its_kernel(notebook: Notebook, lab: Lab) -> None:
+def test_a_run_outlives_an_interrupt_and_its_worker_and_ends_with_its_kernel(notebook: Notebook, lab: Lab) -> None:
     (screen,) = shown(notebook, lab, "lost/lost.ipynb", LONG)
     screen.train()
     found = workers(lab)
@@ -156,21 +156,8 @@ def test_a_run_outlives_an_interrupt_and_ends_with_its_kernel(notebook: Notebook
     assert screen.state == "running"
     assert [p.pid for p in workers(lab)] == [p.pid for p in found]
 
-    directory = str(screen.ask("str(wb.study.directory)"))
-    notebook.restart()
-    expect(screen.root.locator(".hfta-connection")).to_have_text("disconnected")
-    expect(screen.root.locator(".hfta-gone")).to_contain_text(directory)
-    screen.picture("workbench-disconnected-light")
-    eventually(lambda: all(gone(p.pid) for p in found), "the worker to end with its kernel")
-    assert workers(lab) == []
-    assert Path(directory, "events.jsonl").stat().st_size > 0
-
-
-def test_a_worker_that_dies_is_told_and_the_run_goes_on_from_its_checkpoint(notebook: Notebook, lab: Lab) -> None:
-    (screen,) = shown(notebook, lab, "dead/dead.ipynb", LONG)
-    screen.train()
     eventually(lambda: screen.ask("wb.study.store.has_checkpoint"), "a checkpoint")
-    for worker in workers(lab):
+    for worker in found:
         worker.kill()
     screen.wait_state("failed")
     expect(screen.root.locator(".hfta-failed [role=alert]")).to_be_visible()
@@ -180,9 +167,17 @@ def test_a_worker_that_dies_is_told_and_the_run_goes_on_from_its_checkpoint(note
     screen.button("Resume").click()
     screen.wait_state("running")
     eventually(lambda: int(str(screen.ask("wb.history.members[0].epoch"))) > epochs, "epochs after the checkpoint")
-    screen.button("Stop").click()
-    screen.wait_state("stopped")
     assert notebook.faults() == []
+
+    found = workers(lab)
+    directory = str(screen.ask("str(wb.study.directory)"))
+    notebook.restart()
+    expect(screen.root.locator(".hfta-connection")).to_have_text("disconnected")
+    expect(screen.root.locator(".hfta-gone")).to_contain_text(directory)
+    screen.picture("workbench-disconnected-light")
+    eventually(lambda: all(gone(p.pid) for p in found), "the worker to end with its kernel")
+    assert workers(lab) == []
+    assert Path(directory, "events.jsonl").stat().st_size > 0
 
 
 def test_two_workbenches_in_one_kernel_leave_each_other_alone(notebook: Notebook, lab: Lab) -> None:

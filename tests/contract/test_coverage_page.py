@@ -10,6 +10,7 @@ import torch
 from tests import coverage_page
 
 
+@pytest.mark.long
 def test_the_page_is_up_to_date() -> None:
     kept = coverage_page.PAGE.read_text(encoding="utf-8")
     made = re.search(r"Made with torch (\S+) ", kept)

@@ -80,6 +80,7 @@ def test_it_is_imported_from_where_it_was_installed(site: Path, tmp_path: Path) 
     assert version == hfta_nb.__version__
 
 
+@pytest.mark.long
 def test_its_command_runs_the_quickstart(site: Path, tmp_path: Path) -> None:
     script = site / "bin" / "hfta-nb"
     arguments = ["run", "--family", "cnn", "--data", "digits", "--grid", "lr=3e-3,1e-2", "--epochs", "1"]
