@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import time
-import traceback
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from hfta_nb import data as datasets
 from hfta_nb import events as ev
-from hfta_nb import telemetry
 from hfta_nb.errors import StudyError
 from hfta_nb.events import Control, Event, GroupRecord
 from hfta_nb.family import Family
@@ -21,7 +17,7 @@ from hfta_nb.grid import Grid, Variant
 from hfta_nb.history import History
 from hfta_nb.plan import make_plan
 from hfta_nb.store import Store
-from hfta_nb.study import code, running, saving
+from hfta_nb.study import code, loop, running, saving
 from hfta_nb.study.arguments import (
     across_of,
     capacity_of,
@@ -38,16 +34,10 @@ from hfta_nb.study.arguments import (
 from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.planning import fitted
 from hfta_nb.study.result import Result
-from hfta_nb.train import Settings, Trainer
+from hfta_nb.train import Settings
 
 if TYPE_CHECKING:
     import pandas
-
-SAMPLE_INTERVAL_S = 0.5
-"""How often the device is looked at while a study runs."""
-
-TRANSIENT = (ev.Heartbeat,)
-"""Events that are not kept on disk."""
 
 
 class Study:
@@ -151,8 +141,8 @@ class Study:
 
     @property
     def history(self) -> History:
-        """The state of the run, up to what a worker has written by now."""
-        return self._history if self._running else self.reload()._history
+        """The state of the run, up to what a worker has written by now; FAILED where its process was killed."""
+        return running.looked_at(self)
 
     # What is asked.
 
@@ -210,49 +200,38 @@ class Study:
 
     # Running.
 
-    def run(self, control: Control | None = None, resume: bool = False) -> Iterator[Event]:
-        """Train; iterate to do the work. Leaving the loop stops the run and keeps everything.
+    def run(
+        self, control: Control | None = None, resume: bool = False, *, epochs: int | None = None
+    ) -> Iterator[Event]:
+        """Train; iterate to do the work. However the loop is left, the run stops and everything is kept.
+
+        ``break``, an exception in the loop's body, KeyboardInterrupt ("Interrupt kernel") and SystemExit end a run as
+        ``control.stop()`` does: after the present step, with a checkpoint and the best weights. An interrupt takes
+        effect when that is written; a second one at once, and the last checkpoint is then an earlier one.
+        An iterator that was left without being closed is closed when the study is run again, where the cell of the
+        notebook raised, or when the process ends.
 
         Args:
             control: where requests (pause, stop, ...) are posted; from any thread.
-            resume: carry on from the last checkpoint in `directory`.
+            resume: carry on from the last checkpoint in `directory`; from the start where there is none yet.
+            epochs: train to so many epochs in all. After a run of 10, ``run(epochs=20)`` trains 10 more, and resumes
+                what was stopped. An lr schedule that does not depend on the number of epochs (none, step, exponential,
+                or any with ``t_max``) goes on, as if 20 had been planned; one that spans the run (cosine, linear and
+                cosine_restarts without ``t_max``) has from here on the values that it would have in a run of 20.
+                Members that ended early (patience, stopped, diverged) stay as they are.
 
         Yields:
             What happens, from `RunStarted` to `RunChanged` with the final state. All of it is also appended to
             ``events.jsonl``.
 
         Raises:
-            StudyError: the directory holds a run already, or there is nothing to resume.
+            StudyError: the directory holds a run already, there is nothing to go on with, or a loop over this run is
+                still open around this call.
             StoreError: the directory can't be used, or the run in it is going on somewhere else.
             Exception: whatever the family's own code raised; the run is then FAILED and can be resumed.
         """
-        with running.opened(self, resume) as state:
-            yield from self._run(state, control or Control(), resume)
-
-    def _run(self, state: Any, control: Control, resume: bool) -> Iterator[Event]:
-        sampler = telemetry.sampler(str(self.device))
-        trainer = Trainer(self.settings(), self.plan_groups, control, self._save, state)
-        self.plan_groups = trainer.arrays
-        sampled = 0.0
-        self._running += 1
-        try:
-            for event in running.events(self, trainer, resume):
-                self._keep(event)
-                yield event
-                if time.perf_counter() - sampled >= SAMPLE_INTERVAL_S:
-                    sampled = time.perf_counter()
-                    sample = sampler.sample()
-                    self._keep(sample)
-                    yield sample
-        except GeneratorExit:
-            self._keep(ev.RunChanged(time.time(), ev.STOPPED, "the loop over the run was left"))
-            raise
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            self._keep(ev.RunChanged(time.time(), ev.FAILED, reason, traceback.format_exc()))
-            raise
-        finally:
-            self._running -= 1
+        control = control or Control()
+        return loop.iterate(self.directory, lambda: running.run(self, control, resume, epochs), control)
 
     def check_events(self, members: Sequence[int] | None = None, epochs: int | None = None) -> Iterator[Event]:
         """Retrain members alone, as plain modules with torch's own optimizers, and compare with what the run recorded.
@@ -272,7 +251,7 @@ class Study:
         chosen = [self.best().variant.id] if members is None else list(members)
         for variant in chosen:
             for event in check_member(self, self._member(variant), epochs):
-                self._keep(event)
+                running.keep(self, event)
                 yield event
 
     def check(self, members: Sequence[int] | None = None, epochs: int | None = None) -> pandas.DataFrame:
@@ -373,17 +352,6 @@ class Study:
         memory = self.capacity, self.checkpointing
         settings = *how, *where, self.seed, True, *pace, self._precision, *memory, self.compile
         return Settings(self.family, self.data, *settings)
-
-    def _keep(self, event: Event) -> None:
-        self._history.add(event)
-        if not isinstance(event, TRANSIENT):
-            self.store.append(event)
-            self._read = self.store.events_path.stat().st_size
-
-    def _save(self, state: dict[str, Any], weights: Mapping[int, Mapping[str, torch.Tensor]]) -> str:
-        for variant, tensors in weights.items():
-            self.store.write_weights(variant, tensors)
-        return str(self.store.write_checkpoint(state))
 
     def _member(self, id: int) -> Variant:
         found = next((v for v in self.variants if v.id == id), None)

@@ -97,6 +97,7 @@ class GroupRun:
                 return
         if self.probe is not None and self.probe.enough:  # the run was too short for all that it looks at
             yield self.probe.event()
+        keeping.keep_end(self)
         for variant in list(self.members.ids):
             yield from self._leave([variant], ev.COMPLETE, "")
         yield from self._save(done=True)

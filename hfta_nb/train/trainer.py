@@ -6,7 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -15,14 +15,14 @@ from hfta_nb.array import MemberGenerators, checkpointing, fuse, has_lazy, take_
 from hfta_nb.array.generators import seeded_state
 from hfta_nb.data import placed
 from hfta_nb.errors import out_of_memory
-from hfta_nb.events import Control, Event, GroupRecord, PlanMade
+from hfta_nb.events import CheckpointSaved, Control, Event, GroupRecord, PlanMade, Stop
 from hfta_nb.memory import MemoryModel, free_bytes, shown
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
 from hfta_nb.train.fitting import fit
 from hfta_nb.train.group import GroupRun
 from hfta_nb.train.halving import halve
-from hfta_nb.train.settings import Clock, Save, Settings
+from hfta_nb.train.settings import Clock, End, Ends, Save, Settings
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,12 @@ class Todo:
 
     Attributes:
         run: how far it is; None where it has not begun.
+        end: where it trains on after its end.
     """
 
     group: Group
     run: Mapping[str, Any] | None = None
+    end: End | None = None
 
 
 class Trainer:
@@ -48,8 +50,10 @@ class Trainer:
         resume: the state of a checkpoint, to carry on from there.
         prepare: puts something around each group's step.
         checkpoint_every_s: seconds between two checkpoints; one is also made on a pause, a stop and a group's end.
+        ends: keeps how far arrays are that are done, so that they can train on; None to keep nothing.
 
     Attributes:
+        ended: by array, what is kept of its end.
         stopped: whether the run was asked to stop.
         early_stops: variants that were stopped before their group began.
         arrays: all arrays of the run in the order of training, done ones as well; more where memory makes it so.
@@ -64,8 +68,9 @@ class Trainer:
         resume: Mapping[str, Any] | None = None,
         prepare: Callable[[Step], Step] | None = None,
         checkpoint_every_s: float = 10.0,
+        ends: Ends | None = None,
     ) -> None:
-        self.settings, self.control, self.save = settings, control, save
+        self.settings, self.control, self.save, self.ends = settings, control, save, ends
         self.prepare = prepare
         self.checkpoint_every_s = checkpoint_every_s
         self.stopped = False
@@ -73,6 +78,7 @@ class Trainer:
         self.lengths: dict[int, int] = {}  # by batch size, of the passes of a stream, once known
         self.arrays = list(groups)
         self.waiting: deque[Todo] = deque()
+        self.ended: dict[int, End] = {}
         self.clock = Clock(work_total=self._work())
         self.early_stops: set[int] = set()
         self.last_save = time.perf_counter()
@@ -84,7 +90,13 @@ class Trainer:
     def __iter__(self) -> Iterator[Event]:
         self.clock.skip()
         while self.waiting:
+            if self._asked_to_stop():
+                yield from self._stop()
+                return
             todo = self.waiting.popleft()
+            if todo.end is not None and self.ends is not None:
+                todo = Todo(todo.group, self.ends.read_end(todo.end.file))
+                del self.ended[todo.group.index]
             if todo.run is None and not todo.group.fitted:
                 first, *rest = yield from self.fitted(todo.group)
                 self.waiting.extendleft(map(Todo, reversed(rest)))
@@ -93,6 +105,20 @@ class Trainer:
             yield from self._train(todo)
             if self.stopped:
                 return
+
+    def _asked_to_stop(self) -> bool:
+        """Whether the run is to stop before another array is built; the array answers all other requests."""
+        requests = self.control.poll()
+        for request in requests:
+            if request != Stop():
+                self.control.post(request)
+        return Stop() in requests
+
+    def _stop(self) -> Iterator[Event]:
+        self.stopped = True
+        if self.save is not None:
+            group = self.waiting[0].group
+            yield CheckpointSaved(time.time(), group.index, 0, self.checkpoint(group, None, {}))
 
     def _train(self, todo: Todo) -> Iterator[Event]:
         run = GroupRun(self, todo.group, todo.run)
@@ -156,7 +182,8 @@ class Trainer:
         waiting = list(self.waiting)
         self.waiting.clear()
         for todo in waiting:
-            if todo.run is not None or not (todo.group.fitted and alike(todo.group, group)):
+            begun = todo.run is not None or todo.end is not None
+            if begun or not (todo.group.fitted and alike(todo.group, group)):
                 self.waiting.append(todo)
                 continue
             other = replace(todo.group, **known)
@@ -199,7 +226,8 @@ class Trainer:
             "elapsed_s": self.clock.elapsed_s,
             "work_done": self.clock.work_done,
             "arrays": [_told(g) for g in self.arrays],
-            "todo": [{"array": t.group.index, "run": t.run} for t in [*todo, *self.waiting]],
+            "todo": [{"array": t.group.index, "run": t.run} for t in [*todo, *self.waiting] if t.end is None],
+            "ends": [asdict(end) for end in self.ended.values()],
         }
         path = self.save(state, weights)
         self.last_save = time.perf_counter()
@@ -217,6 +245,10 @@ class Trainer:
         self.arrays = [_heard(told, plan) for told in state["arrays"]]
         by_index = {g.index: g for g in self.arrays}
         self.waiting.extend(Todo(by_index[t["array"]], t["run"]) for t in state["todo"])
+        for end in (End(**told) for told in state.get("ends", ())):
+            self.ended[end.array] = end
+            if end.epochs < self.settings.epochs:
+                self.waiting.append(Todo(by_index[end.array], end=end))
 
     def _work(self) -> float:
         """Steps of all members of all groups; NaN while that is not known."""

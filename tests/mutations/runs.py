@@ -39,11 +39,11 @@ FAULTS = (
     ),
     Fault(
         "left-loop",
-        "hfta_nb/study/study.py",
-        '            self._keep(ev.RunChanged(time.time(), ev.STOPPED, "the loop over the run was left"))\n',
-        "",
-        "a run whose loop was left stays RUNNING for ever",
-        ("tests/core/test_study_members.py",),
+        "hfta_nb/study/loop.py",
+        "if work.gi_frame is not None:",
+        "if not work:",
+        "a run whose loop was left has no checkpoint and no weights",
+        ("tests/core/test_leaving.py",),
     ),
     Fault(
         "early-stop",
