@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import inspect
 import os
 import signal
 import sys
@@ -54,7 +55,7 @@ class _Open:
         """Close the iterator, unless its loop is still on."""
         iterator = self.iterator()
         used = any(self.used_by(frame) for frame in sys._current_frames().values())
-        if iterator is not None and not iterator.gi_running and not used:
+        if iterator is not None and not used and inspect.getgeneratorstate(iterator) != inspect.GEN_RUNNING:
             iterator.close()
 
 
@@ -91,7 +92,7 @@ def _driven(entry: _Open, directory: Path, begin: Callable[[], Events], control:
                 yield event
     finally:
         try:
-            if work.gi_frame is not None:  # the loop was left
+            if inspect.getgeneratorstate(work) != inspect.GEN_CLOSED:  # the loop was left
                 control.stop()
                 with interrupts:
                     for _ in work:

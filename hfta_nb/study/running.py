@@ -16,7 +16,7 @@ from hfta_nb import telemetry
 from hfta_nb.errors import StudyError
 from hfta_nb.events import Control, Event
 from hfta_nb.history import History
-from hfta_nb.study import loop, saving
+from hfta_nb.study import adding, loop, saving
 from hfta_nb.study.arguments import positive
 from hfta_nb.train import Trainer
 
@@ -38,8 +38,10 @@ def run(study: Study, control: Control, resume: bool, epochs: int | None, again:
     with opened(study, resume, epochs, again) as state:
         sampler = telemetry.sampler(str(study.device))
         save = functools.partial(_save, study)
-        trainer = Trainer(study.settings(), study.plan_groups, control, save, state, ends=study.store)
-        study.plan_groups = trainer.arrays
+        take = functools.partial(adding.requested, study)
+        settings, plan = study.settings(), study.plan_groups
+        trainer = Trainer(settings, plan, control, save, state, ends=study.store, take=take)
+        study.plan_groups, study._trainer, study._extended = trainer.arrays, trainer, False
         sampled = 0.0
         study._running += 1
         try:
@@ -60,6 +62,7 @@ def run(study: Study, control: Control, resume: bool, epochs: int | None, again:
                 keep(study, event)
             raise
         finally:
+            study._trainer = None
             study._running -= 1
 
 
@@ -123,9 +126,11 @@ def opened(study: Study, resume: bool = False, epochs: int | None = None, again:
         with study.store.claimed():
             yield None
         return
-    if not (resume or again or epochs is not None):
+    more = study.history.state == ev.COMPLETE and len(study.variants) > len(study.history.members)
+    if not (resume or again or more or epochs is not None):
         raise _there_already(study)
     with study.store.claimed():  # first: a run that goes on may be about to end
+        adding.restore(study)
         state = study.store.read_checkpoint() if study.store.has_checkpoint else None
         if study.history.state == ev.COMPLETE:
             _check_more(study, state, wanted)
@@ -147,12 +152,14 @@ def _there_already(study: Study) -> StudyError:
 def _check_more(study: Study, state: Any, epochs: int) -> None:
     """Whether a run that is complete has anything to go on with."""
     where, ends = str(study.directory), () if state is None else state.get("ends", ())
-    if epochs == study.epochs and not (state and state["todo"]):
+    if len(study.variants) > len(study.history.members) and epochs >= study.epochs and state is not None:
+        return  # some were added since
+    if epochs == study.epochs:
         raise StudyError("the run is complete", where=where, remedy=f"train on with run(epochs={2 * epochs}), say")
     if epochs < study.epochs:
         more = f"more than {study.epochs}, which it has trained"
         raise StudyError("not more epochs than before", where="epochs", got=epochs, accepted=more)
-    if not ends and not (state and state["todo"]):
+    if not ends:
         remedy = "start a new study"
         raise StudyError("no member is left that could train on: all ended early", where=where, remedy=remedy)
 
@@ -168,7 +175,13 @@ def events(study: Study, trainer: Trainer, resumed: bool) -> Iterator[Event]:
     yield ev.PlanMade(time.time(), trainer.records())
     for variant in [v for todo in trainer.waiting if todo.end for v in todo.end.members]:
         yield ev.MemberChanged(time.time(), variant, ev.WAITING, f"to train on to epoch {study.epochs}")
-    yield from trainer
+    for event in trainer:
+        yield event
+        if study._extended:  # by whoever got the event, or by a request
+            study._extended = False
+            yield started(study, True)
+            yield ev.PlanMade(time.time(), trainer.records())
+    study._trainer = None  # what is added from here on is for another run
     if trainer.stopped:
         for member in list(study.history.members.values()):
             if member.state == ev.WAITING:
@@ -191,8 +204,8 @@ def started(study: Study, resumed: bool) -> ev.RunStarted:
         epochs=study.epochs,
         threads=torch.get_num_threads(),
         directory=str(study.directory),
-        axes=dict(study.grid.axes),
-        variants=tuple(ev.VariantRecord(v.id, v.config, v.seed) for v in study.variants),
+        axes=adding.axes(study),
+        variants=tuple(adding.records(study)),
         metrics=study.metrics,
         monitor=study.monitor,
         direction="maximize" if study.maximize else "minimize",

@@ -15,9 +15,8 @@ from hfta_nb.events import Control, Event, GroupRecord
 from hfta_nb.family import Family
 from hfta_nb.grid import Grid, Variant
 from hfta_nb.history import History
-from hfta_nb.plan import make_plan
 from hfta_nb.store import Store
-from hfta_nb.study import code, loop, running, saving
+from hfta_nb.study import adding, code, loop, running, saving
 from hfta_nb.study.arguments import (
     across_of,
     capacity_of,
@@ -34,7 +33,7 @@ from hfta_nb.study.arguments import (
 from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.planning import fitted
 from hfta_nb.study.result import Result
-from hfta_nb.train import Settings
+from hfta_nb.train import Settings, Trainer
 
 if TYPE_CHECKING:
     import pandas
@@ -45,7 +44,7 @@ class Study:
 
     Args:
         family: a name (see `hfta_nb.families`) or a `Family`.
-        grid: axis names to values; see `Grid`.
+        grid: axis names to values, or a list of configurations (dicts or instances of a dataclass); see `Grid`.
         data: a name (see `hfta_nb.data.names`), tensors ``(x, y)``, a `Dataset`, ``(training, validation)`` where each
             is a `Dataset`, a `DataLoader` or a function that gives batches, or what `hfta_nb.data` makes of them; the
             family's default without.
@@ -89,7 +88,7 @@ class Study:
     def __init__(
         self,
         family: str | Family,
-        grid: Mapping[str, Any] | Grid | None = None,
+        grid: Mapping[str, Any] | Grid | Sequence[Any] | None = None,
         data: Any = None,
         *,
         epochs: int = 20,
@@ -129,15 +128,16 @@ class Study:
         self.compile = compile_of(compile)
         self.monitor, self.maximize = monitor_of(self.family, self.data, monitor)
         self.name = name or f"{self.family.name} on {self.data.name}"
-        most = self.capacity if isinstance(self.capacity, int) else None
-        self.plan_groups = make_plan(self.family, self.grid, self.data, fixed, serial=serial, across=self.across,
-                                     capacity=most)  # fmt: skip
+        self.plan_groups = adding.planned(self, self.grid)
+        self.added: list[adding.Added] = []
         stamp = time.strftime("%Y%m%d-%H%M%S")
         place = directory or Path("hfta_runs") / f"{self.family.name}-{stamp}-{uuid.uuid4().hex[:6]}"
         self.store = Store(Path(place).absolute())
         self._history = History()
         self._read = 0  # bytes of events.jsonl already in it
         self._running = 0  # runs of this very object, which fold their events in themselves
+        self._trainer: Trainer | None = None  # of the run that is on
+        self._extended = False  # variants were added that its events have not told of
 
     @property
     def history(self) -> History:
@@ -233,6 +233,31 @@ class Study:
         control = control or Control()
         return loop.iterate(self.directory, lambda: running.run(self, control, resume, epochs), control)
 
+    def add(self, variants: Any) -> list[int]:
+        """Add variants: before a run, from within its loop, or after it (the next `run` trains them).
+
+        They train from an epoch 0 of their own, and give what they give alone. Those that are added once the study has
+        begun have arrays of their own, after all others. A configuration may be one that is there already: a member
+        that ended early is trained anew in this way. Where a worker runs the study, ask by ``control.add(...)``.
+
+        Args:
+            variants: a dict of axes to values, an instance of a dataclass, or a list of these. An axis that is left out
+                has its fixed value, or its default.
+
+        Returns:
+            Their numbers.
+
+        Raises:
+            GridError, FamilyError: one of them can't be used; none is added then.
+            StudyError: the run is going on in another process.
+
+        Example:
+            >>> study = Study("mlp", [{"lr": 1e-3, "width": 8}], "digits", epochs=1)
+            >>> study.add({"lr": 1e-2, "width": 16})
+            [1]
+        """
+        return adding.add(self, variants)
+
     def check_events(self, members: Sequence[int] | None = None, epochs: int | None = None) -> Iterator[Event]:
         """Retrain members alone, as plain modules with torch's own optimizers, and compare with what the run recorded.
 
@@ -302,6 +327,8 @@ class Study:
         for event, offset in self.store.events(self._read):
             self._history.add(event)
             self._read = offset
+            if isinstance(event, ev.RunStarted) and len(event.variants) > len(self.variants):
+                adding.restore(self)
         return self
 
     # Saving.
@@ -334,7 +361,9 @@ class Study:
             FamilyError: its family is not known.
         """
         recipe, grid, found, options = saving.read(Path(path).absolute(), family, data)
-        return cls(recipe, grid, found, **options).reload()
+        study = cls(recipe, grid, found, **options)
+        adding.restore(study)
+        return study.reload()
 
     def to_code(self) -> str:
         """Python source of a cell that reproduces the study."""

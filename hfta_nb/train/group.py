@@ -327,6 +327,8 @@ class GroupRun:
                 yield from self._leave([request.variant], ev.STOPPED, "stopped by request")
             elif request.variant is not None:
                 self.trainer.early_stops.add(request.variant)
+        elif isinstance(request, ev.Add):
+            yield from self.trainer.added(request)
         elif isinstance(request, ev.Pause):
             yield from self._pause()
 

@@ -15,7 +15,7 @@ from hfta_nb.array import MemberGenerators, checkpointing, fuse, has_lazy, take_
 from hfta_nb.array.generators import seeded_state
 from hfta_nb.data import placed
 from hfta_nb.errors import out_of_memory
-from hfta_nb.events import CheckpointSaved, Control, Event, GroupRecord, PlanMade, Stop
+from hfta_nb.events import Add, CheckpointSaved, Control, Event, GroupRecord, PhaseChanged, PlanMade, Stop
 from hfta_nb.memory import MemoryModel, free_bytes, shown
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
@@ -51,6 +51,7 @@ class Trainer:
         prepare: puts something around each group's step.
         checkpoint_every_s: seconds between two checkpoints; one is also made on a pause, a stop and a group's end.
         ends: keeps how far arrays are that are done, so that they can train on; None to keep nothing.
+        take: plans variants that a request asks for, and calls `add`; says why not, where they can't be.
 
     Attributes:
         ended: by array, what is kept of its end.
@@ -69,8 +70,10 @@ class Trainer:
         prepare: Callable[[Step], Step] | None = None,
         checkpoint_every_s: float = 10.0,
         ends: Ends | None = None,
+        take: Callable[[Add], str] | None = None,
     ) -> None:
         self.settings, self.control, self.save, self.ends = settings, control, save, ends
+        self.take = take
         self.prepare = prepare
         self.checkpoint_every_s = checkpoint_every_s
         self.stopped = False
@@ -89,8 +92,11 @@ class Trainer:
 
     def __iter__(self) -> Iterator[Event]:
         self.clock.skip()
-        while self.waiting:
-            if self._asked_to_stop():
+        while True:
+            stop = yield from self._asked_to_stop()
+            if not self.waiting:
+                return
+            if stop:
                 yield from self._stop()
                 return
             todo = self.waiting.popleft()
@@ -106,13 +112,27 @@ class Trainer:
             if self.stopped:
                 return
 
-    def _asked_to_stop(self) -> bool:
-        """Whether the run is to stop before another array is built; the array answers all other requests."""
+    def _asked_to_stop(self) -> Generator[Event, None, bool]:
+        """Whether the run is to stop before another array is built, which answers most other requests."""
         requests = self.control.poll()
         for request in requests:
-            if request != Stop():
+            if isinstance(request, Add):
+                yield from self.added(request)
+            elif request != Stop():
                 self.control.post(request)
         return Stop() in requests
+
+    def added(self, request: Add) -> Iterator[Event]:
+        """Take in variants that a request asks for."""
+        why = "nothing takes it in" if self.take is None else self.take(request)
+        if why:
+            yield PhaseChanged(time.time(), self.arrays[0].index, "training", f"not added: {why}")
+
+    def add(self, groups: Sequence[Group]) -> None:
+        """Train these arrays as well, after all others."""
+        self.arrays.extend(groups)
+        self.waiting.extend(map(Todo, groups))
+        self.clock.work_total = self._work()
 
     def _stop(self) -> Iterator[Event]:
         self.stopped = True
@@ -249,6 +269,10 @@ class Trainer:
             self.ended[end.array] = end
             if end.epochs < self.settings.epochs:
                 self.waiting.append(Todo(by_index[end.array], end=end))
+        known = {id for group in self.arrays for id in group.ids}
+        for group in plan:
+            if not known.issuperset(group.ids):  # added since
+                self.add([replace(group, index=self.free_index)])
 
     def _work(self) -> float:
         """Steps of all members of all groups; NaN while that is not known."""

@@ -40,7 +40,7 @@ FAULTS = (
     Fault(
         "left-loop",
         "hfta_nb/study/loop.py",
-        "if work.gi_frame is not None:",
+        "if inspect.getgeneratorstate(work) != inspect.GEN_CLOSED:",
         "if not work:",
         "a run whose loop was left has no checkpoint and no weights",
         ("tests/core/test_leaving.py",),
