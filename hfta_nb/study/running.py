@@ -74,6 +74,16 @@ def keep(study: Study, event: Event) -> None:
         study._read = study.store.events_path.stat().st_size
 
 
+def reload(study: Study) -> Study:
+    """See `Study.reload`."""
+    for event, offset in study.store.events(study._read):
+        study._history.add(event)
+        study._read = offset
+        if isinstance(event, ev.RunStarted) and len(event.variants) > len(study.variants):
+            adding.restore(study)
+    return study
+
+
 def looked_at(study: Study) -> History:
     """What is known of the run; it has failed where nobody is at it any more."""
     if study._running:

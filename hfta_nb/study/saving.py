@@ -66,6 +66,15 @@ def write(study: Study) -> None:
         study.store.write_tensors("data.safetensors", study.data.tensors())
 
 
+def save(study: Study, target: Path) -> Path:
+    """See `Study.save`."""
+    if not study.store.exists:
+        write(study)
+    if target != study.directory:
+        study.store.copy_to(target)
+    return target
+
+
 def read(directory: Path, family: str | Family | None, data: Any) -> tuple[Family, Any, AnyData, dict[str, Any]]:
     """The family, grid, data and options of a study that was saved; see `Study.load`."""
     store = Store(directory)

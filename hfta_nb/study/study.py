@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from hfta_nb.family import Family
 from hfta_nb.grid import Grid, Variant
 from hfta_nb.history import History
 from hfta_nb.store import Store
-from hfta_nb.study import adding, code, loop, running, saving
+from hfta_nb.study import adding, code, loop, planning, running, saving
 from hfta_nb.study.arguments import (
     across_of,
     capacity_of,
@@ -31,7 +31,7 @@ from hfta_nb.study.arguments import (
     steps_of,
 )
 from hfta_nb.study.check import check_member, row_of
-from hfta_nb.study.planning import fitted
+from hfta_nb.study.fitting import fit
 from hfta_nb.study.result import Result
 from hfta_nb.train import Settings, Trainer
 
@@ -192,11 +192,9 @@ class Study:
             ``memory_bytes`` of one member, ``fixed_bytes`` of the array beside them, and its ``capacity``: 0 where
             not even one member fits, None where nothing was measured.
         """
-        import pandas
-
         if measure:
-            self.plan_groups = fitted(self)
-        return pandas.DataFrame([g.row() for g in self.plan_groups]).set_index("array")
+            self.plan_groups = planning.fitted(self)
+        return planning.table(self.plan_groups)
 
     # Running.
 
@@ -208,17 +206,15 @@ class Study:
         ``break``, an exception in the loop's body, KeyboardInterrupt ("Interrupt kernel") and SystemExit end a run as
         ``control.stop()`` does: after the present step, with a checkpoint and the best weights. An interrupt takes
         effect when that is written; a second one at once, and the last checkpoint is then an earlier one.
-        An iterator that was left without being closed is closed when the study is run again, where the cell of the
-        notebook raised, or when the process ends.
+        An iterator that is left open is closed by the next run, by the end of a cell that raised, or of the process.
 
         Args:
-            control: where requests (pause, stop, ...) are posted; from any thread.
+            control: where requests (pause, stop, add, ...) are posted; from any thread.
             resume: carry on from the last checkpoint in `directory`; from the start where there is none yet.
-            epochs: train to so many epochs in all. After a run of 10, ``run(epochs=20)`` trains 10 more, and resumes
-                what was stopped. An lr schedule that does not depend on the number of epochs (none, step, exponential,
-                or any with ``t_max``) goes on, as if 20 had been planned; one that spans the run (cosine, linear and
-                cosine_restarts without ``t_max``) has from here on the values that it would have in a run of 20.
-                Members that ended early (patience, stopped, diverged) stay as they are.
+            epochs: train to so many epochs in all: after a run of 10, ``run(epochs=20)`` trains 10 more. An lr schedule
+                that does not depend on the number of epochs (none, step, exponential, or any with ``t_max``) goes on,
+                as if 20 had been planned; one that spans the run (cosine, linear, cosine_restarts) has from here on the
+                values of a run of 20. Members that ended early (patience, stopped, diverged) stay as they are.
 
         Yields:
             What happens, from `RunStarted` to `RunChanged` with the final state. All of it is also appended to
@@ -232,6 +228,29 @@ class Study:
         """
         control = control or Control()
         return loop.iterate(self.directory, lambda: running.run(self, control, resume, epochs), control)
+
+    def fit(
+        self,
+        epochs: int | None = None,
+        *,
+        resume: bool = False,
+        on_event: Callable[[Event], Any] | Iterable[Callable[[Event], Any]] = (),
+        progress: bool = True,
+        control: Control | None = None,
+    ) -> pandas.DataFrame:
+        """Run to the end, with a progress bar; Ctrl-C stops it, and ``fit(resume=True)`` carries on.
+
+        Args:
+            epochs, resume, control: as for `run`.
+            on_event: a function that is called with each event, or several; for TensorBoard, MLflow and Weights &
+                Biases there are some in `hfta_nb.callbacks`. What one raises stops the run, and is raised.
+            progress: show the bar, in a terminal or a notebook.
+
+        Returns:
+            `results`.
+        """
+        fit(self, epochs, resume, on_event, progress, control)
+        return self.results()
 
     def add(self, variants: Any) -> list[int]:
         """Add variants: before a run, from within its loop, or after it (the next `run` trains them).
@@ -324,12 +343,7 @@ class Study:
 
     def reload(self) -> Study:
         """Take in what another process (a worker) has added to the run's directory since; returns the study."""
-        for event, offset in self.store.events(self._read):
-            self._history.add(event)
-            self._read = offset
-            if isinstance(event, ev.RunStarted) and len(event.variants) > len(self.variants):
-                adding.restore(self)
-        return self
+        return running.reload(self)
 
     # Saving.
 
@@ -339,12 +353,7 @@ class Study:
         Raises:
             StoreError: another run is there, or it can't be written to.
         """
-        target = Path(path).absolute()
-        if not self.store.exists:
-            saving.write(self)
-        if target != self.directory:
-            self.store.copy_to(target)
-        return target
+        return saving.save(self, Path(path).absolute())
 
     @classmethod
     def load(cls, path: str | Path, family: str | Family | None = None, data: Any = None) -> Study:
@@ -375,12 +384,7 @@ class Study:
 
     def settings(self) -> Settings:
         """What the training loop needs to know."""
-        how = self.epochs, self.patience, self.monitor, self.maximize
-        where = self.device, self.dtype
-        pace = self.validate_every, self.steps_per_epoch
-        memory = self.capacity, self.checkpointing
-        settings = *how, *where, self.seed, True, *pace, self._precision, *memory, self.compile
-        return Settings(self.family, self.data, *settings)
+        return planning.settings_of(self)
 
     def _member(self, id: int) -> Variant:
         found = next((v for v in self.variants if v.id == id), None)
