@@ -56,6 +56,7 @@ class Member:
     group: int = 0
     state: str = ev.WAITING
     reason: str = ""
+    detail: str = ""
     best_epoch: int = 0
     best_value: float = math.nan
     planned: int = 0
@@ -130,6 +131,12 @@ class History:
         """How many members are in one of these states."""
         return sum(m.state in states for m in self.members.values())
 
+    @property
+    def fruitless(self) -> bool:
+        """Whether all members have failed, or diverged before their first good epoch."""
+        lost = [m.state == ev.FAILED or (m.state == ev.DIVERGED and not m.best_epoch) for m in self.members.values()]
+        return bool(lost) and all(lost)
+
     def leaderboard(self) -> list[Member]:
         """Members from best to worst; those without a finite best (diverged from the start) last, by id."""
 
@@ -203,7 +210,7 @@ class History:
 
     def _member_changed(self, event: ev.MemberChanged) -> None:
         member = self.members[event.variant]
-        member.state, member.reason = event.state, event.reason
+        member.state, member.reason, member.detail = event.state, event.reason, event.detail
         if event.state == ev.RUNNING and not member.planned and self.run is not None:
             member.planned = self.run.epochs
 

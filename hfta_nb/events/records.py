@@ -227,11 +227,12 @@ class MemberImproved(Event):
 
 @dataclass(frozen=True, slots=True)
 class MemberChanged(Event):
-    """A variant entered a state, with the reason in words where it ended early."""
+    """A variant entered a state, with the reason in words where it ended early; `detail` is a traceback."""
 
     variant: int
     state: str
     reason: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

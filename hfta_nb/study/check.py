@@ -100,7 +100,10 @@ def _train_alone(
         yield ev.Heartbeat(time.time())
         if isinstance(event, ev.EpochDone) and event.epoch == epochs:
             break
-    return _up_to(twin.members[group.variants[0].id], study.metrics, epochs)
+    member = twin.members[group.variants[0].id]
+    if member.state == ev.FAILED:
+        raise StudyError(f"failed when it was trained alone ({member.reason})", where=group.variants[0].label)
+    return _up_to(member, study.metrics, epochs)
 
 
 def _up_to(member: Member, metrics: Sequence[str], epochs: int) -> Curves:

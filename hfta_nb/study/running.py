@@ -197,6 +197,12 @@ def events(study: Study, trainer: Trainer, resumed: bool) -> Iterator[Event]:
             if member.state == ev.WAITING:
                 yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, "the run was stopped")
         yield ev.RunChanged(time.time(), ev.STOPPED, "stopped by request")
+    elif study.history.fruitless:
+        if trainer.error is not None:
+            raise trainer.error
+        counts = ((study.history.count(state), state.lower()) for state in (ev.DIVERGED, ev.FAILED))
+        words = ", ".join(f"{count} {state}" for count, state in counts if count)
+        yield ev.RunChanged(time.time(), ev.FAILED, f"no member succeeded: {words}")
     else:
         yield ev.RunChanged(time.time(), ev.COMPLETE)
 

@@ -29,7 +29,7 @@ def describe(study: Study) -> dict[str, Any]:
         data["streamed"] = True
     elif study.data.words and not datasets.known(study.data.name):
         data["words"] = list(study.data.words)
-    asked = {"family": study.family.name, "grid": grid, "data": data, "options": study.options}
+    asked: dict[str, Any] = {"family": study.family.name, "grid": grid, "data": data, "options": study.options}
     if study.grid.listed:
         asked["variants"] = list(study.grid.listed)
     if study.added:

@@ -10,15 +10,18 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from hfta_nb.array import MemberGenerators, checkpointing, fuse, has_lazy, take_shapes
 from hfta_nb.array.generators import seeded_state
 from hfta_nb.data import placed
-from hfta_nb.errors import out_of_memory
+from hfta_nb.errors import MemberError, out_of_memory
 from hfta_nb.events import Add, CheckpointSaved, Control, Event, GroupRecord, PhaseChanged, PlanMade, Stop
+from hfta_nb.grid import Variant
 from hfta_nb.memory import MemoryModel, free_bytes, shown
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
+from hfta_nb.train import apart
 from hfta_nb.train.fitting import fit
 from hfta_nb.train.group import GroupRun
 from hfta_nb.train.halving import halve
@@ -56,6 +59,7 @@ class Trainer:
     Attributes:
         ended: by array, what is kept of its end.
         stopped: whether the run was asked to stop.
+        error: the first that a member's own code has raised.
         early_stops: variants that were stopped before their group began.
         arrays: all arrays of the run in the order of training, done ones as well; more where memory makes it so.
     """
@@ -77,6 +81,7 @@ class Trainer:
         self.prepare = prepare
         self.checkpoint_every_s = checkpoint_every_s
         self.stopped = False
+        self.error: Exception | None = None
         self.data = placed(settings.data, settings.device, settings.dtype)
         self.lengths: dict[int, int] = {}  # by batch size, of the passes of a stream, once known
         self.arrays = list(groups)
@@ -104,10 +109,10 @@ class Trainer:
                 todo = Todo(todo.group, self.ends.read_end(todo.end.file))
                 del self.ended[todo.group.index]
             if todo.run is None and not todo.group.fitted:
-                first, *rest = yield from self.fitted(todo.group)
-                self.waiting.extendleft(map(Todo, reversed(rest)))
-                todo = Todo(first)
+                found = yield from self._fitted(todo.group)
+                self.waiting.extendleft(map(Todo, reversed(found)))
                 self.clock.skip()
+                continue
             yield from self._train(todo)
             if self.stopped:
                 return
@@ -146,11 +151,26 @@ class Trainer:
             yield from run.events()
             return
         except Exception as error:
-            if not (out_of_memory(error) and run.whole):
+            failure = apart.unbuilt(self, todo.group, error) if run.stage == "building" and todo.run is None else None
+            if failure is None and not (out_of_memory(error) and run.whole):
                 raise
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         # Here the error is gone, and the tensors of its frames with it.
-        yield from halve(self, run, reason)
+        if failure is None:
+            yield from halve(self, run, reason)
+        else:
+            yield from apart.build_without(self, run.group, failure)
+
+    def _fitted(self, group: Group) -> Generator[Event, None, list[Group]]:
+        """The arrays to train in a group's place, first of all; without a member that can't be tried."""
+        try:
+            return (yield from self.fitted(group))
+        except MemberError as error:
+            failure = apart.unbuilt(self, group, error)
+            if failure is None:
+                raise
+        yield from apart.build_without(self, group, failure)
+        return []
 
     # The arrays.
 
@@ -174,6 +194,10 @@ class Trainer:
     def put_first(self, groups: Sequence[Group], runs: Sequence[Mapping[str, Any] | None]) -> None:
         """Train these arrays next, in this order, from where they are."""
         self.waiting.extendleft(reversed([Todo(g, r) for g, r in zip(groups, runs, strict=True)]))
+
+    def put_last(self, group: Group) -> None:
+        """Train this array after all others."""
+        self.waiting.append(Todo(group))
 
     def measured(self, group: Group, peak_bytes: int, held_bytes: int) -> Group:
         """Take in what an array took in its first steps, where that is more than planned or nothing was measured yet.
@@ -290,6 +314,15 @@ class Trainer:
         self.lengths[batch_size] = length
         self.clock.work_total = self._work()
 
+    def _module(self, group: Group, arguments: Mapping[str, Any]) -> nn.Module:
+        """A plain module of a group."""
+        s = self.settings
+        module = s.family.build(**arguments).to(s.device, s.dtype)
+        if has_lazy(module):
+            sample = self.data.sample(int(group.rows[0]["batch_size"]), s.device, s.dtype)
+            take_shapes(module, lambda m: call_all(m, sample, s.family.phases))
+        return module
+
     def build(self, group: Group) -> Step:
         """The step of a group, each member initialised and seeded as it would be alone."""
         s = self.settings
@@ -298,11 +331,12 @@ class Trainer:
         try:
             for variant, arguments in [*zip(group.variants, group.arguments, strict=True), *group.likes]:
                 torch.default_generator.manual_seed(variant.seed)
-                module = s.family.build(**arguments).to(s.device, s.dtype)
-                if has_lazy(module):
-                    sample = self.data.sample(int(group.rows[0]["batch_size"]), s.device, s.dtype)
-                    take_shapes(module, lambda m, x=sample: call_all(m, x, s.family.phases))  # type: ignore[misc]
-                modules.append(module)
+                try:
+                    modules.append(self._module(group, arguments))
+                except Exception as error:
+                    if out_of_memory(error):
+                        raise
+                    raise _unbuilt(variant, len(modules), error) from error
                 # The CPU's stream goes on from where building left it; a GPU's has not been drawn from yet.
                 states.append(seeded_state(variant.seed, s.device) | {"cpu": torch.random.get_rng_state()})
         finally:
@@ -322,11 +356,16 @@ class Trainer:
         return ArrayStep(array, group.rows, objective, metrics, s.epochs, s.precision)
 
 
+def _unbuilt(variant: Variant, place: int, error: Exception) -> MemberError:
+    words = f"can't be built ({type(error).__name__}: {error})"
+    return MemberError(words, where=f"member {place}, {variant.label}").of(place)
+
+
 def _told(group: Group) -> dict[str, Any]:
     """What of an array its plan does not say."""
     sizes = {"memory_bytes": group.memory_bytes, "fixed_bytes": group.fixed_bytes, "capacity": group.capacity}
     flags = {"fitted": group.fitted, "measured": group.measured, "checkpointed": group.checkpointed}
-    flags["captured"] = group.captured
+    flags |= {"captured": group.captured, "serial": group.serial}
     likes = [v.id for v, _ in group.likes]
     return {"index": group.index, "variants": list(group.ids), "reason": group.reason, "likes": likes, **sizes, **flags}
 
@@ -340,6 +379,7 @@ def _heard(told: Mapping[str, Any], plan: Sequence[Group]) -> Group:
         k: told[k]
         for k in ("memory_bytes", "fixed_bytes", "capacity", "fitted", "measured", "checkpointed", "captured")
     }
+    known["serial"] = bool(told.get("serial", whole.serial))
     likes = tuple(every[i] for i in told["likes"])
     return replace(whole.part(ids, int(told["index"]), told["reason"]), likes=likes, **known)
 

@@ -47,8 +47,8 @@ FAULTS = (
     ),
     Fault(
         "early-stop",
-        "hfta_nb/train/group.py",
-        "self.trainer.early_stops.add(request.variant)",
+        "hfta_nb/train/requests.py",
+        "run.trainer.early_stops.add(request.variant)",
         "pass",
         "the request to stop a variant that waits is forgotten",
         ("tests/core/test_study_members.py",),
@@ -63,7 +63,7 @@ FAULTS = (
     ),
     Fault(
         "swallowed-error",
-        "hfta_nb/study/study.py",
+        "hfta_nb/study/running.py",
         "traceback.format_exc()))\n            raise\n",
         "traceback.format_exc()))\n",
         "the loop over a run that fails just ends",
