@@ -79,8 +79,10 @@ def reload(study: Study) -> Study:
     for event, offset in study.store.events(study._read):
         study._history.add(event)
         study._read = offset
-        if isinstance(event, ev.RunStarted) and len(event.variants) > len(study.variants):
-            adding.restore(study)
+        if isinstance(event, ev.RunStarted):  # by a worker, perhaps, which was given more of either
+            study.epochs = event.epochs
+            if len(event.variants) > len(study.variants):
+                adding.restore(study)
     return study
 
 

@@ -64,6 +64,7 @@ def same(one: hfta.Study, other: hfta.Study, members: list[int]) -> None:
     pd.testing.assert_frame_equal(*tables, atol=1e-10, rtol=0)
 
 
+@pytest.mark.each("where")
 @pytest.mark.parametrize("where", ["forward", "validation", "build"])
 @pytest.mark.parametrize("across", ["never", 0.9])
 def test_members_that_raise_fail_alone(tmp_path: Path, where: str, across: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import torch
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import GridError, StudyError
-from hfta_nb.executors import start
 
 OPTIONS: dict[str, Any] = {"dtype": "float64", "dropout": 0.2, "across": "never", "device": "cpu"}
 
@@ -42,6 +40,7 @@ KEPT: dict[str, dict[str, Any]] = {"none": {}, "step": {"step_size": 2}, "cosine
 """Lr schedules that don't depend on the number of epochs."""
 
 
+@pytest.mark.each("serial")
 @pytest.mark.parametrize("schedule", KEPT)
 @pytest.mark.parametrize("serial", [False, True])
 def test_more_epochs_are_those_of_a_run_in_one_go(tmp_path: Path, schedule: str, serial: bool) -> None:
@@ -78,6 +77,7 @@ def rates(study: hfta.Study, monkeypatch: pytest.MonkeyPatch, **options: Any) ->
     return found
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", ["cosine", "linear", "cosine_restarts"])
 def test_a_schedule_that_spans_the_run_goes_on_by_the_new_length(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -148,6 +148,7 @@ class Config:
 LISTED = [{"lr": 1e-3, "width": 4}, {"lr": 1e-2, "width": 8}, {"lr": 3e-2}]
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("grid", [LISTED, (Config(1e-3, 4), Config(1e-2), {"lr": 3e-2})])
 def test_a_list_of_configurations_is_a_grid(tmp_path: Path, grid: Any) -> None:
     study = make(tmp_path, grid, 2)
@@ -183,6 +184,7 @@ def test_lists_that_are_no_grid(tmp_path: Path, grid: Any, words: str) -> None:
         make(tmp_path, grid, 2)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("when", ["before", "in the loop", "by control", "at the end", "after"])
 def test_variants_that_are_added(tmp_path: Path, when: str) -> None:
     """Whenever they come, they get numbers of their own, and give what they give alone."""
@@ -247,19 +249,3 @@ def test_the_same_request_counts_once() -> None:
     one = ev.Add(({"lr": 0.1},), "key")
     assert ev.from_json(ev.to_json(one)) == one
     assert len(dict.fromkeys([one, one])) == 1
-
-
-def test_variants_are_added_through_a_worker(tmp_path: Path) -> None:
-    study = make(tmp_path, {"lr": [1e-3, 1e-2]}, 30)
-    run_ = start(study)
-    steps = itertools.count()
-
-    def look(event: ev.Event) -> None:
-        if isinstance(event, ev.EpochDone) and next(steps) == 0:
-            run_.control.add({"lr": 3e-2, "width": 4})
-
-    run_.subscribe(look)
-    assert run_.wait() == ev.COMPLETE
-    assert [m.epoch for m in run_.history.members.values()] == [30] * 3
-    assert study.reload().member(2).config == {"lr": 3e-2, "width": 4}
-    study.member(2).module()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
+from hfta_nb.cli import main
 from hfta_nb.errors import StudyError
 from hfta_nb.step import ArrayStep
 from hfta_nb.study import loop
@@ -234,6 +236,38 @@ def test_a_handler_of_somebody_else_stays() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+def test_the_end_of_the_process_ends_its_runs(tmp_path: Path, whole: pd.DataFrame) -> None:
+    kept: list[Any] = []
+    with pytest.raises(ValueError):  # noqa: PT011
+        left(tmp_path, kept)
+    loop._end_all()
+    goes_on(tmp_path, whole)
+
+
+def lost(place: Path, whole: pd.DataFrame) -> None:
+    """A run of which nobody has said how it ended."""
+    found = hfta.Study.load(place)
+    assert found.history.state == ev.FAILED
+    assert "it was killed" in found.history.reason
+    assert "run(resume=True) carries on" in found.history.reason
+    assert set(found.results()["state"]) == {ev.FAILED}
+    for _ in found.run(resume=True):
+        pass
+    pd.testing.assert_frame_equal(found.results(), whole, atol=1e-10, rtol=0)
+
+
+def test_a_run_that_nobody_runs_is_not_running(tmp_path: Path, whole: pd.DataFrame) -> None:
+    """What a process leaves that is killed: a copy of its directory, which nobody has locked."""
+    kept: list[Any] = []
+    with pytest.raises(ValueError):  # noqa: PT011
+        left(tmp_path / "run", kept)
+    shutil.copytree(tmp_path / "run", tmp_path / "lost")
+    assert hfta.Study.load(tmp_path / "run").history.state == ev.RUNNING
+    kept[0].close()
+    assert main(["results", str(tmp_path / "lost")]) == 0
+    lost(tmp_path / "lost", whole)
+
+
 SCRIPT = """
 import os, signal, sys
 import hfta_nb as hfta
@@ -247,21 +281,16 @@ for event in events:
 """
 
 
-def test_the_end_of_the_process_ends_its_runs(tmp_path: Path, whole: pd.DataFrame) -> None:
+@pytest.mark.long
+def test_a_process_that_exits_ends_its_runs(tmp_path: Path, whole: pd.DataFrame) -> None:
     code = SCRIPT.format(place=str(tmp_path), end="sys.exit(3)")
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (3, "")
     goes_on(tmp_path, whole)
 
 
+@pytest.mark.long
 def test_a_run_whose_process_was_killed_is_not_running(tmp_path: Path, whole: pd.DataFrame) -> None:
     code = SCRIPT.format(place=str(tmp_path), end="os.kill(os.getpid(), signal.SIGKILL)")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
-    found = hfta.Study.load(tmp_path)
-    assert found.history.state == ev.FAILED
-    assert "it was killed" in found.history.reason
-    assert "run(resume=True) carries on" in found.history.reason
-    assert set(found.results()["state"]) == {ev.FAILED}
-    for _ in found.run(resume=True):
-        pass
-    pd.testing.assert_frame_equal(found.results(), whole, atol=1e-10, rtol=0)
+    lost(tmp_path, whole)
