@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from hfta_nb.study.study import Study
 
 Listener = Callable[[Event], Any]
+
+DRAW_INTERVAL_S = 0.2
+"""The bar is drawn at most this often: an epoch may take a millisecond, and a notebook's page more to show it."""
 
 
 def fit(
@@ -82,9 +86,13 @@ def bar(study: Study) -> Iterator[Listener]:
     with Progress(*columns, auto_refresh=False) as shown:
         task = shown.add_task(study.name, total=1.0)
 
+        drawn_s = -math.inf
+
         def add(event: Event) -> None:
-            if isinstance(event, ev.RunStarted | ev.PhaseChanged | ev.StepsDone | ev.EpochDone | ev.RunChanged):
-                history = study.history
+            nonlocal drawn_s
+            now = time.monotonic()
+            if now - drawn_s >= DRAW_INTERVAL_S or isinstance(event, ev.RunChanged):
+                drawn_s, history = now, study.history
                 shown.update(task, completed=share(history), description=words_of(history))
                 shown.refresh()
 
