@@ -332,4 +332,4 @@ def _of_member(y: Any, member: int) -> Any:
 
 
 def _failed(name: str, member: int, error: Exception) -> MemberError:
-    return MemberError(f"{type(error).__name__}: {error}", where=f"member {member}, metric {name}")
+    return MemberError(f"{type(error).__name__}: {error}", where=f"member {member}, metric {name}").of(member)

@@ -116,7 +116,18 @@ class FusionError(HftaError, ValueError):
 
 
 class MemberError(HftaError, RuntimeError):
-    """An exception inside one member's forward, loss or metric."""
+    """An exception inside one member's forward, loss or metric.
+
+    Attributes:
+        member: its place in the array; None where that is not known.
+    """
+
+    member: int | None = None
+
+    def of(self, member: int) -> Self:
+        """The same error, told of a member."""
+        self.member = member
+        return self
 
 
 class OptimError(HftaError, ValueError):

@@ -43,7 +43,12 @@ class Curve:
 
 @dataclass
 class Member:
-    """What is known of one variant."""
+    """What is known of one variant.
+
+    Attributes:
+        planned: epochs of the run in which it began; 0 before.
+        replanned: how many it had done when the run was first given another number of epochs; 0 before.
+    """
 
     id: int
     config: dict[str, Json]
@@ -51,8 +56,11 @@ class Member:
     group: int = 0
     state: str = ev.WAITING
     reason: str = ""
+    detail: str = ""
     best_epoch: int = 0
     best_value: float = math.nan
+    planned: int = 0
+    replanned: int = 0
     curves: dict[str, Curve] = field(default_factory=dict)
     step_loss: Curve = field(default_factory=Curve)
     check: ev.MemberChecked | None = None
@@ -123,6 +131,12 @@ class History:
         """How many members are in one of these states."""
         return sum(m.state in states for m in self.members.values())
 
+    @property
+    def fruitless(self) -> bool:
+        """Whether all members have failed, or diverged before their first good epoch."""
+        lost = [m.state == ev.FAILED or (m.state == ev.DIVERGED and not m.best_epoch) for m in self.members.values()]
+        return bool(lost) and all(lost)
+
     def leaderboard(self) -> list[Member]:
         """Members from best to worst; those without a finite best (diverged from the start) last, by id."""
 
@@ -150,6 +164,9 @@ class History:
 
     def _run_started(self, event: ev.RunStarted) -> None:
         kept = self.members if event.resumed else {}
+        for member in kept.values():
+            if member.planned not in (0, event.epochs) and not member.replanned:
+                member.replanned, member.planned = member.epoch, member.planned if member.epoch else event.epochs
         self.run = event
         self.begin_s = self.begin_s if event.resumed and self.begin_s else event.time_s
         for member in kept.values():
@@ -157,6 +174,8 @@ class History:
                 member.state, member.reason = ev.WAITING, ""
         self.state, self.reason, self.detail, self.phase = ev.RUNNING, "", "", ""
         self.members = {v.id: kept.get(v.id) or Member(v.id, v.config, v.seed) for v in event.variants}
+        for variant in event.variants:  # one that was added may have brought an axis
+            self.members[variant.id].config = variant.config
 
     def _plan_made(self, event: ev.PlanMade) -> None:
         self.groups = event.groups
@@ -191,7 +210,9 @@ class History:
 
     def _member_changed(self, event: ev.MemberChanged) -> None:
         member = self.members[event.variant]
-        member.state, member.reason = event.state, event.reason
+        member.state, member.reason, member.detail = event.state, event.reason, event.detail
+        if event.state == ev.RUNNING and not member.planned and self.run is not None:
+            member.planned = self.run.epochs
 
     def _run_changed(self, event: ev.RunChanged) -> None:
         if event.state == ev.PAUSED:

@@ -1,7 +1,8 @@
 """A run on disk: a directory of JSON and safetensors, no pickle.
 
 ``study.json`` says what was asked, ``events.jsonl`` what happened, ``weights/<variant>.safetensors`` holds a member's
-best weights as a plain state dict, ``checkpoint.json`` with ``checkpoint.safetensors`` all that resuming needs.
+best weights as a plain state dict, ``checkpoint.json`` with ``checkpoint.safetensors`` all that resuming needs, and
+``ends/<array>.safetensors`` what an array that is done needs to train on.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -23,6 +25,9 @@ from hfta_nb.events import Event, from_json, to_json
 
 FORMAT = 1
 """Version of the layout; raised when an older program could no longer read it."""
+
+LOCK = "run.lock"
+"""A file that whoever runs the study holds locked. study.json is replaced when it changes, and a lock with it."""
 
 BLOCK = 1 << 16
 """Bytes that are looked through at once."""
@@ -56,9 +61,11 @@ class Store:
         """
         path = self.directory / "study.json"
         try:
-            file = path.open("rb")
+            path.open("rb").close()
         except OSError as error:
             raise StoreError(f"can't be read ({_reason(error)})", where=str(path)) from error
+        with self._guarded(LOCK) as lock:
+            file = lock.open("ab")
         with file:
             until = time.monotonic() + patience_s
             while not _alone(file):
@@ -68,6 +75,11 @@ class Store:
                 time.sleep(0.05)
             self._drop_cut_line()
             yield
+
+    @property
+    def running(self) -> bool | None:
+        """Whether the study is being run now, in this process or in another; None where the system can't tell."""
+        return _locked(self.directory / LOCK)
 
     def write_study(self, study: Mapping[str, Any]) -> None:
         """Write what was asked.
@@ -183,6 +195,8 @@ class Store:
         name = "checkpoint-b.safetensors" if old == "checkpoint-a.safetensors" else "checkpoint-a.safetensors"
         self._write_tensors(name, tensors)
         self._write_json("checkpoint.json", {"format": FORMAT, "tensors": name, "state": plain})
+        if old and not tensors:  # of a run that is complete: what it has is in its arrays' ends
+            (self.directory / old).unlink(missing_ok=True)
         return before
 
     def read_checkpoint(self) -> Any:
@@ -202,10 +216,26 @@ class Store:
     def has_checkpoint(self) -> bool:
         return self._has("checkpoint.json")
 
-    def remove_checkpoint(self) -> None:
-        """Remove the checkpoint of a run that is complete."""
-        for name in ("checkpoint.json", "checkpoint-a.safetensors", "checkpoint-b.safetensors"):
-            (self.directory / name).unlink(missing_ok=True)
+    def write_end(self, array: int, state: Mapping[str, Any]) -> str:
+        """Write how far an array has come that is done, a tree of tensors and plain data; returns the file's name."""
+        name = f"ends/{array}.safetensors"
+        tensors: dict[str, Tensor] = {}
+        plain = _take_tensors(state, "", tensors)
+        self._write_tensors(name, tensors, {"state": json.dumps(plain)})
+        return name
+
+    def read_end(self, name: str) -> Any:
+        """What `write_end` was given.
+
+        Raises:
+            StoreError: the file is missing or damaged.
+        """
+        tensors, path = self._read_tensors(name), self.directory / name
+        try:
+            with safe_open(path, framework="pt") as file:
+                return _put_tensors(json.loads(file.metadata()["state"]), tensors)
+        except (TypeError, KeyError, ValueError) as error:
+            raise StoreError(f"is not what was saved ({error})", where=str(path)) from error
 
     def copy_to(self, directory: Path) -> None:
         """Copy the whole run.
@@ -250,11 +280,11 @@ class Store:
             raise StoreError("is not what was saved", where=str(path))
         return data
 
-    def _write_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
+    def _write_tensors(self, name: str, tensors: dict[str, Tensor], words: dict[str, str] | None = None) -> None:
         with self._guarded(name) as path:
             spare = path.with_suffix(".tmp")
             # Cloned: the format refuses tensors that share memory, as tied weights and rows of an arena do.
-            save_file({k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}, spare)
+            save_file({k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}, spare, words)
             os.replace(spare, path)
 
     def _read_tensors(self, name: str) -> dict[str, Tensor]:
@@ -306,6 +336,24 @@ def _alone(file: BinaryIO) -> bool:
     except OSError:
         return True
     return True
+
+
+def _locked(path: Path) -> bool | None:
+    """Whether somebody has locked this file; None where that can't be known."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False
 
 
 def _take_tensors(tree: Any, path: str, found: dict[str, Tensor]) -> Any:

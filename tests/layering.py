@@ -50,9 +50,10 @@ TABLE: dict[str, set[str]] = {
     "study": {*_HEADLESS},
     "executors": {"study", "errors", "events", "history"},
     "figures": {"errors", "events", "grid", "history", "colors"},
+    "callbacks": {"errors", "events", "grid"},
     "ui": {"errors", "events", "grid", "history", "colors", "figures", "family", "study", "executors", FACE},
     "cli": {"errors", "events", "grid", "history", "store", "study", "executors", FACE},
-    FACE: {*_HEADLESS, "study", "executors"},
+    FACE: {*_HEADLESS, "study", "executors", "callbacks"},
     "__main__": {"cli"},
 }
 
@@ -76,7 +77,7 @@ ANYWHERE: dict[str, set[str]] = {
     "matplotlib": {"figures", "ui"},
     "matplotlib.pyplot": set(),
     "pylab": set(),
-    "rich": {"cli"},
+    "rich": {"cli", "study"},  # study: the progress bar of `fit`
     "pickle": {"executors"},
     "cloudpickle": {"executors"},
     "threading": {"data", "executors", "array"},  # array: blocks of members, see docs/decisions/0020

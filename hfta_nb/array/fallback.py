@@ -44,7 +44,7 @@ def member_error(error: Exception, member: int, root: nn.Module, within: str = "
     path = ".".join(p for p in (within, inner or "") if p)
     place = f"`{path}`" if path else "the model's own forward" if inner is not None else "the loss or metric"
     text = str(error).strip() or "no message"
-    return MemberError(f"{type(error).__name__}: {text}", where=f"member {member}, {place}")
+    return MemberError(f"{type(error).__name__}: {text}", where=f"member {member}, {place}").of(member)
 
 
 def one_by_one(root: nn.Module, path: str) -> Handler:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 
+from hfta_nb import events as ev
 from hfta_nb.cli import studies, tables
 from hfta_nb.cli.run import report
 from hfta_nb.errors import StoreError
@@ -21,6 +23,8 @@ def main(given: argparse.Namespace) -> int:
     store.read_study()
     for event, _ in store.events():
         history.add(event)
+    if history.state in (ev.RUNNING, ev.PAUSED) and store.running is False:
+        history.add(ev.RunChanged(time.time(), ev.FAILED, "the process that trained it ended before the run did"))
     if history.run is None:
         raise StoreError("nothing has run here yet", where=given.directory)
     report(history, store.directory, tables.console(), given.csv)

@@ -8,7 +8,7 @@ widgets cross them.
 
 from __future__ import annotations
 
-from hfta_nb.events.coding import from_json, kinds, to_json, tuples
+from hfta_nb.events.coding import from_json, kinds, to_json
 from hfta_nb.events.records import (
     COMPLETE,
     DIVERGED,
@@ -38,8 +38,9 @@ from hfta_nb.events.records import (
     SpeedMeasured,
     StepsDone,
     VariantRecord,
+    tuples,
 )
-from hfta_nb.events.requests import Control, Pause, Request, Resume, Stop
+from hfta_nb.events.requests import Add, Control, Pause, Request, Resume, Stop
 
 __all__ = [
     "COMPLETE",
@@ -51,6 +52,7 @@ __all__ = [
     "RUNNING",
     "STOPPED",
     "WAITING",
+    "Add",
     "ArrayHalved",
     "CheckpointSaved",
     "Control",

@@ -12,7 +12,7 @@ from typing import Any
 
 from hfta_nb.errors import EventError
 from hfta_nb.events import records, requests
-from hfta_nb.events.records import Event
+from hfta_nb.events.records import Event, tuples
 from hfta_nb.events.requests import Request
 
 
@@ -90,8 +90,3 @@ def _decode(value: Any, hint: Any) -> Any:
     if origin in (typing.Union, types.UnionType) and set(args) == {int, type(None)}:
         return None if value is None else _decode(value, int)
     return tuples(value)
-
-
-def tuples(value: Any) -> Any:
-    """JSON's lists as tuples, all the way down: the form in which axis values are held."""
-    return tuple(tuples(v) for v in value) if isinstance(value, list | tuple) else value

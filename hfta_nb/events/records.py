@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | tuple[Json, ...] | None"
 """A value of a grid axis: a scalar, or a tuple of such."""
@@ -227,11 +227,12 @@ class MemberImproved(Event):
 
 @dataclass(frozen=True, slots=True)
 class MemberChanged(Event):
-    """A variant entered a state, with the reason in words where it ended early."""
+    """A variant entered a state, with the reason in words where it ended early; `detail` is a traceback."""
 
     variant: int
     state: str
     reason: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,3 +296,8 @@ class MemberChecked(Event):
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Event):
     """Nothing happened, the run is alive (while paused, say). Not stored."""
+
+
+def tuples(value: Any) -> Any:
+    """JSON's lists as tuples, all the way down: the form in which axis values are held."""
+    return tuple(tuples(v) for v in value) if isinstance(value, list | tuple) else value

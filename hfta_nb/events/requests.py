@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import queue
-from dataclasses import dataclass
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from hfta_nb.errors import EventError
+from hfta_nb.events.records import Json, tuples
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,19 @@ class Stop(Request):
     variant: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Add(Request):
+    """Train further variants.
+
+    Attributes:
+        variants: of each, the values per axis.
+        key: tells this request from others like it: it counts once, however often it arrives.
+    """
+
+    variants: tuple[dict[str, Json], ...] = field(hash=False)
+    key: str = ""
+
+
 class Control:
     """The mailbox of requests: anybody posts, from any thread; the training loop reads between steps.
 
@@ -50,7 +68,7 @@ class Control:
             EventError: it is not a `Request`.
         """
         if not isinstance(request, Request):
-            raise EventError("not a request", got=request, accepted="Pause, Resume, Stop")
+            raise EventError("not a request", got=request, accepted="Add, Pause, Resume, Stop")
         self._box.put(request)
 
     def pause(self) -> None:
@@ -62,6 +80,16 @@ class Control:
     def stop(self, variant: int | None = None) -> None:
         """Stop one variant, or all of them when none is named."""
         self.post(Stop(variant))
+
+    def add(self, variants: Any) -> None:
+        """Train further variants in this run; a wrong one is told of by an event (`PhaseChanged`), and not trained.
+
+        Args:
+            variants: a dict of axes to values, an instance of a dataclass, or a list of these.
+        """
+        one = isinstance(variants, Mapping) or dataclasses.is_dataclass(variants)
+        listed = [v if isinstance(v, Mapping) else _fields(v) for v in ([variants] if one else variants)]
+        self.post(Add(tuple({str(k): tuples(v) for k, v in values.items()} for values in listed), uuid.uuid4().hex))
 
     def poll(self) -> list[Request]:
         """All requests since the last look, oldest first; never blocks."""
@@ -77,3 +105,9 @@ class Control:
         except queue.Empty:
             return []
         return [first, *self.poll()]
+
+
+def _fields(variant: Any) -> dict[str, Any]:
+    if not dataclasses.is_dataclass(variant) or isinstance(variant, type):
+        raise EventError("not a configuration", got=variant, accepted="a dict or an instance of a dataclass")
+    return {f.name: getattr(variant, f.name) for f in dataclasses.fields(variant)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -141,47 +142,125 @@ class Grid:
 
     Args:
         axes: name to values; a single value is an axis of one. See `linspace`, `logspace`, `integers`
-            and `seeds` for values that need not be written out.
+            and `seeds` for values that need not be written out. Or a list of configurations, each a dict or an instance
+            of a dataclass with one value per name: these are the variants then, and a name that one of them lacks has
+            its default there.
+
+    Attributes:
+        product: the axes whose product is taken; None where there are listed variants alone.
+        listed: configurations that are variants as they stand, after the product's.
+        axes: of all of them, with the values that occur.
 
     Raises:
-        GridError: a name or a value can't be used, an axis is empty or has a value twice, or the
-            grid is larger than `MAX_VARIANTS`.
+        GridError: a name or a value can't be used, an axis is empty or has a value twice, a configuration is given
+            twice, or the grid is larger than `MAX_VARIANTS`.
 
     Example:
         >>> [v.label for v in Grid({"lr": logspace(1e-3, 1e-2, 2), "width": [8]}).variants()]
         ['#0 lr=0.001, width=8', '#1 lr=0.01, width=8']
+        >>> [v.label for v in Grid([{"lr": 1e-3, "width": 8}, {"lr": 1e-2, "width": 16}]).variants()]
+        ['#0 lr=0.001, width=8', '#1 lr=0.01, width=16']
     """
 
-    def __init__(self, axes: Mapping[str, Any] | Grid | None = None) -> None:
-        given = axes.axes if isinstance(axes, Grid) else dict(axes or {})
-        self.axes: dict[str, tuple[Json, ...]] = {
-            check_name(name): check_values(name, values) for name, values in given.items()
-        }
+    def __init__(self, axes: Mapping[str, Any] | Grid | Iterable[Any] | None = None) -> None:
+        self.product: dict[str, tuple[Json, ...]] | None = None
+        self.listed: tuple[dict[str, Json], ...] = ()
+        if isinstance(axes, Grid):
+            self.product, self.listed = axes.product, axes.listed
+        elif axes is None or isinstance(axes, Mapping):
+            self.product = {check_name(name): check_values(name, values) for name, values in (axes or {}).items()}
+        else:
+            self.listed = configurations(axes)
+            _check_different(self.listed)
+        self.axes = self._merged()
         size = len(self)
         if size > MAX_VARIANTS:
-            counts = " x ".join(f"{len(v)} {k}" for k, v in self.axes.items())
+            counts = " x ".join(f"{len(v)} {k}" for k, v in (self.product or {}).items()) or "a list"
             raise GridError(
                 "too many variants", where="grid", got=size, accepted=f"up to {MAX_VARIANTS}", remedy=f"it is {counts}"
             )
 
+    @classmethod
+    def of(cls, listed: Iterable[Mapping[str, Json]]) -> Grid:
+        """A grid of these configurations alone, of which some may be given again."""
+        found = cls()
+        found.product = None
+        return found.plus(listed)
+
+    def plus(self, listed: Iterable[Mapping[str, Json]]) -> Grid:
+        """This grid with further configurations, of which some may be given again."""
+        found, more = Grid(self), list(listed)
+        found.listed = (*self.listed, *(configurations(more) if more else ()))
+        found.axes = found._merged()
+        return found
+
+    def _merged(self) -> dict[str, tuple[Json, ...]]:
+        found = {name: dict.fromkeys((type(v), v) for v in values) for name, values in (self.product or {}).items()}
+        for config in self.listed:
+            for name, value in config.items():
+                found.setdefault(name, {})[type(value), value] = None  # true is no 1
+        return {name: tuple(value for _, value in values) for name, values in found.items()}
+
     def __len__(self) -> int:
-        return math.prod(len(v) for v in self.axes.values())
+        product = 0 if self.product is None else math.prod(len(v) for v in self.product.values())
+        return product + len(self.listed)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Grid) and list(self.axes.items()) == list(other.axes.items())
+        if not isinstance(other, Grid):
+            return False
+        mine, theirs = self.product, other.product
+        same = mine == theirs and list(mine or ()) == list(theirs or ())
+        return same and self.listed == other.listed
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Grid({self.axes!r})"
+        more = f".plus({list(self.listed)!r})" if self.listed and self.product is not None else ""
+        return f"Grid({list(self.listed) if self.product is None else self.product!r}){more}"
 
     def variants(self) -> list[Variant]:
         """All variants in order; an empty grid has one, with the defaults."""
-        found = []
-        for number, values in enumerate(itertools.product(*self.axes.values())):
-            config = dict(zip(self.axes, values, strict=True))
-            found.append(Variant(number, config, _seed_of(config)))
-        return found
+        axes = self.product or {}
+        combined = [] if self.product is None else itertools.product(*axes.values())
+        configs = [*(dict(zip(axes, values, strict=True)) for values in combined), *map(dict, self.listed)]
+        return [Variant(number, config, _seed_of(config)) for number, config in enumerate(configs)]
+
+
+def configurations(given: Any) -> tuple[dict[str, Json], ...]:
+    """Configurations that were written out: one, or several.
+
+    Args:
+        given: a dict or an instance of a dataclass, or some of these.
+
+    Raises:
+        GridError: there is none, it is something else, or a name or value can't be used.
+    """
+    one = isinstance(given, Mapping) or (dataclasses.is_dataclass(given) and not isinstance(given, type))
+    what = "a dict of axes to values, or a list of configurations (dicts or instances of a dataclass)"
+    if isinstance(given, str) or not (one or isinstance(given, Iterable)):
+        raise GridError("not a grid", where="grid", got=given, accepted=what)
+    found = []
+    for config in [given] if one else itertools.islice(given, MAX_VARIANTS + 1):
+        if dataclasses.is_dataclass(config) and not isinstance(config, type):
+            config = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+        if not isinstance(config, Mapping):
+            accepted = "a dict or an instance of a dataclass, one value per axis"
+            raise GridError("not a configuration", where="grid", got=config, accepted=accepted)
+        found.append({check_name(name): _check_value(name, value) for name, value in config.items()})
+    if not found:
+        raise GridError("no configuration", where="grid", got=given, accepted=what)
+    return tuple(found)
+
+
+def _check_different(listed: Sequence[Mapping[str, Json]]) -> None:
+    seen: set[frozenset[tuple[str, type, Json]]] = set()
+    for config in listed:
+        key = frozenset((name, type(value), value) for name, value in config.items())
+        if key in seen:
+            raise GridError(
+                "is given twice", where="grid", got=dict(config), remedy="to repeat a run, sweep the axis seed"
+            )
+        seen.add(key)
 
 
 def linspace(start: float, stop: float, count: int) -> tuple[float, ...]:

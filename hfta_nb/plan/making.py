@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from hfta_nb.array import Blueprint, blueprint, difference, has_lazy, take_shape
 from hfta_nb.data import AnyData, Stream
 from hfta_nb.errors import FamilyError, FusionError, GridError, HftaError, out_of_memory
 from hfta_nb.family import Family
-from hfta_nb.grid import Grid, Variant, show
+from hfta_nb.grid import AxisSpec, Grid, Variant, show
 from hfta_nb.phases import Phase, split
 from hfta_nb.plan.estimate import estimate
 from hfta_nb.plan.group import Group
@@ -63,8 +63,8 @@ def make_plan(
         Variant(v.id, {k: _check(specs, family, data, k, x) for k, x in v.config.items()}, v.seed)
         for v in grid.variants()
     ]
-    if "seed" in checked_fixed and "seed" not in grid.axes:
-        variants = [Variant(v.id, v.config, int(checked_fixed["seed"])) for v in variants]
+    if "seed" in checked_fixed:
+        variants = [replace(v, seed=int(v.config.get("seed", checked_fixed["seed"]))) for v in variants]
     _check_used(family, grid, checked_fixed)
     _check_stream(grid, checked_fixed, data)
     builder = _Builder(family, data)
@@ -79,8 +79,18 @@ def make_plan(
             home.join(draft, across)
     settings = [augment.Setting.of(row) for draft in found for row in draft.rows]
     augment.check(settings, data, [name for name in specs if len(grid.axes.get(name, ())) > 1])
+    for draft in found:  # now that the members are planned by what they were given
+        draft.variants = [replace(v, config=whole(v.config, grid.axes, checked_fixed, specs)) for v in draft.variants]
     groups = [draft.group(i, data, serial) for i, draft in enumerate(found)]
     return groups if capacity is None else _capped(groups, capacity)
+
+
+def whole(
+    config: Mapping[str, Any], axes: Iterable[str], fixed: Mapping[str, Any], specs: Mapping[str, AxisSpec]
+) -> dict[str, Any]:
+    """A configuration with a value for every axis: what it lacks is fixed, or has its default."""
+    lacking = {name: fixed.get(name, specs[name].default) for name in axes if name not in config}
+    return {name: config[name] if name in config else lacking[name] for name in axes}
 
 
 def _capped(groups: Sequence[Group], capacity: int) -> list[Group]:

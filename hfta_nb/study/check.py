@@ -6,6 +6,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,9 +18,10 @@ from hfta_nb.grid import Variant
 from hfta_nb.history import History, Member
 from hfta_nb.plan import Group
 from hfta_nb.step import Keep, Scores, Step
+from hfta_nb.step.choices import lr_scheduler_of
 from hfta_nb.study import running
 from hfta_nb.study.arguments import positive
-from hfta_nb.train import Trainer
+from hfta_nb.train import Settings, Trainer
 
 if TYPE_CHECKING:
     from hfta_nb.study.study import Study
@@ -48,16 +50,19 @@ def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator
     count = most if epochs is None else min(positive("epochs", epochs), done)
     if member is None or not count:
         raise StudyError("has no epoch to compare yet", where=variant.label, remedy="run the study first")
+    stretch = _first_stretch(study, member, variant)
+    count = min(count, stretch or count)
     place = next((g, g.variants.index(v)) for g in study.plan_groups for v in g.variants if v.id == variant.id)
     alone = _alone(*place)
     recorded = _up_to(member, study.metrics, count)
-    twin = yield from _train_alone(study, alone, count)
+    settings = replace(study.settings(), epochs=member.planned if stretch else study.epochs)
+    twin = yield from _train_alone(study, settings, alone, count)
     differences = _largest(recorded, twin)
     tolerance = TOLERANCES[name]
     if _loss(differences) > tolerance:
         for seed in range(NOISE_RUNS):
             nudge = functools.partial(_Nudged, seed=seed, eps=EPS[study.precision])
-            nudged = yield from _train_alone(study, alone, count, nudge)
+            nudged = yield from _train_alone(study, settings, alone, count, nudge)
             tolerance = max(tolerance, NOISE_FACTOR * _loss(_largest(twin, nudged)))
     within = _loss(differences) <= tolerance
     decided = not within or tolerance <= max(TOLERANCES[name], _size(twin))
@@ -65,6 +70,15 @@ def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator
 
 
 Curves = dict[str, list[float]]
+
+
+def _first_stretch(study: Study, member: Member, variant: Variant) -> int:
+    """The epochs after which a run of more has changed a member's lr schedule; 0 where none has."""
+    row = next(row for g in study.plan_groups for v, row in zip(g.variants, g.rows, strict=True) if v.id == variant.id)
+    phases, first = study.family.phases, member.planned
+    rows = [phase.row(row) for phase in phases] if phases else [row]
+    alike = all(lr_scheduler_of(row, first or study.epochs) == lr_scheduler_of(row, study.epochs) for row in rows)
+    return 0 if alike and study.validate_every == 1 else member.replanned
 
 
 def _size(curves: Curves) -> float:
@@ -75,18 +89,21 @@ def _size(curves: Curves) -> float:
 
 
 def _train_alone(
-    study: Study, group: Group, epochs: int, prepare: Callable[[Step], Step] | None = None
+    study: Study, settings: Settings, group: Group, epochs: int, prepare: Callable[[Step], Step] | None = None
 ) -> Generator[Event, None, Curves]:
     """The curves of a group of one, trained as a plain module."""
     twin = History()
     twin.add(running.started(study, False))
     # Lengths of lr schedules are those of the whole run, so the twin is stopped after some epochs instead.
-    for event in Trainer(study.settings(), [group], Control(), prepare=prepare):
+    for event in Trainer(settings, [group], Control(), prepare=prepare):
         twin.add(event)
         yield ev.Heartbeat(time.time())
         if isinstance(event, ev.EpochDone) and event.epoch == epochs:
             break
-    return _up_to(twin.members[group.variants[0].id], study.metrics, epochs)
+    member = twin.members[group.variants[0].id]
+    if member.state == ev.FAILED:
+        raise StudyError(f"failed when it was trained alone ({member.reason})", where=group.variants[0].label)
+    return _up_to(member, study.metrics, epochs)
 
 
 def _up_to(member: Member, metrics: Sequence[str], epochs: int) -> Curves:

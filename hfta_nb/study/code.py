@@ -35,13 +35,18 @@ def of_study(study: Study) -> str:
         lines += [f"# data: {study.data.name!r}, for example hfta.data.{how}", ""]
     lines.append("study = hfta.Study(")
     lines.append(f"    {study.family.name!r},")
-    lines.append("    {" + ", ".join(f"{k!r}: {list(v)!r}" for k, v in study.grid.axes.items()) + "},")
+    product, listed = study.grid.product, list(study.grid.listed)
+    axes = ", ".join(f"{k!r}: {list(v)!r}" for k, v in (product or {}).items())
+    lines.append(f"    {listed!r}," if product is None else f"    {{{axes}}},")
     lines.append(f"    {study.data.name!r}," if named else "    data,")
     for name, value in study.options.items():
         default = inspect.signature(type(study)).parameters.get(name)
         if default is None or value != default.default:
             lines.append(f"    {name}={value!r},")
-    lines += [")", "for event in study.run():", "    pass", "study.results()"]
+    lines.append(")")
+    later = [*(listed if product is not None else ()), *(v for one in study.added for v in one.variants)]
+    lines += [f"study.add({later!r})"] if later else []
+    lines += ["for event in study.run():", "    pass", "study.results()"]
     return "\n".join(lines) + "\n"
 
 

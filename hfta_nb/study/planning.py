@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hfta_nb.events import Control
-from hfta_nb.train import Trainer
+from hfta_nb.train import Settings, Trainer
 
 if TYPE_CHECKING:
+    import pandas
+
     from hfta_nb.plan import Group
     from hfta_nb.study.study import Study
 
@@ -22,3 +25,20 @@ def fitted(study: Study) -> list[Group]:
             for _ in trainer.fitted(group, measure=True):
                 pass
     return trainer.arrays
+
+
+def table(groups: Sequence[Group]) -> pandas.DataFrame:
+    """Groups as a table; see `Study.plan`."""
+    import pandas
+
+    return pandas.DataFrame([g.row() for g in groups]).set_index("array")
+
+
+def settings_of(study: Study) -> Settings:
+    """What the training loop needs to know."""
+    how = study.epochs, study.patience, study.monitor, study.maximize
+    where = study.device, study.dtype
+    pace = study.validate_every, study.steps_per_epoch
+    memory = study.capacity, study.checkpointing
+    settings = *how, *where, study.seed, True, *pace, study._precision, *memory, study.compile
+    return Settings(study.family, study.data, *settings)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,67 +15,197 @@ from hfta_nb import events as ev
 from hfta_nb import telemetry
 from hfta_nb.errors import StudyError
 from hfta_nb.events import Control, Event
-from hfta_nb.study import saving
+from hfta_nb.history import History
+from hfta_nb.study import adding, loop, saving
+from hfta_nb.study.arguments import positive
 from hfta_nb.train import Trainer
 
 if TYPE_CHECKING:
     from hfta_nb.study.study import Study
 
 
+SAMPLE_INTERVAL_S = 0.5
+"""How often the device is looked at while a study runs."""
+
+TRANSIENT = (ev.Heartbeat,)
+"""Events that are not kept on disk."""
+
+LOST = "the process that trained it ended before the run did (it was killed, or the machine was)"
+
+
+def run(study: Study, control: Control, resume: bool, epochs: int | None, again: bool = False) -> loop.Events:
+    """The work of `Study.run`. It is to be stopped by `control`, not closed."""
+    with opened(study, resume, epochs, again) as state:
+        sampler = telemetry.sampler(str(study.device))
+        save = functools.partial(_save, study)
+        take = functools.partial(adding.requested, study)
+        settings, plan = study.settings(), study.plan_groups
+        trainer = Trainer(settings, plan, control, save, state, ends=study.store, take=take)
+        study.plan_groups, study._trainer, study._extended = trainer.arrays, trainer, False
+        sampled = 0.0
+        study._running += 1
+        try:
+            for event in events(study, trainer, state is not None):
+                keep(study, event)
+                yield event
+                if time.perf_counter() - sampled >= SAMPLE_INTERVAL_S:
+                    sampled = time.perf_counter()
+                    sample = sampler.sample()
+                    keep(study, sample)
+                    yield sample
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            keep(study, ev.RunChanged(time.time(), ev.FAILED, reason, traceback.format_exc()))
+            raise
+        except BaseException as error:  # a second Ctrl-C, or the family's own code ends the process
+            for event in _cut_short(study, type(error).__name__):
+                keep(study, event)
+            raise
+        finally:
+            study._trainer = None
+            study._running -= 1
+
+
+def keep(study: Study, event: Event) -> None:
+    """Take an event in, and write it down."""
+    study._history.add(event)
+    if not isinstance(event, TRANSIENT):
+        study.store.append(event)
+        study._read = study.store.events_path.stat().st_size
+
+
+def reload(study: Study) -> Study:
+    """See `Study.reload`."""
+    for event, offset in study.store.events(study._read):
+        study._history.add(event)
+        study._read = offset
+        if isinstance(event, ev.RunStarted):  # by a worker, perhaps, which was given more of either
+            study.epochs = event.epochs
+            if len(event.variants) > len(study.variants):
+                adding.restore(study)
+    return study
+
+
+def looked_at(study: Study) -> History:
+    """What is known of the run; it has failed where nobody is at it any more."""
+    if study._running:
+        return study._history
+    for _ in range(2):  # it may end between the two looks
+        history = study.reload()._history
+        if history.state not in (ev.RUNNING, ev.PAUSED) or study.store.running is not False:
+            return history
+    history.add(ev.RunChanged(time.time(), ev.FAILED, f"{LOST}; run(resume=True) carries on"))
+    return history
+
+
+def _save(study: Study, state: dict[str, Any], weights: Mapping[int, Mapping[str, torch.Tensor]]) -> str:
+    for variant, tensors in weights.items():
+        study.store.write_weights(variant, tensors)
+    return str(study.store.write_checkpoint(state))
+
+
+def _cut_short(study: Study, why: str) -> Iterator[Event]:
+    for member in list(study._history.members.values()):
+        if member.state not in ev.FINAL_STATES:
+            yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, "the run was stopped")
+    yield ev.RunChanged(time.time(), ev.STOPPED, f"{why} within a step; it carries on from its last checkpoint")
+
+
 @contextlib.contextmanager
-def opened(study: Study, resume: bool, again: bool = False) -> Iterator[Any]:
+def opened(study: Study, resume: bool = False, epochs: int | None = None, again: bool = False) -> Iterator[Any]:
     """Make the run's directory, or read the checkpoint in it, and keep it for this run until the block is left.
 
     Args:
         study: of the run.
-        resume: carry on from the checkpoint.
-        again: begin from the start where a run has ended before its first checkpoint.
+        resume: carry on from where the run is; from the start where it has no checkpoint yet.
+        epochs: train to so many, from where the run is, if it has begun.
+        again: as `resume`, where the run may not have begun.
 
     Returns:
-        The state to go on from; None for a new run.
+        The state to go on from; None for a run from the start.
 
     Raises:
-        StudyError: a run is there already, or there is nothing to resume.
+        StudyError: a run is there already, or there is nothing to go on with.
         StoreError: the directory can't be used, or the run in it is going on.
     """
-    where = str(study.directory)
-    if not resume:
-        if study.store.has_events and not (again and not study.store.has_checkpoint):
-            remedy = "resume it with run(resume=True), or choose another directory"
-            raise StudyError("a run is already there", where=where, remedy=remedy)
+    where, begun = str(study.directory), study.store.has_events
+    wanted = study.epochs if epochs is None else positive("epochs", epochs)
+    if resume and not begun:
+        raise StudyError("no checkpoint to resume from", where=where, remedy="run it from the start")
+    if not begun:
+        study.epochs = wanted
         saving.write(study)
         with study.store.claimed():
             yield None
         return
-    none = StudyError("no checkpoint to resume from", where=where, remedy="run it from the start")
-    if not study.store.exists:
-        raise none
+    more = study.history.state == ev.COMPLETE and len(study.variants) > len(study.history.members)
+    if not (resume or again or more or epochs is not None):
+        raise _there_already(study)
     with study.store.claimed():  # first: a run that goes on may be about to end
+        adding.restore(study)
+        state = study.store.read_checkpoint() if study.store.has_checkpoint else None
         if study.history.state == ev.COMPLETE:
-            raise StudyError("the run is complete", where=where, remedy="start a new study")
-        if not study.store.has_checkpoint:
-            raise none
-        yield study.store.read_checkpoint()
+            _check_more(study, state, wanted)
+        if wanted != study.epochs:
+            study.epochs = wanted
+            study.store.write_study(saving.describe(study))
+        yield state
+
+
+def _there_already(study: Study) -> StudyError:
+    where, state = str(study.directory), study.history.state
+    if state == ev.COMPLETE:
+        remedy = f"train on with run(epochs=...) (it has trained {study.epochs}), or choose another directory"
+        return StudyError("a run is already there, and complete", where=where, remedy=remedy)
+    remedy = "resume it with run(resume=True), or choose another directory"
+    return StudyError("a run is already there", where=where, remedy=remedy)
+
+
+def _check_more(study: Study, state: Any, epochs: int) -> None:
+    """Whether a run that is complete has anything to go on with."""
+    where, ends = str(study.directory), () if state is None else state.get("ends", ())
+    if len(study.variants) > len(study.history.members) and epochs >= study.epochs and state is not None:
+        return  # some were added since
+    if epochs == study.epochs:
+        raise StudyError("the run is complete", where=where, remedy=f"train on with run(epochs={2 * epochs}), say")
+    if epochs < study.epochs:
+        more = f"more than {study.epochs}, which it has trained"
+        raise StudyError("not more epochs than before", where="epochs", got=epochs, accepted=more)
+    if not ends:
+        remedy = "start a new study"
+        raise StudyError("no member is left that could train on: all ended early", where=where, remedy=remedy)
 
 
 def again(study: Study, control: Control) -> Iterator[Event]:
     """`Study.run` from the start where a run has ended before its first checkpoint; its events are added to those."""
-    with opened(study, resume=False, again=True) as state:
-        yield from study._run(state, control, resume=False)
+    return loop.iterate(study.directory, lambda: run(study, control, False, None, again=True), control)
 
 
 def events(study: Study, trainer: Trainer, resumed: bool) -> Iterator[Event]:
     """All that happens, from the first event to the one that says how it ended."""
     yield started(study, resumed)
     yield ev.PlanMade(time.time(), trainer.records())
-    yield from trainer
+    for variant in [v for todo in trainer.waiting if todo.end for v in todo.end.members]:
+        yield ev.MemberChanged(time.time(), variant, ev.WAITING, f"to train on to epoch {study.epochs}")
+    for event in trainer:
+        yield event
+        if study._extended:  # by whoever got the event, or by a request
+            study._extended = False
+            yield started(study, True)
+            yield ev.PlanMade(time.time(), trainer.records())
+    study._trainer = None  # what is added from here on is for another run
     if trainer.stopped:
         for member in list(study.history.members.values()):
             if member.state == ev.WAITING:
                 yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, "the run was stopped")
         yield ev.RunChanged(time.time(), ev.STOPPED, "stopped by request")
+    elif study.history.fruitless:
+        if trainer.error is not None:
+            raise trainer.error
+        counts = ((study.history.count(state), state.lower()) for state in (ev.DIVERGED, ev.FAILED))
+        words = ", ".join(f"{count} {state}" for count, state in counts if count)
+        yield ev.RunChanged(time.time(), ev.FAILED, f"no member succeeded: {words}")
     else:
-        study.store.remove_checkpoint()
         yield ev.RunChanged(time.time(), ev.COMPLETE)
 
 
@@ -90,8 +222,8 @@ def started(study: Study, resumed: bool) -> ev.RunStarted:
         epochs=study.epochs,
         threads=torch.get_num_threads(),
         directory=str(study.directory),
-        axes=dict(study.grid.axes),
-        variants=tuple(ev.VariantRecord(v.id, v.config, v.seed) for v in study.variants),
+        axes=adding.axes(study),
+        variants=tuple(adding.records(study)),
         metrics=study.metrics,
         monitor=study.monitor,
         direction="maximize" if study.maximize else "minimize",

@@ -12,6 +12,7 @@ from hfta_nb import data as datasets
 from hfta_nb.data import AnyData, Data
 from hfta_nb.errors import FamilyError, StoreError
 from hfta_nb.family import Family
+from hfta_nb.grid import Grid
 from hfta_nb.store import Store
 from hfta_nb.study.arguments import family_of
 
@@ -21,13 +22,19 @@ if TYPE_CHECKING:
 
 def describe(study: Study) -> dict[str, Any]:
     """What was asked, for study.json."""
-    grid = {k: list(v) for k, v in study.grid.axes.items()}
+    product = study.grid.product
+    grid = None if product is None else {k: list(v) for k, v in product.items()}
     data: dict[str, Any] = {"name": study.data.name, "task": study.data.task, "facts": dict(study.data.facts)}
     if not isinstance(study.data, Data):
         data["streamed"] = True
     elif study.data.words and not datasets.known(study.data.name):
         data["words"] = list(study.data.words)
-    return {"family": study.family.name, "grid": grid, "data": data, "options": study.options}
+    asked: dict[str, Any] = {"family": study.family.name, "grid": grid, "data": data, "options": study.options}
+    if study.grid.listed:
+        asked["variants"] = list(study.grid.listed)
+    if study.added:
+        asked["added"] = [{"variants": list(one.variants), "key": one.key} for one in study.added]
+    return asked
 
 
 def options(study: Study) -> dict[str, Any]:
@@ -59,6 +66,15 @@ def write(study: Study) -> None:
         study.store.write_tensors("data.safetensors", study.data.tensors())
 
 
+def save(study: Study, target: Path) -> Path:
+    """See `Study.save`."""
+    if not study.store.exists:
+        write(study)
+    if target != study.directory:
+        study.store.copy_to(target)
+    return target
+
+
 def read(directory: Path, family: str | Family | None, data: Any) -> tuple[Family, Any, AnyData, dict[str, Any]]:
     """The family, grid, data and options of a study that was saved; see `Study.load`."""
     store = Store(directory)
@@ -77,7 +93,9 @@ def read(directory: Path, family: str | Family | None, data: Any) -> tuple[Famil
     options = {"across": "never", **asked["options"], "directory": store.directory}
     if not torch.cuda.is_available() and str(options.get("device", "")).startswith("cuda"):
         options["device"] = "cpu"
-    return recipe, asked["grid"], read_data(store, asked["data"], data), options
+    listed = asked.get("variants", ())
+    grid = Grid.of(listed) if asked["grid"] is None else Grid(asked["grid"]).plus(listed)
+    return recipe, grid, read_data(store, asked["data"], data), options
 
 
 def read_data(store: Store, asked: Mapping[str, Any], given: Any = None) -> AnyData:

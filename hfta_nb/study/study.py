@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import time
-import traceback
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from hfta_nb import data as datasets
 from hfta_nb import events as ev
-from hfta_nb import telemetry
 from hfta_nb.errors import StudyError
 from hfta_nb.events import Control, Event, GroupRecord
 from hfta_nb.family import Family
 from hfta_nb.grid import Grid, Variant
 from hfta_nb.history import History
-from hfta_nb.plan import make_plan
 from hfta_nb.store import Store
-from hfta_nb.study import code, running, saving
+from hfta_nb.study import adding, code, loop, planning, running, saving
 from hfta_nb.study.arguments import (
     across_of,
     capacity_of,
@@ -36,18 +31,12 @@ from hfta_nb.study.arguments import (
     steps_of,
 )
 from hfta_nb.study.check import check_member, row_of
-from hfta_nb.study.planning import fitted
+from hfta_nb.study.fitting import fit
 from hfta_nb.study.result import Result
 from hfta_nb.train import Settings, Trainer
 
 if TYPE_CHECKING:
     import pandas
-
-SAMPLE_INTERVAL_S = 0.5
-"""How often the device is looked at while a study runs."""
-
-TRANSIENT = (ev.Heartbeat,)
-"""Events that are not kept on disk."""
 
 
 class Study:
@@ -55,7 +44,7 @@ class Study:
 
     Args:
         family: a name (see `hfta_nb.families`) or a `Family`.
-        grid: axis names to values; see `Grid`.
+        grid: axis names to values, or a list of configurations (dicts or instances of a dataclass); see `Grid`.
         data: a name (see `hfta_nb.data.names`), tensors ``(x, y)``, a `Dataset`, ``(training, validation)`` where each
             is a `Dataset`, a `DataLoader` or a function that gives batches, or what `hfta_nb.data` makes of them; the
             family's default without.
@@ -99,7 +88,7 @@ class Study:
     def __init__(
         self,
         family: str | Family,
-        grid: Mapping[str, Any] | Grid | None = None,
+        grid: Mapping[str, Any] | Grid | Sequence[Any] | None = None,
         data: Any = None,
         *,
         epochs: int = 20,
@@ -139,20 +128,21 @@ class Study:
         self.compile = compile_of(compile)
         self.monitor, self.maximize = monitor_of(self.family, self.data, monitor)
         self.name = name or f"{self.family.name} on {self.data.name}"
-        most = self.capacity if isinstance(self.capacity, int) else None
-        self.plan_groups = make_plan(self.family, self.grid, self.data, fixed, serial=serial, across=self.across,
-                                     capacity=most)  # fmt: skip
+        self.plan_groups = adding.planned(self, self.grid)
+        self.added: list[adding.Added] = []
         stamp = time.strftime("%Y%m%d-%H%M%S")
         place = directory or Path("hfta_runs") / f"{self.family.name}-{stamp}-{uuid.uuid4().hex[:6]}"
         self.store = Store(Path(place).absolute())
         self._history = History()
         self._read = 0  # bytes of events.jsonl already in it
         self._running = 0  # runs of this very object, which fold their events in themselves
+        self._trainer: Trainer | None = None  # of the run that is on
+        self._extended = False  # variants were added that its events have not told of
 
     @property
     def history(self) -> History:
-        """The state of the run, up to what a worker has written by now."""
-        return self._history if self._running else self.reload()._history
+        """The state of the run, up to what a worker has written by now; FAILED where its process was killed."""
+        return running.looked_at(self)
 
     # What is asked.
 
@@ -202,57 +192,90 @@ class Study:
             ``memory_bytes`` of one member, ``fixed_bytes`` of the array beside them, and its ``capacity``: 0 where
             not even one member fits, None where nothing was measured.
         """
-        import pandas
-
         if measure:
-            self.plan_groups = fitted(self)
-        return pandas.DataFrame([g.row() for g in self.plan_groups]).set_index("array")
+            self.plan_groups = planning.fitted(self)
+        return planning.table(self.plan_groups)
 
     # Running.
 
-    def run(self, control: Control | None = None, resume: bool = False) -> Iterator[Event]:
-        """Train; iterate to do the work. Leaving the loop stops the run and keeps everything.
+    def run(
+        self, control: Control | None = None, resume: bool = False, *, epochs: int | None = None
+    ) -> Iterator[Event]:
+        """Train; iterate to do the work. However the loop is left, the run stops and everything is kept.
+
+        ``break``, an exception in the loop's body, KeyboardInterrupt ("Interrupt kernel") and SystemExit end a run as
+        ``control.stop()`` does: after the present step, with a checkpoint and the best weights. An interrupt takes
+        effect when that is written; a second one at once, and the last checkpoint is then an earlier one.
+        An iterator that is left open is closed by the next run, by the end of a cell that raised, or of the process.
 
         Args:
-            control: where requests (pause, stop, ...) are posted; from any thread.
-            resume: carry on from the last checkpoint in `directory`.
+            control: where requests (pause, stop, add, ...) are posted; from any thread.
+            resume: carry on from the last checkpoint in `directory`; from the start where there is none yet.
+            epochs: train to so many epochs in all: after a run of 10, ``run(epochs=20)`` trains 10 more. An lr schedule
+                that does not depend on the number of epochs (none, step, exponential, or any with ``t_max``) goes on,
+                as if 20 had been planned; one that spans the run (cosine, linear, cosine_restarts) has from here on the
+                values of a run of 20. Members that ended early (patience, stopped, diverged) stay as they are.
 
         Yields:
             What happens, from `RunStarted` to `RunChanged` with the final state. All of it is also appended to
             ``events.jsonl``.
 
         Raises:
-            StudyError: the directory holds a run already, or there is nothing to resume.
+            StudyError: the directory holds a run already, there is nothing to go on with, or a loop over this run is
+                still open around this call.
             StoreError: the directory can't be used, or the run in it is going on somewhere else.
             Exception: whatever the family's own code raised; the run is then FAILED and can be resumed.
         """
-        with running.opened(self, resume) as state:
-            yield from self._run(state, control or Control(), resume)
+        control = control or Control()
+        return loop.iterate(self.directory, lambda: running.run(self, control, resume, epochs), control)
 
-    def _run(self, state: Any, control: Control, resume: bool) -> Iterator[Event]:
-        sampler = telemetry.sampler(str(self.device))
-        trainer = Trainer(self.settings(), self.plan_groups, control, self._save, state)
-        self.plan_groups = trainer.arrays
-        sampled = 0.0
-        self._running += 1
-        try:
-            for event in running.events(self, trainer, resume):
-                self._keep(event)
-                yield event
-                if time.perf_counter() - sampled >= SAMPLE_INTERVAL_S:
-                    sampled = time.perf_counter()
-                    sample = sampler.sample()
-                    self._keep(sample)
-                    yield sample
-        except GeneratorExit:
-            self._keep(ev.RunChanged(time.time(), ev.STOPPED, "the loop over the run was left"))
-            raise
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            self._keep(ev.RunChanged(time.time(), ev.FAILED, reason, traceback.format_exc()))
-            raise
-        finally:
-            self._running -= 1
+    def fit(
+        self,
+        epochs: int | None = None,
+        *,
+        resume: bool = False,
+        on_event: Callable[[Event], Any] | Iterable[Callable[[Event], Any]] = (),
+        progress: bool = True,
+        control: Control | None = None,
+    ) -> pandas.DataFrame:
+        """Run to the end, with a progress bar; Ctrl-C stops it, and ``fit(resume=True)`` carries on.
+
+        Args:
+            epochs, resume, control: as for `run`.
+            on_event: a function that is called with each event, or several; for TensorBoard, MLflow and Weights &
+                Biases there are some in `hfta_nb.callbacks`. What one raises stops the run, and is raised.
+            progress: show the bar, in a terminal or a notebook.
+
+        Returns:
+            `results`.
+        """
+        fit(self, epochs, resume, on_event, progress, control)
+        return self.results()
+
+    def add(self, variants: Any) -> list[int]:
+        """Add variants: before a run, from within its loop, or after it (the next `run` trains them).
+
+        They train from an epoch 0 of their own, and give what they give alone. Those that are added once the study has
+        begun have arrays of their own, after all others. A configuration may be one that is there already: a member
+        that ended early is trained anew in this way. Where a worker runs the study, ask by ``control.add(...)``.
+
+        Args:
+            variants: a dict of axes to values, an instance of a dataclass, or a list of these. An axis that is left out
+                has its fixed value, or its default.
+
+        Returns:
+            Their numbers.
+
+        Raises:
+            GridError, FamilyError: one of them can't be used; none is added then.
+            StudyError: the run is going on in another process.
+
+        Example:
+            >>> study = Study("mlp", [{"lr": 1e-3, "width": 8}], "digits", epochs=1)
+            >>> study.add({"lr": 1e-2, "width": 16})
+            [1]
+        """
+        return adding.add(self, variants)
 
     def check_events(self, members: Sequence[int] | None = None, epochs: int | None = None) -> Iterator[Event]:
         """Retrain members alone, as plain modules with torch's own optimizers, and compare with what the run recorded.
@@ -272,7 +295,7 @@ class Study:
         chosen = [self.best().variant.id] if members is None else list(members)
         for variant in chosen:
             for event in check_member(self, self._member(variant), epochs):
-                self._keep(event)
+                running.keep(self, event)
                 yield event
 
     def check(self, members: Sequence[int] | None = None, epochs: int | None = None) -> pandas.DataFrame:
@@ -320,10 +343,7 @@ class Study:
 
     def reload(self) -> Study:
         """Take in what another process (a worker) has added to the run's directory since; returns the study."""
-        for event, offset in self.store.events(self._read):
-            self._history.add(event)
-            self._read = offset
-        return self
+        return running.reload(self)
 
     # Saving.
 
@@ -333,12 +353,7 @@ class Study:
         Raises:
             StoreError: another run is there, or it can't be written to.
         """
-        target = Path(path).absolute()
-        if not self.store.exists:
-            saving.write(self)
-        if target != self.directory:
-            self.store.copy_to(target)
-        return target
+        return saving.save(self, Path(path).absolute())
 
     @classmethod
     def load(cls, path: str | Path, family: str | Family | None = None, data: Any = None) -> Study:
@@ -355,7 +370,9 @@ class Study:
             FamilyError: its family is not known.
         """
         recipe, grid, found, options = saving.read(Path(path).absolute(), family, data)
-        return cls(recipe, grid, found, **options).reload()
+        study = cls(recipe, grid, found, **options)
+        adding.restore(study)
+        return study.reload()
 
     def to_code(self) -> str:
         """Python source of a cell that reproduces the study."""
@@ -367,23 +384,7 @@ class Study:
 
     def settings(self) -> Settings:
         """What the training loop needs to know."""
-        how = self.epochs, self.patience, self.monitor, self.maximize
-        where = self.device, self.dtype
-        pace = self.validate_every, self.steps_per_epoch
-        memory = self.capacity, self.checkpointing
-        settings = *how, *where, self.seed, True, *pace, self._precision, *memory, self.compile
-        return Settings(self.family, self.data, *settings)
-
-    def _keep(self, event: Event) -> None:
-        self._history.add(event)
-        if not isinstance(event, TRANSIENT):
-            self.store.append(event)
-            self._read = self.store.events_path.stat().st_size
-
-    def _save(self, state: dict[str, Any], weights: Mapping[int, Mapping[str, torch.Tensor]]) -> str:
-        for variant, tensors in weights.items():
-            self.store.write_weights(variant, tensors)
-        return str(self.store.write_checkpoint(state))
+        return planning.settings_of(self)
 
     def _member(self, id: int) -> Variant:
         found = next((v for v in self.variants if v.id == id), None)

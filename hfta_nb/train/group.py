@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from hfta_nb.events import Event
 from hfta_nb.memory import Meter, can_record, free_bytes
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, Scores, Step
-from hfta_nb.train import keeping
+from hfta_nb.train import apart, keeping, requests
 from hfta_nb.train.batches import Batch, batches_of
 from hfta_nb.train.members import Members
 from hfta_nb.train.passes import LONG_PASS, long_pass
@@ -97,6 +97,7 @@ class GroupRun:
                 return
         if self.probe is not None and self.probe.enough:  # the run was too short for all that it looks at
             yield self.probe.event()
+        keeping.keep_end(self)
         for variant in list(self.members.ids):
             yield from self._leave([variant], ev.COMPLETE, "")
         yield from self._save(done=True)
@@ -182,14 +183,21 @@ class GroupRun:
         tuning = isinstance(self.step, ArrayStep) and self.step.trying
         probe = None if tuning else self.probe  # steps that try what is fastest are not as the others will be
         begin = probe.start() if probe else 0.0
+        failure = None
         try:
             with self.meter or nullcontext():
                 self.scores.begin(self.batch)
                 self.step.train(*batch.inputs, keep=self.scores)
-        except Exception:
+        except Exception as error:
             self.place -= 1  # of this batch no step has been made
             self.whole = getattr(self.step, "whole", True)
-            raise
+            failure = apart.failure_of(self, error)
+            if failure is None:
+                raise
+        if failure is not None:
+            self.probe = None
+            yield from apart.leave_out(self, failure)
+            return
         if probe:
             probe.stop(begin)
         self.scores.end(batch.size)
@@ -232,8 +240,22 @@ class GroupRun:
     def _end_epoch(self) -> Iterator[Event]:
         """Means over the epoch, validation where it is due, and what follows for each member."""
         self.stage = "validating"
-        yield from self._ended()
+        failure = yield from self._ended_or_failed()
+        while failure is not None and self.members.ids:
+            failure = yield from self._ended_or_failed()
         self.stage, self.ending = "training", False
+
+    def _ended_or_failed(self) -> Generator[Event, None, apart.Failure | None]:
+        """The end of an epoch, or a member that raises in it and is left out."""
+        try:
+            yield from self._ended()
+            return None
+        except Exception as error:
+            failure = apart.failure_of(self, error)
+            if failure is None:
+                raise
+        yield from apart.leave_out(self, failure)
+        return failure
 
     def _ended(self) -> Iterator[Event]:
         found = {f"train_{name}": value for name, value in self.scores.means().items()}
@@ -316,46 +338,9 @@ class GroupRun:
 
     def _requests(self) -> Iterator[Event]:
         for request in self.trainer.control.poll():
-            yield from self._answer(request)
+            yield from requests.answer(self, request)
 
-    def _answer(self, request: ev.Request) -> Iterator[Event]:
-        if isinstance(request, ev.Stop) and request.variant is None:
-            yield from self._stop_all()
-        elif isinstance(request, ev.Stop):
-            if request.variant in self.members.ids:
-                yield from self._leave([request.variant], ev.STOPPED, "stopped by request")
-            elif request.variant is not None:
-                self.trainer.early_stops.add(request.variant)
-        elif isinstance(request, ev.Pause):
-            yield from self._pause()
-
-    def _pause(self) -> Iterator[Event]:
-        yield from self._tell(always=True)
-        yield from self._save()
-        yield ev.RunChanged(time.time(), ev.PAUSED)
-        while True:
-            requests = self.trainer.control.wait(0.5)
-            if not requests:
-                yield ev.Heartbeat(time.time())
-            for request in requests:
-                if isinstance(request, ev.Resume):
-                    self.trainer.clock.skip()
-                    self.last_told = time.perf_counter()
-                    yield ev.RunChanged(time.time(), ev.RUNNING)
-                    return
-                if not isinstance(request, ev.Pause):
-                    yield from self._answer(request)
-                if self.trainer.stopped:
-                    return
-
-    def _stop_all(self) -> Iterator[Event]:
-        yield from self._tell(always=True)
-        yield from self._save()
-        self.trainer.stopped = True
-        for member in self.members.active:
-            yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, "the run was stopped")
-
-    def _leave(self, ids: Sequence[int], state: str, reason: str) -> Iterator[Event]:
+    def _leave(self, ids: Sequence[int], state: str, reason: str, detail: str = "") -> Iterator[Event]:
         """Members end: the array goes on without them."""
         gone = [v for v in ids if v in self.members.ids]
         if not gone:
@@ -364,7 +349,7 @@ class GroupRun:
         if keep:
             self.step = self.step.select(keep)
             self.scores.select(keep)
-        yield from self.members.leave(gone, keep, state, reason)
+        yield from self.members.leave(gone, keep, state, reason, detail)
 
     # Speed.
 

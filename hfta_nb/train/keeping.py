@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from hfta_nb.step.choices import lr_scheduler_of
+from hfta_nb.train.settings import End
 
 if TYPE_CHECKING:
     from hfta_nb.train.group import GroupRun
@@ -18,6 +22,7 @@ def state_of(run: GroupRun, ids: Sequence[int] | None = None) -> dict[str, Any]:
         step, scores, kept = step.select(places), copy.deepcopy(scores), list(ids)
         scores.select(places)
     return {
+        "epochs": run.settings.epochs,
         "epoch": run.epoch,
         "batch": run.batch,
         "steps": run.steps,
@@ -37,9 +42,43 @@ def load(run: GroupRun, state: Mapping[str, Any]) -> None:
     keep = [i for i, v in enumerate(run.group.variants) if v.id in state["ids"]]
     run.step = run.step.select(keep)
     run.scores.select(keep)
-    run.step.load_state(state["step"])
+    run.step.load_state(_replanned(run, state))
     run.members.load(state["members"], state["ids"])
     run.epoch, run.batch, run.told = int(state["epoch"]), int(state["batch"]), int(state["told"])
     run.steps, run.pass_, run.place = int(state["steps"]), int(state["pass"]), int(state["place"])
     run.ending = bool(state.get("ending", False))
     run.scores.load_state(state["scores"])
+
+
+def keep_end(run: GroupRun) -> None:
+    """Keep how far an array is at its end, so that its members can train on; their best weights are kept elsewhere."""
+    trainer, ids = run.trainer, list(run.members.ids)
+    if trainer.ends is None or not ids:
+        return
+    state = state_of(run)
+    state["members"] = {**state["members"], "best": {}}
+    index = run.group.index
+    trainer.ended[index] = End(index, trainer.ends.write_end(index, state), run.epoch, ids)
+
+
+def _replanned(run: GroupRun, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The state of the step, with the lr schedules of a run of as many epochs as are wanted now.
+
+    A schedule that spans the run (cosine without t_max, say) goes on as if so many had been planned from the start. Any
+    other is left alone.
+    """
+    epochs, before = run.settings.epochs, int(state.get("epochs", run.settings.epochs))
+    phases = run.settings.family.phases
+    rows = [phase.row(row) for row in run.group.rows for phase in phases] if phases else run.group.rows
+    step: Mapping[str, Any] = state["step"]
+    if all(lr_scheduler_of(row, before) == lr_scheduler_of(row, epochs) for row in rows):
+        return step
+    with warnings.catch_warnings():  # torch's own: no optimizer has stepped
+        warnings.simplefilter("ignore")
+        for _ in range(int(state["epoch"])):
+            run.step.end_epoch()
+    fresh = run.step.state()
+    groups = [{k: v for k, v in one.items() if k in ("groups", "param_groups")} for one in fresh["optimizers"]]
+    values = copy.deepcopy({"lr_schedulers": fresh["lr_schedulers"], "groups": groups})
+    optimizers = [{**old, **new} for old, new in zip(step["optimizers"], values["groups"], strict=True)]
+    return {**step, "lr_schedulers": values["lr_schedulers"], "optimizers": optimizers}

@@ -103,11 +103,22 @@ class Members:
                 why = f"no better {self.monitor} for {member.waited} {what}, best at epoch {member.best_epoch}"
                 yield [member.id], ev.COMPLETE, why
 
-    def leave(self, gone: Sequence[int], keep: Sequence[int], state: str, reason: str) -> Iterator[Event]:
+    def leave(
+        self, gone: Sequence[int], keep: Sequence[int], state: str, reason: str, detail: str = ""
+    ) -> Iterator[Event]:
         """Members end; `keep` are the places of the others."""
         self.active = [self.active[i] for i in keep]
         for variant in gone:
-            yield ev.MemberChanged(time.time(), variant, state, reason)
+            yield ev.MemberChanged(time.time(), variant, state, reason, detail)
+
+    def drop(self, variant: int) -> None:
+        """Go on as if this one, which trains no more, had never been here."""
+        kept = [m for m in self.all if m.id != variant]
+        slots = [m.slot for m in kept]
+        self.all, self.narrowers = kept, [self.narrowers[slot] for slot in slots]
+        self.best = {name: value[slots] for name, value in self.best.items()}
+        for slot, member in enumerate(kept):
+            member.slot = slot
 
     def unsaved(self) -> dict[int, dict[str, Tensor]]:
         """Best weights that changed since they were last saved, by variant."""

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -56,6 +56,32 @@ class Settings:
     def validates(self, epoch: int) -> bool:
         """Whether there is a validation after this epoch, from 1."""
         return epoch % self.validate_every == 0 or epoch == self.epochs
+
+
+@dataclass(frozen=True)
+class End:
+    """What is kept of an array that is done.
+
+    Attributes:
+        file: its state, as `Ends` knows it.
+        epochs: how many it has trained.
+        members: variants that have trained so many.
+    """
+
+    array: int
+    file: str
+    epochs: int
+    members: list[int]
+
+
+class Ends(Protocol):
+    """Keeps the states of arrays that are done."""
+
+    def write_end(self, array: int, state: Mapping[str, Any]) -> str:
+        """Keep one; returns what `read_end` takes."""
+
+    def read_end(self, name: str) -> Any:
+        """What `write_end` was given."""
 
 
 Save = Callable[[dict[str, Any], Mapping[int, Mapping[str, Tensor]]], str]

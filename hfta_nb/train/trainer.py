@@ -6,23 +6,26 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from hfta_nb.array import MemberGenerators, checkpointing, fuse, has_lazy, take_shapes
 from hfta_nb.array.generators import seeded_state
 from hfta_nb.data import placed
-from hfta_nb.errors import out_of_memory
-from hfta_nb.events import Control, Event, GroupRecord, PlanMade
+from hfta_nb.errors import MemberError, out_of_memory
+from hfta_nb.events import Add, CheckpointSaved, Control, Event, GroupRecord, PhaseChanged, PlanMade, Stop
+from hfta_nb.grid import Variant
 from hfta_nb.memory import MemoryModel, free_bytes, shown
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
+from hfta_nb.train import apart
 from hfta_nb.train.fitting import fit
 from hfta_nb.train.group import GroupRun
 from hfta_nb.train.halving import halve
-from hfta_nb.train.settings import Clock, Save, Settings
+from hfta_nb.train.settings import Clock, End, Ends, Save, Settings
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,12 @@ class Todo:
 
     Attributes:
         run: how far it is; None where it has not begun.
+        end: where it trains on after its end.
     """
 
     group: Group
     run: Mapping[str, Any] | None = None
+    end: End | None = None
 
 
 class Trainer:
@@ -48,9 +53,13 @@ class Trainer:
         resume: the state of a checkpoint, to carry on from there.
         prepare: puts something around each group's step.
         checkpoint_every_s: seconds between two checkpoints; one is also made on a pause, a stop and a group's end.
+        ends: keeps how far arrays are that are done, so that they can train on; None to keep nothing.
+        take: plans variants that a request asks for, and calls `add`; says why not, where they can't be.
 
     Attributes:
+        ended: by array, what is kept of its end.
         stopped: whether the run was asked to stop.
+        error: the first that a member's own code has raised.
         early_stops: variants that were stopped before their group began.
         arrays: all arrays of the run in the order of training, done ones as well; more where memory makes it so.
     """
@@ -64,15 +73,20 @@ class Trainer:
         resume: Mapping[str, Any] | None = None,
         prepare: Callable[[Step], Step] | None = None,
         checkpoint_every_s: float = 10.0,
+        ends: Ends | None = None,
+        take: Callable[[Add], str] | None = None,
     ) -> None:
-        self.settings, self.control, self.save = settings, control, save
+        self.settings, self.control, self.save, self.ends = settings, control, save, ends
+        self.take = take
         self.prepare = prepare
         self.checkpoint_every_s = checkpoint_every_s
         self.stopped = False
+        self.error: Exception | None = None
         self.data = placed(settings.data, settings.device, settings.dtype)
         self.lengths: dict[int, int] = {}  # by batch size, of the passes of a stream, once known
         self.arrays = list(groups)
         self.waiting: deque[Todo] = deque()
+        self.ended: dict[int, End] = {}
         self.clock = Clock(work_total=self._work())
         self.early_stops: set[int] = set()
         self.last_save = time.perf_counter()
@@ -83,16 +97,53 @@ class Trainer:
 
     def __iter__(self) -> Iterator[Event]:
         self.clock.skip()
-        while self.waiting:
+        while True:
+            stop = yield from self._asked_to_stop()
+            if not self.waiting:
+                return
+            if stop:
+                yield from self._stop()
+                return
             todo = self.waiting.popleft()
+            if todo.end is not None and self.ends is not None:
+                todo = Todo(todo.group, self.ends.read_end(todo.end.file))
+                del self.ended[todo.group.index]
             if todo.run is None and not todo.group.fitted:
-                first, *rest = yield from self.fitted(todo.group)
-                self.waiting.extendleft(map(Todo, reversed(rest)))
-                todo = Todo(first)
+                found = yield from self._fitted(todo.group)
+                self.waiting.extendleft(map(Todo, reversed(found)))
                 self.clock.skip()
+                continue
             yield from self._train(todo)
             if self.stopped:
                 return
+
+    def _asked_to_stop(self) -> Generator[Event, None, bool]:
+        """Whether the run is to stop before another array is built, which answers most other requests."""
+        requests = self.control.poll()
+        for request in requests:
+            if isinstance(request, Add):
+                yield from self.added(request)
+            elif request != Stop():
+                self.control.post(request)
+        return Stop() in requests
+
+    def added(self, request: Add) -> Iterator[Event]:
+        """Take in variants that a request asks for."""
+        why = "nothing takes it in" if self.take is None else self.take(request)
+        if why:
+            yield PhaseChanged(time.time(), self.arrays[0].index, "training", f"not added: {why}")
+
+    def add(self, groups: Sequence[Group]) -> None:
+        """Train these arrays as well, after all others."""
+        self.arrays.extend(groups)
+        self.waiting.extend(map(Todo, groups))
+        self.clock.work_total = self._work()
+
+    def _stop(self) -> Iterator[Event]:
+        self.stopped = True
+        if self.save is not None:
+            group = self.waiting[0].group
+            yield CheckpointSaved(time.time(), group.index, 0, self.checkpoint(group, None, {}))
 
     def _train(self, todo: Todo) -> Iterator[Event]:
         run = GroupRun(self, todo.group, todo.run)
@@ -100,11 +151,26 @@ class Trainer:
             yield from run.events()
             return
         except Exception as error:
-            if not (out_of_memory(error) and run.whole):
+            failure = apart.unbuilt(self, todo.group, error) if run.stage == "building" and todo.run is None else None
+            if failure is None and not (out_of_memory(error) and run.whole):
                 raise
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         # Here the error is gone, and the tensors of its frames with it.
-        yield from halve(self, run, reason)
+        if failure is None:
+            yield from halve(self, run, reason)
+        else:
+            yield from apart.build_without(self, run.group, failure)
+
+    def _fitted(self, group: Group) -> Generator[Event, None, list[Group]]:
+        """The arrays to train in a group's place, first of all; without a member that can't be tried."""
+        try:
+            return (yield from self.fitted(group))
+        except MemberError as error:
+            failure = apart.unbuilt(self, group, error)
+            if failure is None:
+                raise
+        yield from apart.build_without(self, group, failure)
+        return []
 
     # The arrays.
 
@@ -128,6 +194,10 @@ class Trainer:
     def put_first(self, groups: Sequence[Group], runs: Sequence[Mapping[str, Any] | None]) -> None:
         """Train these arrays next, in this order, from where they are."""
         self.waiting.extendleft(reversed([Todo(g, r) for g, r in zip(groups, runs, strict=True)]))
+
+    def put_last(self, group: Group) -> None:
+        """Train this array after all others."""
+        self.waiting.append(Todo(group))
 
     def measured(self, group: Group, peak_bytes: int, held_bytes: int) -> Group:
         """Take in what an array took in its first steps, where that is more than planned or nothing was measured yet.
@@ -156,7 +226,8 @@ class Trainer:
         waiting = list(self.waiting)
         self.waiting.clear()
         for todo in waiting:
-            if todo.run is not None or not (todo.group.fitted and alike(todo.group, group)):
+            begun = todo.run is not None or todo.end is not None
+            if begun or not (todo.group.fitted and alike(todo.group, group)):
                 self.waiting.append(todo)
                 continue
             other = replace(todo.group, **known)
@@ -199,7 +270,8 @@ class Trainer:
             "elapsed_s": self.clock.elapsed_s,
             "work_done": self.clock.work_done,
             "arrays": [_told(g) for g in self.arrays],
-            "todo": [{"array": t.group.index, "run": t.run} for t in [*todo, *self.waiting]],
+            "todo": [{"array": t.group.index, "run": t.run} for t in [*todo, *self.waiting] if t.end is None],
+            "ends": [asdict(end) for end in self.ended.values()],
         }
         path = self.save(state, weights)
         self.last_save = time.perf_counter()
@@ -217,6 +289,14 @@ class Trainer:
         self.arrays = [_heard(told, plan) for told in state["arrays"]]
         by_index = {g.index: g for g in self.arrays}
         self.waiting.extend(Todo(by_index[t["array"]], t["run"]) for t in state["todo"])
+        for end in (End(**told) for told in state.get("ends", ())):
+            self.ended[end.array] = end
+            if end.epochs < self.settings.epochs:
+                self.waiting.append(Todo(by_index[end.array], end=end))
+        known = {id for group in self.arrays for id in group.ids}
+        for group in plan:
+            if not known.issuperset(group.ids):  # added since
+                self.add([replace(group, index=self.free_index)])
 
     def _work(self) -> float:
         """Steps of all members of all groups; NaN while that is not known."""
@@ -234,6 +314,15 @@ class Trainer:
         self.lengths[batch_size] = length
         self.clock.work_total = self._work()
 
+    def _module(self, group: Group, arguments: Mapping[str, Any]) -> nn.Module:
+        """A plain module of a group."""
+        s = self.settings
+        module = s.family.build(**arguments).to(s.device, s.dtype)
+        if has_lazy(module):
+            sample = self.data.sample(int(group.rows[0]["batch_size"]), s.device, s.dtype)
+            take_shapes(module, lambda m: call_all(m, sample, s.family.phases))
+        return module
+
     def build(self, group: Group) -> Step:
         """The step of a group, each member initialised and seeded as it would be alone."""
         s = self.settings
@@ -242,11 +331,12 @@ class Trainer:
         try:
             for variant, arguments in [*zip(group.variants, group.arguments, strict=True), *group.likes]:
                 torch.default_generator.manual_seed(variant.seed)
-                module = s.family.build(**arguments).to(s.device, s.dtype)
-                if has_lazy(module):
-                    sample = self.data.sample(int(group.rows[0]["batch_size"]), s.device, s.dtype)
-                    take_shapes(module, lambda m, x=sample: call_all(m, x, s.family.phases))  # type: ignore[misc]
-                modules.append(module)
+                try:
+                    modules.append(self._module(group, arguments))
+                except Exception as error:
+                    if out_of_memory(error):
+                        raise
+                    raise _unbuilt(variant, len(modules), error) from error
                 # The CPU's stream goes on from where building left it; a GPU's has not been drawn from yet.
                 states.append(seeded_state(variant.seed, s.device) | {"cpu": torch.random.get_rng_state()})
         finally:
@@ -266,11 +356,16 @@ class Trainer:
         return ArrayStep(array, group.rows, objective, metrics, s.epochs, s.precision)
 
 
+def _unbuilt(variant: Variant, place: int, error: Exception) -> MemberError:
+    words = f"can't be built ({type(error).__name__}: {error})"
+    return MemberError(words, where=f"member {place}, {variant.label}").of(place)
+
+
 def _told(group: Group) -> dict[str, Any]:
     """What of an array its plan does not say."""
     sizes = {"memory_bytes": group.memory_bytes, "fixed_bytes": group.fixed_bytes, "capacity": group.capacity}
     flags = {"fitted": group.fitted, "measured": group.measured, "checkpointed": group.checkpointed}
-    flags["captured"] = group.captured
+    flags |= {"captured": group.captured, "serial": group.serial}
     likes = [v.id for v, _ in group.likes]
     return {"index": group.index, "variants": list(group.ids), "reason": group.reason, "likes": likes, **sizes, **flags}
 
@@ -284,6 +379,7 @@ def _heard(told: Mapping[str, Any], plan: Sequence[Group]) -> Group:
         k: told[k]
         for k in ("memory_bytes", "fixed_bytes", "capacity", "fitted", "measured", "checkpointed", "captured")
     }
+    known["serial"] = bool(told.get("serial", whole.serial))
     likes = tuple(every[i] for i in told["likes"])
     return replace(whole.part(ids, int(told["index"]), told["reason"]), likes=likes, **known)
 

@@ -31,6 +31,7 @@ RECORDS = [
     ev.CheckpointSaved(1.0, 0, 1, "here"),
     ev.MemberChecked(1.0, 0, 3, {"val_loss": 1e-12}, 1e-8, False, False),
     ev.Heartbeat(1.0),
+    ev.Add(({"lr": 0.1, "width": 8}, {"betas": (0.9, 0.99)}), "key"),
     ev.Pause(),
     ev.Resume(),
     ev.Stop(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partialmethod
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.errors import StoreError
+from hfta_nb.errors import StoreError, StudyError
 from hfta_nb.step import ArrayStep
 from hfta_nb.store import Store
 
@@ -184,6 +185,7 @@ def test_leaving_the_loop_stops_and_keeps(tmp_path: Path) -> None:
     found = hfta.Study.load(tmp_path)
     assert found.history.members[0].epoch == 1
     assert found.history.state == ev.STOPPED
+    found.best().module()
 
 
 def test_a_run_that_goes_on_is_not_resumed_beside_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,8 +196,10 @@ def test_a_run_that_goes_on_is_not_resumed_beside_itself(tmp_path: Path, monkeyp
         if isinstance(event, ev.EpochDone) and event.epoch == 1:
             control.pause()
         if isinstance(event, ev.RunChanged) and event.state == ev.PAUSED:
-            with pytest.raises(StoreError, match="the run is going on somewhere else"):
+            with pytest.raises(StudyError, match="the run is going on, in a loop that is still open"):
                 _run(hfta.Study.load(tmp_path), resume=True)
+            with ThreadPoolExecutor(1) as pool, pytest.raises(StoreError, match="is going on somewhere else"):
+                pool.submit(_run, hfta.Study.load(tmp_path), resume=True).result()
             control.stop()
     again = hfta.Study.load(tmp_path)
     for event in again.run(resume=True):

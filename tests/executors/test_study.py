@@ -160,3 +160,20 @@ def test_a_way_that_ends_the_worker_is_given_up_and_the_run_begins_again(
     assert [member.epoch for member in handle.history.members.values()] == [2, 2]
     assert list(study.results()["epochs"]) == [2, 2]
     assert list(hfta.Study.load(tmp_path / "run", family=family).results()["epochs"]) == [2, 2]
+
+
+def test_a_study_goes_on_in_a_worker(tmp_path: Path) -> None:
+    """Variants that are added by the control of its run, and more epochs."""
+    options = {"epochs": 2, "device": "cpu", "dtype": "float64", "directory": tmp_path}
+    study = hfta.Study("mlp", {"lr": [1e-3, 1e-2]}, "iris", **options)  # type: ignore[arg-type]
+    handle = executors.start(study)
+    handle.control.add({"lr": 3e-2, "width": 4})
+    assert ended(handle).state == ev.COMPLETE, handle.error
+    assert [m.epoch for m in handle.history.members.values()] == [2] * 3
+    assert study.reload().member(2).config == {"lr": 3e-2, "width": 4}
+    study.member(2).module()
+    more = executors.start(study, arguments={"epochs": 3})
+    assert ended(more).state == ev.COMPLETE, more.error
+    assert set(study.results()["epochs"]) == {3}
+    assert study.epochs == 3
+    assert study.check([2])["equal"].all()

@@ -1,0 +1,84 @@
+"""What the trackers share: from the events of a study to one run of the tool per member."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from hfta_nb import events as ev
+from hfta_nb.errors import StudyError
+from hfta_nb.events import Event, Json, VariantRecord
+from hfta_nb.grid import show
+
+
+class Tracker(ABC):
+    """A function of an event that keeps each member's curves in a run of its own."""
+
+    def __init__(self) -> None:
+        self._run: ev.RunStarted | None = None
+        self._variants: dict[int, VariantRecord] = {}
+        self._open: set[int] = set()
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, ev.RunStarted):
+            self._run, self._variants = event, {v.id: v for v in event.variants}
+        elif isinstance(event, ev.MemberChanged) and event.state == ev.RUNNING:
+            self._begin(event.variant)
+        elif isinstance(event, ev.EpochDone):
+            for place, variant in enumerate(event.variants):
+                self._begin(variant)
+                values = {name: row[place] for name, row in event.metrics.items()}
+                self.log(variant, event.epoch, event.time_s, values)
+        elif isinstance(event, ev.MemberChanged) and event.state in ev.FINAL_STATES:
+            self._end(event.variant, event.state)
+        elif isinstance(event, ev.RunChanged) and event.state in ev.FINAL_STATES:
+            for variant in sorted(self._open):
+                self._end(variant, event.state)
+
+    @abstractmethod
+    def begin(self, variant: int, run: str, name: str, parameters: Mapping[str, Json]) -> None:
+        """A member begins, or goes on.
+
+        Args:
+            variant: its number.
+            run: the name of the study's run.
+            name: of the member, with its configuration.
+            parameters: its configuration and seed, and what the study is about.
+        """
+
+    @abstractmethod
+    def log(self, variant: int, epoch: int, time_s: float, values: Mapping[str, float]) -> None:
+        """Its metrics after an epoch."""
+
+    @abstractmethod
+    def end(self, variant: int, state: str) -> None:
+        """It has ended, in this state."""
+
+    def _begin(self, variant: int) -> None:
+        if variant in self._open or self._run is None:
+            return
+        self._open.add(variant)
+        record = self._variants[variant]
+        config = ", ".join(f"{name}={show(value)}" for name, value in record.config.items())
+        study: dict[str, Json] = {"family": self._run.family, "data": self._run.data, "epochs": self._run.epochs}
+        parameters = {**study, **record.config, "seed": record.seed}
+        self.begin(variant, self._run.run_id, f"{variant} {config}".strip(), parameters)
+
+    def _end(self, variant: int, state: str) -> None:
+        if variant in self._open:
+            self._open.discard(variant)
+            self.end(variant, state)
+
+
+def imported(module: str, install: str) -> Any:
+    """A module of a tool.
+
+    Raises:
+        StudyError: it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise StudyError(f"is not installed ({error})", where=module, remedy=f"pip install {install}") from error

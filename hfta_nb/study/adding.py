@@ -1,0 +1,112 @@
+"""Variants that are added to a study: before a run, while it is on, and after it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from hfta_nb.errors import HftaError, StudyError
+from hfta_nb.events import Add, Json, VariantRecord
+from hfta_nb.grid import Grid, configurations
+from hfta_nb.plan import Group, make_plan, whole
+from hfta_nb.study import saving
+
+if TYPE_CHECKING:
+    from hfta_nb.study.study import Study
+
+
+@dataclass(frozen=True)
+class Added:
+    """Configurations that came after the first run had begun: they are planned apart from all others.
+
+    Attributes:
+        key: of the request that they came with, which counts once; empty where there was none.
+    """
+
+    variants: tuple[dict[str, Json], ...]
+    key: str = ""
+
+
+def add(study: Study, variants: Any, key: str = "") -> list[int]:
+    """See `Study.add`."""
+    listed = configurations(variants)
+    if key and any(one.key == key for one in study.added):
+        return []
+    if not study._running:
+        if study.store.exists and study.store.running:
+            remedy = "post it to the control of its run: control.add(...)"
+            raise StudyError("the run is going on somewhere else", where=str(study.directory), remedy=remedy)
+        restore(study)
+    before = len(study.variants)
+    if study.store.has_events:
+        one = Added(listed, key)
+        groups = _planned_apart(study, one, study.plan_groups)
+        study.added.append(one)
+        if study._trainer is None:
+            study.plan_groups = [*study.plan_groups, *groups]
+        else:
+            study._trainer.add(groups)
+            study._extended = True
+    else:
+        grid = study.grid.plus(listed)
+        study.plan_groups, study.grid = planned(study, grid), grid
+    if study.store.exists:
+        study.store.write_study(saving.describe(study))
+    return list(range(before, before + len(listed)))
+
+
+def planned(study: Study, grid: Grid) -> list[Group]:
+    """The groups of a grid."""
+    most = study.capacity if isinstance(study.capacity, int) else None
+    how: dict[str, Any] = {"serial": study.serial, "across": study.across, "capacity": most}
+    return make_plan(study.family, grid, study.data, study.fixed, **how)
+
+
+def restore(study: Study) -> None:
+    """Take in what was added to the study on disk."""
+    if not study.store.exists:
+        return
+    for told in study.store.read_study().get("added", ())[len(study.added) :]:
+        one = Added(configurations(told["variants"]), str(told["key"]))
+        study.plan_groups = [*study.plan_groups, *_planned_apart(study, one, study.plan_groups)]
+        study.added.append(one)
+
+
+def requested(study: Study, request: Add) -> str:
+    """Add what was asked for by a request; returns why not, in words, where it can't be."""
+    try:
+        add(study, request.variants, request.key)
+    except HftaError as error:
+        return error.message
+    return ""
+
+
+def axes(study: Study) -> dict[str, tuple[Json, ...]]:
+    """All axes, with the values that occur."""
+    grid = study.grid
+    for one in study.added:
+        grid = grid.plus(one.variants)
+    return grid.axes
+
+
+def records(study: Study) -> Iterator[VariantRecord]:
+    """All variants, each with a value on every axis."""
+    names = axes(study)
+    specs = study.family.specs_for(study.data, [*names, *study.fixed])
+    for variant in study.variants:
+        yield VariantRecord(variant.id, whole(variant.config, names, study.fixed, specs), variant.seed)
+
+
+def _planned_apart(study: Study, one: Added, known: Sequence[Group]) -> list[Group]:
+    """The groups of what was added, numbered after all others."""
+    first = 1 + max(v.id for g in known for v in g.variants)
+    index = 1 + max(g.index for g in known)
+    return [_numbered(group, first, index) for group in planned(study, Grid.of(one.variants))]
+
+
+def _numbered(group: Group, first: int, index: int) -> Group:
+    variants = tuple(replace(v, id=v.id + first) for v in group.variants)
+    reason = re.sub(r"array (\d+)", lambda found: f"array {int(found[1]) + index}", group.reason)
+    return replace(group, index=group.index + index, variants=variants, reason=reason or "added later")

@@ -1,0 +1,133 @@
+"""A study run to its end, with a progress bar."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from hfta_nb import events as ev
+from hfta_nb.errors import StudyError
+from hfta_nb.events import Control, Event
+from hfta_nb.grid import show
+from hfta_nb.history import History
+
+if TYPE_CHECKING:
+    from hfta_nb.study.study import Study
+
+Listener = Callable[[Event], Any]
+
+DRAW_INTERVAL_S = 0.2
+"""The bar is drawn at most this often: an epoch may take a millisecond, and a notebook's page more to show it."""
+
+
+def fit(
+    study: Study,
+    epochs: int | None,
+    resume: bool,
+    on_event: Listener | Iterable[Listener],
+    progress: bool,
+    control: Control | None,
+) -> None:
+    """See `Study.fit`."""
+    listeners = listeners_of(on_event)
+    events: Any = study.run(control, resume, epochs=epochs)
+    seen = None
+    with bar(study) if progress else contextlib.nullcontext(_nothing) as show_event:
+        try:
+            for event in events:
+                seen = study._read
+                show_event(event)
+                for listener in listeners:
+                    listener(event)
+        except BaseException:
+            events.close()
+            # How it ended is on disk, and whoever listens is told of it as well.
+            for event, _ in [] if seen is None else study.store.events(seen):
+                for listener in listeners:
+                    with contextlib.suppress(Exception):  # perhaps the very one that has raised
+                        listener(event)
+            raise
+
+
+def listeners_of(given: Listener | Iterable[Listener]) -> list[Listener]:
+    """The functions of an event that were given, one or several.
+
+    Raises:
+        StudyError: something else was given.
+    """
+    found = [given] if callable(given) else list(given) if isinstance(given, Iterable) else [given]
+    for one in found:
+        if not callable(one) or isinstance(one, type):
+            accepted = (
+                "a function of an event, or a list of such; callbacks are instances: TensorBoard(), not TensorBoard"
+            )
+            raise StudyError("can't be called with an event", where="on_event", got=one, accepted=accepted)
+    return found
+
+
+@contextlib.contextmanager
+def bar(study: Study) -> Iterator[Listener]:
+    """A progress bar: of a terminal, or of a notebook where this is one."""
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    words = TextColumn("{task.description}")
+    columns = (words, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    # Drawn as events come: no thread of its own.
+    with Progress(*columns, auto_refresh=False) as shown:
+        task = shown.add_task(study.name, total=1.0)
+
+        drawn_s = -math.inf
+
+        def add(event: Event) -> None:
+            nonlocal drawn_s
+            now = time.monotonic()
+            if now - drawn_s >= DRAW_INTERVAL_S or isinstance(event, ev.RunChanged):
+                drawn_s, history = now, study.history
+                shown.update(task, completed=share(history), description=words_of(history))
+                shown.refresh()
+
+        yield add
+
+
+def share(history: History) -> float:
+    """The share of the epochs of all members that are done; those of members that ended early are not to come."""
+    if history.run is None:
+        return 0.0
+    done = total = 0.0
+    for member in history.members.values():
+        reached = max([float(member.epoch), *member.step_loss.epochs[-1:]])
+        done += reached
+        total += reached if member.state in ev.FINAL_STATES else max(reached, history.run.epochs)
+    return done / total if total else 1.0
+
+
+def words_of(history: History) -> str:
+    """``8 members, epoch 7 of 20, best val_accuracy 0.98 (#3)``."""
+    if history.run is None:
+        return ""
+    training = history.count(ev.RUNNING)
+    now = (
+        history.state.lower() if history.state in ev.FINAL_STATES else f"{training} of {len(history.members)} training"
+    )
+    parts = [now]
+    if training and history.progress is not None:
+        epoch = min(history.run.epochs, math.floor(history.progress.epochs_done) + 1)
+        parts.append(f"epoch {epoch} of {history.run.epochs}")
+    best = history.leaderboard()[0]
+    if best.best_epoch:
+        parts.append(f"best {history.run.monitor} {show(best.best_value)} (#{best.id})")
+    return ", ".join(parts)
+
+
+def _nothing(event: Event) -> None:
+    """No bar."""

@@ -1,0 +1,105 @@
+"""A member whose own code raises: the others train on without it, and it is tried again alone, as a plain module."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hfta_nb import events as ev
+from hfta_nb.errors import DataError, HftaError, MemberError, StoreError, out_of_memory
+from hfta_nb.events import Event
+from hfta_nb.plan import Group
+from hfta_nb.step import ArrayStep, PlainStep
+
+if TYPE_CHECKING:
+    from hfta_nb.train.group import GroupRun
+    from hfta_nb.train.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a member's own code has raised.
+
+    Attributes:
+        variant: of the member.
+        reason: the error in words.
+        detail: its traceback.
+    """
+
+    variant: int
+    reason: str
+    detail: str
+
+
+def failure_of(run: GroupRun, error: Exception) -> Failure | None:
+    """What a member of an array that trains has raised; None where the error is not one member's.
+
+    An array whose optimizers have stepped can't go on without that member: the others would step twice.
+    """
+    if out_of_memory(error) or not run.whole:
+        return None
+    place = error.member if isinstance(error, MemberError) else None
+    if isinstance(run.step, PlainStep) and not isinstance(error, DataError | StoreError):
+        place = 0
+    elif not isinstance(run.step, ArrayStep):
+        return None
+    return None if place is None else noted(run.trainer, run.members.ids[place], error)
+
+
+def unbuilt(trainer: Trainer, group: Group, error: Exception) -> Failure | None:
+    """The same, of an array that is not built yet."""
+    place = error.member if isinstance(error, MemberError) else None
+    return None if place is None else noted(trainer, group.ids[place], error)
+
+
+def noted(trainer: Trainer, variant: int, error: Exception) -> Failure:
+    """An error in words; the first one is kept, to be raised should no member succeed."""
+    cause = error.__cause__ if isinstance(error, MemberError) and isinstance(error.__cause__, Exception) else error
+    message = cause.message if isinstance(cause, HftaError) else str(cause)
+    reason = " ".join(f"{type(cause).__name__}: {message}".split())
+    detail = "".join(traceback.format_exception(error))
+    if trainer.error is None:
+        trainer.error = error
+        for one in {id(e): e for e in (error, cause)}.values():  # their frames hold tensors
+            traceback.clear_frames(one.__traceback__)
+    return Failure(variant, reason, detail)
+
+
+def leave_out(run: GroupRun, failure: Failure) -> Iterator[Event]:
+    """The array that trains goes on without the member, from where it is."""
+    group, variant = run.group, failure.variant
+    if group.serial:
+        yield from run._leave([variant], ev.FAILED, failure.reason, failure.detail)
+        return
+    yield from run._leave([variant], ev.WAITING, f"to be tried alone: {failure.reason}", failure.detail)
+    others = [v for v in group.ids if v != variant]
+    if others:
+        run.members.drop(variant)
+        run.group = group.half(others, group.index, group.reason)
+    _divide(run.trainer, group, [run.group] if others else [], failure)
+    yield ev.PlanMade(time.time(), run.trainer.records())
+
+
+def build_without(trainer: Trainer, group: Group, failure: Failure) -> Iterator[Event]:
+    """An array is to be built without the member."""
+    if group.serial:
+        yield ev.MemberChanged(time.time(), failure.variant, ev.FAILED, failure.reason, failure.detail)
+        if trainer.save is not None:
+            yield ev.CheckpointSaved(time.time(), group.index, 0, trainer.checkpoint(group, None, {}))
+        return
+    others = [v for v in group.ids if v != failure.variant]
+    parts = [group.part(others, group.index, group.reason)] if others else []
+    _divide(trainer, group, parts, failure)
+    trainer.put_first(parts, [None] * len(parts))
+    yield ev.PlanMade(time.time(), trainer.records())
+
+
+def _divide(trainer: Trainer, group: Group, others: list[Group], failure: Failure) -> None:
+    """Put the others in the array's place, and the member after all arrays that wait."""
+    part = group.part([failure.variant], trainer.free_index, f"not with array {group.index}: {failure.reason}")
+    alone = replace(part, serial=True, fitted=True, likes=(), architectures=1, padding=0.0)
+    trainer.replace(group, [*others, alone])
+    trainer.put_last(alone)

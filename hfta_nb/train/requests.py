@@ -1,0 +1,56 @@
+"""What an array that trains does when something is asked of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from hfta_nb import events as ev
+from hfta_nb.events import Event
+
+if TYPE_CHECKING:
+    from hfta_nb.train.group import GroupRun
+
+
+def answer(run: GroupRun, request: ev.Request) -> Iterator[Event]:
+    """Do what is asked, between two steps."""
+    if isinstance(request, ev.Stop) and request.variant is None:
+        yield from _stop_all(run)
+    elif isinstance(request, ev.Stop):
+        if request.variant in run.members.ids:
+            yield from run._leave([request.variant], ev.STOPPED, "stopped by request")
+        elif request.variant is not None:
+            run.trainer.early_stops.add(request.variant)
+    elif isinstance(request, ev.Add):
+        yield from run.trainer.added(request)
+    elif isinstance(request, ev.Pause):
+        yield from _pause(run)
+
+
+def _pause(run: GroupRun) -> Iterator[Event]:
+    yield from run._tell(always=True)
+    yield from run._save()
+    yield ev.RunChanged(time.time(), ev.PAUSED)
+    while True:
+        requests = run.trainer.control.wait(0.5)
+        if not requests:
+            yield ev.Heartbeat(time.time())
+        for request in requests:
+            if isinstance(request, ev.Resume):
+                run.trainer.clock.skip()
+                run.last_told = time.perf_counter()
+                yield ev.RunChanged(time.time(), ev.RUNNING)
+                return
+            if not isinstance(request, ev.Pause):
+                yield from answer(run, request)
+            if run.trainer.stopped:
+                return
+
+
+def _stop_all(run: GroupRun) -> Iterator[Event]:
+    yield from run._tell(always=True)
+    yield from run._save()
+    run.trainer.stopped = True
+    for member in run.members.active:
+        yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, "the run was stopped")
