@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from hfta_nb import html
 from hfta_nb.augment import Augmenting
 from hfta_nb.data import tree_map
 from hfta_nb.errors import StoreError
@@ -85,6 +86,10 @@ class Result:
         """Its group, and its place there."""
         groups = self.study.plan_groups
         return next((g, i) for g in groups for i, v in enumerate(g.variants) if v.id == self.variant.id)
+
+    def _repr_html_(self) -> str:
+        rows = [(name, show(value)) for name, value in (*self.config.items(), *self.metrics.items())]
+        return html.pairs(f"Member #{self.variant.id} of {self.study.name}", rows)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{k} {show(v)}" for k, v in self.metrics.items() if k.startswith("val_"))
