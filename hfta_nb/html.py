@@ -13,15 +13,21 @@ def pairs(title: str, rows: Iterable[tuple[str, object]]) -> str:
     shown = (
         f"<tr><th{_LEFT}>{escape(name)}</th>{_cell(value)}</tr>" for name, value in rows if value not in ("", None)
     )
-    return f"<table><caption{_LEFT}><b>{escape(title)}</b></caption><tbody>{''.join(shown)}</tbody></table>"
+    return f"{_titled(title)}<table><tbody>{''.join(shown)}</tbody></table>"
 
 
-def table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]], note: str = "") -> str:
-    """A table with a header; the note stands between it and its title."""
-    head = "".join(f"<th{_LEFT}>{escape(name)}</th>" for name in header)
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    caption = f"<b>{escape(title)}</b>" + (f"<br>{escape(note)}" if note else "")
-    return f"<table><caption{_LEFT}>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+def table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]], notes: Iterable[str] = ()) -> str:
+    """A table with a header, under a title and notes; columns without a value are left out."""
+    every = list(rows)
+    kept = [i for i in range(len(header)) if any(row[i] not in ("", None) for row in every)]
+    head = "".join(f"<th{_LEFT}>{escape(header[i])}</th>" for i in kept)
+    body = "".join(f"<tr>{''.join(_cell(row[i]) for i in kept)}</tr>" for row in every)
+    told = "".join(f"<div>{escape(note)}</div>" for note in notes if note)
+    return f"{_titled(title)}{told}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _titled(title: str) -> str:
+    return f"<div><b>{escape(title)}</b></div>"
 
 
 def _cell(value: object) -> str:

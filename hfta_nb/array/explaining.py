@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from hfta_nb import html
+from hfta_nb.html import pairs
 
 if TYPE_CHECKING:
     import pandas
@@ -63,7 +63,7 @@ def shown(array: FusedArray) -> str:
         ("mode", "training" if array.training else "evaluation"),
     ]
     rows += [("runs", how) for what, how in rows_of(array) if what == WHOLE]
-    return html.pairs(f"FusedArray of {type(array._skeleton).__name__}", rows)
+    return pairs(f"FusedArray of {type(array._skeleton).__name__}", rows)
 
 
 def rows_of(array: FusedArray) -> list[tuple[str, str]]:

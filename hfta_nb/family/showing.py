@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hfta_nb import html
 from hfta_nb.grid import AxisSpec, show
+from hfta_nb.html import table
 
 if TYPE_CHECKING:
     from hfta_nb.family.recipe import Family
@@ -15,9 +15,9 @@ def shown(family: Family) -> str:
     """The axes of a family's models, each with its type, default and what it accepts."""
     more = ", ".join(name for name in family.specs if name not in family.axes)
     data = f"data: {', '.join(family.data)}" if family.data else ""
-    note = "; ".join(filter(None, [family.help.rstrip("."), data, f"axes of training: {more}"]))
+    notes = (family.help, data, f"further axes: {more}")
     rows = [(a.name, a.type, show(a.default), _accepted(a), a.help) for a in family.axes.values()]
-    return html.table(f"Family {family.name}", ("axis", "type", "default", "accepted", "what it is"), rows, note)
+    return table(f"Family {family.name}", ("axis", "type", "default", "accepted", "what it is"), rows, notes)
 
 
 def _accepted(axis: AxisSpec) -> str:

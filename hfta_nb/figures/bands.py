@@ -58,7 +58,7 @@ def draw_bands(
         axes.fill_between(xs, low, high, color=stroke.light, alpha=0.18, linewidth=0, zorder=2)
         entries.append((line, plain(f"{average.label} (of {len(average.members)})")))
     name = metric.replace("val_", "validation ").replace("_", " ")
-    dress(axes, f"{name}, mean \u00b1 standard deviation", X_LABELS[x_axis])
+    dress(axes, f"{name}, mean \u00b1 std", X_LABELS[x_axis])
     place_ticks(axes, history, x_axis)
     if not entries:
         say(axes, f"no points of {plain(metric)} yet" if found else "no run yet")

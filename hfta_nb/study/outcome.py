@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hfta_nb import html
 from hfta_nb.averages import Average, averages
 from hfta_nb.errors import StudyError
 from hfta_nb.grid import show
+from hfta_nb.html import pairs
 from hfta_nb.study.result import Result
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def shown(study: Study) -> str:
         ("best", _best(study)),
         ("directory", str(study.directory)),
     ]
-    return html.pairs(f"Study: {study.name}", rows)
+    return pairs(f"Study: {study.name}", rows)
 
 
 def _best(study: Study) -> str:

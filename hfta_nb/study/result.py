@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from hfta_nb import html
 from hfta_nb.augment import Augmenting
 from hfta_nb.data import tree_map
 from hfta_nb.errors import StoreError
 from hfta_nb.grid import Variant, show
+from hfta_nb.html import pairs
 from hfta_nb.plan import Group
 from hfta_nb.study import code
 
@@ -89,7 +89,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         rows = [(name, show(value)) for name, value in (*self.config.items(), *self.metrics.items())]
-        return html.pairs(f"Member #{self.variant.id} of {self.study.name}", rows)
+        return pairs(f"Member #{self.variant.id} of {self.study.name}", rows)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{k} {show(v)}" for k, v in self.metrics.items() if k.startswith("val_"))
