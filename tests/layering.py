@@ -19,7 +19,20 @@ FACE = "hfta_nb"
 _RECIPE = {"errors", "accumulators", "events", "grid", "data", "augment", "losses", "metrics", "frechet"}
 _RECIPE |= {"phases", "training_axes"}
 _TRAINING = {*_RECIPE, "memory", "family", "array", "optim", "step", "plan"}
-_HEADLESS = {*_TRAINING, "families", "search", "store", "telemetry", "train", "fleet", "history", "colors"}
+_HEADLESS = {
+    *_TRAINING,
+    "families",
+    "search",
+    "store",
+    "telemetry",
+    "train",
+    "fleet",
+    "history",
+    "colors",
+    "averages",
+    "html",
+    "tables",
+}
 
 TABLE: dict[str, set[str]] = {
     "errors": set(),
@@ -28,12 +41,15 @@ TABLE: dict[str, set[str]] = {
     "grid": {"errors", "events"},
     "history": {"errors", "events"},
     "search": {"errors", "events", "grid"},
+    "averages": {"errors", "events", "grid", "history"},
+    "html": set(),
+    "tables": set(),
     "store": {"errors", "events"},
     "telemetry": {"errors", "events"},
     "colors": {"errors", "events", "grid", "history"},
     "data": {"errors"},
     "augment": {"errors", "events", "grid", "data"},
-    "array": {"errors"},
+    "array": {"errors", "html"},
     "optim": {"errors", "array"},
     "losses": {"errors", "array"},
     "frechet": set(),
@@ -41,7 +57,7 @@ TABLE: dict[str, set[str]] = {
     "metrics": {"errors", "accumulators", "array", "losses", "frechet"},
     "phases": {"errors", "grid", "losses"},
     "training_axes": {"errors", "events", "grid"},
-    "family": {*_RECIPE, "families"},
+    "family": {*_RECIPE, "families", "html"},
     "families": {*_RECIPE, "family"},
     "step": {"errors", "array", "optim", "losses", "metrics", "phases"},
     "plan": {"errors", "events", "grid", "data", "augment", "family", "phases", "array", "step"},
@@ -49,7 +65,7 @@ TABLE: dict[str, set[str]] = {
     "fleet": {"errors", "events", "plan", "train", "data"},
     "study": {*_HEADLESS},
     "executors": {"study", "errors", "events", "history"},
-    "figures": {"errors", "events", "grid", "history", "colors"},
+    "figures": {"errors", "events", "grid", "history", "colors", "averages"},
     "callbacks": {"errors", "events", "grid"},
     "ui": {"errors", "events", "grid", "history", "colors", "figures", "family", "study", "executors", FACE},
     "cli": {"errors", "events", "grid", "history", "store", "study", "executors", FACE},
@@ -63,7 +79,7 @@ FACE_ONLY = {("ui", "family"), ("ui", "study"), ("ui", "executors"), ("cli", "st
 JUPYTER = {"IPython", "ipywidgets", "anywidget", "traitlets", "ipykernel", "jupyterlab", "jupyter_client", "comm"}
 
 AT_TOP: dict[str, set[str]] = {
-    "pandas": set(),
+    "pandas": {"tables"},
     "optuna": set(),
     "ray": set(),
     "sklearn": set(),
@@ -92,7 +108,7 @@ ANYWHERE: dict[str, set[str]] = {
 LOCKS = {"Lock", "RLock"}
 """Locks start nothing: a part that is called from threads may have these of `threading`, and no more, anywhere."""
 
-WITHOUT_TORCH = {"errors", "events", "grid", "history", "colors", "search"}
+WITHOUT_TORCH = {"errors", "events", "grid", "history", "colors", "search", "averages", "html", "tables"}
 MAY_PRINT = {"cli", "ui"}
 
 

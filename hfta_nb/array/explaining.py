@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from hfta_nb.html import pairs
+
 if TYPE_CHECKING:
     import pandas
 
@@ -22,6 +24,10 @@ _RECURRENT = {
 """By a kernel in what is replayed, how a recurrent layer is computed."""
 _PLAIN = {True: "batched products", False: "torch's kernels"}
 """The same without such a kernel, by whether there are several members."""
+
+
+WHOLE = "the whole array"
+"""Stands in place of a function's name."""
 
 
 def recurrent(array: FusedArray) -> list[tuple[str, str]]:
@@ -45,21 +51,36 @@ def table(array: FusedArray) -> pandas.DataFrame:
     return pandas.DataFrame(rows_of(array), columns=["function", "how"])
 
 
+def shown(array: FusedArray) -> str:
+    """The array as an HTML table: what it holds, and what of `FusedArray.explain` concerns all of it."""
+    parameters = list(array.parameters())
+    of_one = sum(p.numel() for p in parameters) // max(1, len(array))
+    kinds = sorted({str(p.dtype).removeprefix("torch.") for p in parameters})
+    rows: list[tuple[str, object]] = [
+        ("members", len(array)),
+        ("parameters of a member", f"{of_one:,}"),
+        ("device", ", ".join([str(array.generators.device), *kinds])),
+        ("mode", "training" if array.training else "evaluation"),
+    ]
+    rows += [("runs", how) for what, how in rows_of(array) if what == WHOLE]
+    return pairs(f"FusedArray of {type(array._skeleton).__name__}", rows)
+
+
 def rows_of(array: FusedArray) -> list[tuple[str, str]]:
     """The rows of the table."""
-    rows = [("the whole array", note) for note in array.notes]
+    rows = [(WHOLE, note) for note in array.notes]
     if array.engine.across is not None:
         count = len(array.engine.across.blueprint.templates)
-        rows.append(("the whole array", f"{count} architectures, {array.waste():.0%} of the parameters are padding"))
+        rows.append((WHOLE, f"{count} architectures, {array.waste():.0%} of the parameters are padding"))
     if array.settings.checkpointed:
-        rows.append(("the whole array", _checkpointed(array)))
+        rows.append((WHOLE, _checkpointed(array)))
     if array.block_size < len(array):
         beside = ", replayed side by side on streams" if array.generators.device.type == "cuda" else ""
-        rows.append(("the whole array", f"in blocks of {array.block_size} of {len(array)} members{beside}"))
+        rows.append((WHOLE, f"in blocks of {array.block_size} of {len(array)} members{beside}"))
     on = {"one": "on one thread", "blocks": "blocks of members side by side, a thread each"}
-    rows += [("the whole array", on[array.threads])] if array.threads in on else []
+    rows += [(WHOLE, on[array.threads])] if array.threads in on else []
     if array.settings.tuned:
-        rows.append(("the whole array", array.settings.tuned))
+        rows.append((WHOLE, array.settings.tuned))
     capturing: list[tuple[str, CapturedSteps | CapturedForwards | CapturedResults]]
     capturing = [("backward", array._steps), ("array(x)", array._forwards), ("without gradients", array._results)]
     capturing += [("losses", captured) for a in array._losses for captured in (a._forwards, a._results)]

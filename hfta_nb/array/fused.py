@@ -27,7 +27,7 @@ from hfta_nb.array.capture.forward import CapturedForwards
 from hfta_nb.array.capture.results import CapturedResults
 from hfta_nb.array.capture.steps import Asked, CapturedSteps
 from hfta_nb.array.engine import Engine, Inputs
-from hfta_nb.array.explaining import table
+from hfta_nb.array.explaining import shown, table
 from hfta_nb.array.fallback import Settings
 from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.gradients import Gradients, call_module, target_of
@@ -322,6 +322,9 @@ class FusedArray(Adjustable, nn.Module):
             whole where it does not run as one call.
         """
         return table(self)
+
+    def _repr_html_(self) -> str:
+        return shown(self)
 
     def flush(self) -> None:
         """Compute what `array(x)` and `losses` have left to the backward; nothing where nothing waits."""

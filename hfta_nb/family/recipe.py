@@ -14,6 +14,7 @@ from hfta_nb import augment, losses, metrics, phases
 from hfta_nb.data import AnyData
 from hfta_nb.errors import FamilyError, GridError
 from hfta_nb.family import inputs
+from hfta_nb.family.showing import shown
 from hfta_nb.grid import AxisSpec
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
@@ -194,6 +195,9 @@ class Family:
 
     def metrics_for(self, data: AnyData) -> dict[str, Metric]:
         return metrics.usual(data.task, data.facts) if self.metrics is None else self.metrics
+
+    def _repr_html_(self) -> str:
+        return shown(self)
 
     def _takes(self, name: str) -> bool:
         """Whether an axis is an argument of `function`."""

@@ -1,9 +1,4 @@
-"""Figures of a run: what a saved notebook keeps, and what is exported.
-
-Each function takes a `History` and returns a `matplotlib.figure.Figure`, never pyplot state, in the colours that
-the live view uses (`hfta_nb.colors`), on a light background. A history in which nothing happened yet gives a
-figure that says so.
-"""
+"""The parts of figures: curves of members, the device over time, legends and axes."""
 
 from __future__ import annotations
 
@@ -14,91 +9,20 @@ from typing import TYPE_CHECKING, Any
 from hfta_nb import colors
 from hfta_nb import events as ev
 from hfta_nb.errors import HftaError
-from hfta_nb.figures.canvas import figure_of, plain
+from hfta_nb.figures.canvas import plain
 from hfta_nb.history import Curve, History, Member
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-_INK, _MUTED, _LINE = "#202124", "#5f6368", "#dadce0"
+INK, _MUTED, _LINE = "#202124", "#5f6368", "#dadce0"
 _GIB = 2**30
-_X_LABELS = {"epoch": "epoch", "step": "optimizer step", "time": "time since the start"}
+X_LABELS = {"epoch": "epoch", "step": "optimizer step", "time": "time since the start"}
 _MAX_TICKS = 12
 _TINY, _HUGE = 1.2e-38, 3.4e38
 
 
-def curves(
-    history: History,
-    metric: str = "val_loss",
-    color_by: str | None = None,
-    *,
-    x_axis: str = "epoch",
-    log_x: bool = False,
-    log_y: bool = False,
-    train: bool = True,
-) -> Figure:
-    """The curve of every member.
-
-    Args:
-        history: the run.
-        metric: what is drawn, one of `history.metrics`.
-        color_by: the axis that colour stands for; none for the member (beyond 12 members, for the first axis).
-        x_axis: "epoch", "step" or "time".
-        log_x, log_y: whether that axis is logarithmic.
-        train: whether to add the training curve of a validation metric, dotted.
-
-    Returns:
-        A figure of 7.5 by 4.5 inches; a legend names the members, or a colour bar the values of the axis.
-
-    Raises:
-        HftaError: the run has no such metric, or `x_axis` is none of the three.
-    """
-    figure = figure_of(7.5, 4.5)
-    _draw_curves(figure.add_subplot(), history, metric, color_by, x_axis, log_x, log_y, train, room=95)
-    return figure
-
-
-def utilization(history: History) -> Figure:
-    """How busy the device was over time, with memory on a scale of its own and pauses shaded.
-
-    Args:
-        history: the run.
-
-    Returns:
-        A figure of 6 by 4.5 inches.
-    """
-    figure = figure_of(6.0, 4.5)
-    _draw_utilization(figure.add_subplot(), history, room=75)
-    return figure
-
-
-def summary(history: History, metric: str | None = None, color_by: str | None = None, *, log_y: bool = False) -> Figure:
-    """Curves and utilization side by side: the static picture of a run.
-
-    Args:
-        history: the run.
-        metric: what is drawn; the run's monitored metric where none is named.
-        color_by: see `curves`.
-        log_y: whether the curves' vertical axis is logarithmic.
-
-    Returns:
-        A figure of 12.5 by 4.5 inches.
-    """
-    figure = figure_of(12.5, 4.5)
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    chosen = metric or (history.run.monitor if history.run else "val_loss")
-    _draw_curves(left, history, chosen, color_by, "epoch", False, log_y, True, room=95)
-    _draw_utilization(right, history, room=65)
-    if history.run is not None:
-        run, count = history.run, len(history.members)
-        where = run.device_name or run.device
-        title = f"{run.family} on {run.data}, {count} member{'s' * (count != 1)}, {where}: {history.state.lower()}"
-        figure.suptitle(plain(title, 120), x=0.01, ha="left", fontsize=10, color=_INK)
-    return figure
-
-
-def _draw_curves(
+def draw_curves(
     axes: Axes,
     history: History,
     metric: str,
@@ -109,8 +33,8 @@ def _draw_curves(
     train: bool,
     room: int,
 ) -> None:
-    if x_axis not in _X_LABELS:
-        raise HftaError("no such axis", where="x_axis", got=x_axis, accepted=", ".join(_X_LABELS))
+    if x_axis not in X_LABELS:
+        raise HftaError("no such axis", where="x_axis", got=x_axis, accepted=", ".join(X_LABELS))
     if history.run is not None and metric not in history.metrics:
         raise HftaError("the run has no such metric", where="metric", got=metric, accepted=", ".join(history.metrics))
     members = list(history.members.values())
@@ -124,22 +48,22 @@ def _draw_curves(
             _line(axes, history, member.curves[other], stroke, x_axis, log_y, dotted=True)
         lines.append(_line(axes, history, member.curves.get(metric, Curve()), stroke, x_axis, log_y))
     dotted = ", training dotted" if other and any(other in m.curves for m in members) else ""
-    _dress(axes, metric.replace("val_", "validation ").replace("_", " ") + dotted, _X_LABELS[x_axis])
-    _x_axis(axes, history, x_axis)
+    dress(axes, metric.replace("val_", "validation ").replace("_", " ") + dotted, X_LABELS[x_axis])
+    place_ticks(axes, history, x_axis)
     if any(len(line.get_xdata()) for line in lines):
-        _scale(axes, list(zip(members, lines, strict=True)), log_x, log_y)
+        scale(axes, list(zip(members, lines, strict=True)), log_x, log_y)
     else:
-        _say(axes, f"no points of {plain(metric)} yet" if members else "no run yet")
+        say(axes, f"no points of {plain(metric)} yet" if members else "no run yet")
     for member, line in zip(members, lines, strict=True):
         if _ended(member):
             _mark_end(axes, line)
     if scheme.axis is not None:
-        _color_bar(axes, scheme.axis)
+        color_bar(axes, scheme.axis)
     if 0 < len(members) <= colors.MAX_LEGEND:
-        _legend(axes, [(line, _name(member)) for member, line in zip(members, lines, strict=True)], room)
+        legend(axes, [(line, _name(member)) for member, line in zip(members, lines, strict=True)], room)
 
 
-def _x_axis(axes: Axes, history: History, x_axis: str) -> None:
+def place_ticks(axes: Axes, history: History, x_axis: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
     if x_axis == "time":
@@ -172,7 +96,7 @@ def _line(
     return line
 
 
-def _scale(axes: Axes, drawn: Sequence[tuple[Member, Any]], log_x: bool, log_y: bool) -> None:
+def scale(axes: Axes, drawn: Sequence[tuple[Member, Any]], log_x: bool, log_y: bool) -> None:
     lines = [line for _, line in drawn]
     if log_x and any(x > 0 for line in lines for x in line.get_xdata()):
         axes.set_xscale("log")
@@ -214,7 +138,7 @@ def _mark_end(axes: Axes, line: Any) -> None:
         axes.plot(x, min(max(y, low), high), color=line.get_color(), **style)
 
 
-def _draw_utilization(axes: Axes, history: History, room: int) -> None:
+def draw_utilization(axes: Axes, history: History, room: int) -> None:
     lines = colors.device_lines(key for sample in history.samples for key in sample.values)
     handles: list[tuple[Any, str]] = []
     for line in lines:
@@ -222,7 +146,7 @@ def _draw_utilization(axes: Axes, history: History, room: int) -> None:
             drawn = _measurement(axes, history, line, 1.0)
             if not line.faint:
                 handles.append((drawn, line.label))
-    _dress(axes, "utilization", _X_LABELS["time"])
+    dress(axes, "utilization", X_LABELS["time"])
     axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_formatter(lambda v, _: f"{100 * v:.0f}%")
     memory = [line for line in lines if line.kind == "memory"]
@@ -231,7 +155,7 @@ def _draw_utilization(axes: Axes, history: History, room: int) -> None:
         for line in memory:
             drawn = _measurement(right, history, line, 1 / _GIB)
             handles.append((drawn, f"{line.label} (right)"))
-        _dress(right, "memory, GiB", "")
+        dress(right, "memory, GiB", "")
         right.grid(visible=False)
         right.set_ylim(
             0, 1.08 * max((y for h, _ in handles if h.axes is right for y in h.get_ydata()), default=1.0) or 1.0
@@ -239,10 +163,10 @@ def _draw_utilization(axes: Axes, history: History, room: int) -> None:
     _time_axis(axes)
     if not history.samples:
         axes.set_xlim(0, 10)
-        _say(axes, "the device was not measured yet")
+        say(axes, "the device was not measured yet")
     _shade_pauses(axes, history)
     if handles:
-        _legend(axes, handles, room)
+        legend(axes, handles, room)
 
 
 def _measurement(axes: Axes, history: History, line: colors.DeviceLine, factor: float) -> Any:
@@ -307,12 +231,12 @@ def _clock(seconds: float, parts: bool) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def _dress(axes: Axes, y_label: str, x_label: str) -> None:
+def dress(axes: Axes, y_label: str, x_label: str) -> None:
     axes.set_facecolor("white")
-    axes.set_ylabel(plain(y_label), color=_INK)
+    axes.set_ylabel(plain(y_label), color=INK)
     if x_label:
-        axes.set_xlabel(x_label, color=_INK)
-    axes.tick_params(colors=_MUTED, labelcolor=_INK)
+        axes.set_xlabel(x_label, color=INK)
+    axes.tick_params(colors=_MUTED, labelcolor=INK)
     axes.grid(visible=True, color=_LINE, linewidth=0.7, zorder=0)
     axes.set_axisbelow(True)
     for name, spine in axes.spines.items():
@@ -320,11 +244,11 @@ def _dress(axes: Axes, y_label: str, x_label: str) -> None:
         spine.set_color(_MUTED)
 
 
-def _say(axes: Axes, text: str) -> None:
+def say(axes: Axes, text: str) -> None:
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=_MUTED)
 
 
-def _legend(axes: Axes, entries: Sequence[tuple[Any, str]], room: int) -> None:
+def legend(axes: Axes, entries: Sequence[tuple[Any, str]], room: int) -> None:
     """Names under the axes, in as many columns as fit into `room` letters."""
     from matplotlib.transforms import ScaledTranslation
 
@@ -340,11 +264,11 @@ def _legend(axes: Axes, entries: Sequence[tuple[Any, str]], room: int) -> None:
         ncols=max(1, min(4, room // (longest + 7))),
         fontsize=8,
         frameon=False,
-        labelcolor=_INK,
+        labelcolor=INK,
     )
 
 
-def _color_bar(axes: Axes, axis: colors.AxisColors) -> None:
+def color_bar(axes: Axes, axis: colors.AxisColors) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import BoundaryNorm, ListedColormap
 
@@ -357,9 +281,9 @@ def _color_bar(axes: Axes, axis: colors.AxisColors) -> None:
     ticks = range(0, count, math.ceil(count / _MAX_TICKS))
     bar.set_ticks(list(ticks), labels=[plain(axis.labels[i], 20) for i in ticks])
     bar.ax.minorticks_off()
-    bar.ax.tick_params(colors=_MUTED, labelcolor=_INK, length=0, labelsize=8)
+    bar.ax.tick_params(colors=_MUTED, labelcolor=INK, length=0, labelsize=8)
     bar.outline.set_visible(False)
-    bar.set_label(plain(axis.name), color=_INK)
+    bar.set_label(plain(axis.name), color=INK)
 
 
 def _name(member: Member) -> str:

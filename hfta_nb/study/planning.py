@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hfta_nb.events import Control
+from hfta_nb.memory import shown
 from hfta_nb.train import Settings, Trainer
 
 if TYPE_CHECKING:
@@ -29,9 +30,15 @@ def fitted(study: Study) -> list[Group]:
 
 def table(groups: Sequence[Group]) -> pandas.DataFrame:
     """Groups as a table; see `Study.plan`."""
-    import pandas
+    from hfta_nb.tables import Table
 
-    return pandas.DataFrame([g.row() for g in groups]).set_index("array")
+    rows = [g.row() for g in groups]
+    first = ["members", "fused_over", "split_because", "parameters", "memory_bytes"]
+    if any(row["architectures"] > 1 for row in rows):
+        first[3:3] = ["architectures", "padding"]
+    if any(row["capacity"] is not None for row in rows):
+        first.append("capacity")
+    return Table(rows, "array", first, {"memory_bytes": shown, "padding": "{:.0%}".format})
 
 
 def settings_of(study: Study) -> Settings:

@@ -11,6 +11,7 @@ from hfta_nb.augment import Augmenting
 from hfta_nb.data import tree_map
 from hfta_nb.errors import StoreError
 from hfta_nb.grid import Variant, show
+from hfta_nb.html import pairs
 from hfta_nb.plan import Group
 from hfta_nb.study import code
 
@@ -85,6 +86,10 @@ class Result:
         """Its group, and its place there."""
         groups = self.study.plan_groups
         return next((g, i) for g in groups for i, v in enumerate(g.variants) if v.id == self.variant.id)
+
+    def _repr_html_(self) -> str:
+        rows = [(name, show(value)) for name, value in (*self.config.items(), *self.metrics.items())]
+        return pairs(f"Member #{self.variant.id} of {self.study.name}", rows)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{k} {show(v)}" for k, v in self.metrics.items() if k.startswith("val_"))

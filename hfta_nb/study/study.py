@@ -16,7 +16,7 @@ from hfta_nb.family import Family
 from hfta_nb.grid import Grid, Variant
 from hfta_nb.history import History
 from hfta_nb.store import Store
-from hfta_nb.study import adding, code, loop, planning, running, saving
+from hfta_nb.study import adding, code, loop, outcome, planning, running, saving
 from hfta_nb.study.arguments import (
     across_of,
     capacity_of,
@@ -313,25 +313,39 @@ class Study:
 
     # Results.
 
-    def results(self) -> pandas.DataFrame:
-        """The leaderboard, one row per variant, best first: state, best epoch, metrics at it, the axes' values."""
-        import pandas
+    def results(self, over: str | Sequence[str] | None = None) -> pandas.DataFrame:
+        """The leaderboard, one row per variant, best first: state, best epoch, metrics at it, the axes' values.
 
-        rows = self.history.rows()
-        if not rows:
-            raise StudyError("not run yet", where=self.name, remedy="iterate study.run() first")
-        return pandas.DataFrame(rows).set_index("member")
+        A notebook and ``print`` show the rank, the axes that vary, the monitored metric, state and best epoch; all
+        other columns are there as well.
 
-    def best(self) -> Result:
-        """The best member.
+        Args:
+            over: an axis, or several, to be averaged over, most often "seed": one row per configuration of the others,
+                with each metric's mean (under its name) and sample standard deviation ("_std"), the ``count`` of finite
+                values, how many members were ``lost``, and ``members``. Configurations that lost a member come last.
 
         Raises:
-            StudyError: no member has completed an epoch with a finite value.
+            StudyError: the study has not run yet, or `over` is no axis of its grid.
         """
-        for member in self.history.leaderboard():
-            if member.best_epoch:
-                return self.member(member.id)
-        raise StudyError("no member has a best epoch yet", where=self.name, remedy="run the study first")
+        return outcome.results(self, over)
+
+    def best(self, over: str | Sequence[str] | None = None) -> Result:
+        """The best member; with `over` the best one of the configuration whose mean is best (see `results`).
+
+        Raises:
+            StudyError: no member has completed an epoch with a finite value, or `over` is no axis of the grid.
+        """
+        return outcome.best(self, over)
+
+    def speedup(self) -> pandas.DataFrame:
+        """What fusing brought in this run: steps of each array against its members' one after another, in seconds.
+
+        Both were timed side by side in the array's first steps, once it was tuned. The row "all" has the sums.
+
+        Raises:
+            StudyError: nothing was measured: the study has not run, or trains without fusing.
+        """
+        return outcome.speedup(self)
 
     def member(self, id: int) -> Result:
         """What came of one variant.
@@ -377,6 +391,9 @@ class Study:
     def to_code(self) -> str:
         """Python source of a cell that reproduces the study."""
         return code.of_study(self)
+
+    def _repr_html_(self) -> str:
+        return outcome.shown(self)
 
     def __repr__(self) -> str:
         size = f"{len(self.variants)} variants in {len(self.plan_groups)} arrays"

@@ -1,0 +1,87 @@
+"""Means of members that differ in one axis alone, each with a band of one standard deviation to each side."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hfta_nb import colors
+from hfta_nb.averages import Average, averages
+from hfta_nb.errors import HftaError
+from hfta_nb.figures.canvas import plain
+from hfta_nb.figures.drawing import X_LABELS, dress, legend, place_ticks, say
+from hfta_nb.history import History
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Points = list[tuple[float, float, float]]
+"""Of a curve: where, mean, standard deviation (0 of one value)."""
+
+
+def draw_bands(
+    axes: Axes,
+    history: History,
+    metric: str,
+    over: str | Sequence[str],
+    x_axis: str,
+    log_x: bool,
+    log_y: bool,
+    room: int,
+) -> None:
+    """One line and band per configuration; see `hfta_nb.figures.curves`."""
+    if x_axis not in X_LABELS or x_axis == "time":
+        raise HftaError("no axis for means", where="x_axis", got=x_axis, accepted="epoch, step")
+    if history.run is not None and metric not in history.metrics:
+        raise HftaError("the run has no such metric", where="metric", got=metric, accepted=", ".join(history.metrics))
+    entries = []
+    found = averages(history, over) if history.members else []
+    for place, average in enumerate(sorted(found, key=lambda a: a.members[0].id)):
+        points = points_of(average, metric, x_axis)
+        if not points:
+            continue
+        xs, means, deviations = (list(column) for column in zip(*points, strict=True))
+        stroke = colors.member(place)
+        (line,) = axes.plot(
+            xs,
+            means,
+            color=stroke.light,
+            linestyle=(0, stroke.dash) if stroke.dash else "-",
+            linewidth=1.6,
+            marker="o" if len(xs) == 1 else None,
+            zorder=3,
+        )
+        low = [m - d for m, d in zip(means, deviations, strict=True)]
+        high = [m + d for m, d in zip(means, deviations, strict=True)]
+        axes.fill_between(xs, low, high, color=stroke.light, alpha=0.18, linewidth=0, zorder=2)
+        entries.append((line, plain(f"{average.label} (of {len(average.members)})")))
+    name = metric.replace("val_", "validation ").replace("_", " ")
+    dress(axes, f"{name}, mean \u00b1 std", X_LABELS[x_axis])
+    place_ticks(axes, history, x_axis)
+    if not entries:
+        say(axes, f"no points of {plain(metric)} yet" if found else "no run yet")
+        return
+    if log_x:
+        axes.set_xscale("log")
+    if log_y:
+        axes.set_yscale("log")
+    if len(entries) <= colors.MAX_LEGEND:
+        legend(axes, entries, room)
+
+
+def points_of(average: Average, metric: str, x_axis: str) -> Points:
+    """Mean and standard deviation of the members' curves, where any of them is finite."""
+    values: dict[float, list[float]] = {}
+    for member in average.members:
+        curve = member.curves.get(metric)
+        if curve is not None:
+            xs = curve.epochs if x_axis == "epoch" else [float(step) for step in curve.steps]
+            for x, value in zip(xs, curve.values, strict=True):
+                if math.isfinite(value):
+                    values.setdefault(x, []).append(value)
+    return [
+        (x, statistics.fmean(many), statistics.stdev(many) if len(many) > 1 else 0.0)
+        for x, many in sorted(values.items())
+    ]

@@ -1,0 +1,118 @@
+"""What came of a study, as tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hfta_nb.averages import Average, averages
+from hfta_nb.errors import StudyError
+from hfta_nb.grid import show
+from hfta_nb.html import pairs
+from hfta_nb.study.result import Result
+
+if TYPE_CHECKING:
+    import pandas
+
+    from hfta_nb.history import Member
+    from hfta_nb.study.study import Study
+
+ALL = "all"
+
+
+def results(study: Study, over: str | Sequence[str] | None = None) -> pandas.DataFrame:
+    """See `Study.results`."""
+    from hfta_nb.tables import Table
+
+    history = study.history
+    if not history.members:
+        raise StudyError("not run yet", where=study.name, remedy="iterate study.run(), or call study.fit(), first")
+    if over is not None:
+        return _averaged(study, averages(history, over))
+    rows: list[dict[str, Any]] = [{"member": row["member"], "rank": ""} | row for row in history.rows()]
+    for rank, (row, member) in enumerate(zip(rows, history.leaderboard(), strict=True), start=1):
+        row["rank"] = str(rank) if member.best_epoch else "-"
+    first = ["rank", *varying(study), study.monitor, "state", "best_epoch"]
+    return Table(rows, "member", first, dict.fromkeys(study.grid.axes, show))
+
+
+def _averaged(study: Study, found: list[Average]) -> pandas.DataFrame:
+    from hfta_nb.tables import Table
+
+    rows = []
+    for rank, one in enumerate(found, start=1):
+        row: dict[str, Any] = {"rank": rank, **one.config}
+        for metric in study.metrics:
+            row |= {metric: one.mean(metric), f"{metric}_std": one.std(metric)}
+        row |= {"count": one.count(study.monitor), "lost": one.lost, "members": [m.id for m in one.members]}
+        rows.append(row)
+    axes = [name for name in varying(study) if name in found[0].config]
+    first = [*axes, study.monitor, f"{study.monitor}_std", "count", *(["lost"] if any(a.lost for a in found) else [])]
+    return Table(rows, "rank", first, dict.fromkeys(study.grid.axes, show))
+
+
+def best(study: Study, over: str | Sequence[str] | None = None) -> Result:
+    """See `Study.best`."""
+    history = study.history
+    ranked: list[Member] = history.leaderboard()
+    if over is not None:
+        within = {m.id for m in averages(history, over)[0].members} if history.members else set()
+        ranked = [m for m in ranked if m.id in within]
+    for member in ranked:
+        if member.best_epoch:
+            return study.member(member.id)
+    raise StudyError("no member has a best epoch yet", where=study.name, remedy="run the study first")
+
+
+def speedup(study: Study) -> pandas.DataFrame:
+    """See `Study.speedup`."""
+    import pandas
+
+    speeds = study.history.speeds
+    if not speeds:
+        what = "nothing was fused" if study.serial else "no array's speed was measured"
+        remedy = "run the study first: the first steps of each array are timed beside those of a plain module"
+        raise StudyError(what, where=study.name, remedy=remedy)
+    columns = ("members", "serial_step_s", "step_s", "speedup", "strategy")
+    rows = [{"array": str(i), **{name: getattr(s, name) for name in columns}} for i, s in sorted(speeds.items())]
+    whole = {name: sum(row[name] for row in rows) for name in columns[:3]}
+    rows.append({"array": ALL, **whole, "speedup": whole["serial_step_s"] / whole["step_s"], "strategy": ""})
+    return pandas.DataFrame(rows).set_index("array")
+
+
+def varying(study: Study) -> list[str]:
+    """The axes that have more than one value."""
+    return [name for name, values in study.grid.axes.items() if len(values) > 1]
+
+
+def shown(study: Study) -> str:
+    """The study as an HTML table."""
+    axes = [f"{name}: {_values(values)}" for name, values in study.grid.axes.items()]
+    count, arrays = len(study.variants), len(study.plan_groups)
+    pace = "" if study.steps_per_epoch is None else f" of {study.steps_per_epoch} steps"
+    rows = [
+        ("family", study.family.name),
+        ("data", study.data_name),
+        ("grid", "; ".join(axes)),
+        ("variants", f"{count} in {arrays} array{'s' * (arrays != 1)}"),
+        ("epochs", f"{study.epochs}{pace}"),
+        ("device", f"{study.device}, {str(study.dtype).removeprefix('torch.')}"),
+        ("state", study.history.state.lower()),
+        ("best", _best(study)),
+        ("directory", str(study.directory)),
+    ]
+    return pairs(f"Study: {study.name}", rows)
+
+
+def _best(study: Study) -> str:
+    for member in study.history.leaderboard():
+        if math.isfinite(member.best_value):
+            where = study._member(member.id).label
+            return f"{where}: {study.monitor} {member.best_value:.4g} at epoch {member.best_epoch}"
+    return ""
+
+
+def _values(values: Sequence[Any], most: int = 6) -> str:
+    told = [show(v) for v in values]
+    return ", ".join(told if len(told) <= most else [*told[: most - 1], "...", told[-1]])
