@@ -33,6 +33,7 @@ from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.gradients import Gradients, call_module, target_of
 from hfta_nb.array.own_losses import OwnLosses, loss_call
 from hfta_nb.array.owners import Follower
+from hfta_nb.array.saving import Savable, without_streams
 from hfta_nb.array.slots import Slots
 from hfta_nb.array.tuning import apart, tune
 from hfta_nb.errors import FusionError
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-class FusedArray(Adjustable, nn.Module):
+class FusedArray(Adjustable, Savable):
     """M modules in one; made by `fuse`.
 
     Parameters, buffers and `state_dict` carry the plain module's names, each tensor with a leading member axis M.
@@ -298,7 +299,7 @@ class FusedArray(Adjustable, nn.Module):
 
     def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """From a member's row of the array's `state_dict` to the `state_dict` of its plain module."""
-        return dict if self.engine.across is None else self.engine.across.blueprint.narrower(index)
+        return without_streams if self.engine.across is None else self.engine.across.blueprint.narrower(index)
 
     def box(self, index: int, name: str) -> tuple[int, ...] | None:
         """A member's true shape of a parameter; None if its architecture has no such parameter."""
