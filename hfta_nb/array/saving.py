@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from hfta_nb.errors import FusionError
 
 if TYPE_CHECKING:
+    from hfta_nb.array.engine import Engine
     from hfta_nb.array.fused import FusedArray
     from hfta_nb.array.generators import MemberGenerators, State
 
@@ -23,6 +24,7 @@ class Savable(nn.Module):
     """The part of a `FusedArray` that saves and loads it."""
 
     generators: MemberGenerators
+    engine: Engine
 
     def flush(self) -> None:
         """See `FusedArray.flush`."""
@@ -103,6 +105,10 @@ class Savable(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, *rest)
         if prefix + STREAMS in missing_keys:
             missing_keys.remove(prefix + STREAMS)
+
+    def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+        """From a member's row of the array's `state_dict` to the `state_dict` of its plain module."""
+        return without_streams if self.engine.across is None else self.engine.across.blueprint.narrower(index)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise FusionError(

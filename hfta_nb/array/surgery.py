@@ -64,7 +64,8 @@ def select(array: FusedArray, indices: Sequence[int]) -> FusedArray:
         blueprint=blueprint,
     )
     other.settings = array.settings.copy()
-    other.block_size = len(chosen) if array.block_size == len(array) else min(array.block_size, len(chosen))
+    size = array._tuning.home.block_size
+    other.settings.block_size = len(chosen) if size == len(array) else min(size, len(chosen))
     other._proven = set(array._proven)
     other.engine.attributes = array.engine.attributes.select(chosen)
     other._install()

@@ -119,6 +119,7 @@ class ArrayStep:
         precision: Precision | None = None,
     ) -> None:
         self.array = array
+        array.self_tuning = False  # a study says when, by whole steps
         self.precision = precision or Precision()
         self.scaler = self.precision.array_scaler(array)
         self.phases = phases_of(objective)

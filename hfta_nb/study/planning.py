@@ -5,11 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hfta_nb.events import Control
-from hfta_nb.train import Trainer
+from hfta_nb.train import Settings, Trainer
 
 if TYPE_CHECKING:
     from hfta_nb.plan import Group
     from hfta_nb.study.study import Study
+
+
+def settings_of(study: Study) -> Settings:
+    """What the training loop needs to know."""
+    how = study.epochs, study.patience, study.monitor, study.maximize
+    where = study.device, study.dtype
+    pace = study.validate_every, study.steps_per_epoch
+    memory = study.capacity, study.checkpointing
+    compiling = "never" if study.deterministic else study.compile
+    settings = *how, *where, study.seed, True, *pace, study._precision, *memory, compiling
+    return Settings(study.family, study.data, *settings, study.strategy, study.deterministic)
 
 
 def fitted(study: Study) -> list[Group]:

@@ -34,9 +34,10 @@ from hfta_nb.study.arguments import (
     positive,
     precision_of,
     steps_of,
+    strategy_of,
 )
 from hfta_nb.study.check import check_member, row_of
-from hfta_nb.study.planning import fitted
+from hfta_nb.study.planning import fitted, settings_of
 from hfta_nb.study.result import Result
 from hfta_nb.train import Settings, Trainer
 
@@ -78,6 +79,10 @@ class Study:
             and more do with it. It costs a second forward and changes no number.
         compile: whether replayed steps are compiled by `torch.compile`'s compiler, which takes seconds to minutes and
             changes rounding: "never", "always", or "auto" for where it is faster and the run is long enough to pay.
+        strategy: how kernels are chosen: "measured", the fastest on this machine, which in float32 round otherwise than
+            the plain module's; or "fixed", those that the plain module calls.
+        deterministic: choose nothing by time, so that two runs on one machine give the same bits on a CPU, whatever was
+            timed before; slower. Kernels are "fixed", block sizes are not tried, steps are not compiled.
         seed: of the order of the data.
         name: shown to people.
         validate_every: epochs from one validation to the next; the last epoch always has one. Only epochs with a
@@ -115,6 +120,8 @@ class Study:
         capacity: int | str | None = None,
         checkpointing: str = "auto",
         compile: str = "auto",
+        strategy: str | None = None,
+        deterministic: bool = False,
         seed: int = 0,
         name: str | None = None,
         validate_every: int = 1,
@@ -136,7 +143,8 @@ class Study:
         self._precision = precision_of(precision, self.device, self.dtype)
         self.serial, self.seed, self.across = serial, seed, across_of(across, self.device)
         self.capacity, self.checkpointing = capacity_of(capacity), checkpointing_of(checkpointing)
-        self.compile = compile_of(compile)
+        self.compile, self.deterministic = compile_of(compile), deterministic
+        self.strategy = strategy_of(strategy, deterministic, self.capacity, self.compile)
         self.monitor, self.maximize = monitor_of(self.family, self.data, monitor)
         self.name = name or f"{self.family.name} on {self.data.name}"
         most = self.capacity if isinstance(self.capacity, int) else None
@@ -367,12 +375,7 @@ class Study:
 
     def settings(self) -> Settings:
         """What the training loop needs to know."""
-        how = self.epochs, self.patience, self.monitor, self.maximize
-        where = self.device, self.dtype
-        pace = self.validate_every, self.steps_per_epoch
-        memory = self.capacity, self.checkpointing
-        settings = *how, *where, self.seed, True, *pace, self._precision, *memory, self.compile
-        return Settings(self.family, self.data, *settings)
+        return settings_of(self)
 
     def _keep(self, event: Event) -> None:
         self._history.add(event)

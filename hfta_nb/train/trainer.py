@@ -13,6 +13,7 @@ import torch
 
 from hfta_nb.array import MemberGenerators, checkpointing, fuse, has_lazy, take_shapes
 from hfta_nb.array.generators import seeded_state
+from hfta_nb.array.ways import untimed_block_size
 from hfta_nb.data import placed
 from hfta_nb.errors import out_of_memory
 from hfta_nb.events import Control, Event, GroupRecord, PlanMade
@@ -260,6 +261,9 @@ class Trainer:
         array.generators.states = generators.states
         if group.likes:
             array = array.select(range(len(group.variants)))
+        array.strategy = s.strategy
+        if s.deterministic:
+            array.block_size = untimed_block_size(array)
         array.capture = group.captured and not group.checkpointed  # recording holds what checkpointing lets go of
         if group.checkpointed:
             checkpointing.turn(array, True)
