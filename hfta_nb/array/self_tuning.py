@@ -238,9 +238,8 @@ class _Form:
             if kind is None:
                 return None
             self._kind = kind
-            self._tuning = Tuning(
-                self.array, f"by itself {self.name} {_name(function)} {told[:-2]}", True, self.captures
-            )
+            what = f"by itself {self.name} {_name(function)} {told[:-2]}"
+            self._tuning = Tuning(self.array, what, True, self.captures)
         elif kind != self._kind:
             self._others += 1
             if self._others >= _PATIENCE:

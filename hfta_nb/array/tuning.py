@@ -209,14 +209,8 @@ def key_of(array: FusedArray, given: Any, what: str) -> str:
     native = _recurrent(array) and build.library(_LSTM, wait=False) is not None
     across = array.engine.across
     models = [array._skeleton] if across is None else across.blueprint.templates
-    ways = [
-        array.strategy,
-        array.settings.checkpointed,
-        array.fast_rng,
-        sorted(array.settings.paths),
-        native,
-        images(array),
-    ]
+    ways = [array.strategy, array.settings.checkpointed, array.fast_rng, sorted(array.settings.paths)]
+    ways += [native, images(array)]  # whose kernels are compiled for processes to come
     text = repr((parts, shapes, [repr(m) for m in models], ways, settings(), _form(given), what))
     digest = hashlib.sha256(text.encode()).hexdigest()[:24]
     return f"block sizes of {len(array)} x {type(array._skeleton).__name__} {digest}"
