@@ -13,7 +13,7 @@ from hfta_nb.array import threads
 from hfta_nb.array.native import conv
 from hfta_nb.array.strategy.kept import Times, kept
 from hfta_nb.array.strategy.measuring import clock_of, disturbed
-from hfta_nb.array.ways import Way, on_threads
+from hfta_nb.array.ways import Way, convolutions, on_threads
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
@@ -184,10 +184,12 @@ class Trial:
         if self.brief:
             return
         limit = self._limit(min(plain.values()))
-        # Of images, fewer members at once win the more by being replayed, and what is recorded first may be the last.
-        own = self.replaying and images(self.array)
+        # Where convolutions are trained, fewer members at once win the more by being replayed, and recording is dear:
+        # what is recorded first may be the last.
+        trained = self.captures is not self.array._results
+        small = self.replaying and trained and bool(convolutions(self.array))
         hopeful = [way for way in self.ways if plain[way] <= limit]
-        hopeful.sort(key=lambda way: (way.block_size if own else 0, plain[way]))
+        hopeful.sort(key=lambda way: (way.block_size if small else 0, plain[way]))
         steps.waiting, steps.at_once = not self.replaying, self.replaying
         laps: dict[Way, list[float]] = {}
         if len(hopeful) > 1 and self.replaying:

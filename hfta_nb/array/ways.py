@@ -59,7 +59,7 @@ def untimed_block_size(array: FusedArray) -> int:
     On a CPU convolutions of all members at once are slower than one after another on most models that were measured:
     their activations leave the cache, and torch's grouped convolutions are slow, above all in float64.
     """
-    return 1 if _convolutions(array) else len(array)
+    return 1 if convolutions(array) else len(array)
 
 
 def slow_together(array: FusedArray) -> bool:
@@ -67,10 +67,10 @@ def slow_together(array: FusedArray) -> bool:
 
     They are torch's own, whose first calls of all members at once take up to four times as long as one after another.
     """
-    return any(m.weight.dtype == torch.float64 for m in _convolutions(array))
+    return any(m.weight.dtype == torch.float64 for m in convolutions(array))
 
 
-def _convolutions(array: FusedArray) -> list[Any]:
+def convolutions(array: FusedArray) -> list[Any]:
     """Those of the model, on a CPU."""
     if array.generators.device.type != "cpu":
         return []
