@@ -59,6 +59,20 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def self_tuning() -> None:
+    """Arrays find out by their first calls how they are fastest, as they do for users."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_tried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs when, and in what blocks, does not depend on time, but in tests of that and in those as a user."""
+    from hfta_nb.array.fallback import Settings
+
+    if "self_tuning" not in request.fixturenames and request.path.parent.name != "first_hour":
+        monkeypatch.setattr(Settings, "self_tuning", False)
+
+
 @pytest.fixture(autouse=True)
 def _untouched_random_numbers() -> Iterator[None]:
     """Whatever a test does with torch's default generator is undone."""

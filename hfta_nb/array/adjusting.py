@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hfta_nb.array.fallback import Settings
     from hfta_nb.array.generators import MemberGenerators
     from hfta_nb.array.own_losses import OwnLosses
+    from hfta_nb.array.self_tuning import SelfTuning
 
 
 class Adjustable:
@@ -29,10 +30,14 @@ class Adjustable:
     _forwards: CapturedForwards
     _results: CapturedResults
     _losses: OwnLosses
+    _tuning: SelfTuning
 
     @property
     def block_size(self) -> int:
-        """How many members run at once: all (the default), or fewer where that is faster (`tune` finds out)."""
+        """How many members run at once: all, or fewer where that is faster.
+
+        The first calls find out (`self_tuning`), or `tune` does. A value that is set stays, for all forms of calls.
+        """
         return self.settings.block_size
 
     @block_size.setter
@@ -40,7 +45,25 @@ class Adjustable:
         members = len(self.generators)
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= members:
             raise FusionError("not a number of members", where="block_size", got=size, accepted=f"1 to {members}")
+        self.self_tuning = False
         self.settings.block_size = size
+
+    @property
+    def self_tuning(self) -> bool:
+        """Whether the first calls of `backward`, `array(x)` and `evaluate` find out in which way each is fastest.
+
+        They run as ever, and what is computed differs by rounding at most; `explain` tells what was found. Off after
+        `block_size` or `threads` was set by hand, and while `strategy` is "fixed", where nothing is timed.
+        """
+        return self.settings.self_tuning
+
+    @self_tuning.setter
+    def self_tuning(self, on: bool) -> None:
+        if not isinstance(on, bool):
+            raise FusionError("neither on nor off", where="self_tuning", got=on, accepted="True or False")
+        if not on:
+            self._tuning.stop()
+        self.settings.self_tuning = on
 
     @property
     def threads(self) -> str:
@@ -52,6 +75,7 @@ class Adjustable:
     def threads(self, way: str) -> None:
         if way not in threads.WAYS:
             raise FusionError("unknown choice", where="threads", got=way, accepted=", ".join(threads.WAYS))
+        self.self_tuning = False
         self.settings.threads = way
 
     @property
@@ -76,8 +100,8 @@ class Adjustable:
 
     @property
     def strategy(self) -> str:
-        """How a replayed step's kernels are chosen: "measured", the fastest on this machine, which in float32 differ
-        from the plain module's by rounding; or "fixed", those that the plain module calls."""
+        """How kernels are chosen: "measured", the fastest on this machine, which in float32 differ from the plain
+        module's by rounding; or "fixed", those that the plain module calls, with nothing chosen by time."""
         return self.settings.strategy
 
     @strategy.setter
@@ -86,6 +110,7 @@ class Adjustable:
             raise FusionError(
                 "no way to choose kernels", where="strategy", got=strategy, accepted=" or ".join(STRATEGIES)
             )
+        self._tuning.restart()
         self.settings.strategy, self.engine.plain = strategy, strategy == "fixed"
         for captured in (self._steps, self._forwards, self._results, self._losses):
             captured.clear()

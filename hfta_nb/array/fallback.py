@@ -185,12 +185,15 @@ class Settings:
         strategy: how kernels are chosen; see `FusedArray.strategy`.
         compiling: whether replayed steps are compiled; see `FusedArray.compiling`.
         planned_steps: how many steps are to come, as far as is known.
+        self_tuning: find the fastest way by the first calls; see `FusedArray.self_tuning`.
         tuned: how the block size was found, for people; empty where it was not.
         paths: submodules that run one member at a time, and why.
         notes: what a person should know of the array as a whole.
         unlike: members are of different architecture; then `paths` run at true sizes, each architecture by itself.
         apart: why all of the model does; empty where it does not.
     """
+
+    self_tuning = True
 
     def __init__(self, block_size: int) -> None:
         self.block_size, self.threads = block_size, "kernels"
@@ -216,7 +219,7 @@ class Settings:
         other.private, other.fast_rng, other.checkpointed = self.private, self.fast_rng, self.checkpointed
         other.unlike, other.apart, other.strategy = self.unlike, self.apart, self.strategy
         other.compiling, other.planned_steps = self.compiling, self.planned_steps
-        other.tuned = self.tuned
+        other.self_tuning, other.tuned = self.self_tuning, self.tuned
         other.paths, other.notes = dict(self.paths), list(self.notes)
         return other
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from hfta_nb.array import laying, surgery, threads
 from hfta_nb.array.across.blueprint import Blueprint
 from hfta_nb.array.across.padding import Padding
-from hfta_nb.array.across.runtime import Across
 from hfta_nb.array.adjusting import Adjustable
 from hfta_nb.array.arena import Arena
 from hfta_nb.array.attempt import attempt, gradient_probe
@@ -26,13 +25,15 @@ from hfta_nb.array.capture.deferred import settled
 from hfta_nb.array.capture.forward import CapturedForwards
 from hfta_nb.array.capture.results import CapturedResults
 from hfta_nb.array.capture.steps import Asked, CapturedSteps
-from hfta_nb.array.engine import Engine, Inputs
+from hfta_nb.array.engine import Inputs
 from hfta_nb.array.explaining import shown, table
 from hfta_nb.array.fallback import Settings
 from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.gradients import Gradients, call_module, target_of
 from hfta_nb.array.own_losses import OwnLosses, loss_call
 from hfta_nb.array.owners import Follower
+from hfta_nb.array.saving import Savable
+from hfta_nb.array.self_tuning import SelfTuning
 from hfta_nb.array.slots import Slots
 from hfta_nb.array.tuning import apart, tune
 from hfta_nb.errors import FusionError
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-class FusedArray(Adjustable, nn.Module):
+class FusedArray(Adjustable, Savable):
     """M modules in one; made by `fuse`.
 
     Parameters, buffers and `state_dict` carry the plain module's names, each tensor with a leading member axis M.
@@ -82,13 +83,14 @@ class FusedArray(Adjustable, nn.Module):
         self._blocks = Blocks(self)
         self._steps = CapturedSteps(self)
         self._forwards, self._results = CapturedForwards(self), CapturedResults(self)
-        self._losses = OwnLosses(self)
+        self._losses, self._tuning = OwnLosses(self), SelfTuning(self)
         object.__setattr__(self, "_pending", list(pending))
         self._take(skeleton, parameters, buffers, blueprint)
 
     _skeleton: nn.Module
     _slots: Slots
     padding: Padding
+    owned: dict[str, Tensor]
     _pending: list[nn.Module]
 
     def _take(
@@ -98,22 +100,7 @@ class FusedArray(Adjustable, nn.Module):
         buffers: Mapping[str, Tensor],
         blueprint: Blueprint | None = None,
     ) -> None:
-        slots = Slots(skeleton)
-        trainable = {name: p.requires_grad for name, p in skeleton.named_parameters()}
-        own = {k: nn.Parameter(v.detach(), requires_grad=trainable[k]) for k, v in parameters.items()}
-        slots.replace({**own, **buffers})
-        # The skeleton is one plain module: calls go through it with a member's tensors in place. Its own
-        # containers serve as the array's, so that names, flags and movements are those of the plain module.
-        for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
-            object.__setattr__(self, name, getattr(skeleton, name))
-        object.__setattr__(self, "_skeleton", skeleton)
-        object.__setattr__(self, "_slots", slots)
-        self.training = skeleton.training
-        self.engine = Engine(skeleton, slots, self.generators)
-        self.engine.across = None if blueprint is None else Across(blueprint, slots)
-        self.owned = {} if blueprint is None else dict(blueprint.owned())
-        if not self._pending:
-            self._build_arenas()
+        laying.take(self, skeleton, parameters, buffers, blueprint)
 
     def __len__(self) -> int:
         return len(self.generators)
@@ -136,6 +123,9 @@ class FusedArray(Adjustable, nn.Module):
         Raises:
             FusionError: a `per_member` input has another number of members.
         """
+        return self._tuning.forward(args, kwargs, partial(self._forward, args, kwargs))
+
+    def _forward(self, args: Any, kwargs: Any) -> Any:
         plain = not kwargs and all(isinstance(v, Tensor) for v in args)
         if plain:
             again = calls.again(self, args)
@@ -194,11 +184,14 @@ class FusedArray(Adjustable, nn.Module):
             )
         asked = Asked(loss_fn, (x, target_of(loss_fn, y)), has_aux, scale, only)
         self.flush()
-        with threads.scope(self.settings.threads):
-            losses, aux = self._backward(asked)
+        losses, aux = self._tuning.backward(asked, partial(self._backward, asked))
         return (losses, aux) if has_aux else losses
 
     def _backward(self, asked: Asked) -> tuple[Tensor, Any]:
+        with threads.scope(self.settings.threads):
+            return self._stepped(asked)
+
+    def _stepped(self, asked: Asked) -> tuple[Tensor, Any]:
         again = self._steps.again(asked)
         if again is not None:
             return again
@@ -267,8 +260,12 @@ class FusedArray(Adjustable, nn.Module):
             given, target = inputs.structure(leaves)
             return function(call_module(module, given), target)
 
-        with threads.scope(self.settings.threads):
-            return calls.evaluate(self, function, given, inputs, call)
+        def run() -> Any:
+            with threads.scope(self.settings.threads):
+                return calls.evaluate(self, function, given, inputs, call)
+
+        self.flush()
+        return self._tuning.results(function, given, run)
 
     def tune(
         self,
@@ -294,11 +291,8 @@ class FusedArray(Adjustable, nn.Module):
         inputs = Inputs.of((x, target_of(loss_fn, y)), len(self))
         if inputs.grad_leaves():
             x, y = apart((x, y))
-        return tune(self, inputs, partial(self.backward, loss_fn, x, y, has_aux=has_aux, only=only), budget_s)
-
-    def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
-        """From a member's row of the array's `state_dict` to the `state_dict` of its plain module."""
-        return dict if self.engine.across is None else self.engine.across.blueprint.narrower(index)
+        with self._tuning.by_tune():
+            return tune(self, inputs, partial(self.backward, loss_fn, x, y, has_aux=has_aux, only=only), budget_s)
 
     def box(self, index: int, name: str) -> tuple[int, ...] | None:
         """A member's true shape of a parameter; None if its architecture has no such parameter."""

@@ -146,6 +146,7 @@ def join(a: FusedArray, b: FusedArray) -> FusedArray:
     generators = MemberGenerators([*a.generators.states, *b.generators.states], a.generators.device)
     array = _array([*(a[i] for i in range(len(a))), *(b[i] for i in range(len(b)))], generators)
     array.settings = a.settings.copy()
-    array.block_size = len(array) if a.block_size == len(a) else a.block_size
+    size = a._tuning.home.block_size
+    array.settings.block_size = len(array) if size == len(a) else size
     array._install()
     return array

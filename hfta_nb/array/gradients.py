@@ -48,6 +48,23 @@ def target_of(function: Callable[..., Any], y: Any) -> Any:
     return y if make is None else make(y)
 
 
+def vector_jacobian(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], grads: Sequence[Tensor]
+) -> Sequence[Tensor | None]:
+    """`torch.autograd.grad` with gradients of the outputs, of a graph that stays.
+
+    Torch's function imports its symbolic shapes when it is given gradients, which takes up to a second the first
+    time.
+    """
+    run = getattr(torch.autograd.graph, "_engine_run_backward", None)
+    if run is None:  # another torch
+        return torch.autograd.grad(outputs, inputs, grads, retain_graph=True, allow_unused=True)
+    found: Sequence[Tensor | None] = run(
+        tuple(outputs), tuple(grads), True, False, tuple(inputs), allow_unreachable=True, accumulate_grad=False
+    )
+    return found
+
+
 class Gradients:
     """The gradients of one `backward`: computed block by block, written into the arena, then delivered to `.grad`.
 

@@ -2,17 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from torch import Tensor, nn
+
+from hfta_nb.array.across.blueprint import Blueprint
 from hfta_nb.array.across.padding import Padding
+from hfta_nb.array.across.runtime import Across
 from hfta_nb.array.arena import arenas_of
 from hfta_nb.array.checkpointing import handlers as checkpointing
 from hfta_nb.array.checkpointing import segments
+from hfta_nb.array.engine import Engine
 from hfta_nb.array.fallback import attention_handlers, one_by_one
 from hfta_nb.array.owners import own
+from hfta_nb.array.slots import Slots
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
+
+
+def take(
+    array: FusedArray,
+    skeleton: nn.Module,
+    parameters: Mapping[str, Tensor],
+    buffers: Mapping[str, Tensor],
+    blueprint: Blueprint | None = None,
+) -> None:
+    """Let a skeleton with these tensors be the array's."""
+    slots = Slots(skeleton)
+    trainable = {name: p.requires_grad for name, p in skeleton.named_parameters()}
+    own = {k: nn.Parameter(v.detach(), requires_grad=trainable[k]) for k, v in parameters.items()}
+    slots.replace({**own, **buffers})
+    # The skeleton is one plain module: calls go through it with a member's tensors in place. Its own
+    # containers serve as the array's, so that names, flags and movements are those of the plain module.
+    for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+        object.__setattr__(array, name, getattr(skeleton, name))
+    object.__setattr__(array, "_skeleton", skeleton)
+    object.__setattr__(array, "_slots", slots)
+    array.training = skeleton.training
+    array.engine = Engine(skeleton, slots, array.generators)
+    array.engine.across = None if blueprint is None else Across(blueprint, slots)
+    array.owned = {} if blueprint is None else dict(blueprint.owned())
+    if not array._pending:
+        array._build_arenas()
 
 
 def build(array: FusedArray) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hfta_nb.array import attributes
 from hfta_nb.array.lazy import check_settled, copied
+from hfta_nb.array.saving import STREAMS, put_row, tensors_of
 from hfta_nb.errors import FusionError
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def select(array: FusedArray, indices: Sequence[int]) -> FusedArray:
         blueprint=blueprint,
     )
     other.settings = array.settings.copy()
-    other.block_size = len(chosen) if array.block_size == len(array) else min(array.block_size, len(chosen))
+    size = array._tuning.home.block_size
+    other.settings.block_size = len(chosen) if size == len(array) else min(size, len(chosen))
     other._proven = set(array._proven)
     other.engine.attributes = array.engine.attributes.select(chosen)
     other._install()
@@ -103,6 +105,9 @@ def load_member(array: FusedArray, index: int, state_dict: Mapping[str, Tensor],
     where = f"load_member, member {index}"
     across = array.engine.across
     own = _own_state(array, index) if across is None else across.state(index, array)
+    streams = None if STREAMS in own else state_dict.get(STREAMS)  # of a row of the array's state_dict
+    if streams is not None:
+        state_dict = {k: v for k, v in state_dict.items() if k != STREAMS}
     extra = [k for k in state_dict if k not in own]
     lacking = [k for k in own if k not in state_dict]
     if strict and (extra or lacking):
@@ -117,6 +122,8 @@ def load_member(array: FusedArray, index: int, state_dict: Mapping[str, Tensor],
         if not isinstance(value, Tensor) or value.shape != own[key].shape:
             shape = list(value.shape) if isinstance(value, Tensor) else value
             raise FusionError("another shape", where=f"{where}, {key}", got=shape, accepted=str(list(own[key].shape)))
+    if streams is not None:
+        put_row(array.generators, index, streams)
     for key, value in chosen.items():
         own[key].copy_(value)
     for follower in list(array.followers):
@@ -141,7 +148,7 @@ def _copy_flags(source: nn.Module, target: nn.Module) -> None:
 
 
 def _own_state(array: FusedArray, index: int) -> dict[str, Tensor]:
-    return {key: value[index] for key, value in array.state_dict().items()}
+    return {key: value[index] for key, value in tensors_of(array).items()}
 
 
 def _checked(array: FusedArray, index: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import nn
@@ -13,6 +13,7 @@ from hfta_nb.array import threads
 from hfta_nb.array.native import conv
 from hfta_nb.array.strategy.kept import Times, kept
 from hfta_nb.array.strategy.measuring import clock_of, disturbed
+from hfta_nb.array.ways import Way, convolutions, on_threads
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
@@ -48,55 +49,17 @@ _ANOTHER = 0.15
 nothing is lost: all but one thread's share."""
 
 
-class Way(NamedTuple):
-    """How the steps of an array may run.
+class Captures(Protocol):
+    """What records and replays calls of one form; see `CapturedSteps`."""
 
-    Attributes:
-        block_size: how many members at once.
-        threads: see `FusedArray.threads`; empty for as it is.
-    """
+    waiting: bool
+    at_once: bool
 
-    block_size: int
-    threads: str = ""
+    def keep(self, block_size: int, threads: str) -> None:
+        """Forget what runs in another way."""
 
-    def put(self, array: FusedArray) -> None:
-        """Let the array run so."""
-        array.block_size = self.block_size
-        array.threads = self.threads or array.threads
-
-    def holds(self, array: FusedArray) -> bool:
-        """Whether it still does: where `vmap` can't follow, members run one at a time."""
-        return array.block_size == self.block_size
-
-    def __str__(self) -> str:
-        return f"{self.block_size} {_ON[self.threads]}".strip()
-
-
-_ON = {"": "", "kernels": "with threads in every kernel", "one": "on one thread", "blocks": "side by side"}
-
-
-def ways_of(array: FusedArray) -> list[Way]:
-    """What may be fastest, most members at once first; one where there is no choice."""
-    members = len(array)
-    sizes = {1, members, *(s for s in (4,) if s < members)} if array.block_size > 1 else {1}
-    on = "one" if threads.choice(array.generators.device) else ""
-    return [Way(size, on) for size in sorted(sizes, reverse=True)]
-
-
-def chosen(array: FusedArray) -> Way:
-    """How an array runs."""
-    return Way(array.block_size, array.threads if threads.choice(array.generators.device) else "")
-
-
-def on_threads(best: Way, array: FusedArray) -> list[Way]:
-    """What may be faster than the best way on one thread, where torch has several."""
-    if not best.threads:
-        return []
-    found = [Way(best.block_size, "kernels")]
-    if len(array) > 1:
-        share = -(-len(array) // threads.at_hand())
-        found.append(Way(min(share, best.block_size), "blocks"))
-    return found
+    def clear(self) -> None:
+        """Forget all."""
 
 
 class Trial:
@@ -115,6 +78,7 @@ class Trial:
         brief: only run each way as ever, as all will be tried again soon.
         budget_s: after so long, ways that are close have no more laps; without, steps train, and a way is tried only
             where that is won back soon.
+        captures: what records and replays these calls; those of `backward` without.
 
     Attributes:
         way: of the next step.
@@ -132,7 +96,9 @@ class Trial:
         replaying: bool,
         budget_s: float | None = None,
         brief: bool = False,
+        captures: Captures | None = None,
     ) -> None:
+        self.captures: Captures = array._steps if captures is None else captures
         self.array, self.ways, self.replaying, self.budget_s = array, list(ways), replaying, budget_s
         self.brief, self.complete = brief, not brief
         self._cost = 0.0  # what recording the last way has cost
@@ -140,7 +106,9 @@ class Trial:
         self.replayed: set[Way] = set()
         self.steps, self.spent_s, self.done = 0, 0.0, False
         self.clock = clock_of(array.generators.device)
-        self._asked, array.settings.compiling = array.settings.compiling, "never"  # what is tried is not worth it
+        self._asked = array.settings.compiling
+        if self._steps:
+            array.settings.compiling = "never"  # what is tried is not worth it
         self._plan = self._planned()
         self.way = next(self._plan)
         self.way.put(array)
@@ -174,10 +142,26 @@ class Trial:
         best = fastest(self.compared) if self.way.holds(self.array) else None
         if best is not None:
             best.put(self.array)
-        self.array.settings.compiling = self._asked
-        self.array._steps.waiting = self.array._steps.at_once = False
+        self._leave()
         # What was recorded for others takes room.
-        self.array._steps.keep(self.array.block_size, self.array.threads)
+        self.captures.keep(self.array.settings.block_size, self.array.settings.threads)
+
+    def abandon(self) -> None:
+        """End without a choice: somebody else has chosen."""
+        if not self.done:
+            self.done = True
+            self._plan.close()
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._steps:
+            self.array.settings.compiling = self._asked
+        self.captures.waiting = self.captures.at_once = False
+
+    @property
+    def _steps(self) -> bool:
+        """Whether what is tried are whole steps."""
+        return self.captures is self.array._steps
 
     @property
     def compared(self) -> dict[Way, float]:
@@ -190,7 +174,7 @@ class Trial:
         return max(0.0, self.spent_s - self.steps * min(self.seconds.values(), default=0.0))
 
     def _planned(self) -> Generator[Way, float, None]:
-        first, steps = self.ways[0], self.array._steps
+        first, steps = self.ways[0], self.captures
         steps.waiting = True
         yield first
         plain: dict[Way, float] = {}
@@ -200,18 +184,26 @@ class Trial:
         if self.brief:
             return
         limit = self._limit(min(plain.values()))
-        hopeful = sorted((way for way in self.ways if plain[way] <= limit), key=lambda way: plain[way])
+        # Where convolutions are trained, fewer members at once win the more by being replayed, and recording is dear:
+        # what is recorded first may be the last.
+        trained = self.captures is not self.array._results
+        small = self.replaying and trained and bool(convolutions(self.array))
+        hopeful = [way for way in self.ways if plain[way] <= limit]
+        hopeful.sort(key=lambda way: (way.block_size if small else 0, plain[way]))
         steps.waiting, steps.at_once = not self.replaying, self.replaying
         laps: dict[Way, list[float]] = {}
         if len(hopeful) > 1 and self.replaying:
             yield from self._race(hopeful, laps, plain[self.ways[-1]])
         best = fastest(self.compared)
-        if best is not None and (others := on_threads(best, self.array)):
+        others = [] if best is None else on_threads(best, self.array)
+        if not self._steps:  # only these have blocks side by side
+            others = [way for way in others if way.threads != "blocks"]
+        if best is not None and others:
             yield from self._on_threads(best, others, plain, laps)
 
     def _limit(self, least: float) -> float:
         """Seconds of a step as ever by which a way is hopeless, next to the fastest."""
-        if self.replaying and _images(self.array):
+        if self.replaying and images(self.array):
             return _HOPELESS_IMAGES * least
         return min(_HOPELESS * least, _LONG[0] * least + _LONG[1])
 
@@ -223,7 +215,7 @@ class Trial:
             yield from self._race([best], laps)  # what they would have to beat
             if self._too_dear(_saved()):
                 return
-        steps = self.array._steps
+        steps = self.captures
         steps.waiting, steps.at_once = True, False
         for way in others:
             if way.threads == "kernels":  # blocks are side by side in what is replayed only
@@ -300,7 +292,7 @@ class Trial:
         self.replayed.update(laps)
 
 
-def _images(array: FusedArray) -> bool:
+def images(array: FusedArray) -> bool:
     """Whether replayed steps may have convolutions of the package's own."""
     if array.strategy != "measured" or array.generators.device.type != "cpu":
         return False

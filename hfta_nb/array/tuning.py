@@ -18,7 +18,8 @@ from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.native import build
 from hfta_nb.array.per_member import PerMember, per_member
 from hfta_nb.array.tree import flatten, unflatten
-from hfta_nb.array.trial import Trial, Way, chosen, fastest, keep, known, told, ways_of
+from hfta_nb.array.trial import Captures, Trial, fastest, images, keep, known, told
+from hfta_nb.array.ways import Way, chosen, ways_of
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
@@ -42,13 +43,17 @@ class Tuning:
         array: whose steps.
         what: tells steps that are not alike apart, beside their inputs and the model.
         replaying: whether steps may be replayed.
+        captures: what records and replays these steps; those of `backward` without.
 
     Attributes:
         done: whether the block size has been chosen.
     """
 
-    def __init__(self, array: FusedArray, what: str = "", replaying: bool = True) -> None:
+    def __init__(
+        self, array: FusedArray, what: str = "", replaying: bool = True, captures: Captures | None = None
+    ) -> None:
         self.array, self.what, self.replaying = array, what, replaying and array.capture
+        self.captures: Captures = array._steps if captures is None else captures
         self.done = array.block_size == 1 and not threads.choice(array.generators.device)
         self._trial: Trial | None = None
         self._kind: Any = None
@@ -68,22 +73,37 @@ class Tuning:
             given: the step's inputs, and whatever else tells it from others: those unlike the first don't count.
             step: makes it.
         """
-        if self._awaited:
-            self._look()
-        trial = self._begun(given)
-        if trial is None or _form(given) != self._kind:
+        trial = self.turn(given)
+        if trial is None:
             return step()
         begin = trial.clock()
         result = step()
-        trial.took(trial.clock() - begin)
+        self.took(trial, trial.clock() - begin)
+        return result
+
+    def turn(self, given: Any) -> Trial | None:
+        """The trial that the next step with these inputs is a part of; None where it is just a step."""
+        if self._awaited:
+            self._look()
+        trial = self._begun(given)
+        return None if trial is None or _form(given) != self._kind else trial
+
+    def took(self, trial: Trial, seconds: float) -> None:
+        """Tell a trial how long its step took."""
+        trial.took(seconds)
         if trial.done:
             self._found(trial)
-        return result
 
     def settle(self) -> None:
         """End with the fastest of what is known."""
         if self._trial is not None and not self.done:
             self._trial.settle()
+        self.done = True
+
+    def abandon(self) -> None:
+        """End as things are: somebody else has chosen."""
+        if self._trial is not None:
+            self._trial.abandon()
         self.done = True
 
     def _begun(self, given: Any) -> Trial | None:
@@ -98,12 +118,10 @@ class Tuning:
             if 0 < self.array.settings.planned_steps < _WORTH_STEPS:
                 self.done = True
                 return None
-            self._trial = Trial(self.array, self._ways, self.replaying, brief=self._coming())
+            self._trial = Trial(self.array, self._ways, self.replaying, brief=self._coming(), captures=self.captures)
             return self._trial
         best.put(self.array)
-        self.array.settings.tuned = (
-            f"block size {best}: found before (nothing was tried for this array), of {told(before)}"
-        )
+        self._tell(f"block size {best}: found before (nothing was tried for this array), of {told(before)}")
         self.done = True
         return None
 
@@ -119,7 +137,12 @@ class Tuning:
         if len(trial.seconds) >= len(trial.ways):
             keep(self.array, self._key, trial)
             took = f"{trial.steps} steps, which took {trial.lost_s:.2g} s longer than they do now"
-            self.array.settings.tuned = f"block size {chosen(self.array)}: of {told(trial.seconds)}, tried on {took}"
+            self._tell(f"block size {chosen(self.array)}: of {told(trial.seconds)}, tried on {took}")
+
+    def _tell(self, text: str) -> None:
+        settings = self.array.settings
+        if self.captures is self.array._steps or not settings.tuned:
+            settings.tuned = text
 
     def _look(self) -> None:
         """Now and then: once what is compiled in the background has come, or will not, everything is tried."""
@@ -129,7 +152,7 @@ class Tuning:
         self._looked_s = now_s
         there = build.arrived(_LSTM)
         if there:
-            self.array._steps.clear()
+            self.captures.clear()
         self._awaited, self._waited = there is False, there is not False
 
 
@@ -186,7 +209,8 @@ def key_of(array: FusedArray, given: Any, what: str) -> str:
     native = _recurrent(array) and build.library(_LSTM, wait=False) is not None
     across = array.engine.across
     models = [array._skeleton] if across is None else across.blueprint.templates
-    ways = [array.strategy, array.settings.checkpointed, array.fast_rng, sorted(array.settings.paths), native]
+    ways = [array.strategy, array.settings.checkpointed, array.fast_rng, sorted(array.settings.paths)]
+    ways += [native, images(array)]  # whose kernels are compiled for processes to come
     text = repr((parts, shapes, [repr(m) for m in models], ways, settings(), _form(given), what))
     digest = hashlib.sha256(text.encode()).hexdigest()[:24]
     return f"block sizes of {len(array)} x {type(array._skeleton).__name__} {digest}"

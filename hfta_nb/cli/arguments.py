@@ -50,6 +50,7 @@ STUDY_OPTIONS = (
     *("family", "data", "grid", "set", "epochs", "batch_size", "lr", "optimizer", "lr_scheduler"),
     *("patience", "monitor", "seed", "dtype", "precision", "device", "serial", "output"),
     *("validate_every", "steps_per_epoch", "across", "capacity", "checkpointing", "compile"),
+    *("strategy", "deterministic"),
 )
 """Options that define a study, and so can't be given where a saved one is resumed."""
 
@@ -167,6 +168,10 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     study.add_argument("--checkpointing", choices=("auto", "never", "always"), help=again)
     compiling = "compile replayed steps; auto: where that is faster and pays in this run (default: auto)"
     study.add_argument("--compile", choices=("auto", "never", "always"), help=compiling)
+    strategy = "kernels of replayed steps: the fastest here, or those that the plain module calls (default: measured)"
+    study.add_argument("--strategy", choices=("measured", "fixed"), help=strategy)
+    same = "choose nothing by time, so that another run gives the same bits on a CPU"
+    study.add_argument("--deterministic", action="store_true", default=None, help=same)
     study.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: the GPU if there is one)")
     study.add_argument(
         "--threads", metavar="N", type=_whole(1, MOST_THREADS), help="torch threads on the CPU (default: chosen)"

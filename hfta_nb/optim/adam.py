@@ -148,7 +148,8 @@ class Adam(FlatOptimizer):
         old = segment.fused
         if isinstance(old, FusedCalls) and old.over(tensors, settings, lrs):
             return old
-        return FusedCalls(_bind, tensors, rows_of(tensors, segment.places), settings, lrs, segment.steps)
+        bind = _bind if self.array.strategy == "measured" else _bind_torch
+        return FusedCalls(bind, tensors, rows_of(tensors, segment.places), settings, lrs, segment.steps)
 
 
 def _bind(
@@ -159,6 +160,14 @@ def _bind(
     plain = not amsgrad and not maximize and found_inf is None
     if plain and native.usable(tensors[:4]):
         return native.Bound(tensors[:4], counts, (lr, beta1, beta2, eps, decay), bool(apart))
+    return _bind_torch(tensors, counts, settings, lr, found_inf)
+
+
+def _bind_torch(
+    tensors: list[list[Tensor]], counts: list[Tensor], settings: Any, lr: float, found_inf: Tensor | None
+) -> Callable[[], Any]:
+    """The call of torch's kernel."""
+    (beta1, beta2), eps, decay, amsgrad, maximize, apart = settings
     numbers = {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": decay, "eps": eps}
     kernel = torch._fused_adamw_ if apart else torch._fused_adam_
     given = [*tensors[:4], tensors[4] if amsgrad else []]

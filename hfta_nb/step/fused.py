@@ -16,6 +16,7 @@ from hfta_nb.array.capture.program import Program
 from hfta_nb.array.capture.standing import program_of
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.fallback import snapshot
+from hfta_nb.array.saving import tensors_of
 from hfta_nb.array.tuning import Tuning
 from hfta_nb.errors import out_of_memory
 from hfta_nb.losses import Loss
@@ -118,6 +119,7 @@ class ArrayStep:
         precision: Precision | None = None,
     ) -> None:
         self.array = array
+        array.self_tuning = False  # a study says when, by whole steps
         self.precision = precision or Precision()
         self.scaler = self.precision.array_scaler(array)
         self.phases = phases_of(objective)
@@ -354,7 +356,7 @@ class ArrayStep:
         return other
 
     def weights(self) -> dict[str, Tensor]:
-        return {k: v.detach() for k, v in self.array.state_dict().items()}
+        return tensors_of(self.array)
 
     def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         return self.array.narrower(index)

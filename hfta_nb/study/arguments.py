@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from hfta_nb.array.capture.deciding import WAYS
+from hfta_nb.array.strategy.measuring import STRATEGIES
 from hfta_nb.data import AnyData, Stream
 from hfta_nb.errors import DeviceError, FamilyError, StudyError
 from hfta_nb.family import Family, family
@@ -68,6 +69,29 @@ def compile_of(given: Any) -> str:
     if given not in WAYS:
         raise StudyError("unknown choice", where="compile", got=given, accepted=", ".join(WAYS))
     return str(given)
+
+
+def strategy_of(given: str | None, deterministic: bool, capacity: int | str | None, compiling: str) -> str:
+    """How kernels are chosen; "fixed" in a deterministic study.
+
+    Raises:
+        StudyError: an unknown choice, or one that times something in a deterministic study.
+    """
+    if given is not None and given not in STRATEGIES:
+        raise StudyError("unknown choice", where="strategy", got=given, accepted=", ".join(STRATEGIES))
+    if not isinstance(deterministic, bool):
+        raise StudyError("neither on nor off", where="deterministic", got=deterministic, accepted="True or False")
+    if not deterministic:
+        return given or STRATEGIES[0]
+    timed = {"strategy": given if given == "measured" else None, "capacity": capacity if capacity == "auto" else None}
+    timed["compile"] = compiling if compiling == "always" else None
+    for name, value in timed.items():
+        if value is not None:
+            raise StudyError(
+                "chooses by time, which deterministic=True rules out", where=name, got=value,
+                remedy=f"leave {name} out, or deterministic",
+            )  # fmt: skip
+    return "fixed"
 
 
 def dtype_of(name: str) -> torch.dtype:

@@ -16,6 +16,17 @@ if TYPE_CHECKING:
     from hfta_nb.study.study import Study
 
 
+def settings_of(study: Study) -> Settings:
+    """What the training loop needs to know."""
+    how = study.epochs, study.patience, study.monitor, study.maximize
+    where = study.device, study.dtype
+    pace = study.validate_every, study.steps_per_epoch
+    memory = study.capacity, study.checkpointing
+    compiling = "never" if study.deterministic else study.compile
+    settings = *how, *where, study.seed, True, *pace, study._precision, *memory, compiling
+    return Settings(study.family, study.data, *settings, study.strategy, study.deterministic)
+
+
 def fitted(study: Study) -> list[Group]:
     """The arrays of a study, each as large as the device and the study's capacity let it be."""
     if all(g.fitted for g in study.plan_groups):
@@ -39,13 +50,3 @@ def table(groups: Sequence[Group]) -> pandas.DataFrame:
     if any(row["capacity"] is not None for row in rows):
         first.append("capacity")
     return Table(rows, "array", first, {"memory_bytes": shown, "padding": "{:.0%}".format})
-
-
-def settings_of(study: Study) -> Settings:
-    """What the training loop needs to know."""
-    how = study.epochs, study.patience, study.monitor, study.maximize
-    where = study.device, study.dtype
-    pace = study.validate_every, study.steps_per_epoch
-    memory = study.capacity, study.checkpointing
-    settings = *how, *where, study.seed, True, *pace, study._precision, *memory, study.compile
-    return Settings(study.family, study.data, *settings)

@@ -51,6 +51,8 @@ def options(study: Study) -> dict[str, Any]:
         "capacity": study.capacity,
         "checkpointing": study.checkpointing,
         "compile": study.compile,
+        "strategy": None if study.deterministic or study.strategy == "measured" else study.strategy,
+        "deterministic": study.deterministic,
         "seed": study.seed,
         "name": study.name,
         "validate_every": study.validate_every,

@@ -29,6 +29,7 @@ from hfta_nb.study.arguments import (
     positive,
     precision_of,
     steps_of,
+    strategy_of,
 )
 from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.fitting import fit
@@ -67,6 +68,10 @@ class Study:
             and more do with it. It costs a second forward and changes no number.
         compile: whether replayed steps are compiled by `torch.compile`'s compiler, which takes seconds to minutes and
             changes rounding: "never", "always", or "auto" for where it is faster and the run is long enough to pay.
+        strategy: how kernels are chosen: "measured", the fastest on this machine, which in float32 round otherwise than
+            the plain module's; or "fixed", those that the plain module calls.
+        deterministic: choose nothing by time, so that two runs on one machine give the same bits on a CPU, whatever was
+            timed before; slower. Kernels are "fixed", block sizes are not tried, steps are not compiled.
         seed: of the order of the data.
         name: shown to people.
         validate_every: epochs from one validation to the next; the last epoch always has one. Only epochs with a
@@ -104,6 +109,8 @@ class Study:
         capacity: int | str | None = None,
         checkpointing: str = "auto",
         compile: str = "auto",
+        strategy: str | None = None,
+        deterministic: bool = False,
         seed: int = 0,
         name: str | None = None,
         validate_every: int = 1,
@@ -125,7 +132,8 @@ class Study:
         self._precision = precision_of(precision, self.device, self.dtype)
         self.serial, self.seed, self.across = serial, seed, across_of(across, self.device)
         self.capacity, self.checkpointing = capacity_of(capacity), checkpointing_of(checkpointing)
-        self.compile = compile_of(compile)
+        self.compile, self.deterministic = compile_of(compile), deterministic
+        self.strategy = strategy_of(strategy, deterministic, self.capacity, self.compile)
         self.monitor, self.maximize = monitor_of(self.family, self.data, monitor)
         self.name = name or f"{self.family.name} on {self.data.name}"
         self.plan_groups = adding.planned(self, self.grid)

@@ -84,7 +84,7 @@ class GroupRun:
         for variant in sorted(self.trainer.early_stops & set(self.members.ids)):
             why = "stopped before it started" if self.resume is None else "stopped by request"
             yield from self._leave([variant], ev.STOPPED, why)
-        if self.resume is None and isinstance(self.step, ArrayStep):
+        if self.resume is None and isinstance(self.step, ArrayStep) and not self.settings.deterministic:
             self.step.tune_while_training()
         self.stage = "training"
         yield ev.PhaseChanged(time.time(), index, "training")

@@ -34,6 +34,8 @@ class Settings:
         capacity: the most members of an array; None for as many as fit, "auto" for as many as are fastest.
         checkpointing: "auto", "never" or "always", of activations.
         compiling: "auto", "never" or "always", of replayed steps.
+        strategy: how kernels are chosen; see `FusedArray.strategy`.
+        deterministic: nothing is chosen by time; see `hfta_nb.Study`.
     """
 
     family: Family
@@ -52,6 +54,8 @@ class Settings:
     capacity: int | str | None = None
     checkpointing: str = "auto"
     compiling: str = "auto"
+    strategy: str = "measured"
+    deterministic: bool = False
 
     def validates(self, epoch: int) -> bool:
         """Whether there is a validation after this epoch, from 1."""

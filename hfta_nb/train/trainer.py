@@ -14,6 +14,7 @@ from torch import nn
 
 from hfta_nb.array import MemberGenerators, checkpointing, fuse, has_lazy, take_shapes
 from hfta_nb.array.generators import seeded_state
+from hfta_nb.array.ways import untimed_block_size
 from hfta_nb.data import placed
 from hfta_nb.errors import MemberError, out_of_memory
 from hfta_nb.events import Add, CheckpointSaved, Control, Event, GroupRecord, PhaseChanged, PlanMade, Stop
@@ -350,6 +351,9 @@ class Trainer:
         array.generators.states = generators.states
         if group.likes:
             array = array.select(range(len(group.variants)))
+        array.strategy = s.strategy
+        if s.deterministic:
+            array.block_size = untimed_block_size(array)
         array.capture = group.captured and not group.checkpointed  # recording holds what checkpointing lets go of
         if group.checkpointed:
             checkpointing.turn(array, True)

@@ -53,6 +53,13 @@ def arguments_of(study: Study) -> dict[str, Any]:
         **({"capacity": study.capacity} if study.capacity else {}),
         **({"checkpointing": study.checkpointing} if study.checkpointing != "auto" else {}),
         **({"compile": study.compile} if study.compile != "auto" else {}),
+        **(
+            {"deterministic": True}
+            if study.deterministic
+            else {"strategy": study.strategy}
+            if study.strategy != "measured"
+            else {}
+        ),
         "device": str(study.device),
         "monitor": study.monitor,
         **({"serial": True} if study.serial else {}),

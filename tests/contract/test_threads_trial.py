@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray, threads
-from hfta_nb.array.trial import Trial, ways_of
+from hfta_nb.array.trial import Trial
+from hfta_nb.array.ways import ways_of
 from hfta_nb.errors import FusionError
 from hfta_nb.step import ArrayStep
 from tests.contract.lanes import CPU, MEMBERS, SEEDS, batch, lanes

@@ -112,7 +112,7 @@ def train_measured(
     found, array = _trained(kind, size, block_size, last, "measured")
     wanted, plain = _trained(kind, size, block_size, last, "fixed")
     assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-5)
-    for (name, a), b in zip(array.state_dict().items(), plain.state_dict().values(), strict=True):
+    for (name, a), b in zip(array.named_parameters(), plain.parameters(), strict=True):
         assert torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-5), name
     assert not taken(plain)
     return array

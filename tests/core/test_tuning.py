@@ -18,7 +18,8 @@ from benchmarks.suite.beginning import paid_after
 from hfta_nb.array import FusedArray, tuning
 from hfta_nb.array.native import build
 from hfta_nb.array.strategy import kept
-from hfta_nb.array.trial import Trial, Way, fastest, keep, known, ways_of
+from hfta_nb.array.trial import Trial, fastest, keep, known
+from hfta_nb.array.ways import Way, ways_of
 from hfta_nb.step import ArrayStep
 
 ROW = {"optimizer": "adam", "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "lr_scheduler": "none"}

@@ -262,7 +262,7 @@ class Watched(Step):
         self._plain()
         habit, inner = self.habit, self.habit.inner
         # No other backward has gone through the output: what takes it past torch's functions is not seen here.
-        if inner is not None and inner._forwards.waiting() and self.array._forwards.waiting():
+        if inner is not None and inner._forwards.outstanding() and self.array._forwards.outstanding():
             habit.follow()
         return False
 

@@ -74,12 +74,16 @@ class CapturedForwards:
     """The forwards of an array with gradients, by kind.
 
     Attributes:
+        at_once: record the first call of a kind already, as such calls were made before.
+        waiting: record and replay nothing for now.
+        following: calls may be put off.
         last: what the last call that was replayed looked like, and its kind; None where that can't be told quickly.
         postponed: calls that are to be made up for before anything else.
     """
 
     def __init__(self, array: FusedArray) -> None:
         self.array = array
+        self.at_once, self.waiting, self.following = False, False, True
         self._kinds: Kinds[SeenForward] = Kinds()
         self._parameters: list[nn.Parameter] = []
         self._names: dict[int, tuple[str, nn.Parameter]] = {}
@@ -91,6 +95,11 @@ class CapturedForwards:
         """Forget all; wanted after the array's tensors have moved, or it runs in another way."""
         self._kinds.clear()
         self._parameters, self._names, self.last = [], {}, None
+
+    def keep(self, block_size: int, threads: str) -> None:
+        """Forget what is of other block sizes, or runs on other threads."""
+        self.last = None
+        self._kinds.keep(lambda seen: (seen.block_size, seen.threads) == (block_size, threads))
 
     def choices(self) -> list[Choice]:
         """Of kernels that can be computed in several ways, in what is replayed."""
@@ -115,6 +124,12 @@ class CapturedForwards:
         wanted = any(p.requires_grad for p in self._parameters) or bool(inputs.grad_leaves())
         return wanted and torch.is_grad_enabled()
 
+    def learning(self) -> bool:
+        """Whether gradients of parameters may be asked for."""
+        if not self._parameters:
+            self._parameters = list(self.array.parameters())
+        return torch.is_grad_enabled() and any(p.requires_grad for p in self._parameters)
+
     def names_of(self, inputs: Sequence[Tensor]) -> tuple[str, ...]:
         """Of parameters that learn; none where one of the tensors is anything else, or is there twice."""
         if not self._names:
@@ -125,14 +140,15 @@ class CapturedForwards:
 
     def find(self, given: Any) -> SeenForward | None:
         """What is known of this kind of call; None where it is to run as ever."""
-        if not self._kinds.open(self.array):
+        if not self._kinds.open(self.array) or self.waiting:
             return None
         try:
             wants = tuple(p.requires_grad for p in self._parameters)
             key = form(given, grads=True), *state_of(self.array), wants
         except NotRecordableError:
             return None
-        seen = self._kinds.of(key, lambda: SeenForward(()))
+        array = self.array
+        seen = self._kinds.of(key, lambda: SeenForward((), block_size=array.block_size, threads=array.threads))
         return None if seen.reason else seen
 
     # Replaying.
@@ -151,7 +167,7 @@ class CapturedForwards:
         """
         settled(tensors)
         last = self.last
-        if last is None or not torch.is_grad_enabled() or not self._kinds.open(self.array):
+        if last is None or self.waiting or not torch.is_grad_enabled() or not self._kinds.open(self.array):
             return None
         like = self._like(tensors)
         if like != last[0] or last[1].made is None:
@@ -171,8 +187,8 @@ class CapturedForwards:
             follow: see what the caller does with the output, and put the call off if that is known.
             how: torch's settings, where they are known.
         """
-        follow = follow and seen.made is not None and seen.made.postponable and not seen.habit.over
-        if follow and seen.habit.sure and not self.waiting() and seen.habit.holds(seen):
+        follow = follow and self.following and seen.made is not None and seen.made.postponable and not seen.habit.over
+        if follow and seen.habit.sure and not self.outstanding() and seen.habit.holds(seen):
             return (Postponed(self.array, seen, inputs, run, how or settings()).output(),)
         replayed = self.replay(seen, inputs, run)
         if replayed is None or not follow:
@@ -184,7 +200,7 @@ class CapturedForwards:
         if self.postponed is not None:
             self.postponed.settle() if self.postponed.wanted() else self.postponed.discard()
 
-    def waiting(self) -> bool:
+    def outstanding(self) -> bool:
         """Whether a backward is to come that needs what lies in memory."""
         before = None if self._outstanding is None else self._outstanding()
         return before is not None and not before.spent
@@ -215,7 +231,7 @@ class CapturedForwards:
         made = seen.made
         if made is None:
             return None
-        if self.waiting():
+        if self.outstanding():
             return None
         if not self._holds(seen):
             return None
@@ -246,7 +262,7 @@ class CapturedForwards:
     def recorder(self, seen: SeenForward, run: Run) -> Callable[[Inputs], Any] | None:
         """What does as `run` does and records it; None where this call is not to be recorded."""
         seen.calls += 1
-        if seen.calls == 1 or seen.ready:
+        if (seen.calls == 1 and not self.at_once) or seen.ready:
             return None
 
         def recorded(inputs: Inputs) -> Any:

@@ -46,6 +46,8 @@ class Seen:
         choices: of kernels, in what is replayed.
         program: to be run, once there is one.
         layout: of images, where there was a choice.
+        block_size: how many members run at once.
+        threads: what it runs on.
     """
 
     alive: tuple[Any, ...]
@@ -59,6 +61,8 @@ class Seen:
     choices: Sequence[Choice] = ()
     program: Program | None = None
     layout: Layout | None = None
+    block_size: int = 0
+    threads: str = ""
 
     @property
     def ready(self) -> bool:

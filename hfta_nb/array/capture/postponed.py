@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -160,17 +161,20 @@ class Postponed(Step):
         self._over, array._forwards.postponed = True, None  # for `backward`, which makes up for what is put off
         self._show()
         try:
-            with threads.scope(array.settings.threads):
-                if self._step is not None and self._step.ready and only == habit.only:
-                    found = array._steps.run(self._step)
-                    if found is not None:
-                        return found
-                asked = Asked(habit.whole, (_arguments(self._given), target.value()), True, None, only)
-                found = array._backward(asked)
+            step = self._step
+            same = step is not None and step.ready and only == habit.only
+            if same and step is not None and array._tuning.settled(step.block_size, step.threads):
+                with threads.scope(step.threads):
+                    found = array._steps.run(step)
+                if found is not None:
+                    return found
+            asked = Asked(habit.whole, (_arguments(self._given), target.value()), True, None, only)
+            found = array._tuning.backward(asked, partial(array._backward, asked))
         except BaseException:
             self._again()
             raise
-        habit.ran(array._steps.find(asked), only)
+        if array._tuning.settled(array.settings.block_size, array.settings.threads):
+            habit.ran(array._steps.find(asked), only)
         return found
 
     def settle(self) -> None:

@@ -20,6 +20,7 @@ from hfta_nb.array.capture.reads import Reads
 from hfta_nb.array.capture.record import Place, Recorder, places
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.fallback import snapshot
+from hfta_nb.array.gradients import vector_jacobian
 from hfta_nb.array.tree import flatten
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class RecordedForward:
         wanted += self.inputs.grad_leaves()
         recorder.cut()
         with recorder, torch.autocast(recorder.device.type, enabled=False):  # as outside, where it is called
-            found = torch.autograd.grad(used, wanted, seen.grads, retain_graph=True, allow_unused=True)
+            found = vector_jacobian(used, wanted, seen.grads)
         left = iter(found)
         places = []
         rows: dict[str, set[int]] = {}

@@ -25,15 +25,25 @@ Run = Callable[[Inputs], Any]
 
 
 class CapturedResults:
-    """The calls of an array that give results only, by kind."""
+    """The calls of an array that give results only, by kind.
+
+    Attributes:
+        at_once: record the first call of a kind already, as such calls were made before.
+        waiting: record and replay nothing for now.
+    """
 
     def __init__(self, array: FusedArray) -> None:
         self.array = array
+        self.at_once, self.waiting = False, False
         self._kinds: Kinds[Seen] = Kinds()
 
     def clear(self) -> None:
         """Forget all; wanted after the array's tensors have moved, or it runs in another way."""
         self._kinds.clear()
+
+    def keep(self, block_size: int, threads: str) -> None:
+        """Forget what is of other block sizes, or runs on other threads."""
+        self._kinds.keep(lambda seen: (seen.block_size, seen.threads) == (block_size, threads))
 
     def choices(self) -> list[Choice]:
         """Of kernels that can be computed in several ways, in what is replayed."""
@@ -49,13 +59,14 @@ class CapturedResults:
 
     def find(self, what: tuple[str, Any], given: Any) -> Seen | None:
         """What is known of this kind of call, by its name and what is computed from the model's output."""
-        if not self._kinds.open(self.array):
+        if not self._kinds.open(self.array) or self.waiting:
             return None
         try:
             key = what[0], identity(what[1]), form(given, grads=True), *state_of(self.array)
         except NotRecordableError:
             return None
-        seen = self._kinds.of(key, lambda: Seen(what))
+        array = self.array
+        seen = self._kinds.of(key, lambda: Seen(what, block_size=array.block_size, threads=array.threads))
         return None if seen.reason else seen
 
     def replay(self, seen: Seen, inputs: Inputs) -> tuple[Any] | None:
@@ -79,7 +90,7 @@ class CapturedResults:
     def recorder(self, seen: Seen, run: Run) -> Run | None:
         """What does as `run` does and records it; None where this call is not to be recorded."""
         seen.calls += 1
-        if seen.calls == 1 or seen.ready:
+        if (seen.calls == 1 and not self.at_once) or seen.ready:
             return None
 
         def recorded(inputs: Inputs) -> Any:

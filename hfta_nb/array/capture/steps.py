@@ -65,14 +65,10 @@ class SeenStep(Seen):
 
     Attributes:
         targets: where it writes gradients.
-        block_size: how many members run at once.
-        threads: what it runs on.
     """
 
     scale: Tensor | None = None
     targets: list[Target] = field(default_factory=list)
-    block_size: int = 0
-    threads: str = ""
 
     def drop(self) -> None:
         super().drop()

@@ -32,30 +32,8 @@ class LSTM(torch.autograd.Function):
         c: Tensor,
         backward: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        steps, wide = x.shape[1], h.shape[-1]
-        h_before, h_after, h_all = beside(h, steps, backward)
-        c_before, c_after, c_all = beside(c, steps, backward)
-        squashed: Tensor | None = None
         ctx.native = native.usable(x, h)
-        if ctx.native:
-            gates = [x.new_empty(*x.shape[:3], 4 * wide)]
-            native.forward(x, w_x, w_h, b_x, b_h, gates[0], h_all, c_all, backward)
-        else:
-            squashed = torch.empty_like(c_after)
-            bias = None if b_x is None or b_h is None else _turned_g(b_x + b_h, wide)
-            gates = list(project(x, _turned_g(w_x.clone(), wide), bias).unbind(1))
-            turned = _turned_g(w_h.clone(), wide).transpose(1, 2).contiguous()
-            one = x.new_ones(())
-            for t in order(steps, backward):
-                gates[t] = torch.baddbmm(gates[t], h_before[:, t], turned)  # a program chooses the kernel, and the room
-                _step(gates[t], c_before[:, t], c_after[:, t], squashed[:, t], h_after[:, t], one)
-        last = 0 if backward else -1
-        with unseen():  # no kernel
-            out = aliased(h_after)
-        ctx.save_for_backward(x, w_x, w_h, b_x, b_h, h, c, out, squashed, h_all, c_all, *gates)
-        ctx.set_materialize_grads(False)
-        ctx.last_first = backward
-        return out, h_after[:, last].clone(), c_after[:, last].clone()
+        return _forward(ctx, x, w_x, w_h, b_x, b_h, h, c, backward)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -87,6 +65,61 @@ class LSTM(torch.autograd.Function):
         found = gradients(wanted, grad, grad, x, h_before, (w_x, w_h))
         first = torch.bmm(later, w_h) if wanted[5] and later is not None else None
         return (*found, first, dc if wanted[6] else None, None)
+
+
+class TorchLSTM(LSTM):
+    """The same without this package's kernel."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        w_x: Tensor,
+        w_h: Tensor,
+        b_x: Tensor | None,
+        b_h: Tensor | None,
+        h: Tensor,
+        c: Tensor,
+        backward: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.native = False
+        return _forward(ctx, x, w_x, w_h, b_x, b_h, h, c, backward)
+
+
+def _forward(
+    ctx: Any,
+    x: Tensor,
+    w_x: Tensor,
+    w_h: Tensor,
+    b_x: Tensor | None,
+    b_h: Tensor | None,
+    h: Tensor,
+    c: Tensor,
+    backward: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    steps, wide = x.shape[1], h.shape[-1]
+    h_before, h_after, h_all = beside(h, steps, backward)
+    c_before, c_after, c_all = beside(c, steps, backward)
+    squashed: Tensor | None = None
+    if ctx.native:
+        gates = [x.new_empty(*x.shape[:3], 4 * wide)]
+        native.forward(x, w_x, w_h, b_x, b_h, gates[0], h_all, c_all, backward)
+    else:
+        squashed = torch.empty_like(c_after)
+        bias = None if b_x is None or b_h is None else _turned_g(b_x + b_h, wide)
+        gates = list(project(x, _turned_g(w_x.clone(), wide), bias).unbind(1))
+        turned = _turned_g(w_h.clone(), wide).transpose(1, 2).contiguous()
+        one = x.new_ones(())
+        for t in order(steps, backward):
+            gates[t] = torch.baddbmm(gates[t], h_before[:, t], turned)  # a program chooses the kernel, and the room
+            _step(gates[t], c_before[:, t], c_after[:, t], squashed[:, t], h_after[:, t], one)
+    last = 0 if backward else -1
+    with unseen():  # no kernel
+        out = aliased(h_after)
+    ctx.save_for_backward(x, w_x, w_h, b_x, b_h, h, c, out, squashed, h_all, c_all, *gates)
+    ctx.set_materialize_grads(False)
+    ctx.last_first = backward
+    return out, h_after[:, last].clone(), c_after[:, last].clone()
 
 
 def _step(gates: Tensor, before: Tensor, c: Tensor, squashed: Tensor, h: Tensor, one: Tensor) -> None:

@@ -18,7 +18,7 @@ from hfta_nb.array.native import recurrent as native
 from hfta_nb.array.rules.alone import own_is_faster
 from hfta_nb.array.rules.base import Context, Rule, vmap_level
 from hfta_nb.array.rules.gru import GRU, Simple
-from hfta_nb.array.rules.lstm import LSTM
+from hfta_nb.array.rules.lstm import LSTM, TorchLSTM
 from hfta_nb.array.rules.members import each_member, member_by_member
 
 _HOW = "all members at once, step by step"
@@ -29,6 +29,10 @@ Run = Callable[..., Sequence[Tensor]]
 
 def _lstm(*given: Any) -> Sequence[Tensor]:
     return LSTM.apply(*given)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _lstm_of_torch(*given: Any) -> Sequence[Tensor]:
+    return TorchLSTM.apply(*given)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _gru(*given: Any) -> Sequence[Tensor]:
@@ -109,7 +113,7 @@ def _sequences(run: Run) -> Rule:
 
         with context.outside():
             x = _steps_first(context, asked.x, asked.batch_first)
-            out, *ends = map(context.wrapped, asked.through(run, x, context.stacked, drop))
+            out, *ends = map(context.wrapped, asked.through(_taken(run, context), x, context.stacked, drop))
         return (out.transpose(0, 1) if asked.batch_first else out, *ends)
 
     return rule
@@ -165,11 +169,16 @@ def _cell(run: Run, lstm: bool) -> Rule:
         with context.outside():
             stacked = [None if p is None else context.stacked(p) for p in parameters]
             own = [context.stacked(s).contiguous() for s in states]
-            ends = run(context.stacked(x).unsqueeze(1), *stacked, *own, False)[1:]
+            ends = _taken(run, context)(context.stacked(x).unsqueeze(1), *stacked, *own, False)[1:]
             wrapped = tuple(context.wrapped(e) for e in ends)
         return wrapped if lstm else wrapped[0]
 
     return rule
+
+
+def _taken(run: Run, context: Context) -> Run:
+    """The same without this package's kernels, where the plain module's are asked for."""
+    return _lstm_of_torch if run is _lstm and context.plain else run
 
 
 def _fits(context: Context, tensors: Sequence[Tensor]) -> bool:

@@ -1,0 +1,186 @@
+"""Loops of one's own that nobody tunes, beside the same loops tuned by hand and beside members one after another.
+
+On one thread, Adam, by processor time. An array is trained without `tune` for `--steps` steps, each of which is timed,
+as a user would: what it finds out, and the kernels it measures, are in these steps. "tuned" is an array of the block
+size that `array.tune` finds (the split form: the faster of that and of all members at once), warmed up. Then laps of
+both and of serial training are interleaved. `speed_of_tuned` is how fast the loop without `tune` is next to the tuned
+one, which is to be 0.9 or more; `speed_of_serial` next to serial training; `first_calls` are the first ten steps, in
+steps of serial training.
+
+    python benchmarks/own_loops.py [--json] [--members 8 32] [--steps 100] [--rounds 15] [--lap 0.05] [--quick]
+
+Kernels that are compiled in the background come to the next process only, so run it twice, or with what is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import hfta_nb as hfta
+from benchmarks.capture import MODELS
+from benchmarks.common import calls_in, laps, milliseconds, write
+from hfta_nb.array import FusedArray
+
+Call = Callable[[FusedArray, Tensor, Tensor], Any]
+_WARM, _FIRST = 16, 10
+
+
+def whole(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    """By `array.backward`."""
+    array.backward(F.cross_entropy, x, y)
+
+
+def split(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    """By `array(x)`, one loss over all members' outputs, and autograd."""
+    loss = F.cross_entropy(array(x).flatten(0, 1), y.repeat(len(array))) * len(array)
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
+def by_losses(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    """By `array(x)` and `array.losses`."""
+    array.losses(F.cross_entropy, array(x), y).sum().backward()
+
+
+def evaluate(array: FusedArray, x: Tensor, y: Tensor) -> None:
+    """By `array.evaluate`."""
+    array.evaluate(F.cross_entropy, x, y)
+
+
+FORMS: dict[str, Call] = {"backward": whole, "array(x)": split, "losses": by_losses, "evaluate": evaluate}
+
+
+def stepper(array: FusedArray, form: str, x: Tensor, y: Tensor) -> Callable[[], None]:
+    """A step of this form, with an optimizer where it trains."""
+    call = FORMS[form]
+    if form == "evaluate":
+        array.eval()
+        return lambda: call(array, x, y)
+    optimizer = hfta.optim.Adam(array, lr=1e-3, fused=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        call(array, x, y)
+        optimizer.step()
+
+    return step
+
+
+def serial(modules: list[nn.Module], form: str, x: Tensor, y: Tensor) -> Callable[[], None]:
+    """The same of members one after another."""
+    if form == "evaluate":
+        modules = [m.eval() for m in modules]
+
+        @torch.no_grad()
+        def score() -> None:
+            for module in modules:
+                F.cross_entropy(module(x), y)
+
+        return score
+    optimizers = [torch.optim.Adam(m.parameters(), lr=1e-3, fused=True) for m in modules]
+
+    def step() -> None:
+        for module, optimizer in zip(modules, optimizers, strict=True):
+            optimizer.zero_grad()
+            F.cross_entropy(module(x), y).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+    return step
+
+
+def tuned(modules: list[nn.Module], form: str, block: int, x: Tensor, y: Tensor) -> Callable[[], None]:
+    """A step of this form by an array of this block size, which is warm."""
+    array = hfta.fuse(modules)
+    array.block_size = block
+    step = stepper(array, form, x, y)
+    for _ in range(_WARM):
+        step()
+    return step
+
+
+def measure(name: str, members: int, form: str, dtype: torch.dtype, given: argparse.Namespace) -> dict[str, Any]:
+    """One row: milliseconds of a step, and how they compare."""
+    build, shape = MODELS[name]
+    torch.manual_seed(0)
+    x, y = torch.randn(shape, dtype=dtype), torch.randint(0, 10, shape[:1])
+    modules = [build().to(dtype) for _ in range(members)]
+    alone = serial([copy.deepcopy(m) for m in modules], form, x, y)
+    for _ in range(3):
+        alone()
+    array = hfta.fuse(modules)
+    itself, times = stepper(array, form, x, y), []
+    for _ in range(given.steps):
+        begin = time.process_time()
+        itself()
+        times.append(time.process_time() - begin)
+    other = hfta.fuse(modules)
+    other.tune(F.cross_entropy, x, y, budget_s=0.3)
+    blocks = {other.block_size, members} if form in ("array(x)", "evaluate") else {other.block_size}
+    steps = {f"tuned, {block}": tuned(modules, form, block, x, y) for block in sorted(blocks)}
+    every = {"serial": alone, "by itself": itself, **steps}
+    found = laps(every, given.rounds, calls=calls_in(given.lap, itself), warm_up=1)
+    median = {key: statistics.median(v) for key, v in found.items()}
+    best = min(median[key] for key in steps)
+    ways = [how for how in array.explain()["how"] if how.startswith("block size")]
+    return {
+        "ms_median": milliseconds(found),
+        "speed_of_tuned": round(best / median["by itself"], 3),
+        "speed_of_serial": round(median["serial"] / median["by itself"], 3),
+        "first_calls": [round(seconds / median["serial"], 2) for seconds in times[:_FIRST]],
+        "hundred_steps_of_serial": round(sum(times) / (median["serial"] * len(times)), 3),
+        "how": ways,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="rows as JSON on the standard output, and no words")
+    parser.add_argument("--members", type=int, nargs="+", default=[8, 32])
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--forms", nargs="+", choices=list(FORMS), default=list(FORMS))
+    parser.add_argument("--dtypes", nargs="+", choices=["float32", "float64"], default=["float32"])
+    parser.add_argument("--steps", type=int, default=100, help="of the loop that is not tuned, before it is timed")
+    parser.add_argument("--rounds", type=int, default=15, help="how often a lap of each is timed")
+    parser.add_argument("--lap", type=float, default=0.05, help="about how long a lap is, in seconds")
+    parser.add_argument("--quick", action="store_true", help="two members and few laps, to see that it works")
+    given = parser.parse_args()
+    if given.quick:
+        given.members, given.rounds, given.lap = [2], 3, 0.005
+    torch.set_num_threads(1)
+    rows = []
+    for name in given.models:
+        for members in given.members:
+            for dtype in given.dtypes:
+                for form in given.forms:
+                    found = measure(name, members, form, getattr(torch, dtype), given)
+                    row = {"model": name, "members": members, "dtype": dtype, "form": form, **found}
+                    rows.append(row)
+                    if not given.json:
+                        told = f"{row['speed_of_tuned']:.2f} of tuned, {row['speed_of_serial']:.2f} of serial"
+                        print(f"{name:11} {members:3} {dtype} {form:9} {told}, {row['first_calls']}", flush=True)
+    what = "loops of one's own without tune, beside tuned ones and serial training; processor time, one thread"
+    content = {"what": what, "rows": rows}
+    path = None if given.quick else write("own_loops_cpu", content)
+    if given.json:
+        print(json.dumps(content, indent=2))
+    elif path is not None:
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""What `torch.save` and safetensors get of an array: tensors with a member axis, and the members' random streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from hfta_nb.errors import FusionError
+
+if TYPE_CHECKING:
+    from hfta_nb.array.engine import Engine
+    from hfta_nb.array.fused import FusedArray
+    from hfta_nb.array.generators import MemberGenerators, State
+
+STREAMS = "_extra_state"
+"""The key of the members' random streams: torch's own name of what a module keeps beside parameters and buffers."""
+
+
+class Savable(nn.Module):
+    """The part of a `FusedArray` that saves and loads it."""
+
+    generators: MemberGenerators
+    engine: Engine
+
+    def flush(self) -> None:
+        """See `FusedArray.flush`."""
+        raise NotImplementedError
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Parameters and buffers by the plain module's names, each with a leading member axis M, and random streams.
+
+        The random streams are one tensor of bytes ``[M, bytes]`` named ``_extra_state``, so that training goes on with
+        the numbers that it would have drawn. `torch.save` and safetensors take the dict as it is. Member i's own dict
+        is ``array[i].state_dict()``, with the plain module's keys only.
+
+        Unlike a plain module's, the tensors are copies: the array's lie in one block of memory, which safetensors
+        refuses. With ``keep_vars=True`` they are the parameters and buffers themselves.
+
+        Args:
+            args, kwargs: as `torch.nn.Module.state_dict` takes them.
+
+        Example:
+            >>> from hfta_nb import fuse
+            >>> array = fuse([nn.Linear(4, 2) for _ in range(3)])
+            >>> {name: list(value.shape[:1]) for name, value in array.state_dict().items()}
+            {'weight': [3], 'bias': [3], '_extra_state': [3]}
+        """
+        self.flush()
+        given = dict(zip(("destination", "prefix", "keep_vars"), args, strict=False)) | kwargs
+        before = set(given.get("destination") or ())
+        found = super().state_dict(**given)
+        if not given.get("keep_vars"):
+            for name in [n for n in found if n not in before]:
+                found[name] = _copied(found[name])
+        return found
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Take what `state_dict` gave.
+
+        Args:
+            state_dict: with or without random streams; without, as an older version saved it, they stay as they are.
+            strict: as for a plain module, other keys are errors; missing random streams are none.
+            assign: as for a plain module; not supported, as the array's tensors share memory.
+
+        Returns:
+            As for a plain module, the names of missing and of unexpected keys.
+
+        Raises:
+            FusionError: `assign`, or the streams are not those of so many members. Nothing has changed then.
+            RuntimeError: torch's own, for other keys or shapes.
+        """
+        if assign:
+            raise FusionError(
+                "an array's tensors lie in one block of memory, and can't be replaced",
+                where="load_state_dict",
+                got="assign=True",
+                accepted="assign=False",
+            )
+        if STREAMS in state_dict:
+            _checked(self.generators, state_dict[STREAMS])
+        self.flush()
+        return super().load_state_dict(state_dict, strict)
+
+    def get_extra_state(self) -> Tensor:
+        """The members' random streams, uint8 ``[M, bytes]``."""
+        return packed(self.generators)
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take random streams.
+
+        Raises:
+            FusionError: they are not those of so many members.
+        """
+        rows = _checked(self.generators, state)
+        old = self.generators.states
+        self.generators.states = [_taken(row, before) for row, before in zip(rows, old, strict=True)]
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str], *rest: Any
+    ) -> None:
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, *rest)
+        if prefix + STREAMS in missing_keys:
+            missing_keys.remove(prefix + STREAMS)
+
+    def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+        """From a member's row of the array's `state_dict` to the `state_dict` of its plain module."""
+        return without_streams if self.engine.across is None else self.engine.across.blueprint.narrower(index)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise FusionError(
+            "an array can't be pickled",
+            where="torch.save or pickle",
+            got=self,
+            accepted="what state_dict gives",
+            remedy="torch.save(array.state_dict(), path), and beside it that of optimizer, lr scheduler and scaler; "
+            "later fuse the modules again and load_state_dict. A member alone: torch.save(array[i].state_dict(), path)",
+        )
+
+
+def tensors_of(array: FusedArray) -> dict[str, Tensor]:
+    """What the plain module's `state_dict` holds, detached, each tensor with a member axis: the array's own memory."""
+    found = array.state_dict(keep_vars=True)
+    return {name: value.detach() for name, value in without_streams(found).items()}
+
+
+def packed(generators: MemberGenerators) -> Tensor:
+    """All members' streams, uint8 ``[M, bytes]``; of a GPU that of the CPU and its own, one after the other."""
+    states = generators.state_dict()
+    return torch.cat([states[kind] for kind in sorted(states)], dim=1)
+
+
+def without_streams(row: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """From a member's row of the array's `state_dict` to the plain module's."""
+    return {name: value for name, value in row.items() if name != STREAMS}
+
+
+def put_row(generators: MemberGenerators, index: int, row: Any) -> None:
+    """A member goes on with the streams in its row of the array's `state_dict`.
+
+    Raises:
+        FusionError: they are none.
+    """
+    one = _checked(generators, row.expand(len(generators), -1) if isinstance(row, Tensor) and row.ndim == 1 else row)
+    generators.keep(index, _taken(one[index], generators.states[index]))
+
+
+def _taken(row: Tensor, before: State) -> State:
+    row, size = row.cpu(), _size()
+    state = {**before, "cpu": row[:size].clone()}
+    if len(row) > size:
+        state["cuda"] = row[size:].clone()
+    return state
+
+
+def _checked(generators: MemberGenerators, state: Any) -> Tensor:
+    cpu = _size()
+    rows = isinstance(state, Tensor) and state.dtype == torch.uint8 and state.ndim == 2 and state.shape[1] >= cpu
+    if not rows or len(state) != len(generators):
+        raise FusionError(
+            "not the random streams of this array's members",
+            where=f"load_state_dict, {STREAMS}",
+            got=list(state.shape) if isinstance(state, Tensor) else state,
+            accepted=f"uint8 [{len(generators)}, {cpu} or more], from the state_dict of an array of as many members",
+            remedy=f"leave {STREAMS!r} out to keep the streams that the array has",
+        )
+    return state  # type: ignore[no-any-return]
+
+
+def _size() -> int:
+    """Bytes of the state of a stream of the CPU."""
+    return torch.default_generator.get_state().numel()
+
+
+def _copied(value: Any) -> Any:
+    if not isinstance(value, Tensor) or is_lazy(value):
+        return value
+    return value.detach().clone(memory_format=torch.contiguous_format)

@@ -1,0 +1,337 @@
+"""Tuning in a loop of the user's own: the first calls of each form find out in which way that form is fastest.
+
+The forms are `backward`, `array(x)` with gradients, and results alone (`evaluate`, `array(x)` under `no_grad`). Each
+has a block size and threads of its own. The first kind of call of a form is tried, as a study tries its first steps
+(`Tuning`): another way is recorded only where it can win that back. Calls of other kinds, a last batch of another size
+say, run meanwhile in the way whose turn it is. What was found is kept for arrays of the same sort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from hfta_nb.array.capture.kinds import form as form_of
+from hfta_nb.array.capture.kinds import identity, settings, watched
+from hfta_nb.array.capture.record import NotRecordableError
+from hfta_nb.array.cuda_graphs import capturing
+from hfta_nb.array.tree import flatten
+from hfta_nb.array.trial import Captures, Trial
+from hfta_nb.array.tuning import Tuning
+from hfta_nb.array.ways import Way, slow_together
+
+if TYPE_CHECKING:
+    from hfta_nb.array.capture.steps import Asked
+    from hfta_nb.array.fused import FusedArray
+
+T = TypeVar("T")
+
+_PATIENCE = 16
+"""After so many calls in a row of other kinds than the one that is tried, a trial ends with what it knows."""
+
+
+class SelfTuning:
+    """The forms of an array's calls, and the way in which each runs.
+
+    Args:
+        array: whose calls.
+    """
+
+    def __init__(self, array: FusedArray) -> None:
+        self.array = array
+        self._forms: dict[str, _Form] = {}
+        self._home: Way | None = None
+        self._busy = False
+
+    @property
+    def home(self) -> Way:
+        """How the array ran before anything was tried."""
+        return self._home or Way(self.array.settings.block_size, self.array.settings.threads)
+
+    def stop(self) -> None:
+        """Somebody else chooses how the array runs."""
+        for form in self._forms.values():
+            form.abandon()
+        self._forms.clear()
+        self._home = None
+
+    def restart(self) -> None:
+        """Begin anew, as kernels are chosen in another way."""
+        home = self._home
+        self.stop()
+        if home is not None:
+            home.put(self.array)
+
+    @contextmanager
+    def by_tune(self) -> Iterator[None]:
+        """Around `FusedArray.tune`, whose choice is that of `backward`."""
+        if self._open():
+            self._home = self.home
+            self._home.put(self.array)
+        form = self._forms.pop("backward", None)
+        if form is not None:
+            form.abandon()
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+        if self._open():
+            self._begun("backward").end()
+
+    def settled(self, block_size: int, threads: str) -> bool:
+        """Whether `backward` runs in this way from now on."""
+        if not self._open():
+            return True
+        form = self._forms.get("backward")
+        return form is not None and form.way == (block_size, threads)
+
+    # The forms.
+
+    def backward(self, asked: Asked, run: Callable[[], T]) -> T:
+        """`FusedArray.backward`."""
+        form = self._entered("backward")
+        if form is None or form.done:
+            return run()
+        only = None if asked.only is None else tuple(asked.only)
+        told = (asked.has_aux, asked.scale is None, only, *_mode(self.array))
+        return form.run(asked.loss_fn, asked.given, told, run)
+
+    def forward(self, args: Any, kwargs: Any, run: Callable[[], T]) -> T:
+        """`array(x)`."""
+        array = self.array
+        if array._forwards.postponed is not None:
+            array._forwards.flush()
+        if not array._forwards.learning():
+            return self.results(None, (args, kwargs), run)
+        waiting = self._forms.get("forward")
+        if waiting is not None and not waiting.done:
+            waiting.close()  # before this call's way is put
+        form = self._entered("forward")
+        if form is None or form.done:
+            return run()
+        trial = form.turn(None, (args, kwargs), _mode(array))
+        if trial is None:
+            return run()
+        array._forwards.following = False  # what is put off can't be timed
+        try:
+            begin = trial.clock()
+            out = run()
+            form.lap = _Lap(trial, trial.clock() - begin, _now(array))
+        finally:
+            array._forwards.following = True
+        form.lap.watch(out)
+        return out
+
+    def results(self, function: Any, given: Any, run: Callable[[], T]) -> T:
+        """`evaluate`, or `array(x)` without gradients. Afterwards the array runs as before, which is as it trains."""
+        before = _now(self.array)
+        form = self._entered("results")
+        if form is None:
+            return run()
+        wanted = _now(self.array).block_size
+        try:
+            if form.done:
+                return run()
+            return form.run(function, given, _mode(self.array), run)
+        finally:
+            now = _now(self.array)
+            if form.done and now.block_size != wanted and now.block_size == 1:
+                form.way = now  # `vmap` can't follow this function
+            before.put(self.array)
+
+    def _open(self) -> bool:
+        return self.array.settings.self_tuning and self.array.settings.strategy == "measured"
+
+    def _entered(self, name: str) -> _Form | None:
+        """The form, its way put; None where nothing is tuned."""
+        if self._busy or not self._open() or self.array._pending:
+            return None
+        form = self._forms.get(name) or self._begun(name)
+        form.put()
+        return form
+
+    def _begun(self, name: str) -> _Form:
+        array = self.array
+        self._home = self.home
+        captures: dict[str, Captures] = {
+            "backward": array._steps,
+            "forward": array._forwards,
+            "results": array._results,
+        }
+        form = self._forms[name] = _Form(array, name, captures[name], self._home)
+        if slow_together(array):
+            form.begin_alone()
+        return form
+
+
+class _Form:
+    """One form of calls.
+
+    Args:
+        array: whose.
+        name: of the form.
+        captures: what records and replays its calls.
+        home: how the array runs before anything is tried.
+
+    Attributes:
+        way: chosen; None while that is not done.
+        lap: a forward whose backward may be yet to come.
+    """
+
+    def __init__(self, array: FusedArray, name: str, captures: Captures, home: Way) -> None:
+        self.array, self.name, self.captures, self.home = array, name, captures, home
+        self.way: Way | None = None
+        self.lap: _Lap | None = None
+        self._now = home
+        self._tuning: Tuning | None = None
+        self._kind: Any = None
+        self._others = 0
+        self._whole: bool | None = None  # whether a backward follows a forward
+
+    @property
+    def done(self) -> bool:
+        """Whether the way is chosen."""
+        return self.way is not None
+
+    def begin_alone(self) -> None:
+        """Don't try several members at once."""
+        self._now = self.home._replace(block_size=1)
+
+    def put(self) -> None:
+        """Let the array run as this form does."""
+        (self.way or self._now).put(self.array)
+
+    def end(self) -> None:
+        """The way in which the array runs now is chosen."""
+        self.way, self.lap = _now(self.array), None
+
+    def abandon(self) -> None:
+        """Leave off trying."""
+        self.lap = None
+        if self._tuning is not None:
+            self._tuning.abandon()
+
+    def run(self, function: Any, given: Any, told: tuple[Any, ...], run: Callable[[], T]) -> T:
+        """Make a call, and take its time if it is one of those that are tried."""
+        trial = self.turn(function, given, told)
+        if trial is None:
+            return run()
+        begin = trial.clock()
+        result = run()
+        self._took(trial, trial.clock() - begin)
+        return result
+
+    def turn(self, function: Any, given: Any, told: tuple[Any, ...]) -> Trial | None:
+        """The trial that a call is a part of, its way put; None where it is just a call."""
+        if watched() or torch.compiler.is_compiling() or capturing(self.array.generators.device):
+            return None
+        try:
+            kind = form_of(given, grads=True), None if function is None else identity(function), told
+        except NotRecordableError:
+            kind = None
+        if self._tuning is None:
+            if kind is None:
+                return None
+            self._kind = kind
+            what = f"by itself {self.name} {_name(function)} {told[:-2]}"
+            self._tuning = Tuning(self.array, what, True, self.captures)
+        elif kind != self._kind:
+            self._others += 1
+            if self._others >= _PATIENCE:
+                self._give_up()
+            return None
+        trial = None if self._tuning.done else self._tuning.turn(given)
+        self._now = _now(self.array)
+        if self._tuning.done:
+            self.end()
+            return None
+        self._others = 0
+        return trial
+
+    def close(self) -> None:
+        """Tell of the last forward, and of its backward if that has come."""
+        lap, self.lap = self.lap, None
+        if lap is None or lap.broken:
+            return
+        if self._whole is None:
+            self._whole = lap.ended
+        if self._whole is not lap.ended:  # a forward without a backward among others, or the other way round
+            self._others += 1
+            if self._others >= _PATIENCE:
+                self._give_up()
+            return
+        lap.way.put(self.array)
+        self._took(lap.trial, lap.seconds)
+
+    def _took(self, trial: Trial, seconds: float) -> None:
+        if self._tuning is None or trial.done:
+            return
+        self._tuning.took(trial, seconds)
+        self._now = _now(self.array)
+        if self._tuning.done:
+            self.end()
+
+    def _give_up(self) -> None:
+        """What is tried does not come any more."""
+        assert self._tuning is not None  # something is tried
+        self.home.put(self.array)
+        self._tuning.settle()
+        self.end()
+
+
+class _Lap:
+    """The time of a forward and of its backward, without what is between them.
+
+    Args:
+        trial: that it is a part of.
+        seconds: of the forward.
+        way: in which it has run.
+    """
+
+    def __init__(self, trial: Trial, seconds: float, way: Way) -> None:
+        self.trial, self.seconds, self.way = trial, seconds, way
+        self.ended = False
+        self._begin_s: float | None = None
+        self._handles: list[Any] = []
+
+    @property
+    def broken(self) -> bool:
+        """Whether the backward has begun and did not end."""
+        return self._begin_s is not None and not self.ended
+
+    def watch(self, out: Any) -> None:
+        """Notice when gradients come back through these outputs."""
+        nodes = {v.grad_fn for v in flatten(out)[0] if isinstance(v, Tensor) and v.grad_fn is not None}
+        self._handles = [node.register_prehook(self._begin) for node in nodes]
+
+    def _begin(self, _: Any) -> None:
+        for handle in self._handles:
+            handle.remove()
+        if self._begin_s is None:
+            self._begin_s = self.trial.clock()
+            torch.autograd.Variable._execution_engine.queue_callback(self._end)
+
+    def _end(self) -> None:
+        assert self._begin_s is not None  # it is queued then
+        self.seconds += self.trial.clock() - self._begin_s
+        self.ended = True
+
+
+def _now(array: FusedArray) -> Way:
+    return Way(array.settings.block_size, array.settings.threads)
+
+
+def _mode(array: FusedArray) -> tuple[Any, ...]:
+    """What makes calls with equal inputs unlike each other."""
+    return array._skeleton.training, settings()
+
+
+def _name(function: Any) -> str:
+    """The same in another process."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return "" if function is None else f"{named.__module__}.{named.__qualname__}"
