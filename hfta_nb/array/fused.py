@@ -18,6 +18,7 @@ from hfta_nb.array.across.blueprint import Blueprint
 from hfta_nb.array.across.padding import Padding
 from hfta_nb.array.across.runtime import Across
 from hfta_nb.array.adjusting import Adjustable
+from hfta_nb.array.answers import Answering
 from hfta_nb.array.arena import Arena
 from hfta_nb.array.attempt import attempt, gradient_probe
 from hfta_nb.array.blocks import Blocks
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-class FusedArray(Adjustable, nn.Module):
+class FusedArray(Adjustable, Answering, nn.Module):
     """M modules in one; made by `fuse`.
 
     Parameters, buffers and `state_dict` carry the plain module's names, each tensor with a leading member axis M.
@@ -329,14 +330,6 @@ class FusedArray(Adjustable, nn.Module):
             self._forwards.flush()
 
     # Members.
-
-    def __getitem__(self, index: int) -> nn.Module:
-        """Member `index` as a plain module: same class, same `state_dict` keys, a detached copy.
-
-        Raises:
-            IndexError: there is no such member.
-        """
-        return surgery.member(self, index)
 
     def select(self, indices: Sequence[int]) -> FusedArray:
         """A new array of these members, in this order, each with its random streams.

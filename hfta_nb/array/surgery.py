@@ -64,7 +64,7 @@ def select(array: FusedArray, indices: Sequence[int]) -> FusedArray:
     )
     other.settings = array.settings.copy()
     other.block_size = len(chosen) if array.block_size == len(array) else min(array.block_size, len(chosen))
-    other._proven = set(array._proven)
+    other._proven, other.told = set(array._proven), array.told
     other.engine.attributes = array.engine.attributes.select(chosen)
     other._install()
     return other

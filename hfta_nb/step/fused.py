@@ -118,6 +118,7 @@ class ArrayStep:
         precision: Precision | None = None,
     ) -> None:
         self.array = array
+        array.told = True  # which axes batches have is known
         self.precision = precision or Precision()
         self.scaler = self.precision.array_scaler(array)
         self.phases = phases_of(objective)

@@ -1,0 +1,1 @@
+"""The first hour: what a PyTorch user types, as they would type it."""
