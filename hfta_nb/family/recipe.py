@@ -14,10 +14,11 @@ from hfta_nb import augment, losses, metrics, phases
 from hfta_nb.data import AnyData
 from hfta_nb.errors import FamilyError, GridError
 from hfta_nb.family import inputs
+from hfta_nb.family.undisturbed import settings_kept
 from hfta_nb.grid import AxisSpec
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
-from hfta_nb.training_axes import TRAINING_AXES, USED_BY
+from hfta_nb.training_axes import ALIASES, TRAINING_AXES, USED_BY
 
 FACTS = (
     *("in_features", "out_features", "num_classes", "in_channels", "image_size"),
@@ -106,7 +107,8 @@ class Family:
         if name in augment.AXES:
             what, suits = augment.why_not(name, data), [n for n in specs if n in augment.AXES]
             return GridError(what, where=where, got=name, accepted=", ".join(suits), remedy="take the axis out")
-        close = difflib.get_close_matches(name, specs, 1)
+        known = ALIASES.get(name.lower())
+        close = [known] if known in specs else difflib.get_close_matches(name, specs, 1)
         remedy = f"did you mean {close[0]}?" if close else "check the spelling"
         return GridError("unknown axis", where=where, got=name, accepted=", ".join(specs), remedy=remedy)
 
@@ -164,7 +166,8 @@ class Family:
         lacking = [k for k in self._required() if k not in given]
         if lacking:
             raise FamilyError("an axis without default needs a value", where=self.name, got=lacking)
-        module = self.function(**given)
+        with settings_kept():
+            module = self.function(**given)
         if not isinstance(module, nn.Module):
             raise FamilyError(
                 "the build function did not return a module", where=self.name, got=module, accepted="torch.nn.Module"

@@ -72,8 +72,8 @@ class ArrayOptimizer(abc.ABC):
         """Attributes that an optimizer made from this one takes over."""
         return {}
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         """This class; an lr scheduler of torch that asks for it is told its counterpart.
 
         Raises:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from hfta_nb.array.capture.deciding import WAYS
 from hfta_nb.data import AnyData, Stream
-from hfta_nb.errors import DeviceError, FamilyError, StudyError
+from hfta_nb.errors import DeviceError, FamilyError, GridError, HftaError, StudyError
 from hfta_nb.family import Family, family
+from hfta_nb.grid import Grid
 from hfta_nb.plan import MOST_PADDING
 from hfta_nb.step import Precision
 from hfta_nb.step.precision import check
@@ -28,6 +31,37 @@ def positive(where: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise StudyError("not a positive whole number", where=where, got=value, accepted="1, 2, 3, ...")
     return value
+
+
+def seed_of(given: Any) -> int:
+    """A seed, which may be an integer of NumPy's."""
+    whole = hasattr(given, "__index__") and not isinstance(given, bool) and getattr(given, "ndim", 0) == 0
+    if not whole or not 0 <= operator.index(given) < 2**63:
+        raise StudyError("not a seed", where="seed", got=given, accepted="whole numbers from 0",
+                         remedy="to train each variant with several seeds, make seed an axis of the grid")  # fmt: skip
+    return operator.index(given)
+
+
+def flag(where: str, given: Any) -> bool:
+    if not isinstance(given, bool):
+        raise StudyError("not True or False", where=where, got=given, accepted="True, False")
+    return given
+
+
+def grid_of(given: Any) -> Grid:
+    """The grid, of a mapping or of whatever else `Grid` takes."""
+    if given is not None and (isinstance(given, str | bytes | type) or not isinstance(given, Iterable | Grid)):
+        raise _no_grid(given)
+    try:
+        return Grid(given)  # type: ignore[arg-type]  # whatever it refuses
+    except (TypeError, ValueError) as error:
+        if isinstance(error, HftaError):
+            raise
+        raise _no_grid(given) from error
+
+
+def _no_grid(given: Any) -> GridError:
+    return GridError("not a grid", where="grid", got=given, accepted='axes by name, such as {"lr": [0.1, 0.01]}')
 
 
 def steps_of(given: Any, data: AnyData) -> int | None:

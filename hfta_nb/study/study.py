@@ -30,9 +30,12 @@ from hfta_nb.study.arguments import (
     device_of,
     dtype_of,
     family_of,
+    flag,
+    grid_of,
     monitor_of,
     positive,
     precision_of,
+    seed_of,
     steps_of,
 )
 from hfta_nb.study.check import check_member, row_of
@@ -122,7 +125,7 @@ class Study:
         **fixed: Any,
     ) -> None:
         self.family = family_of(family)
-        self.grid = Grid(grid)
+        self.grid = grid_of(grid)
         self.data = datasets.resolve(self.family.data[0] if data is None else data)
         self.family.check_data(self.data)
         self.epochs = positive("epochs", epochs)
@@ -134,13 +137,14 @@ class Study:
         self.fixed = fixed
         self.dtype, self.device = dtype_of(dtype), device_of(device)
         self._precision = precision_of(precision, self.device, self.dtype)
-        self.serial, self.seed, self.across = serial, seed, across_of(across, self.device)
+        self.serial, self.seed = flag("serial", serial), seed_of(seed)
+        self.across = across_of(across, self.device)
         self.capacity, self.checkpointing = capacity_of(capacity), checkpointing_of(checkpointing)
         self.compile = compile_of(compile)
         self.monitor, self.maximize = monitor_of(self.family, self.data, monitor)
         self.name = name or f"{self.family.name} on {self.data.name}"
         most = self.capacity if isinstance(self.capacity, int) else None
-        self.plan_groups = make_plan(self.family, self.grid, self.data, fixed, serial=serial, across=self.across,
+        self.plan_groups = make_plan(self.family, self.grid, self.data, fixed, serial=self.serial, across=self.across,
                                      capacity=most)  # fmt: skip
         stamp = time.strftime("%Y%m%d-%H%M%S")
         place = directory or Path("hfta_runs") / f"{self.family.name}-{stamp}-{uuid.uuid4().hex[:6]}"

@@ -16,6 +16,7 @@ from hfta_nb.array.generators import seeded_state
 from hfta_nb.data import placed
 from hfta_nb.errors import out_of_memory
 from hfta_nb.events import Control, Event, GroupRecord, PlanMade
+from hfta_nb.family.undisturbed import apart, undisturbed
 from hfta_nb.memory import MemoryModel, free_bytes, shown
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
@@ -97,7 +98,7 @@ class Trainer:
     def _train(self, todo: Todo) -> Iterator[Event]:
         run = GroupRun(self, todo.group, todo.run)
         try:
-            yield from run.events()
+            yield from apart(run.events())
             return
         except Exception as error:
             if not (out_of_memory(error) and run.whole):
@@ -238,8 +239,7 @@ class Trainer:
         """The step of a group, each member initialised and seeded as it would be alone."""
         s = self.settings
         modules, states = [], []
-        outer = torch.random.get_rng_state()
-        try:
+        with undisturbed():
             for variant, arguments in [*zip(group.variants, group.arguments, strict=True), *group.likes]:
                 torch.default_generator.manual_seed(variant.seed)
                 module = s.family.build(**arguments).to(s.device, s.dtype)
@@ -249,13 +249,12 @@ class Trainer:
                 modules.append(module)
                 # The CPU's stream goes on from where building left it; a GPU's has not been drawn from yet.
                 states.append(seeded_state(variant.seed, s.device) | {"cpu": torch.random.get_rng_state()})
-        finally:
-            torch.random.set_rng_state(outer)
         s.precision.check_modules(modules)
         generators = MemberGenerators(states, s.device)
         objective, metrics = s.family.objective_for(s.data), s.family.metrics_for(s.data)
+        steps = self.batches(group)
         if group.serial:
-            return PlainStep(modules[0], group.rows[0], objective, metrics, s.epochs, generators, s.precision)
+            return PlainStep(modules[0], group.rows[0], objective, metrics, s.epochs, generators, s.precision, steps)
         array = fuse(modules, [v.seed for v in (*group.variants, *(v for v, _ in group.likes))])
         array.generators.states = generators.states
         if group.likes:
@@ -263,7 +262,7 @@ class Trainer:
         array.capture = group.captured and not group.checkpointed  # recording holds what checkpointing lets go of
         if group.checkpointed:
             checkpointing.turn(array, True)
-        return ArrayStep(array, group.rows, objective, metrics, s.epochs, s.precision)
+        return ArrayStep(array, group.rows, objective, metrics, s.epochs, s.precision, steps)
 
 
 def _told(group: Group) -> dict[str, Any]:
