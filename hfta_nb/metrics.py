@@ -129,13 +129,17 @@ def _seen(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor
     return see
 
 
+def _of_prediction(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    return lambda output, target: function(prediction(output), target)
+
+
 accuracy = Metric(_seen(_accuracy))
 """Fraction of samples (points, pixels, tokens) whose largest output is the target class."""
 
 top5 = Metric(_seen(_top5))
 """Fraction of samples whose target class is among the five largest outputs."""
 
-mae = Metric(_mae, maximize=False)
+mae = Metric(_of_prediction(_mae), maximize=False)
 """Mean absolute error; output and target ``[N, ...]``."""
 
 token_accuracy = Metric(_seen(_hits), finish=_ratio)
@@ -147,7 +151,7 @@ perplexity = Metric(_seen(_surprise), maximize=False, finish=_perplexity)
 mean_iou = Metric(_seen(_overlaps), finish=_mean_iou)
 """Mean over the classes that occur of intersection over union, each counted over all samples."""
 
-auroc = Metric(_ranks, finish=_auroc)
+auroc = Metric(_of_prediction(_ranks), finish=_auroc)
 """Area under the ROC curve; output is a logit ``[N]``, target 0 or 1. Logits in one of 4096 bins count as equal; NaN
 without positives or negatives."""
 

@@ -48,6 +48,10 @@ class Family:
         monitor: the metric that decides which epoch is best, unless a study names another; None for the usual one.
         tasks: those that it is for (see `Data`); none for any.
         inputs: kinds of inputs that its modules take (see `inputs.KINDS`); none for any.
+        param_groups: from a parameter's name, and the parameter as a plain module has it, to the hyperparameters that
+            its group has of its own, such as ``{"weight_decay": 0.0}`` or ``{"lr_scale": 0.1}``; None for one group.
+        own: what a study has put in place of the family's: "loss", "metrics", "param_groups".
+        direct: whether it was made of a function or class that a study was given, and is not known by its name.
         open: whether `function` takes further named arguments, which are axes that nobody checks.
     """
 
@@ -65,6 +69,9 @@ class Family:
     tasks: tuple[str, ...] = ()
     open: bool = False
     inputs: tuple[str, ...] = ()
+    param_groups: Callable[..., Mapping[str, Any]] | None = None
+    own: tuple[str, ...] = ()
+    direct: bool = False
 
     @property
     def training(self) -> dict[str, AxisSpec]:
@@ -205,4 +212,5 @@ class Family:
 
     def _required(self) -> list[str]:
         signature = inspect.signature(self.function).parameters.values()
-        return [p.name for p in signature if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+        several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        return [p.name for p in signature if p.default is p.empty and p.kind not in several]

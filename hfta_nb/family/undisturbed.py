@@ -37,7 +37,7 @@ def undisturbed() -> Iterator[None]:
         _put(outer)
 
 
-def apart(events: Iterator[T]) -> Generator[T, None, None]:
+def apart(events: Iterator[T]) -> Generator[T, None, Any]:
     """What a generator yields, while it runs with random streams of its own, and restores settings before it yields.
 
     Its streams begin where those of the process are; who iterates finds theirs untouched.
@@ -51,8 +51,8 @@ def apart(events: Iterator[T]) -> Generator[T, None, None]:
             try:
                 with settings_kept():
                     event = next(events)
-            except StopIteration:
-                return
+            except StopIteration as end:
+                return end.value
             finally:
                 own = _streams()
                 _put(outer)

@@ -130,6 +130,8 @@ class _Draft:
         values = {**fixed, **variant.config}
         row = {k: values.get(k, default) for k, default in defaults.items()}
         row["batch_size"] = data.batch_size or row["batch_size"]
+        if family.param_groups is not None:
+            row["param_groups"] = family.param_groups
         row |= {k: values[k] for k in augment.AXES if k in values and k not in family.axes}
         arguments = family.arguments(values, data)
         own_scores = family.loss is not None or family.metrics is not None or bool(family.phases)

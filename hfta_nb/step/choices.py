@@ -122,7 +122,7 @@ LR_SCHEDULERS: dict[str, tuple[str, Callable[[Row, Span], dict[str, Any]]]] = {
 }
 """By the axis's value: the class's name, here and in torch, and what it is given in a run of this length.
 
-"sequential" is a linear warm-up over `step_size` epochs and then half a cosine."""
+"sequential" is a linear warm-up over `step_size` epochs, or `warmup_steps` steps, and then half a cosine."""
 
 BY_STEP = ("onecycle",)
 """Schedules that go on with every optimizer step, as torch's documentation has it."""
@@ -177,6 +177,9 @@ def factory_of(row: Row, epochs: int, steps_per_epoch: int | None = None) -> Fac
     if found is None and warmup is None:
         return None
     span = _span(row, epochs, steps_per_epoch)
+    if warmup and found is not None and found[0] == "OneCycleLR":
+        raise OptimError("onecycle has a warm-up of its own", where="warmup_steps", got=warmup,
+                         remedy="set its length by pct_start")  # fmt: skip
 
     def after(optimizer: torch.optim.Optimizer) -> reference.LRScheduler:
         if found is None:
@@ -184,7 +187,7 @@ def factory_of(row: Row, epochs: int, steps_per_epoch: int | None = None) -> Fac
         name, given = found
         if name != "SequentialLR":
             return getattr(reference, name)(optimizer, **given)  # type: ignore[no-any-return]
-        rising = min(given["milestones"][0], span.total - 1)
+        rising = 0 if warmup else min(given["milestones"][0], span.total - 1)
         rest = reference.CosineAnnealingLR
         return _warmed(optimizer, rising, lambda o: rest(o, T_max=span.total - rising, eta_min=_lowest(row)))
 

@@ -117,7 +117,7 @@ class PlainStep:
             loss, found = self._differentiated(update, x, y)
             self._clip(update)
             first.append((loss, found))
-            return float(loss)
+            return float(loss.detach())
 
         update.optimizer.step(closure)  # type: ignore[no-untyped-call]
         return first[0]

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from hfta_nb.array.capture.deciding import WAYS
 from hfta_nb.data import AnyData, Stream
-from hfta_nb.errors import DeviceError, FamilyError, GridError, HftaError, StudyError
-from hfta_nb.family import Family, family
+from hfta_nb.errors import DeviceError, GridError, HftaError, OptimError, StudyError
+from hfta_nb.family import Family, family, from_callable, with_own
 from hfta_nb.grid import Grid
-from hfta_nb.plan import MOST_PADDING
-from hfta_nb.step import Precision
+from hfta_nb.losses import Loss
+from hfta_nb.plan import MOST_PADDING, Group
+from hfta_nb.step import Precision, by_step
+from hfta_nb.step.choices import factory_of
 from hfta_nb.step.precision import check
 
-DTYPES = ("float32", "float64")
+DTYPES = ("float32", "float64", "bfloat16")
 CHECKPOINTING = ("auto", "never", "always")
 
 
-def family_of(given: str | Family) -> Family:
-    if not isinstance(given, str | Family):
-        raise FamilyError("not a family", got=given, accepted="a name, or what @hfta_nb.family gives")
-    return given if isinstance(given, Family) else family(given)
+def family_of(
+    given: Any, loss: Loss | None = None, metrics: Any = None, param_groups: Callable[..., Any] | None = None
+) -> Family:
+    """The family that is meant, with the loss, metrics and parameter groups that a study has of its own."""
+    found = given if isinstance(given, Family) else family(given) if isinstance(given, str) else from_callable(given)
+    return with_own(found, loss, metrics, param_groups)
 
 
 def positive(where: str, value: Any) -> int:
@@ -104,10 +108,30 @@ def compile_of(given: Any) -> str:
     return str(given)
 
 
-def dtype_of(name: str) -> torch.dtype:
+def dtype_of(given: str | torch.dtype) -> torch.dtype:
+    """The dtype of a name, or of torch's object."""
+    name = str(given).removeprefix("torch.") if isinstance(given, torch.dtype) else given
     if name not in DTYPES:
-        raise StudyError("unknown dtype", where="dtype", got=name, accepted=", ".join(DTYPES))
-    return getattr(torch, name)  # type: ignore[no-any-return]
+        remedy = "for float16 use precision='fp16', which scales the loss" if name in ("float16", "half") else ""
+        raise StudyError("unknown dtype", where="dtype", got=given, accepted=", ".join(DTYPES), remedy=remedy)
+    return getattr(torch, str(name))  # type: ignore[no-any-return]
+
+
+def check_schedules(groups: Sequence[Group], epochs: int, steps_per_epoch: int | None, data: AnyData) -> None:
+    """See that every member's lr schedule can be made in a run of this length.
+
+    Raises:
+        StudyError: one counts optimizer steps, and how many an epoch has is not known; or it does not fit the run.
+    """
+    for group in groups:
+        for variant, row in zip(group.variants, group.rows, strict=True):
+            if not by_step(row):
+                break  # an array's members are alike in that
+            try:
+                factory_of(row, epochs, steps_per_epoch or data.batches(int(row["batch_size"])))
+            except OptimError as error:
+                raise StudyError(error.what, where=f"{error.where} of {variant.label}", got=row["warmup_steps"],
+                                 accepted=error.accepted, remedy=error.remedy) from error  # fmt: skip
 
 
 def precision_of(name: str, device: torch.device, dtype: torch.dtype) -> Precision:

@@ -34,7 +34,7 @@ def of_study(study: Study) -> str:
         how = "from_tensors(x, y)" if isinstance(study.data, datasets.Data) else "from_loader(training, validation)"
         lines += [f"# data: {study.data.name!r}, for example hfta.data.{how}", ""]
     lines.append("study = hfta.Study(")
-    lines.append(f"    {study.family.name!r},")
+    lines.append(f"    {study.family.name}," if study.family.direct else f"    {study.family.name!r},")
     lines.append("    {" + ", ".join(f"{k!r}: {list(v)!r}" for k, v in study.grid.axes.items()) + "},")
     lines.append(f"    {study.data.name!r}," if named else "    data,")
     for name, value in study.options.items():

@@ -27,7 +27,8 @@ def describe(study: Study) -> dict[str, Any]:
         data["streamed"] = True
     elif study.data.words and not datasets.known(study.data.name):
         data["words"] = list(study.data.words)
-    return {"family": study.family.name, "grid": grid, "data": data, "options": study.options}
+    asked = {"family": study.family.name, "grid": grid, "data": data, "options": study.options}
+    return asked | ({"own": list(study.family.own)} if study.family.own else {})
 
 
 def options(study: Study) -> dict[str, Any]:
@@ -73,6 +74,11 @@ def read(directory: Path, family: str | Family | None, data: Any) -> tuple[Famil
         raise FamilyError(
             error.what, where=str(directory), got=asked["family"], remedy="pass it: Study.load(path, family=...)"
         ) from error
+    if family is None and asked.get("own"):
+        own = " and ".join(asked["own"])
+        remedy = f"give it with them: Study.load(path, family=dataclasses.replace(hfta_nb.family({asked['family']!r}), "
+        remedy += ", ".join(f"{name}=..." for name in asked["own"]) + "))"
+        raise FamilyError(f"the study had {own} of its own, which are not saved", where=str(directory), remedy=remedy)
     # What was saved before variants of different architecture could share an array keeps them apart.
     options = {"across": "never", **asked["options"], "directory": store.directory}
     if not torch.cuda.is_available() and str(options.get("device", "")).startswith("cuda"):

@@ -119,7 +119,7 @@ class Trainer:
         Returns:
             The arrays.
         """
-        found = yield from fit(self, group, measure)
+        found: list[Group] = yield from apart(fit(self, group, measure))
         before = self.records()
         self.replace(group, found)
         if self.records() != before:
