@@ -28,7 +28,7 @@ def prediction(output: Any) -> Tensor:
     """What a model predicts: its output, or the first entry of a tuple or list whose rest is for a loss of its own.
 
     Of an output with names (a dict, a dataclass, a named tuple, one of Hugging Face) the entry under one of
-    `PREDICTIONS`, or the only tensor.
+    `PREDICTIONS`, or the only tensor (unless its name says that it is a hidden state).
 
     Raises:
         FamilyError: no entry is known to be the prediction.
@@ -39,7 +39,7 @@ def prediction(output: Any) -> Tensor:
         return first
     tensors = {name: value for name, value in named.items() if isinstance(value, Tensor)}
     found = next((tensors[name] for name in PREDICTIONS if name in tensors), None)
-    if found is None and len(tensors) == 1:
+    if found is None and len(tensors) == 1 and not any("hidden" in name for name in tensors):
         (found,) = tensors.values()
     if found is None and isinstance(output, tuple):
         found = output[0]

@@ -83,8 +83,8 @@ def _overlaps(output: Float[Tensor, "N *rest classes"], target: Int[Tensor, " N 
     size = output.shape[-1]
     # Compared with each class, not one-hot: vmap has no rule for that.
     numbers = torch.arange(size, device=target.device)
-    found = output.argmax(-1).reshape(-1, 1) == numbers
     true = target.reshape(-1, 1) == numbers
+    found = (output.argmax(-1).reshape(-1, 1) == numbers) & (target.reshape(-1, 1) != IGNORED)
     return torch.stack([(found & true).sum(0), (found | true).sum(0)]).to(output.dtype)
 
 
@@ -177,7 +177,10 @@ MANY_CLASSES = 10
 def usual(task: str, facts: Mapping[str, int]) -> dict[str, Metric]:
     """The metrics of a task, on data of which this is known."""
     many = task == "classification" and facts.get("num_classes", 0) > MANY_CLASSES
-    return BY_TASK.get(task, {}) | ({"top5": top5} if many else {})
+    found = BY_TASK.get(task, {}) | ({"top5": top5} if many else {})
+    if "ignored" in facts and found.get("accuracy") is accuracy:
+        found = {**found, "accuracy": token_accuracy}  # which leaves out targets that do not count
+    return found
 
 
 def _predicted(output: Any, target: Any) -> Tensor:

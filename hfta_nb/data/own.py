@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.data.items import in_column, tensor_of
-from hfta_nb.data.labels import check_spread, classes_in
+from hfta_nb.data.labels import IGNORED, check_spread, classes_in
 from hfta_nb.data.order import SPLIT_SEED
 from hfta_nb.data.samples import Data, Samples, count, leaves, take
 from hfta_nb.errors import DataError
@@ -61,6 +61,7 @@ def from_tensors(
     facts, held = (facts_of(task, *part, num_classes, where) for part in ((x, y), (xv, yv)))
     if num_classes is None and task in LABELLED and isinstance(y, Tensor) and not y.is_floating_point():
         check_spread([(f"{where} of training", y), (f"{where} of validation", yv)])
+    facts |= {k: held[k] for k in ("ignored",) if k in held}
     return Data(name, task, x, y, xv, yv, facts | {k: max(facts[k], held[k]) for k in COUNTED if k in facts})
 
 
@@ -109,6 +110,8 @@ def facts_of(
         shares = y.is_floating_point() and y.ndim > 1
         classes = y.shape[1] if shares else classes_in(y, where, num_classes)
         facts["num_classes"] = facts["out_features"] = classes
+        if not shares and bool((y == IGNORED).any()):
+            facts["ignored"] = IGNORED
     elif task in ("language_model", "masked_language_model") and isinstance(x, Tensor):
         facts = {"vocab_size": max(int(x.max()), int(y.max())) + 1, "context": x.shape[1]}
     elif task == "regression":

@@ -37,6 +37,7 @@ def of_study(study: Study) -> str:
     lines.append(f"    {study.family.name}," if study.family.direct else f"    {study.family.name!r},")
     lines.append("    {" + ", ".join(f"{k!r}: {list(v)!r}" for k, v in study.grid.axes.items()) + "},")
     lines.append(f"    {study.data.name!r}," if named else "    data,")
+    lines += [f"    {name}={name},  # the study's own, to be defined in this notebook" for name in study.family.own]
     for name, value in study.options.items():
         default = inspect.signature(type(study)).parameters.get(name)
         if default is None or value != default.default:
