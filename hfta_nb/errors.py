@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Self
 
 __all__ = [
+    "ArrayWarning",
     "DataError",
     "DataWarning",
     "DeviceError",
@@ -109,6 +110,10 @@ class DataError(HftaError, ValueError):
 
 class DataWarning(UserWarning):
     """Data is gone through, and may well not be what was meant."""
+
+
+class ArrayWarning(UserWarning):
+    """A function of torch, or a call, takes an array or its member axis for something else."""
 
 
 class FusionError(HftaError, ValueError):

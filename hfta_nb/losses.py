@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -19,24 +20,46 @@ IGNORED = -100
 """A class number that says "no target here" (torch's own default)."""
 
 
-def prediction(output: Any) -> Tensor:
-    """What a model predicts: its output, or the first entry of a tuple whose rest is for a loss of its own.
+PREDICTIONS = ("logits", "out", "prediction", "predictions", "pred", "preds", "output", "y_hat", "y_pred")
+"""Names under which models return what they predict: Hugging Face's, torchvision's, and what people write."""
 
-    Of an output with names, as Hugging Face's, ``logits``; of torchvision's segmentation models, ``out``.
+
+def prediction(output: Any) -> Tensor:
+    """What a model predicts: its output, or the first entry of a tuple or list whose rest is for a loss of its own.
+
+    Of an output with names (a dict, a dataclass, a named tuple, one of Hugging Face) the entry under one of
+    `PREDICTIONS`, or the only tensor (unless its name says that it is a hidden state).
+
+    Raises:
+        FamilyError: no entry is known to be the prediction.
     """
+    named = _named(output)
+    if named is None:
+        first: Tensor = output[0] if isinstance(output, tuple | list) else output
+        return first
+    tensors = {name: value for name, value in named.items() if isinstance(value, Tensor)}
+    found = next((tensors[name] for name in PREDICTIONS if name in tensors), None)
+    if found is None and len(tensors) == 1 and not any("hidden" in name for name in tensors):
+        (found,) = tensors.values()
+    if found is None and isinstance(output, tuple):
+        found = output[0]
+    if found is None:
+        raise FamilyError(
+            "no prediction in what the model returns",
+            got=list(named),
+            accepted="a tensor, a tuple with it first, or logits by name",
+            remedy="name it logits, or give a loss (and metrics) of your own: Study(..., loss=..., metrics=...)",
+        )
+    return found
+
+
+def _named(output: Any) -> Mapping[str, Any] | None:
+    """The entries of an output that has names; None of one that has none."""
     if isinstance(output, Mapping):
-        named = next((n for n in ("logits", "out") if n in output), None)
-        if named is None:
-            raise FamilyError(
-                "no prediction in what the model returns",
-                got=list(output),
-                accepted="a tensor, a tuple with it first, or logits by name",
-                remedy="give the family a loss of its own",
-            )
-        value: Tensor = output[named]
-        return value
-    first: Tensor = output[0] if isinstance(output, tuple) else output
-    return first
+        return output
+    if dataclasses.is_dataclass(output) and not isinstance(output, type):
+        return {field.name: getattr(output, field.name) for field in dataclasses.fields(output)}
+    return output._asdict() if isinstance(output, tuple) and hasattr(output, "_asdict") else None
 
 
 def classes_last(output: Tensor, target: Tensor) -> Tensor:

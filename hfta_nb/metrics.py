@@ -83,8 +83,8 @@ def _overlaps(output: Float[Tensor, "N *rest classes"], target: Int[Tensor, " N 
     size = output.shape[-1]
     # Compared with each class, not one-hot: vmap has no rule for that.
     numbers = torch.arange(size, device=target.device)
-    found = output.argmax(-1).reshape(-1, 1) == numbers
     true = target.reshape(-1, 1) == numbers
+    found = (output.argmax(-1).reshape(-1, 1) == numbers) & (target.reshape(-1, 1) != IGNORED)
     return torch.stack([(found & true).sum(0), (found | true).sum(0)]).to(output.dtype)
 
 
@@ -129,13 +129,17 @@ def _seen(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor
     return see
 
 
+def _of_prediction(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    return lambda output, target: function(prediction(output), target)
+
+
 accuracy = Metric(_seen(_accuracy))
 """Fraction of samples (points, pixels, tokens) whose largest output is the target class."""
 
 top5 = Metric(_seen(_top5))
 """Fraction of samples whose target class is among the five largest outputs."""
 
-mae = Metric(_mae, maximize=False)
+mae = Metric(_of_prediction(_mae), maximize=False)
 """Mean absolute error; output and target ``[N, ...]``."""
 
 token_accuracy = Metric(_seen(_hits), finish=_ratio)
@@ -147,7 +151,7 @@ perplexity = Metric(_seen(_surprise), maximize=False, finish=_perplexity)
 mean_iou = Metric(_seen(_overlaps), finish=_mean_iou)
 """Mean over the classes that occur of intersection over union, each counted over all samples."""
 
-auroc = Metric(_ranks, finish=_auroc)
+auroc = Metric(_of_prediction(_ranks), finish=_auroc)
 """Area under the ROC curve; output is a logit ``[N]``, target 0 or 1. Logits in one of 4096 bins count as equal; NaN
 without positives or negatives."""
 
@@ -173,7 +177,10 @@ MANY_CLASSES = 10
 def usual(task: str, facts: Mapping[str, int]) -> dict[str, Metric]:
     """The metrics of a task, on data of which this is known."""
     many = task == "classification" and facts.get("num_classes", 0) > MANY_CLASSES
-    return BY_TASK.get(task, {}) | ({"top5": top5} if many else {})
+    found = BY_TASK.get(task, {}) | ({"top5": top5} if many else {})
+    if "ignored" in facts and found.get("accuracy") is accuracy:
+        found = {**found, "accuracy": token_accuracy}  # which leaves out targets that do not count
+    return found
 
 
 def _predicted(output: Any, target: Any) -> Tensor:

@@ -6,23 +6,73 @@ from hfta_nb.grid import AxisSpec
 
 _ADAMS = ("adam", "adamw", "nadam", "radam", "adamax")
 
-OPTIMIZERS = ("sgd", *_ADAMS, "rmsprop", "adagrad", "adadelta")
-"""What is not an axis is as in torch: rmsprop's alpha, adadelta's rho and eps, nadam's momentum decay, ..."""
+_PLAIN = ("rprop", "sparse_adam", "lbfgs")
+"""Optimizers without weight decay."""
 
-LR_SCHEDULERS = ("none", "step", "cosine", "exponential", "linear", "cosine_restarts")
+OPTIMIZERS = ("sgd", *_ADAMS, "rmsprop", "adagrad", "adadelta", "adafactor", "asgd", "muon", *_PLAIN)
+"""Muon takes matrices, and AdamW the other parameters.
+
+What is not an axis is as in torch: rmsprop's alpha, adadelta's rho and eps, nadam's momentum decay, ...
+"""
+
+LR_SCHEDULERS = (
+    *("none", "step", "cosine", "exponential", "linear", "cosine_restarts"),
+    *("polynomial", "onecycle", "sequential"),
+)
+
+_CLASSES = {
+    **{"step": "StepLR", "cosine": "CosineAnnealingLR", "exponential": "ExponentialLR", "linear": "LinearLR"},
+    **{"cosine_restarts": "CosineAnnealingWarmRestarts", "polynomial": "PolynomialLR", "onecycle": "OneCycleLR"},
+    "sequential": "SequentialLR",
+}
+"""Names of torch's classes that stand for the same."""
+
+_SAME = {
+    "optimizer": {name.replace("_", ""): name for name in OPTIMIZERS},
+    "lr_scheduler": {name.lower(): value for value, name in _CLASSES.items()},
+}
 
 _AXES = [
     AxisSpec("lr", "float", 1e-3, low=0.0, help="Learning rate.", fusible=True),
-    AxisSpec("optimizer", "str", "adam", OPTIMIZERS, help="The optimizer."),
+    AxisSpec("optimizer", "str", "adam", OPTIMIZERS, help="The optimizer.", aliases=_SAME["optimizer"]),
     AxisSpec("weight_decay", "float", 0.0, low=0.0, help="L2 penalty; for adamw, decoupled decay.", fusible=True),
     AxisSpec("momentum", "float", 0.0, low=0.0, help="Momentum of sgd and rmsprop.", fusible=True),
     AxisSpec("nesterov", "bool", False, help="Nesterov momentum, for sgd.", fusible=True),
     AxisSpec("beta1", "float", 0.9, low=0.0, high=1.0, help="First beta of adam and its kin.", fusible=True),
     AxisSpec("beta2", "float", 0.999, low=0.0, high=1.0, help="Second beta of adam and its kin.", fusible=True),
     AxisSpec("eps", "float", 1e-8, low=0.0, help="Epsilon of adam and its kin, and of rmsprop.", fusible=True),
+    AxisSpec(
+        "decay_on",
+        "str",
+        "all",
+        ("all", "weights"),
+        help="What weight decay applies to: all parameters, or weights only: not norms and biases.",
+    ),
     AxisSpec("max_norm", "float", None, low=0.0, help="Norm to which longer gradients are clipped.", fusible=True),
-    AxisSpec("lr_scheduler", "str", "none", LR_SCHEDULERS, help="How lr changes over the epochs."),
-    AxisSpec("step_size", "int", 10, low=1, help="Epochs between two drops of lr, for step.", fusible=True),
+    AxisSpec(
+        "lr_scheduler",
+        "str",
+        "none",
+        LR_SCHEDULERS,
+        help="How lr changes: each epoch; with warmup_steps, and for onecycle, each optimizer step.",
+        aliases=_SAME["lr_scheduler"],
+    ),
+    AxisSpec(
+        "warmup_steps",
+        "int",
+        None,
+        low=0,
+        help="Optimizer steps in which lr rises from near 0, before the schedule; it then goes on with every step.",
+        fusible=True,
+    ),
+    AxisSpec(
+        "step_size",
+        "int",
+        10,
+        low=1,
+        help="Epochs between two drops of lr, for step; of the warm-up, for sequential, which goes on with a cosine.",
+        fusible=True,
+    ),
     AxisSpec(
         "gamma",
         "float",
@@ -40,6 +90,17 @@ _AXES = [
         fusible=True,
     ),
     AxisSpec("eta_min", "float", 0.0, low=0.0, help="Last lr of the cosine.", fusible=True),
+    AxisSpec("min_lr", "float", None, low=0.0, help="Last lr of the cosine; eta_min by default.", fusible=True),
+    AxisSpec(
+        "pct_start",
+        "float",
+        0.3,
+        low=0.0,
+        high=1.0,
+        help="Part of the run in which lr rises, for onecycle.",
+        fusible=True,
+    ),
+    AxisSpec("power", "float", 1.0, low=0.0, help="Of the way to 0, for polynomial.", fusible=True),
     AxisSpec("batch_size", "int", 64, low=1, help="Samples in a mini-batch."),
     AxisSpec("seed", "int", 0, low=0, help="Seed of initialisation and of all that the member draws.", fusible=True),
     AxisSpec(
@@ -51,13 +112,37 @@ TRAINING_AXES: dict[str, AxisSpec] = {a.name: a for a in _AXES}
 """Axes that every family has: those of the optimizer, the lr scheduler, the batches and the seeds."""
 
 USED_BY: dict[str, tuple[str, frozenset[str]]] = {
+    **dict.fromkeys(("weight_decay", "decay_on"), ("optimizer", frozenset({*OPTIMIZERS} - {*_PLAIN}))),
     "momentum": ("optimizer", frozenset({"sgd", "rmsprop"})),
     "nesterov": ("optimizer", frozenset({"sgd"})),
-    **dict.fromkeys(("beta1", "beta2"), ("optimizer", frozenset(_ADAMS))),
-    "eps": ("optimizer", frozenset({*_ADAMS, "rmsprop"})),
-    "step_size": ("lr_scheduler", frozenset({"step"})),
+    **dict.fromkeys(("beta1", "beta2"), ("optimizer", frozenset({*_ADAMS, "sparse_adam", "muon"}))),
+    "eps": ("optimizer", frozenset({*_ADAMS, "rmsprop", "sparse_adam", "muon"})),
+    "step_size": ("lr_scheduler", frozenset({"step", "sequential"})),
     "gamma": ("lr_scheduler", frozenset({"step", "exponential"})),
-    "t_max": ("lr_scheduler", frozenset({"cosine", "linear", "cosine_restarts"})),
-    "eta_min": ("lr_scheduler", frozenset({"cosine", "cosine_restarts"})),
+    "t_max": ("lr_scheduler", frozenset({"cosine", "linear", "cosine_restarts", "polynomial"})),
+    **dict.fromkeys(("eta_min", "min_lr"), ("lr_scheduler", frozenset({"cosine", "cosine_restarts", "sequential"}))),
+    "pct_start": ("lr_scheduler", frozenset({"onecycle"})),
+    "power": ("lr_scheduler", frozenset({"polynomial"})),
 }
 """Axes that do nothing unless another axis has one of these values."""
+
+ALIASES = {
+    **dict.fromkeys(("learning_rate", "learningrate", "eta", "base_lr", "initial_lr", "max_lr", "lrs"), "lr"),
+    **dict.fromkeys(("wd", "decay", "l2", "weightdecay", "l2_reg"), "weight_decay"),
+    **dict.fromkeys(
+        ("grad_clip", "clip", "clip_grad", "grad_norm", "max_grad_norm", "gradient_clip_val", "grad_clip_norm",
+         "clip_norm", "clip_grad_norm", "clip_grad_norm_", "gradient_clip", "gradient_clipping", "clipnorm"),
+        "max_norm",
+    ),
+    **dict.fromkeys(("bs", "batch", "batchsize", "minibatch_size", "train_batch_size"), "batch_size"),
+    **dict.fromkeys(("opt", "optim", "optimiser"), "optimizer"),
+    **dict.fromkeys(("scheduler", "schedule", "lr_schedule", "sched", "lr_decay"), "lr_scheduler"),
+    **dict.fromkeys(("warmup", "num_warmup_steps", "warmup_iters", "warm_up", "warmup_iterations"), "warmup_steps"),
+    **dict.fromkeys(("lr_min", "final_lr", "end_lr"), "min_lr"),
+    **dict.fromkeys(("epsilon", "adam_epsilon"), "eps"),
+    **dict.fromkeys(("betas", "adam_beta1", "b1"), "beta1"),
+    **dict.fromkeys(("adam_beta2", "b2"), "beta2"),
+    **dict.fromkeys(("random_seed", "random_state", "seeds", "manual_seed"), "seed"),
+    **dict.fromkeys(("no_decay", "no_weight_decay", "bias_decay", "decay_norms"), "decay_on"),
+}  # fmt: skip
+"""What other libraries and people call an axis."""

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from hfta_nb.array.across.proof import Found, prove
+from hfta_nb.array.answers import warn_of_shared
 from hfta_nb.array.cuda_graphs import capturing
 from hfta_nb.array.engine import Block, Call, Inputs, concatenate
 from hfta_nb.array.fallback import Settings, member_error, snapshot
@@ -36,6 +37,7 @@ def attempt(array: FusedArray, what: str, inputs: Inputs, run: Callable[[Inputs]
     """
     if array._pending:
         materialise(array, inputs)
+    warn_of_shared(array, inputs)
     before = array.settings.copy()
     # A word among the inputs says which way a call takes (a phase of training).
     key = (what, array.training, torch.is_grad_enabled(), *(v for v in inputs.leaves if isinstance(v, str)))

@@ -17,6 +17,7 @@ from hfta_nb.array import laying, surgery, threads
 from hfta_nb.array.across.blueprint import Blueprint
 from hfta_nb.array.across.padding import Padding
 from hfta_nb.array.adjusting import Adjustable
+from hfta_nb.array.answers import Answering
 from hfta_nb.array.arena import Arena
 from hfta_nb.array.attempt import attempt, gradient_probe
 from hfta_nb.array.blocks import Blocks
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-class FusedArray(Adjustable, Savable):
+class FusedArray(Adjustable, Answering, Savable):
     """M modules in one; made by `fuse`.
 
     Parameters, buffers and `state_dict` carry the plain module's names, each tensor with a leading member axis M.
@@ -326,14 +327,6 @@ class FusedArray(Adjustable, Savable):
             self._forwards.flush()
 
     # Members.
-
-    def __getitem__(self, index: int) -> nn.Module:
-        """Member `index` as a plain module: same class, same `state_dict` keys, a detached copy.
-
-        Raises:
-            IndexError: there is no such member.
-        """
-        return surgery.member(self, index)
 
     def select(self, indices: Sequence[int]) -> FusedArray:
         """A new array of these members, in this order, each with its random streams.

@@ -66,7 +66,7 @@ def select(array: FusedArray, indices: Sequence[int]) -> FusedArray:
     other.settings = array.settings.copy()
     size = array._tuning.home.block_size
     other.settings.block_size = len(chosen) if size == len(array) else min(size, len(chosen))
-    other._proven = set(array._proven)
+    other._proven, other.told = set(array._proven), array.told
     other.engine.attributes = array.engine.attributes.select(chosen)
     other._install()
     return other

@@ -8,6 +8,7 @@ overlooked would leave `vmap` with its member axis hidden.
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -84,8 +85,9 @@ def _sequence(tree: Any, leaves: list[Any], depth: int) -> Rebuild:
 
 
 def _object(tree: Any, leaves: list[Any], depth: int) -> Rebuild:
-    names = list(vars(tree))
-    parts = [_visit(vars(tree)[n], leaves, depth + 1) for n in names]
+    held = _attributes(tree) or {}
+    names = list(held)
+    parts = [_visit(held[n], leaves, depth + 1) for n in names]
 
     def rebuild(left: Iterator[Any]) -> Any:
         new = copy.copy(tree)
@@ -100,6 +102,16 @@ def _frozen(tree: Mapping[Any, Any]) -> bool:
     return not hasattr(tree, "__setitem__")
 
 
+def _attributes(value: Any) -> dict[str, Any] | None:
+    """What an object keeps: its attributes, or the fields of a dataclass with slots; None where that is nothing."""
+    if hasattr(value, "__dict__"):
+        held: dict[str, Any] = vars(value)
+        return held
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return None
+
+
 def _holds_tensors(value: Any, depth: int = 0) -> bool:
     if isinstance(value, Tensor | PerMember):
         return True
@@ -109,5 +121,5 @@ def _holds_tensors(value: Any, depth: int = 0) -> bool:
         return any(_holds_tensors(v, depth + 1) for v in value.values())
     if isinstance(value, list | tuple):
         return any(_holds_tensors(v, depth + 1) for v in value)
-    attributes = getattr(value, "__dict__", None)
+    attributes = _attributes(value)
     return attributes is not None and any(_holds_tensors(v, depth + 1) for v in attributes.values())

@@ -157,7 +157,9 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     study.add_argument("--validate-every", metavar="N", type=_whole(1), help=validate)
     study.add_argument("--monitor", metavar="METRIC", help="the metric that decides which epoch is best")
     study.add_argument("--seed", metavar="N", type=_whole(0), help="seed of the study (default: 0)")
-    study.add_argument("--dtype", choices=("float32", "float64"), help="of parameters and data (default: float32)")
+    study.add_argument(
+        "--dtype", choices=("float32", "float64", "bfloat16"), help="of parameters and data (default: float32)"
+    )
     precision = "how float32 models compute; bf16 and fp16 are autocast (default: fp32)"
     study.add_argument("--precision", choices=("fp32", "tf32", "bf16", "fp16"), help=precision)
     across = "share of padding up to which unlike architectures share an array: never, auto or 0.3, say (default: auto)"

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.data.items import in_column, tensor_of
+from hfta_nb.data.labels import IGNORED, check_spread, classes_in
 from hfta_nb.data.order import SPLIT_SEED
 from hfta_nb.data.samples import Data, Samples, count, leaves, take
 from hfta_nb.errors import DataError
@@ -22,6 +23,7 @@ def from_tensors(
     name: str = "own data",
     task: str | None = None,
     validation: float = 0.2,
+    num_classes: int | None = None,
 ) -> Data:
     """Own data, from tensors or arrays.
 
@@ -33,9 +35,11 @@ def from_tensors(
         name: shown to people.
         task: see `Data`; by default "classification" or "regression", as the targets' type says.
         validation: the part set aside, between 0 and 1.
+        num_classes: how many classes there are, against which labels are checked; by default the largest label and one.
+            The label -100 marks a target that does not count.
 
     Raises:
-        DataError: lengths differ, there are too few samples, or values are not finite.
+        DataError: lengths differ, there are too few samples, values are not finite, or a label can't be meant.
     """
     check_name(name)
     x, y = _samples(x, "x"), _samples(y, "y")
@@ -53,7 +57,11 @@ def from_tensors(
                 "not one target per input", where=where, got=f"{_lengths(left)} inputs, {_lengths(right)} targets"
             )
     # A class (or word) that only validation has must have a place in the model, too.
-    facts, held = facts_of(task, x, y), facts_of(task, xv, yv)
+    where = f"{name}, labels" if name != "own data" else "labels"
+    facts, held = (facts_of(task, *part, num_classes, where) for part in ((x, y), (xv, yv)))
+    if num_classes is None and task in LABELLED and isinstance(y, Tensor) and not y.is_floating_point():
+        check_spread([(f"{where} of training", y), (f"{where} of validation", yv)])
+    facts |= {k: held[k] for k in ("ignored",) if k in held}
     return Data(name, task, x, y, xv, yv, facts | {k: max(facts[k], held[k]) for k in COUNTED if k in facts})
 
 
@@ -78,8 +86,18 @@ COUNTED = ("num_classes", "out_features", "vocab_size")
 """Facts that are the largest of all targets' (and tokens') numbers and one."""
 
 
-def facts_of(task: str, x: Samples, y: Samples) -> dict[str, int]:
-    """What the shapes say."""
+LABELLED = ("classification", "segmentation")
+"""Tasks whose targets are class numbers."""
+
+
+def facts_of(
+    task: str, x: Samples, y: Samples, num_classes: int | None = None, where: str = "labels"
+) -> dict[str, int]:
+    """What the shapes and labels say.
+
+    Raises:
+        DataError: a label can't be meant; see `classes_in`.
+    """
     facts: dict[str, int] = {}
     if isinstance(x, Tensor):
         facts["in_features"] = int(x[0].numel())
@@ -87,10 +105,13 @@ def facts_of(task: str, x: Samples, y: Samples) -> dict[str, int]:
             facts |= {"in_channels": x.shape[1], "image_size": x.shape[-1]}
     if not isinstance(y, Tensor):
         return facts
-    if task in ("classification", "segmentation"):
+    if task in LABELLED:
         # Floating-point targets are a probability per class.
-        classes = y.shape[1] if y.is_floating_point() and y.ndim > 1 else int(y.max()) + 1
+        shares = y.is_floating_point() and y.ndim > 1
+        classes = y.shape[1] if shares else classes_in(y, where, num_classes)
         facts["num_classes"] = facts["out_features"] = classes
+        if not shares and bool((y == IGNORED).any()):
+            facts["ignored"] = IGNORED
     elif task in ("language_model", "masked_language_model") and isinstance(x, Tensor):
         facts = {"vocab_size": max(int(x.max()), int(y.max())) + 1, "context": x.shape[1]}
     elif task == "regression":

@@ -12,7 +12,7 @@ from hfta_nb.data.items import sample_of, stacked
 from hfta_nb.data.own import from_tensors, split_rows
 from hfta_nb.data.randomness import Randomness
 from hfta_nb.data.samples import Data, Samples, leaves
-from hfta_nb.data.streams import Stream, classes_of, is_map_style, stream
+from hfta_nb.data.streams import Stream, classes_of, declared, is_map_style, stream
 from hfta_nb.errors import DataError
 
 SHARE_OF_MEMORY = 0.25
@@ -59,7 +59,8 @@ def from_dataset(
         if all(part is not None for part in read):
             (x, y), *rest = (part for part in read if part is not None)
             xv, yv = rest[0] if rest else (None, None)
-            data = from_tensors(x, y, xv, yv, name=title, task=task, validation=held_out)
+            many = facts.get("num_classes") or declared(training)
+            data = from_tensors(x, y, xv, yv, name=title, task=task, validation=held_out, num_classes=many)
             return _with_facts(data, training, facts)
     if validation is None and is_map_style(training):
         kept, aside = split_rows(len(training), held_out)

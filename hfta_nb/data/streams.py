@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
-from hfta_nb.data.own import COUNTED, check_name, facts_of, usual_task
+from hfta_nb.data.labels import check_spread
+from hfta_nb.data.own import COUNTED, LABELLED, check_name, facts_of, usual_task
 from hfta_nb.data.samples import Data, Inputs, Samples, count, leaves, moved, take
 from hfta_nb.data.sources import DatasetSource, FunctionSource, LoaderSource, Source, TensorSource
 from hfta_nb.errors import DataError
@@ -168,7 +169,7 @@ def stream(training: Any, validation: Any, name: str, task: str | None, facts: M
             source.column = True
         firsts = [_first(source) for source in sources]
     _alike(firsts[0], firsts[1], name)
-    found = facts_of(task, *firsts[0])
+    found = facts_of(task, *firsts[0], facts.get("num_classes"), sources[0].name)
     counted = [k for k in COUNTED if k in found and k not in facts]
     if counted and task != "regression":
         found |= dict.fromkeys(counted, _count(task, counted, training, sources))
@@ -248,8 +249,10 @@ def _count(task: str, names: Sequence[str], training: Any, sources: Sequence[Sou
     held = training.dataset if isinstance(training, DataLoader) else training
     known = None if "vocab_size" in names else classes_of(held)
     if known is not None:
+        if declared(held) is None:
+            check_spread([(f"{sources[0].name}, targets", torch.as_tensor(_targets(held)))])
         return known
-    highest = 0
+    highest, present = 0, torch.zeros(0, dtype=torch.long)
     for source in sources:
         reader = source.batches(LOOK_BATCH, 0, 0)
         for number, (x, y) in enumerate(reader):
@@ -261,18 +264,35 @@ def _count(task: str, names: Sequence[str], training: Any, sources: Sequence[Sou
                     where=source.name,
                     remedy=f"say {' and '.join(f'{n}=...' for n in names)}",
                 )
-            highest = max(highest, facts_of(task, x, y)[names[0]])
+            highest = max(highest, facts_of(task, x, y, where=source.name)[names[0]])
+            if task in LABELLED and not y.is_floating_point():
+                present = torch.unique(torch.cat([present, y.flatten()]))
+    if len(present):
+        check_spread([(sources[0].name, present)])
     return highest
+
+
+def declared(dataset: Any) -> int | None:
+    """The number of classes that a dataset lists as its ``classes``."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    classes = getattr(dataset, "classes", None)
+    return len(classes) if isinstance(classes, Sized) and len(classes) else None
+
+
+def _targets(dataset: Any) -> Any:
+    """What a dataset keeps as its ``targets``; None where it has none."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    return getattr(dataset, "targets", None)
 
 
 def classes_of(dataset: Any) -> int | None:
     """How many classes a dataset says it has."""
-    while isinstance(dataset, Subset):
-        dataset = dataset.dataset
-    classes = getattr(dataset, "classes", None)
-    if isinstance(classes, Sized) and len(classes):
-        return len(classes)
-    targets = getattr(dataset, "targets", None)
+    told = declared(dataset)
+    if told is not None:
+        return told
+    targets = _targets(dataset)
     if targets is None:
         return None
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 import typing
@@ -64,6 +65,95 @@ def from_function(
     own = _checked_tasks(title, tasks, () if data is None else suits)
     taken, own_defaults = _checked_inputs(title, inputs), _checked_defaults(title, defaults or {})
     return replace(made, phases=steps, defaults=own_defaults, monitor=monitor, tasks=own, inputs=taken)
+
+
+def from_callable(given: Callable[..., nn.Module]) -> Family:
+    """The family of a build function or a module class that is given as it is, not registered under a name.
+
+    Parameters that can't be axes (``*args``, one of a type that no axis has) keep their defaults.
+
+    Raises:
+        FamilyError: it is a module that is built, or nothing that builds one.
+    """
+    if isinstance(given, nn.Module):
+        name = type(given).__name__
+        raise FamilyError("is one module, and every member needs its own", where="family", got=name,
+                          remedy=f"give the class {name}, or a function that builds it")  # fmt: skip
+    builds = not isinstance(given, type) or issubclass(given, nn.Module)
+    if not callable(given) or not builds:
+        accepted = "a name, a build function, a subclass of nn.Module, or what @hfta_nb.family gives"
+        raise FamilyError("not a family", where="family", got=given, accepted=accepted)
+    named = given
+    while isinstance(named, functools.partial):
+        named = named.func
+    title = getattr(named, "__name__", type(named).__name__)
+    axes, facts = {}, []
+    for parameter in _parameters(given):
+        if parameter.name in FACTS:
+            facts.append(parameter.name)
+        elif parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            try:
+                axes[parameter.name] = _axis(title, parameter)
+            except FamilyError as error:
+                if parameter.default is parameter.empty or "training axis" in error.what:
+                    raise
+    text = (inspect.getdoc(given) or "").split("\n")[0]
+    return Family(title if title.isidentifier() else "model", given, axes, tuple(facts), help=text, direct=True)
+
+
+def _parameters(given: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Those of its signature; annotations that can't be evaluated here are left out."""
+    try:
+        return list(inspect.signature(given, eval_str=True).parameters.values())
+    except NameError:
+        parameters = inspect.signature(given).parameters.values()
+        return [p.replace(annotation=p.empty) if isinstance(p.annotation, str) else p for p in parameters]
+
+
+def with_own(
+    recipe: Family, loss: losses.Loss | None, metrics_: Any = None, param_groups: Callable[..., Any] | None = None
+) -> Family:
+    """The family with another loss, other metrics, or parameter groups.
+
+    Args:
+        recipe: the family.
+        loss: from one member's output and the target to a scalar; None for the family's.
+        metrics_: by name, or a list of functions, whose names are taken; None for the family's.
+        param_groups: from a parameter's name and plain shape to what its group has of its own.
+
+    Raises:
+        FamilyError: one can't be used.
+    """
+    more: dict[str, Any] = {}
+    if loss is not None:
+        if recipe.phases:
+            raise FamilyError("has a loss in each of its phases", where=f"{recipe.name}, loss", got=loss)
+        if not callable(loss) or isinstance(loss, type):
+            remedy = f"make one: {loss.__name__}()" if isinstance(loss, type) else ""
+            raise FamilyError("not a loss", where="loss", got=loss, accepted="a callable of (output, target)",
+                              remedy=remedy)  # fmt: skip
+        more["loss"] = loss
+    if metrics_ is not None:
+        given = metrics_ if isinstance(metrics_, Mapping) else _by_names(metrics_)
+        more["metrics"] = metrics.checked(given)
+    if param_groups is not None:
+        if not callable(param_groups):
+            accepted = "a function of a parameter's name and of the parameter"
+            raise FamilyError("not a function", where="param_groups", got=param_groups, accepted=accepted)
+        more["param_groups"] = param_groups
+    return replace(recipe, **more, own=tuple(dict.fromkeys([*recipe.own, *more]))) if more else recipe
+
+
+def _by_names(given: Any) -> dict[str, Any]:
+    listed = list(given) if isinstance(given, list | tuple) else [given]
+    found = {}
+    for metric in listed:
+        name = getattr(metric, "__name__", "")
+        if not callable(metric) or not name.isidentifier():
+            accepted = 'a dict of functions by name, {"name": function}, or a list of functions that have names'
+            raise FamilyError("not metrics", where="metrics", got=metric, accepted=accepted)
+        found[name] = metric
+    return found
 
 
 def _checked_metrics(given: Mapping[str, Any]) -> dict[str, Metric]:

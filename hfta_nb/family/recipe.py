@@ -15,10 +15,11 @@ from hfta_nb.data import AnyData
 from hfta_nb.errors import FamilyError, GridError
 from hfta_nb.family import inputs
 from hfta_nb.family.showing import shown
+from hfta_nb.family.undisturbed import settings_kept
 from hfta_nb.grid import AxisSpec
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
-from hfta_nb.training_axes import TRAINING_AXES, USED_BY
+from hfta_nb.training_axes import ALIASES, TRAINING_AXES, USED_BY
 
 FACTS = (
     *("in_features", "out_features", "num_classes", "in_channels", "image_size"),
@@ -48,6 +49,10 @@ class Family:
         monitor: the metric that decides which epoch is best, unless a study names another; None for the usual one.
         tasks: those that it is for (see `Data`); none for any.
         inputs: kinds of inputs that its modules take (see `inputs.KINDS`); none for any.
+        param_groups: from a parameter's name, and the parameter as a plain module has it, to the hyperparameters that
+            its group has of its own, such as ``{"weight_decay": 0.0}`` or ``{"lr_scale": 0.1}``; None for one group.
+        own: what a study has put in place of the family's: "loss", "metrics", "param_groups".
+        direct: whether it was made of a function or class that a study was given, and is not known by its name.
         open: whether `function` takes further named arguments, which are axes that nobody checks.
     """
 
@@ -65,6 +70,9 @@ class Family:
     tasks: tuple[str, ...] = ()
     open: bool = False
     inputs: tuple[str, ...] = ()
+    param_groups: Callable[..., Mapping[str, Any]] | None = None
+    own: tuple[str, ...] = ()
+    direct: bool = False
 
     @property
     def training(self) -> dict[str, AxisSpec]:
@@ -107,7 +115,8 @@ class Family:
         if name in augment.AXES:
             what, suits = augment.why_not(name, data), [n for n in specs if n in augment.AXES]
             return GridError(what, where=where, got=name, accepted=", ".join(suits), remedy="take the axis out")
-        close = difflib.get_close_matches(name, specs, 1)
+        known = ALIASES.get(name.lower())
+        close = [known] if known in specs else difflib.get_close_matches(name, specs, 1)
         remedy = f"did you mean {close[0]}?" if close else "check the spelling"
         return GridError("unknown axis", where=where, got=name, accepted=", ".join(specs), remedy=remedy)
 
@@ -165,7 +174,8 @@ class Family:
         lacking = [k for k in self._required() if k not in given]
         if lacking:
             raise FamilyError("an axis without default needs a value", where=self.name, got=lacking)
-        module = self.function(**given)
+        with settings_kept():
+            module = self.function(**given)
         if not isinstance(module, nn.Module):
             raise FamilyError(
                 "the build function did not return a module", where=self.name, got=module, accepted="torch.nn.Module"
@@ -206,4 +216,5 @@ class Family:
 
     def _required(self) -> list[str]:
         signature = inspect.signature(self.function).parameters.values()
-        return [p.name for p in signature if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+        several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        return [p.name for p in signature if p.default is p.empty and p.kind not in several]

@@ -52,6 +52,7 @@ class AxisSpec:
         choices: the only values accepted, if any.
         low, high: inclusive bounds for numbers; None for none.
         above: an exclusive one; None for none.
+        aliases: by another way to write a choice (in lower case, without underscores), the choice.
         help: one sentence for a tooltip.
         fusible: whether values that differ always train in one array (a hyperparameter of the
             optimizer, say); otherwise it depends on what the value does to the module.
@@ -68,6 +69,7 @@ class AxisSpec:
     fusible: bool = False
     group: str = ""
     above: float | None = None
+    aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def check(self, value: Json) -> Json:
         """The value in this axis's type.
@@ -79,6 +81,8 @@ class AxisSpec:
             for choice in self.choices:
                 if type(choice) is type(value) and choice == value:
                     return choice
+            if isinstance(value, str) and (known := value.lower().replace("_", "")) in self.aliases:
+                return self.aliases[known]
             raise GridError("not a choice", where=self.name, got=value, accepted=", ".join(map(show, self.choices)))
         if self.type in ("float", "int"):
             value = self._number(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from hfta_nb.array import FusedArray
 from hfta_nb.errors import OptimError
+from hfta_nb.optim.asked import answer_scheduler
 from hfta_nb.optim.groups import Group, groups_of, listed, names_of
 from hfta_nb.optim.prepared import Prepared
 from hfta_nb.optim.values import HostColumn, Kind, Reader, plain
@@ -69,6 +71,16 @@ class ArrayOptimizer(abc.ABC):
     def settings(self) -> dict[str, Any]:
         """Attributes that an optimizer made from this one takes over."""
         return {}
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """This class; an lr scheduler of torch that asks for it is told its counterpart.
+
+        Raises:
+            OptimError: one does.
+        """
+        answer_scheduler(sys._getframe(1), type(self).__name__)
+        return type(self)
 
     # Groups.
 

@@ -312,8 +312,8 @@ class FlatOptimizer(ArrayOptimizer):
             p.masked_fill_(self._padding[key], 0)
 
     def _eps_is_zero(self, segment: Segment) -> bool:
-        eps = self.param_groups[segment.group].get("eps", 1.0)
-        return bool(np.any(np.asarray(eps) == 0)) if isinstance(eps, list) else eps == 0
+        group = segment.group
+        return "eps" in self.kinds and bool((self._readers[group].read(self.param_groups[group])["eps"] == 0).any())
 
     def owned(self) -> Mapping[str, Tensor]:
         """Which entries are a member's own; see the class."""

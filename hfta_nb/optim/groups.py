@@ -13,6 +13,10 @@ from hfta_nb.errors import OptimError
 Group = dict[str, Any]
 """As in torch: "params", and the value of each hyperparameter: one, or a list with one per member."""
 
+BY_SHAPE = (
+    "the shapes of array.parameters() begin with the member axis, so p.dim() is one more than in the plain module: "
+    "choose by name and plain shape with hfta_nb.optim.param_groups(array, choose)"
+)
 _ACCEPTED = "an array, or its parameters, (name, parameter) pairs, or dicts with them under 'params'"
 
 
@@ -91,7 +95,7 @@ def names_of(group: Mapping[str, Any], array: FusedArray, taken: Mapping[str, in
             raise OptimError("a parameter given twice", where=where, got=found[1])
         names.append(found[1])
     if not names:
-        raise OptimError("a group without parameters", where=where)
+        raise OptimError("a group without parameters", where=where, remedy=BY_SHAPE)
     return names
 
 
@@ -105,4 +109,4 @@ def _array_of(group: Mapping[str, Any], where: str) -> FusedArray | None:
                 "not a FusedArray, nor parameters of one", where=where, got=list(p.shape), accepted=_ACCEPTED
             )
         return found[0]
-    raise OptimError("a group without parameters", where=where)
+    raise OptimError("a group without parameters", where=where, remedy=BY_SHAPE)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -15,7 +17,7 @@ from hfta_nb.array import PerMember
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.carriers import Carrier, pull, push
-from hfta_nb.optim.values import plain
+from hfta_nb.optim.values import plain, refused_tuple
 
 Factory = Callable[[torch.optim.Optimizer], reference.LRScheduler]
 
@@ -64,20 +66,43 @@ class ArrayLRScheduler:
             where = f"{type(self).__name__}, member {index}"
             raise OptimError(str(error), where=where, got=settings or self._factories[index]) from error
 
-    def step(self, metrics: Any = None) -> None:
-        """Go one step (as a rule: one epoch) on.
+    def step(self, metrics: Any = None, epoch: Any = None) -> None:
+        """Go one step (as a rule: one epoch) on, or to a given epoch.
 
         Args:
-            metrics: for `ReduceLROnPlateau`, one per member ``[M]``.
+            metrics: for `ReduceLROnPlateau`, one per member ``[M]``. Where no member's scheduler takes metrics, a value
+                given by position is the epoch, as in torch.
+            epoch: to go to, one value or one per member; fractions for `CosineAnnealingWarmRestarts`. torch deprecates
+                it for most schedulers, and warns.
+
+        Raises:
+            OptimError: not one number per member, or a member's scheduler takes no epoch.
         """
+        wanting = [isinstance(m, reference.ReduceLROnPlateau) for m in self._members]
+        if metrics is not None and not any(wanting):
+            if epoch is not None:
+                raise OptimError("takes no metrics", where=f"{type(self).__name__}.step", got=metrics)
+            metrics, epoch = None, metrics
+        epochs = self._epochs(epoch)
+        rows = self._metrics(metrics, wanting)
         pull(self.optimizer)
-        rows = self._metrics(metrics)
-        for member, value in zip(self._members, rows, strict=True):
-            member.step(*value)
+        if epoch is None:
+            for member, value in zip(self._members, rows, strict=True):
+                member.step(*value)
+        else:
+            self._go_to(rows, epochs)
         push(self.optimizer)
 
-    def _metrics(self, metrics: Any) -> list[tuple[Any, ...]]:
-        wanting = [isinstance(m, reference.ReduceLROnPlateau) for m in self._members]
+    def _go_to(self, rows: Sequence[tuple[Any, ...]], epochs: Sequence[Any]) -> None:
+        """Go to these epochs; what torch warns of for each member is told once."""
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for member, value, epoch in zip(self._members, rows, epochs, strict=True):
+                member.step(*value, epoch=epoch)  # type: ignore[misc]
+        for text, kind in dict.fromkeys((str(w.message), w.category) for w in told):
+            warnings.warn(text, kind, stacklevel=3)
+
+    def _metrics(self, metrics: Any, wanting: Sequence[bool]) -> list[tuple[Any, ...]]:
         where = f"{type(self).__name__}.step"
         if metrics is None:
             if any(wanting):
@@ -87,6 +112,25 @@ class ArrayLRScheduler:
         if not isinstance(values, list) or len(values) != len(wanting):
             raise OptimError("not one metric per member", where=where, got=metrics, accepted=f"{len(wanting)} numbers")
         return [(v,) if wants else () for v, wants in zip(values, wanting, strict=True)]
+
+    def _epochs(self, epoch: Any) -> list[Any]:
+        """The epoch to which each member goes; None for the next."""
+        count, where = len(self._members), f"{type(self).__name__}.step"
+        if epoch is None:
+            return [None] * count
+        values = plain(epoch)
+        if not isinstance(values, list):
+            values = [values] * count
+        numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and v >= 0 for v in values)
+        if len(values) != count or not numbers:
+            accepted = f"a number from 0, or a list of {count}, one per member"
+            raise OptimError("not an epoch", where=where, got=epoch, accepted=accepted)
+        for i, member in enumerate(self._members):
+            if "epoch" not in inspect.signature(member.step).parameters:
+                remedy = "call step() without it"
+                raise OptimError(f"{type(member).__name__} takes no epoch", where=f"{where}, member {i}", got=epoch,
+                                 remedy=remedy)  # fmt: skip
+        return values
 
     def get_last_lr(self) -> list[list[float]]:
         """Per group, the lr of each member."""
@@ -211,26 +255,60 @@ class Settings(ArrayLRScheduler):
 
     torch_class: ClassVar[Any]
     lists: ClassVar[tuple[str, ...]] = ()
+    by_group: ClassVar[tuple[str, ...]] = ()
+    """Settings of which torch takes one value per parameter group: a tuple is that."""
 
     def __init__(self, optimizer: ArrayOptimizer, **settings: Any) -> None:
         if not isinstance(optimizer, ArrayOptimizer):
             super().__init__(optimizer, [])
         members = len(optimizer.array)
         rows = {name: rows_of(name, value, members, name in self.lists) for name, value in settings.items()}
+        for name, values in rows.items():
+            self._check(name, values)
         kind = self.torch_class
         super().__init__(
             optimizer, [functools.partial(kind, **{k: v[i] for k, v in rows.items()}) for i in range(members)]
         )
 
+    def _check(self, name: str, values: Sequence[Any]) -> None:
+        """See that each member's value is one: torch's constructors take what its `step` can't use.
+
+        Raises:
+            OptimError: one is a tuple, a list or a dict where one value is wanted.
+        """
+        if name in self.lists:
+            return
+        where = f"{type(self).__name__}, {name}"
+        for value in values:
+            if isinstance(value, tuple) and name not in self.by_group:
+                raise refused_tuple("not one value", where, value, "one value, or one per member")
+            if isinstance(value, list | dict | set | Tensor):
+                raise OptimError("not one value", where=where, got=value, accepted="one value, or one per member")
+            if isinstance(value, str) and name not in _WORDS:
+                raise OptimError("not a number", where=where, got=value, accepted="a number, or one per member")
+
+
+_WORDS = ("mode", "scale_mode", "threshold_mode", "anneal_strategy")
+"""Settings that are words."""
+
 
 def rows_of(name: str, value: Any, members: int, takes_list: bool) -> list[Any]:
-    if isinstance(value, PerMember):
-        value = plain(value)
-    elif isinstance(value, Tensor):
-        value = plain(value)
-        if not isinstance(value, list):
-            return [value] * members
-    elif not isinstance(value, list) or (takes_list and not any(isinstance(v, list | tuple) for v in value)):
+    """One value per member.
+
+    Args:
+        name: of the setting.
+        value: one value, or an array-like with one per member.
+        members: how many.
+        takes_list: whether torch takes a list: one without further lists in it is one value.
+
+    Raises:
+        OptimError: an array-like of another length.
+    """
+    listed = isinstance(value, PerMember)
+    value = plain(value)
+    if not isinstance(value, list):
+        return [value] * members
+    if takes_list and not listed and not any(isinstance(v, list | tuple) for v in value):
         return [value] * members
     if len(value) != members:
         raise OptimError(

@@ -1,9 +1,9 @@
 """Lr schedulers with one setting per member: torch's own, one for each member.
 
-Every class of `torch.optim.lr_scheduler` is here under its name, with its arguments. Each argument is one value, or a
-list with one per member; where torch itself takes a list of numbers (`milestones`), a list is one value, and a list of
-lists or `hfta_nb.per_member` is per member. What torch takes one of per parameter group (`max_lr`, `lr_lambda`, ...) is
-given as a tuple.
+Every class of `torch.optim.lr_scheduler` is here under its name, with its arguments. Each argument is one value, or an
+array-like (list, array, tensor) with one per member; where torch itself takes a list of numbers (`milestones`), a list
+is one value, and a list of lists or `hfta_nb.per_member` is per member. What torch takes one of per parameter group
+(`max_lr`, `lr_lambda`, ...) is given as a tuple.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class LambdaLR(Settings):
     """
 
     torch_class = reference.LambdaLR
+    by_group = ("lr_lambda",)
 
     def __init__(self, optimizer: ArrayOptimizer, lr_lambda: Any, last_epoch: Any = -1) -> None:
         super().__init__(optimizer, lr_lambda=lr_lambda, last_epoch=last_epoch)
@@ -56,6 +57,7 @@ class MultiplicativeLR(Settings):
     """
 
     torch_class = reference.MultiplicativeLR
+    by_group = ("lr_lambda",)
 
     def __init__(self, optimizer: ArrayOptimizer, lr_lambda: Any, last_epoch: Any = -1) -> None:
         super().__init__(optimizer, lr_lambda=lr_lambda, last_epoch=last_epoch)
@@ -169,6 +171,7 @@ class CyclicLR(Settings):
     """
 
     torch_class = reference.CyclicLR
+    by_group = ("base_lr", "max_lr", "base_momentum", "max_momentum")
 
     def __init__(
         self,
@@ -200,6 +203,7 @@ class OneCycleLR(Settings):
     """
 
     torch_class = reference.OneCycleLR
+    by_group = ("max_lr", "base_momentum", "max_momentum")
 
     def __init__(
         self,
@@ -232,6 +236,7 @@ class ReduceLROnPlateau(Settings):
     """
 
     torch_class = reference.ReduceLROnPlateau
+    by_group = ("min_lr",)
 
     def __init__(
         self,

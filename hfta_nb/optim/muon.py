@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.flat import FlatOptimizer, Numbers
+from hfta_nb.optim.groups import BY_SHAPE
 from hfta_nb.optim.passes import add_, choose, lerp_
 from hfta_nb.optim.values import FLAG, LR, HostColumn, Kind, at_least, uniform
 
@@ -80,7 +81,7 @@ class Muon(FlatOptimizer):
                     where=f"{where}, {name}",
                     got=list(p.shape[1:]),
                     accepted="parameters of two axes (of one member)",
-                    remedy="give the others to another optimizer",
+                    remedy=f"give the others to another optimizer; {BY_SHAPE}",
                 )
 
     def states(self, values: Numbers) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -47,6 +48,28 @@ class Kind:
             return False
         return self.size == 0 or not (value and all(v is None or isinstance(v, int | float) for v in value))
 
+    def _transposed(self, name: str, value: Any, members: int) -> Any:
+        """Of a pair of columns ``(first values, second values)``, each one number or one per member, the M pairs.
+
+        A list of M pairs stays as it is, also where M is 2.
+
+        Raises:
+            OptimError: a tuple holds a list that has not one value per member.
+        """
+        if not self.size or not isinstance(value, tuple | list) or len(value) != self.size:
+            return value
+        columns = [isinstance(v, list | tuple) for v in value]
+        pairs = all(columns) and all(len(v) == self.size for v in value) and members == self.size
+        if not any(columns) or (isinstance(value, list) and pairs):
+            return value
+        if any(c and len(v) != members for c, v in zip(columns, value, strict=True)):
+            if isinstance(value, tuple):
+                accepted = f"{self.accepted}; in place of each number a list of {members}, one value per member"
+                raise OptimError("not one value per member", where=name, got=value, accepted=accepted)
+            return value
+        spread = [list(v) if c else [v] * members for c, v in zip(columns, value, strict=True)]
+        return [tuple(row) for row in zip(*spread, strict=True)]
+
     def rows(self, name: str, value: Any, members: int) -> list[Any]:
         """One value per member.
 
@@ -55,12 +78,15 @@ class Kind:
         """
         listed = isinstance(value, PerMember)
         value = plain(value)
+        value = value if listed else self._transposed(name, value, members)
         if listed or self.per_member(value):
             if len(value) != members:
                 raise OptimError(
                     "not one value per member", where=name, got=value, accepted=f"one value, or a list of {members}"
                 )
             return [self.one(f"{name}, member {i}", v) for i, v in enumerate(value)]
+        if not self.size and isinstance(value, tuple):
+            raise refused_tuple("not a number" if self.convert is not str else "not known", name, value, self.accepted)
         return [self.one(name, value)] * members
 
     def one(self, where: str, value: Any) -> Any:
@@ -76,6 +102,7 @@ class Kind:
                     where=where,
                     got=value,
                     accepted=self.accepted,
+                    remedy=f"for one value per member give a list of tuples, or a tuple of {self.size} lists",
                 )
             return tuple(self._number(f"{where}, value {k}", v, value) for k, v in enumerate(value))
         return self._number(where, value, value)
@@ -110,8 +137,14 @@ LR = at_least(0.0)
 BETAS = pair("a pair of numbers, each at least 0 and below 1", lambda v: 0 <= v < 1)
 
 
+def refused_tuple(what: str, where: str, got: Any, accepted: str) -> OptimError:
+    """The error for a tuple where one number, or one per member, is wanted."""
+    remedy = "for one value per member give a list, an array, or hfta_nb.per_member(...)"
+    return OptimError(what, where=where, got=got, accepted=accepted, remedy=remedy)
+
+
 def plain(value: Any) -> Any:
-    """Numbers, tuples and lists in place of `per_member` marks, tensors and arrays."""
+    """Numbers, tuples and lists in place of `per_member` marks, tensors, arrays and other array-likes."""
     if isinstance(value, PerMember):
         value = value.value
         return [plain(v) for v in (value.tolist() if isinstance(value, Tensor) else value)]
@@ -119,6 +152,10 @@ def plain(value: Any) -> Any:
         return value.item() if value.numel() == 1 and value.ndim == 0 else value.tolist()
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
+    if isinstance(value, range | array.array):
+        return list(value)
+    if not isinstance(value, type) and hasattr(value, "__array__"):  # a Series of pandas, an array of jax
+        return np.asarray(value).tolist()
     if isinstance(value, tuple | list):
         return type(value)(plain(v) for v in value) if type(value) in (tuple, list) else [plain(v) for v in value]
     return value

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from hfta_nb.array.gradients import call_module
 from hfta_nb.data import AnyData, Samples, tree_map
@@ -14,13 +15,19 @@ from hfta_nb.phases import Phase
 from hfta_nb.step import in_phase
 
 
-def estimate(module: nn.Module, data: AnyData, batch_size: int, states: int, phases: Sequence[Phase]) -> int:
-    """Estimate of the bytes one member needs: values, gradients, optimizer state, best values, activations."""
-    values = sum(p.numel() * p.element_size() for p in module.parameters())
-    buffers = sum(b.numel() * b.element_size() for b in module.buffers())
-    return (
-        values * (3 + states) + 2 * buffers + max(_activations(module, data, batch_size, p) for p in phases or (None,))
-    )
+def estimate(module: nn.Module, states: int) -> int:
+    """Estimate of the bytes one member needs without activations: values, gradients, optimizer state, best values.
+
+    The module is only looked at: its forward is a person's code, which runs where the member trains.
+    """
+    sizes = [sum(t.numel() * t.element_size() for t in tensors if not is_lazy(t))
+             for tensors in (module.parameters(), module.buffers())]  # fmt: skip
+    return sizes[0] * (3 + states) + 2 * sizes[1]
+
+
+def activation_bytes(module: nn.Module, data: AnyData, batch_size: int, phases: Sequence[Phase]) -> int:
+    """Estimate of the bytes of activations that one member keeps for its backward, from a forward without memory."""
+    return max(_activations(module, data, batch_size, p) for p in phases or (None,))
 
 
 def _activations(module: nn.Module, data: AnyData, batch_size: int, phase: Phase | None) -> int:

@@ -25,6 +25,7 @@ class Group:
         fixed_bytes: what the array takes beside its members; 0 where it was not measured.
         capacity: the most members that were found to train together; 0 where nothing was measured or asked for.
         measured: whether the device was asked what members take.
+        reckoned: whether the estimate has activations in it.
         too_large: whether the device's memory was found not to hold even one member.
         fitted: whether it is known to be of the right size, or need not be.
         checkpointed: whether the backward computes activations again instead of keeping them.
@@ -46,6 +47,7 @@ class Group:
     fixed_bytes: int = 0
     capacity: int = 0
     measured: bool = False
+    reckoned: bool = False
     too_large: bool = False
     fitted: bool = False
     checkpointed: bool = False

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from hfta_nb import augment
 from hfta_nb.array import Blueprint, blueprint, difference, has_lazy, take_shapes
 from hfta_nb.data import AnyData, Stream
 from hfta_nb.errors import FamilyError, FusionError, GridError, HftaError, out_of_memory
 from hfta_nb.family import Family
+from hfta_nb.family.undisturbed import undisturbed
 from hfta_nb.grid import AxisSpec, Grid, Variant, show
 from hfta_nb.phases import Phase, split
-from hfta_nb.plan.estimate import estimate
+from hfta_nb.plan.estimate import activation_bytes, estimate
 from hfta_nb.plan.group import Group
-from hfta_nb.step import call_all
+from hfta_nb.step import by_step, call_all
 
-SPLITTING = ("optimizer", "lr_scheduler", "batch_size")
+SPLITTING = ("optimizer", "lr_scheduler", "batch_size", "decay_on")
 """Training axes whose values can't differ within an array."""
 
 MOST_PADDING = {"cuda": 0.5, "cpu": 0.25}
@@ -68,10 +70,15 @@ def make_plan(
     _check_used(family, grid, checked_fixed)
     _check_stream(grid, checked_fixed, data)
     builder = _Builder(family, data)
+    defaults = {k: spec.default for k, spec in family.training.items()}
     found: list[_Draft] = []
+    homes: dict[tuple[Any, ...], _Draft] = {}  # by what decides, where the last such variant went
     for variant in variants:
-        draft = _Draft.of(variant, family, data, checked_fixed, builder)
-        home = None if serial else next((g for g in found if g.apart(draft, across) is None), None)
+        draft = _Draft.of(variant, family, data, checked_fixed, builder, defaults)
+        home = None if serial else homes.get(draft.key)
+        if home is None or home.apart(draft, across) is not None:
+            home = None if serial else next((g for g in found if g.apart(draft, across) is None), None)
+        homes[draft.key] = home or draft
         if home is None:
             draft.reason = "" if not found else "trained alone, as asked" if serial else _why(found, draft, across)
             found.append(draft)
@@ -116,17 +123,42 @@ class _Draft:
     phases: tuple[Phase, ...] = ()
     reason: str = ""
     fit: Blueprint | None = None
+    unlike: dict[int, nn.Module] = field(default_factory=dict)  # of `modules`, each once
+    own: int = 0  # parameters of all members, without padding
+    tried: dict[int, tuple[str | None, Blueprint | None]] = field(default_factory=dict)  # what `_fit` found
 
     @classmethod
-    def of(cls, variant: Variant, family: Family, data: AnyData, fixed: Mapping[str, Any], builder: _Builder) -> _Draft:
+    def of(
+        cls,
+        variant: Variant,
+        family: Family,
+        data: AnyData,
+        fixed: Mapping[str, Any],
+        builder: _Builder,
+        defaults: Mapping[str, Any],
+    ) -> _Draft:
         values = {**fixed, **variant.config}
-        row = {k: values.get(k, spec.default) for k, spec in family.training.items()}
+        row = {k: values.get(k, default) for k, default in defaults.items()}
         row["batch_size"] = data.batch_size or row["batch_size"]
+        if family.param_groups is not None:
+            row["param_groups"] = family.param_groups
         row |= {k: values[k] for k in augment.AXES if k in values and k not in family.axes}
         arguments = family.arguments(values, data)
         own_scores = family.loss is not None or family.metrics is not None or bool(family.phases)
         modules = [builder.build(variant, arguments)]
-        return cls([variant], [row], [arguments], modules, own_scores, family.phases)
+        return cls([variant], [row], [arguments], modules, own_scores, family.phases,
+                   unlike={id(modules[0]): modules[0]}, own=builder.count(modules[0]))  # fmt: skip
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What decides about where its first variant trains."""
+        row = self.rows[0]
+        return (
+            id(self.modules[0]),
+            self.own_scores and self.mixes,
+            by_step(row),
+            *(repr(row[name]) for name in SPLITTING),
+        )
 
     @property
     def mixes(self) -> bool:
@@ -139,19 +171,22 @@ class _Draft:
             mine, theirs = self.rows[0][name], other.rows[0][name]
             if mine != theirs:
                 return f"{name}: {show(mine)} and {show(theirs)}"
+        if by_step(self.rows[0]) != by_step(other.rows[0]):
+            return "warmup_steps: lr changes with every step where it is given, once an epoch elsewhere"
         if self.own_scores and self.mixes != other.mixes:
             return (
                 "mixup, cutmix: shares of classes where they are on, class numbers elsewhere, for an own loss or metric"
             )
-        try:
-            found, fit = self._fit(other.modules[0], across)
-        except FusionError as error:
-            return error.what.partition(": ")[2] or error.what
+        found, fit = self._fit(other.modules[0], across)
         if found is None and fit is not None:
-            waste = _waste(fit, [*self.modules, other.modules[0]])
+            waste = self._waste(fit, other.own)
             if waste > float(across):
                 found = f"{waste:.0%} of the parameters would be padding, more than {float(across):.0%}"
         return found
+
+    def _waste(self, fit: Blueprint, *more: int) -> float:
+        """The share of padding, with further members of so many parameters."""
+        return 1 - (self.own + sum(more)) / max(1, (len(self.modules) + len(more)) * _count(fit.skeleton))
 
     def _fit(self, new: nn.Module, across: float | str) -> tuple[str | None, Blueprint | None]:
         """What keeps a module out, and how all would fit; the latter is None where they are alike.
@@ -159,24 +194,37 @@ class _Draft:
         Raises:
             FusionError: they can't be fused.
         """
-        if any(new is m for m in self.modules):
+        if id(new) in self.unlike:
             return None, self.fit
+        if id(new) not in self.tried:
+            self.tried[id(new)] = self._compared(new, across)
+        return self.tried[id(new)]
+
+    def _compared(self, new: nn.Module, across: float | str) -> tuple[str | None, Blueprint | None]:
         found = difference(self.modules[0], new)
-        if found is None or across == "never":
+        if found is None or across == "never" or has_lazy(new):  # how lazy modules fit is seen when they have shapes
             return found, self.fit
-        return None, blueprint(*{id(m): m for m in [*self.modules, new]}.values())
+        try:
+            return None, blueprint(*self.unlike.values(), new)
+        except FusionError as error:
+            return error.what.partition(": ")[2] or error.what, None
 
     def join(self, other: _Draft, across: float | str) -> None:
-        _, self.fit = self._fit(other.modules[0], across)
+        new = other.modules[0]
+        if id(new) not in self.unlike:
+            _, self.fit = self._fit(new, across)
+            self.unlike[id(new)] = new
+            self.tried.clear()
         self.variants += other.variants
         self.rows += other.rows
         self.arguments += other.arguments
         self.modules += other.modules
+        self.own += other.own
 
     def group(self, index: int, data: AnyData, serial: bool) -> Group:
         row, fit = self.rows[0], self.fit
-        largest = max(self.modules, key=_count)
-        memory = estimate(largest, data, row["batch_size"], _OPTIMIZER_STATES.get(row["optimizer"], 2), self.phases)
+        largest = max(self.unlike.values(), key=_count)
+        memory = estimate(largest, _OPTIMIZER_STATES.get(row["optimizer"], 2))
         return Group(
             index,
             tuple(self.variants),
@@ -187,26 +235,49 @@ class _Draft:
             memory,
             serial,
             1 if fit is None else len(fit.templates),
-            0.0 if fit is None else _waste(fit, self.modules),
+            0.0 if fit is None else self._waste(fit),
         )
 
 
-def _waste(fit: Blueprint, modules: Sequence[nn.Module]) -> float:
-    """The share of the parameters of these members that is padding."""
-    counts = {id(m): _count(m) for m in modules}
-    return 1 - sum(counts[id(m)] for m in modules) / max(1, len(modules) * _count(fit.skeleton))
-
-
 def _count(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
+    return sum(p.numel() for p in module.parameters() if not is_lazy(p))
+
+
+def reckoned(group: Group, family: Family, data: AnyData) -> Group:
+    """The group with activations in the estimate of what a member takes. Runs the family's forward, without memory."""
+    if group.measured or group.reckoned:
+        return group
+    builder, found = _Builder(family, data, shaped=True), 0
+    for variant, arguments in {repr(a): (v, a) for v, a in zip(group.variants, group.arguments, strict=True)}.values():
+        module = builder.build(variant, arguments)
+        if _count(module) >= found:
+            found, largest = _count(module), module
+    kept = activation_bytes(largest, data, int(group.rows[0]["batch_size"]), family.phases)
+    more: dict[str, Any] = {"memory_bytes": group.memory_bytes + kept, "reckoned": True}
+    if not group.parameters:  # all of them were lazy
+        more["parameters"] = found
+    return replace(group, **more)
 
 
 class _Builder:
-    """Modules without memory, to look at; one per set of arguments."""
+    """Modules without memory, to look at; one per set of arguments.
 
-    def __init__(self, family: Family, data: AnyData) -> None:
-        self.family, self.data = family, data
+    Args:
+        family: whose build function is called.
+        data: of the study.
+        shaped: whether lazy modules get their shapes, for which the module's forward runs.
+    """
+
+    def __init__(self, family: Family, data: AnyData, shaped: bool = False) -> None:
+        self.family, self.data, self.shaped = family, data, shaped
         self._built: dict[str, nn.Module] = {}
+        self._counts: dict[int, int] = {}
+
+    def count(self, module: nn.Module) -> int:
+        """Parameters of a module that was built here."""
+        if id(module) not in self._counts:
+            self._counts[id(module)] = _count(module)
+        return self._counts[id(module)]
 
     def build(self, variant: Variant, arguments: dict[str, Any]) -> nn.Module:
         key = repr(sorted(arguments.items()))
@@ -218,7 +289,7 @@ class _Builder:
 
     def _new(self, variant: Variant, arguments: dict[str, Any]) -> nn.Module:
         # Random numbers drawn here must not be missed by the notebook; some models can't be built on "meta".
-        with torch.random.fork_rng(devices=[]):
+        with undisturbed():
             try:
                 with torch.device("meta"):
                     return self._shaped(self.family.build(**arguments))
@@ -249,7 +320,7 @@ class _Builder:
 
     def _shaped(self, module: nn.Module) -> nn.Module:
         """The module, with shapes from a sample where its own wait for one."""
-        if has_lazy(module):
+        if self.shaped and has_lazy(module):
             like = next(module.parameters())
             sample = self.data.sample(2, like.device, like.dtype)
             take_shapes(module, lambda m: call_all(m, sample, self.family.phases))

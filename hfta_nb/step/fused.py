@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,79 +18,15 @@ from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.saving import tensors_of
 from hfta_nb.array.tuning import Tuning
 from hfta_nb.errors import out_of_memory
-from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
-from hfta_nb.optim.clipping import clip_to
-from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
-from hfta_nb.phases import Phase, split
 from hfta_nb.step.again import Again
+from hfta_nb.step.choices import by_step, check_scaled
 from hfta_nb.step.cuda import graph_of
 from hfta_nb.step.graph import After, StepGraph
-from hfta_nb.step.making import limits_of, make_lr_scheduler, make_optimizer
 from hfta_nb.step.precision import Precision, whole
-from hfta_nb.step.protocol import Keep, Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
-from hfta_nb.step.whole import OptimizerMemoryError, first_step, undone
-
-
-@dataclass
-class Update:
-    """One of the optimizers of an array, with what it minimises.
-
-    Attributes:
-        phase: of the step that it is; None where it is all of it.
-        score: from one member's output and target to its loss and scores.
-        only: names of the parameters that it trains; None for all.
-        limits: per member, the norm to which longer gradients are clipped, ``[M]``; None where no member has one.
-        settled: whether the optimizer has its state.
-    """
-
-    phase: Phase | None
-    loss: Loss
-    score: Callable[[Any, Any], tuple[Tensor, Scores]]
-    only: frozenset[str] | None
-    optimizer: optim.ArrayOptimizer
-    lr_scheduler: ArrayLRScheduler | None
-    limits: Tensor | None = None
-    settled: bool = False
-
-    def select(self, indices: Sequence[int], array: FusedArray) -> Update:
-        """The same for these members alone."""
-        optimizer = self.optimizer.select(indices, array)
-        lr_scheduler = self.lr_scheduler.select(list(indices), optimizer) if self.lr_scheduler else None
-        limits = None if self.limits is None else self.limits[list(indices)]
-        return replace(self, optimizer=optimizer, lr_scheduler=lr_scheduler, limits=limits, settled=False)
-
-    def step(self, scaler: optim.GradScaler | None, restore: Callable[[], None]) -> None:
-        """The optimizer's, with what undoes the backward before it."""
-        update = functools.partial(self._step, scaler)
-        if not self.settled:
-            first_step(self.optimizer, update, restore)
-            self.settled = True
-            if self.optimizer.bound:  # else each step would be guarded
-                self.optimizer.guard = undone
-            return
-        made = self.optimizer.made
-        try:
-            update()
-        except Exception as error:
-            untouched = isinstance(error, OptimizerMemoryError) or not self.optimizer.begun
-            if out_of_memory(error) and untouched and self.optimizer.made == made:
-                restore()
-                raise OptimizerMemoryError(str(error)) from error
-            raise
-
-    def _step(self, scaler: optim.GradScaler | None) -> None:
-        if self.limits is not None:
-            if scaler is not None:
-                scaler.unscale_(self.optimizer)
-            names = dict(self.optimizer.array.named_parameters())
-            clip_to(
-                self.optimizer.array, {n: names[n] for n in names if self.only is None or n in self.only}, self.limits
-            )
-        if scaler is None:
-            self.optimizer.step()
-        else:
-            scaler.step(self.optimizer)
+from hfta_nb.step.protocol import Keep, Objective, Row, Scores, in_phase, metrics_alone, phases_of, summed
+from hfta_nb.step.update import Update, evaluated, updates_of
+from hfta_nb.step.whole import OptimizerMemoryError
 
 
 class ArrayStep:
@@ -104,6 +39,7 @@ class ArrayStep:
         metrics: of one member.
         epochs: of the whole run, for lr schedulers that need it.
         precision: that of forward, loss and backward; the array's dtype without.
+        steps_per_epoch: for lr schedulers that go on with every step.
 
     Raises:
         FamilyError: the phases do not share out the parameters.
@@ -117,9 +53,11 @@ class ArrayStep:
         metrics: Mapping[str, Metric],
         epochs: int,
         precision: Precision | None = None,
+        steps_per_epoch: int | None = None,
     ) -> None:
         self.array = array
         array.self_tuning = False  # a study says when, by whole steps
+        array.told = True  # which axes batches have is known
         self.precision = precision or Precision()
         self.scaler = self.precision.array_scaler(array)
         self.phases = phases_of(objective)
@@ -131,21 +69,9 @@ class ArrayStep:
         self.graph = graph_of(array, self.tensors)
         self.again: Again | None = None
         self.tuning: Tuning | None = None
-        if not self.phases and callable(objective):
-            optimizer = make_optimizer(array, rows)
-            schedule = make_lr_scheduler(optimizer, rows, epochs)
-            limits = limits_of(rows, array.generators.device)
-            self.updates = [Update(None, objective, scorer(objective, metrics), None, optimizer, schedule, limits)]
-            return
-        parameters = dict(array.named_parameters())
-        self.updates = []
-        for phase, names in zip(self.phases, split(self.phases, array, "phases"), strict=True):
-            own = [phase.row(row) for row in rows]
-            optimizer = make_optimizer([parameters[name] for name in names], own)
-            schedule = make_lr_scheduler(optimizer, own, epochs)
-            score = scorer(phase.loss, {})
-            limits = limits_of(own, array.generators.device)
-            self.updates.append(Update(phase, phase.loss, score, frozenset(names), optimizer, schedule, limits))
+        self.updates = updates_of(array, rows, objective, metrics, epochs, steps_per_epoch)
+        check_scaled(rows, self.scaler is not None)
+        self.by_step = by_step(rows[0])
 
     def __len__(self) -> int:
         return len(self.array)
@@ -158,6 +84,8 @@ class ArrayStep:
         else:
             scores = self._made(x, y, keep) if self.graph is None else self._in_graph(self.graph, x, y, keep)
         self.steps, self.done = self.steps + 1, 0
+        if self.by_step:
+            self._go_on()
         return scores
 
     def _made(self, x: Any, y: Any, keep: Keep | None) -> Scores:
@@ -183,16 +111,21 @@ class ArrayStep:
             if number < self.done or (phase is not None and not phase.due(self.steps)):
                 continue
             stepped = True
-            update.optimizer.zero_grad()
+            if update.follows:
+                self._follow(update)
+                self.done = number + 1
+                continue
+            for other in self.updates:
+                if other is update or (other.follows and other.phase is phase):
+                    other.optimizer.zero_grad()
             restore = snapshot(self.array)
-            given = in_phase(x, phase)
-            scale = self.scales()
-            # One per update: autocast keeps the weights that it has cast for as long as it lasts.
-            with self.precision.products(), self.precision.autocast():
-                losses, found = self.array.backward(update.score, given, y, has_aux=True, scale=scale, only=update.only)
-            losses = whole(losses)
+            evaluates = isinstance(update.optimizer, optim.LBFGS)
+            losses, found = (None, {}) if evaluates else self._differentiated(update, x, y)
             try:
-                update.step(self.scaler, restore)
+                if losses is None:
+                    losses, found = evaluated(update, functools.partial(self._differentiated, update, x, y))
+                else:
+                    update.step(self.scaler, restore)
             except Exception as error:  # where a later step of an optimizer fails, some of it may be done
                 self.whole = isinstance(error, OptimizerMemoryError) or not update.settled
                 raise
@@ -204,6 +137,20 @@ class ArrayStep:
         if self.scaler is not None and stepped:
             self.scaler.update()
         return {k: v.clone() for k, v in summed(self.last).items()} if self.phases else scores
+
+    def _differentiated(self, update: Update, x: Any, y: Any) -> Any:
+        """The losses of an update, and the scores beside them; the gradients are in place."""
+        given, scale = in_phase(x, update.phase), self.scales()
+        # One per update: autocast keeps the weights that it has cast for as long as it lasts.
+        with self.precision.products(), self.precision.autocast():
+            losses, found = self.array.backward(update.score, given, y, has_aux=True, scale=scale, only=update.only)
+        return whole(losses), found
+
+    def _follow(self, update: Update) -> None:
+        """An update by the gradients of the one before it."""
+        self.whole = False  # the one before has stepped
+        update.step(self.scaler, lambda: None)
+        self.whole = True
 
     def _remember(self, name: str, losses: Tensor) -> None:
         """Keep the latest loss of a phase, in memory that a captured step finds again."""
@@ -283,6 +230,10 @@ class ArrayStep:
         self.array.settings.planned_steps = max(0.0, self.planned - self.steps)
 
     def end_epoch(self) -> None:
+        if not self.by_step:
+            self._go_on()
+
+    def _go_on(self) -> None:
         for update in self.updates:
             if update.lr_scheduler is not None:
                 update.lr_scheduler.step()
@@ -302,7 +253,8 @@ class ArrayStep:
                 losses, scores = self.array.evaluate(self.updates[0].score, x, y)
                 return {"loss": whole(losses), **scores}
             found: Scores = {}
-            for update, phase in zip(self.updates, self.phases, strict=True):
+            leading = [update for update in self.updates if not update.follows]
+            for update, phase in zip(leading, self.phases, strict=True):
                 found[phase.score] = whole(self.array.evaluate(update.score, in_phase(x, phase), y)[0])
             metrics = self.array.evaluate(metrics_alone(self._metrics), x, y) if self._metrics else {}
         return {**summed(found), **metrics}
@@ -329,6 +281,8 @@ class ArrayStep:
         size = self.array.block_size
         total: dict[int, float] = {}
         for update in self.updates:
+            if update.follows:
+                continue
             self.array.block_size = size
             given = in_phase(x, update.phase)
             with self.precision.products(), self.precision.autocast():

@@ -16,20 +16,22 @@ from hfta_nb.errors import StudyError
 from hfta_nb.metrics import Metric
 from hfta_nb.optim.fused import available
 from hfta_nb.phases import Phase, split
-from hfta_nb.step.choices import FUSED, lr_scheduler_of, optimizer_of
+from hfta_nb.step.choices import FUSED, by_step, check_scaled, factory_of, optimizer_of
+from hfta_nb.step.parts import by_optimizer, groups_of, values_of
 from hfta_nb.step.precision import Precision, whole
 from hfta_nb.step.protocol import Keep, Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
 
 
 @dataclass
 class _Update:
-    """One of torch's optimizers, with what it minimises; see `fused.Update`."""
+    """One of torch's optimizers, with what it minimises; see `update.Update`."""
 
     phase: Phase | None
     score: Callable[[Any, Any], tuple[Tensor, Scores]]
     optimizer: torch.optim.Optimizer
     lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None
     limit: float | None = None
+    follows: bool = False
 
 
 class PlainStep:
@@ -43,6 +45,7 @@ class PlainStep:
         epochs: of the whole run, for lr schedulers that need it.
         generators: its random streams (of one member), as `torch.manual_seed` and building the module left them.
         precision: that of forward, loss and backward; the module's dtype without.
+        steps_per_epoch: for lr schedulers that go on with every step.
 
     Raises:
         FamilyError: the phases do not share out the parameters.
@@ -57,6 +60,7 @@ class PlainStep:
         epochs: int,
         generators: MemberGenerators,
         precision: Precision | None = None,
+        steps_per_epoch: int | None = None,
     ) -> None:
         self.module = module
         self.precision = precision or Precision()
@@ -66,15 +70,9 @@ class PlainStep:
         self.steps = 0
         self.last: Scores = {}  # of each phase, its latest loss
         self._metrics = metrics
-        if not self.phases and callable(objective):
-            trained = [p for p in module.parameters() if p.requires_grad]
-            self.updates = [_update(None, scorer(objective, metrics), trained, row, epochs)]
-            return
-        named = dict(module.named_parameters())
-        self.updates = []
-        for phase, names in zip(self.phases, split(self.phases, module, "phases"), strict=True):
-            own = [named[name] for name in names]
-            self.updates.append(_update(phase, scorer(phase.loss, {}), own, phase.row(row), epochs))
+        check_scaled([row], self.scaler is not None)
+        self.by_step = by_step(row)
+        self.updates = _updates(module, row, objective, metrics, epochs, steps_per_epoch)
 
     def __len__(self) -> int:
         return 1
@@ -88,21 +86,10 @@ class PlainStep:
             if phase is not None and not phase.due(self.steps):
                 continue
             stepped = True
-            update.optimizer.zero_grad()
-            with self.generators.member(0), self.precision.products():
-                with self.precision.autocast():
-                    loss, found = update.score(call_module(self.module, in_phase(_alone(x), phase)), _alone(y))
-                scaled = loss if self.scaler is None else self.scaler.scale(loss)
-                scaled.backward()  # type: ignore[no-untyped-call]
-            if update.limit is not None:
-                if self.scaler is not None:
-                    self.scaler.unscale_(update.optimizer)
-                trained = [p for group in update.optimizer.param_groups for p in group["params"]]
-                nn.utils.clip_grad_norm_(trained, update.limit)
-            if self.scaler is None:
-                update.optimizer.step()
-            else:
-                self.scaler.step(update.optimizer)
+            if update.follows:
+                self._stepped(update)
+                continue
+            loss, found = self._evaluated(update, x, y)
             if phase is None:
                 scores = {"loss": whole(loss.detach()), **found}
             else:
@@ -110,13 +97,65 @@ class PlainStep:
         if self.scaler is not None and stepped:
             self.scaler.update()
         self.steps += 1
+        if self.by_step:
+            self._go_on()
         told = _with_member_axis(summed(self.last) if self.phases else scores)
         if keep is None:
             return told
         keep.take(told, y)
         return {}
 
+    def _evaluated(self, update: _Update, x: Any, y: Any) -> tuple[Tensor, Scores]:
+        """An optimizer's step; the loss and the scores beside it, of the first evaluation where it makes several."""
+        if not isinstance(update.optimizer, torch.optim.LBFGS):
+            result = self._differentiated(update, x, y)
+            self._stepped(update)
+            return result
+        first: list[tuple[Tensor, Scores]] = []
+
+        def closure() -> float:
+            loss, found = self._differentiated(update, x, y)
+            self._clip(update)
+            first.append((loss, found))
+            return float(loss.detach())
+
+        update.optimizer.step(closure)  # type: ignore[no-untyped-call]
+        return first[0]
+
+    def _differentiated(self, update: _Update, x: Any, y: Any) -> tuple[Tensor, Scores]:
+        for other in self.updates:
+            if other is update or (other.follows and other.phase is update.phase):
+                other.optimizer.zero_grad()
+        with self.generators.member(0), self.precision.products():
+            with self.precision.autocast():
+                loss, found = update.score(call_module(self.module, in_phase(_alone(x), update.phase)), _alone(y))
+            scaled = loss if self.scaler is None else self.scaler.scale(loss)
+            scaled.backward()  # type: ignore[no-untyped-call]
+        return loss, found
+
+    def _clip(self, update: _Update) -> None:
+        if update.limit is not None:
+            sharing = [u for u in self.updates if u is update or (u.follows and u.phase is update.phase)]
+            trained = [p for u in sharing for group in u.optimizer.param_groups for p in group["params"]]
+            nn.utils.clip_grad_norm_(trained, update.limit)
+
+    def _stepped(self, update: _Update) -> None:
+        """Clip, and step the optimizer."""
+        if update.limit is not None and self.scaler is not None:
+            self.scaler.unscale_(update.optimizer)
+        self._clip(update)
+        if isinstance(update.optimizer, torch.optim.SparseAdam):
+            _sparsify(update.optimizer)
+        if self.scaler is None:
+            update.optimizer.step()
+        else:
+            self.scaler.step(update.optimizer)
+
     def end_epoch(self) -> None:
+        if not self.by_step:
+            self._go_on()
+
+    def _go_on(self) -> None:
         for update in self.updates:
             if update.lr_scheduler is not None:
                 update.lr_scheduler.step()
@@ -130,7 +169,8 @@ class PlainStep:
                 loss, scores = self.updates[0].score(call_module(self.module, x), y)
                 return _with_member_axis({"loss": whole(loss), **scores})
             found: Scores = {}
-            for update, phase in zip(self.updates, self.phases, strict=True):
+            leading = [update for update in self.updates if not update.follows]
+            for update, phase in zip(leading, self.phases, strict=True):
                 found[phase.score] = whole(update.score(call_module(self.module, in_phase(x, phase)), y)[0])
             metrics = metrics_alone(self._metrics)(call_module(self.module, x), y) if self._metrics else {}
         return _with_member_axis({**summed(found), **metrics})
@@ -192,25 +232,48 @@ def _with_member_axis(scores: Scores) -> Scores:
     return {k: v.unsqueeze(0) for k, v in scores.items()}
 
 
-def _update(
-    phase: Phase | None, score: Callable[..., Any], parameters: list[nn.Parameter], row: Row, epochs: int
-) -> _Update:
-    optimizer = _make_optimizer(parameters, row)
-    return _Update(phase, score, optimizer, _make_lr_scheduler(optimizer, row, epochs), row.get("max_norm"))
+def _updates(
+    module: nn.Module,
+    row: Row,
+    objective: Objective,
+    metrics: Mapping[str, Metric],
+    epochs: int,
+    steps_per_epoch: int | None,
+) -> list[_Update]:
+    """See `update.updates_of`."""
+    phases = phases_of(objective)
+    parts: list[tuple[Phase | None, Any, list[str], Row]] = []
+    if callable(objective):
+        names = [name for name, p in module.named_parameters() if p.requires_grad]
+        parts.append((None, scorer(objective, metrics), names, row))
+    for each, names in zip(phases, split(phases, module, "phases") if phases else [], strict=True):
+        parts.append((each, scorer(each.loss, {}), names, each.row(row)))
+    found = []
+    for phase, score, names, own in parts:
+        for number, (taken, kind) in enumerate(by_optimizer(module, names, own)):
+            optimizer = _make_optimizer(module, taken, kind)
+            factory = factory_of(kind, epochs, steps_per_epoch)
+            schedule = None if factory is None else factory(optimizer)
+            limit = None if number else kind.get("max_norm")
+            found.append(_Update(phase, score, optimizer, schedule, limit, follows=number > 0))
+    return found
 
 
-def _make_optimizer(parameters: list[nn.Parameter], row: Row) -> torch.optim.Optimizer:
+def _make_optimizer(module: nn.Module, names: Sequence[str], row: Row) -> torch.optim.Optimizer:
     name, given = optimizer_of(row)
+    named = dict(module.named_parameters())
     if row["optimizer"] in FUSED:
-        given["fused"] = available(parameters)
-    return getattr(torch.optim, name)(parameters, **given)  # type: ignore[no-any-return]
+        given["fused"] = available([named[n] for n in names])
+    groups = [
+        {"params": [named[n] for n in members], **values_of(own, given)}
+        for members, own in groups_of(module, names, row)
+    ]
+    return getattr(torch.optim, name)(groups, **given)  # type: ignore[no-any-return]
 
 
-def _make_lr_scheduler(
-    optimizer: torch.optim.Optimizer, row: Row, epochs: int
-) -> torch.optim.lr_scheduler.LRScheduler | None:
-    found = lr_scheduler_of(row, epochs)
-    if found is None:
-        return None
-    name, given = found
-    return getattr(torch.optim.lr_scheduler, name)(optimizer, **given)  # type: ignore[no-any-return]
+def _sparsify(optimizer: torch.optim.Optimizer) -> None:
+    """The rows that a step has touched, for an optimizer that takes no dense gradients."""
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p.grad is not None and not p.grad.is_sparse:
+                p.grad = p.grad.to_sparse(1) if p.grad.ndim else p.grad.to_sparse()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -9,26 +11,45 @@ import torch
 from hfta_nb.array.capture.deciding import WAYS
 from hfta_nb.array.strategy.measuring import STRATEGIES
 from hfta_nb.data import AnyData, Stream
-from hfta_nb.errors import DeviceError, FamilyError, StudyError
-from hfta_nb.family import Family, family
-from hfta_nb.plan import MOST_PADDING
-from hfta_nb.step import Precision
+from hfta_nb.errors import DeviceError, OptimError, StudyError
+from hfta_nb.family import Family, family, from_callable, with_own
+from hfta_nb.losses import Loss
+from hfta_nb.plan import MOST_PADDING, Group
+from hfta_nb.step import Precision, by_step
+from hfta_nb.step.choices import factory_of
 from hfta_nb.step.precision import check
 
-DTYPES = ("float32", "float64")
+DTYPES = ("float32", "float64", "bfloat16")
 CHECKPOINTING = ("auto", "never", "always")
 
 
-def family_of(given: str | Family) -> Family:
-    if not isinstance(given, str | Family):
-        raise FamilyError("not a family", got=given, accepted="a name, or what @hfta_nb.family gives")
-    return given if isinstance(given, Family) else family(given)
+def family_of(
+    given: Any, loss: Loss | None = None, metrics: Any = None, param_groups: Callable[..., Any] | None = None
+) -> Family:
+    """The family that is meant, with the loss, metrics and parameter groups that a study has of its own."""
+    found = given if isinstance(given, Family) else family(given) if isinstance(given, str) else from_callable(given)
+    return with_own(found, loss, metrics, param_groups)
 
 
 def positive(where: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise StudyError("not a positive whole number", where=where, got=value, accepted="1, 2, 3, ...")
     return value
+
+
+def seed_of(given: Any) -> int:
+    """A seed, which may be an integer of NumPy's."""
+    whole = hasattr(given, "__index__") and not isinstance(given, bool) and getattr(given, "ndim", 0) == 0
+    if not whole or not 0 <= operator.index(given) < 2**63:
+        raise StudyError("not a seed", where="seed", got=given, accepted="whole numbers from 0",
+                         remedy="to train each variant with several seeds, make seed an axis of the grid")  # fmt: skip
+    return operator.index(given)
+
+
+def flag(where: str, given: Any) -> bool:
+    if not isinstance(given, bool):
+        raise StudyError("not True or False", where=where, got=given, accepted="True, False")
+    return given
 
 
 def steps_of(given: Any, data: AnyData) -> int | None:
@@ -94,10 +115,30 @@ def strategy_of(given: str | None, deterministic: bool, capacity: int | str | No
     return "fixed"
 
 
-def dtype_of(name: str) -> torch.dtype:
+def dtype_of(given: str | torch.dtype) -> torch.dtype:
+    """The dtype of a name, or of torch's object."""
+    name = str(given).removeprefix("torch.") if isinstance(given, torch.dtype) else given
     if name not in DTYPES:
-        raise StudyError("unknown dtype", where="dtype", got=name, accepted=", ".join(DTYPES))
-    return getattr(torch, name)  # type: ignore[no-any-return]
+        remedy = "for float16 use precision='fp16', which scales the loss" if name in ("float16", "half") else ""
+        raise StudyError("unknown dtype", where="dtype", got=given, accepted=", ".join(DTYPES), remedy=remedy)
+    return getattr(torch, str(name))  # type: ignore[no-any-return]
+
+
+def check_schedules(groups: Sequence[Group], epochs: int, steps_per_epoch: int | None, data: AnyData) -> None:
+    """See that every member's lr schedule can be made in a run of this length.
+
+    Raises:
+        StudyError: one counts optimizer steps, and how many an epoch has is not known; or it does not fit the run.
+    """
+    for group in groups:
+        for variant, row in zip(group.variants, group.rows, strict=True):
+            if not by_step(row):
+                break  # an array's members are alike in that
+            try:
+                factory_of(row, epochs, steps_per_epoch or data.batches(int(row["batch_size"])))
+            except OptimError as error:
+                raise StudyError(error.what, where=f"{error.where} of {variant.label}", got=row["warmup_steps"],
+                                 accepted=error.accepted, remedy=error.remedy) from error  # fmt: skip
 
 
 def precision_of(name: str, device: torch.device, dtype: torch.dtype) -> Precision:

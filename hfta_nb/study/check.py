@@ -26,7 +26,7 @@ from hfta_nb.train import Settings, Trainer
 if TYPE_CHECKING:
     from hfta_nb.study.study import Study
 
-TOLERANCES = {"float64": 1e-8, "float32": 1e-5, "tf32": 1e-3, "bf16": 1e-3, "fp16": 1e-3}
+TOLERANCES = {"float64": 1e-8, "float32": 1e-5, "tf32": 1e-3, "bf16": 1e-3, "fp16": 1e-3, "bfloat16": 1e-3}
 """Largest difference of two loss curves that counts as equal, whatever the model; by precision, or by dtype in fp32."""
 
 NOISE_RUNS, NOISE_FACTOR = 2, 10

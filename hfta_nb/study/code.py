@@ -34,11 +34,12 @@ def of_study(study: Study) -> str:
         how = "from_tensors(x, y)" if isinstance(study.data, datasets.Data) else "from_loader(training, validation)"
         lines += [f"# data: {study.data.name!r}, for example hfta.data.{how}", ""]
     lines.append("study = hfta.Study(")
-    lines.append(f"    {study.family.name!r},")
+    lines.append(f"    {study.family.name}," if study.family.direct else f"    {study.family.name!r},")
     product, listed = study.grid.product, list(study.grid.listed)
     axes = ", ".join(f"{k!r}: {list(v)!r}" for k, v in (product or {}).items())
     lines.append(f"    {listed!r}," if product is None else f"    {{{axes}}},")
     lines.append(f"    {study.data.name!r}," if named else "    data,")
+    lines += [f"    {name}={name},  # the study's own, to be defined in this notebook" for name in study.family.own]
     for name, value in study.options.items():
         default = inspect.signature(type(study)).parameters.get(name)
         if default is None or value != default.default:

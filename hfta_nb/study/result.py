@@ -10,6 +10,7 @@ from torch import nn
 from hfta_nb.augment import Augmenting
 from hfta_nb.data import tree_map
 from hfta_nb.errors import StoreError
+from hfta_nb.family.undisturbed import undisturbed
 from hfta_nb.grid import Variant, show
 from hfta_nb.html import pairs
 from hfta_nb.plan import Group
@@ -50,7 +51,7 @@ class Result:
         study = self.study
         group, index = self._place()
         weights = study.store.read_weights(self.variant.id)
-        with torch.random.fork_rng(devices=[]):
+        with undisturbed():
             module = study.family.build(**group.arguments[index]).to(study.dtype)
         try:
             module.load_state_dict(weights)

@@ -34,6 +34,8 @@ def describe(study: Study) -> dict[str, Any]:
         asked["variants"] = list(study.grid.listed)
     if study.added:
         asked["added"] = [{"variants": list(one.variants), "key": one.key} for one in study.added]
+    if study.family.own:
+        asked["own"] = list(study.family.own)
     return asked
 
 
@@ -91,6 +93,11 @@ def read(directory: Path, family: str | Family | None, data: Any) -> tuple[Famil
         raise FamilyError(
             error.what, where=str(directory), got=asked["family"], remedy="pass it: Study.load(path, family=...)"
         ) from error
+    if family is None and asked.get("own"):
+        own = " and ".join(asked["own"])
+        remedy = f"give it with them: Study.load(path, family=dataclasses.replace(hfta_nb.family({asked['family']!r}), "
+        remedy += ", ".join(f"{name}=..." for name in asked["own"]) + "))"
+        raise FamilyError(f"the study had {own} of its own, which are not saved", where=str(directory), remedy=remedy)
     # What was saved before variants of different architecture could share an array keeps them apart.
     options = {"across": "never", **asked["options"], "directory": store.directory}
     if not torch.cuda.is_available() and str(options.get("device", "")).startswith("cuda"):

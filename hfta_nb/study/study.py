@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+
 from hfta_nb import data as datasets
 from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
@@ -15,22 +18,9 @@ from hfta_nb.events import Control, Event, GroupRecord
 from hfta_nb.family import Family
 from hfta_nb.grid import Grid, Variant
 from hfta_nb.history import History
+from hfta_nb.losses import Loss
 from hfta_nb.store import Store
-from hfta_nb.study import adding, code, loop, outcome, planning, running, saving
-from hfta_nb.study.arguments import (
-    across_of,
-    capacity_of,
-    checkpointing_of,
-    compile_of,
-    device_of,
-    dtype_of,
-    family_of,
-    monitor_of,
-    positive,
-    precision_of,
-    steps_of,
-    strategy_of,
-)
+from hfta_nb.study import adding, arguments, code, loop, outcome, planning, running, saving
 from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.fitting import fit
 from hfta_nb.study.result import Result
@@ -44,7 +34,8 @@ class Study:
     """Everything about one sweep: what is asked, how it goes, what came of it.
 
     Args:
-        family: a name (see `hfta_nb.families`) or a `Family`.
+        family: a name (see `hfta_nb.families`), a `Family`, a function that builds a module, or a subclass of
+            `nn.Module`; the parameters of a function or class are axes.
         grid: axis names to values, or a list of configurations (dicts or instances of a dataclass); see `Grid`.
         data: a name (see `hfta_nb.data.names`), tensors ``(x, y)``, a `Dataset`, ``(training, validation)`` where each
             is a `Dataset`, a `DataLoader` or a function that gives batches, or what `hfta_nb.data` makes of them; the
@@ -55,7 +46,7 @@ class Study:
         monitor: the metric that decides which epoch is best: "val_" and a metric's name, or "val_loss". By default the
             family's, or the task's first metric where it is a score, else "val_loss".
         device: "cpu", "cuda", "cuda:1", ...; by default the GPU if there is one.
-        dtype: "float32" or "float64".
+        dtype: "float32", "float64" or "bfloat16", or torch's dtype of that name: of parameters and everything else.
         precision: "fp32": as `dtype` says. For float32 also "tf32": products of factors with 10 bits, on GPUs from
             compute capability 8.0 on; "bf16", "fp16": torch's autocast, fp16 with a loss scale of each member's own.
         directory: where the run is kept; by default a new one under ``hfta_runs``.
@@ -79,6 +70,11 @@ class Study:
         steps_per_epoch: optimizer steps of an epoch, by which curves, lr schedulers and validations count; the order of
             the data goes on from one epoch to the next. None for one pass through the training data. Data that is
             known to have no end needs it; where that can't be known, a `DataWarning` comes after 10,000 batches.
+        loss: from one member's output and the target to a scalar, in place of the family's.
+        metrics: functions of one member's output and the target by name (or `Metric`, or torchmetrics'), or a list of
+            functions, in place of the family's.
+        param_groups: from a parameter's name, and the parameter as a plain module has it, to the hyperparameters that
+            its group has of its own: ``{"weight_decay": 0.0}``, or ``{"lr_scale": 0.1}`` for a tenth of the member's.
         fixed: one value for any other axis that is not in the grid, for example ``optimizer="sgd"``.
 
     Raises:
@@ -92,7 +88,7 @@ class Study:
 
     def __init__(
         self,
-        family: str | Family,
+        family: str | Family | Callable[..., nn.Module],
         grid: Mapping[str, Any] | Grid | Sequence[Any] | None = None,
         data: Any = None,
         *,
@@ -101,7 +97,7 @@ class Study:
         patience: int | None = None,
         monitor: str | None = None,
         device: str | None = None,
-        dtype: str = "float32",
+        dtype: str | torch.dtype = "float32",
         precision: str = "fp32",
         directory: str | Path | None = None,
         serial: bool = False,
@@ -115,28 +111,33 @@ class Study:
         name: str | None = None,
         validate_every: int = 1,
         steps_per_epoch: int | None = None,
+        loss: Loss | None = None,
+        metrics: Any = None,
+        param_groups: Callable[..., Any] | None = None,
         **fixed: Any,
     ) -> None:
-        self.family = family_of(family)
+        self.family = arguments.family_of(family, loss, metrics, param_groups)
         self.grid = Grid(grid)
         self.data = datasets.resolve(self.family.data[0] if data is None else data)
         self.family.check_data(self.data)
-        self.epochs = positive("epochs", epochs)
-        self.patience = None if patience is None else positive("patience", patience)
-        self.validate_every = positive("validate_every", validate_every)
-        self.steps_per_epoch = steps_of(steps_per_epoch, self.data)
+        self.epochs = arguments.positive("epochs", epochs)
+        self.patience = None if patience is None else arguments.positive("patience", patience)
+        self.validate_every = arguments.positive("validate_every", validate_every)
+        self.steps_per_epoch = arguments.steps_of(steps_per_epoch, self.data)
         if batch_size is not None and "batch_size" not in self.grid.axes:
             fixed["batch_size"] = batch_size
         self.fixed = fixed
-        self.dtype, self.device = dtype_of(dtype), device_of(device)
-        self._precision = precision_of(precision, self.device, self.dtype)
-        self.serial, self.seed, self.across = serial, seed, across_of(across, self.device)
-        self.capacity, self.checkpointing = capacity_of(capacity), checkpointing_of(checkpointing)
-        self.compile, self.deterministic = compile_of(compile), deterministic
-        self.strategy = strategy_of(strategy, deterministic, self.capacity, self.compile)
-        self.monitor, self.maximize = monitor_of(self.family, self.data, monitor)
+        self.dtype, self.device = arguments.dtype_of(dtype), arguments.device_of(device)
+        self._precision = arguments.precision_of(precision, self.device, self.dtype)
+        self.serial, self.seed = arguments.flag("serial", serial), arguments.seed_of(seed)
+        self.across = arguments.across_of(across, self.device)
+        self.capacity, self.checkpointing = arguments.capacity_of(capacity), arguments.checkpointing_of(checkpointing)
+        self.compile, self.deterministic = arguments.compile_of(compile), deterministic
+        self.strategy = arguments.strategy_of(strategy, deterministic, self.capacity, self.compile)
+        self.monitor, self.maximize = arguments.monitor_of(self.family, self.data, monitor)
         self.name = name or f"{self.family.name} on {self.data.name}"
         self.plan_groups = adding.planned(self, self.grid)
+        arguments.check_schedules(self.plan_groups, self.epochs, self.steps_per_epoch, self.data)
         self.added: list[adding.Added] = []
         stamp = time.strftime("%Y%m%d-%H%M%S")
         place = directory or Path("hfta_runs") / f"{self.family.name}-{stamp}-{uuid.uuid4().hex[:6]}"

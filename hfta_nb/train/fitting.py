@@ -14,7 +14,7 @@ from hfta_nb.data import Stream
 from hfta_nb.errors import out_of_memory
 from hfta_nb.events import Event
 from hfta_nb.memory import MemoryModel, Meter, can_record, free_bytes, let_go, shown
-from hfta_nb.plan import Group
+from hfta_nb.plan import Group, reckoned
 from hfta_nb.step import ArrayStep
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def fit(trainer: Trainer, group: Group, measure: bool = False) -> FitEvents:
         The arrays, fitted.
     """
     s, members = trainer.settings, len(group.variants)
+    group = reckoned(group, s.family, s.data)
     group = replace(group, fitted=True, checkpointed=s.checkpointing == "always" and not group.serial)
     free = free_bytes(s.device)
     if group.serial:

@@ -116,7 +116,7 @@ class GroupRun:
         self.metrics = s.family.metrics_for(s.data)
         training, self.validated = s.family.scores_for(s.data)
         self.scores = EpochScores(
-            training, self.metrics, self.length or UNKNOWN_STEPS, len(self.members.ids), s.dtype, s.device
+            training, self.metrics, self.length or UNKNOWN_STEPS, len(self.members.ids), s.score_dtype, s.device
         )
         if self.resume is not None:
             keeping.load(self, self.resume)
@@ -261,10 +261,10 @@ class GroupRun:
         found = {f"train_{name}": value for name, value in self.scores.means().items()}
         scales = self.step.scales()
         if scales is not None:
-            found["train_loss_scale"] = scales.to(self.settings.dtype)
+            found["train_loss_scale"] = scales.to(self.settings.score_dtype)
         validated = self.settings.validates(self.epoch)
         if validated:
-            found |= {f"val_{n}": v.to(self.settings.dtype) for n, v in self._evaluate().items()}
+            found |= {f"val_{n}": v.to(self.settings.score_dtype) for n, v in self._evaluate().items()}
         together = torch.stack(list(found.values()))
         values = {name: tuple(row) for name, row in zip(found, together.tolist(), strict=True)}
         yield ev.EpochDone(time.time(), self.group.index, self.epoch, self.steps, tuple(self.members.ids), values)

@@ -57,6 +57,11 @@ class Settings:
     strategy: str = "measured"
     deterministic: bool = False
 
+    @property
+    def score_dtype(self) -> torch.dtype:
+        """Of losses and metrics: those of bfloat16 models are float32."""
+        return torch.float32 if self.dtype == torch.bfloat16 else self.dtype
+
     def validates(self, epoch: int) -> bool:
         """Whether there is a validation after this epoch, from 1."""
         return epoch % self.validate_every == 0 or epoch == self.epochs

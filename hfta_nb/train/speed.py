@@ -81,7 +81,7 @@ def probe_of(step: Step, group: Group, settings: Settings) -> SpeedProbe | None:
         return None
     generators = MemberGenerators([dict(step.array.generators.states[0])], settings.device)
     objective, metrics = settings.family.objective_for(settings.data), settings.family.metrics_for(settings.data)
-    how = settings.epochs, generators, settings.precision
+    how = settings.epochs, generators, settings.precision, max(1, round(step.planned / settings.epochs))
     try:
         twin = PlainStep(step.array[0], group.rows[0], objective, metrics, *how)
     except Exception as error:

@@ -18,6 +18,8 @@ from hfta_nb.array.ways import untimed_block_size
 from hfta_nb.data import placed
 from hfta_nb.errors import MemberError, out_of_memory
 from hfta_nb.events import Add, CheckpointSaved, Control, Event, GroupRecord, PhaseChanged, PlanMade, Stop
+from hfta_nb.family.undisturbed import apart as set_apart
+from hfta_nb.family.undisturbed import undisturbed
 from hfta_nb.grid import Variant
 from hfta_nb.memory import MemoryModel, free_bytes, shown
 from hfta_nb.plan import Group
@@ -149,7 +151,7 @@ class Trainer:
     def _train(self, todo: Todo) -> Iterator[Event]:
         run = GroupRun(self, todo.group, todo.run)
         try:
-            yield from run.events()
+            yield from set_apart(run.events())
             return
         except Exception as error:
             failure = apart.unbuilt(self, todo.group, error) if run.stage == "building" and todo.run is None else None
@@ -185,7 +187,7 @@ class Trainer:
         Returns:
             The arrays.
         """
-        found = yield from fit(self, group, measure)
+        found: list[Group] = yield from set_apart(fit(self, group, measure))
         before = self.records()
         self.replace(group, found)
         if self.records() != before:
@@ -328,8 +330,7 @@ class Trainer:
         """The step of a group, each member initialised and seeded as it would be alone."""
         s = self.settings
         modules, states = [], []
-        outer = torch.random.get_rng_state()
-        try:
+        with undisturbed():
             for variant, arguments in [*zip(group.variants, group.arguments, strict=True), *group.likes]:
                 torch.default_generator.manual_seed(variant.seed)
                 try:
@@ -340,13 +341,12 @@ class Trainer:
                     raise _unbuilt(variant, len(modules), error) from error
                 # The CPU's stream goes on from where building left it; a GPU's has not been drawn from yet.
                 states.append(seeded_state(variant.seed, s.device) | {"cpu": torch.random.get_rng_state()})
-        finally:
-            torch.random.set_rng_state(outer)
         s.precision.check_modules(modules)
         generators = MemberGenerators(states, s.device)
         objective, metrics = s.family.objective_for(s.data), s.family.metrics_for(s.data)
+        steps = self.batches(group)
         if group.serial:
-            return PlainStep(modules[0], group.rows[0], objective, metrics, s.epochs, generators, s.precision)
+            return PlainStep(modules[0], group.rows[0], objective, metrics, s.epochs, generators, s.precision, steps)
         array = fuse(modules, [v.seed for v in (*group.variants, *(v for v, _ in group.likes))])
         array.generators.states = generators.states
         if group.likes:
@@ -357,7 +357,7 @@ class Trainer:
         array.capture = group.captured and not group.checkpointed  # recording holds what checkpointing lets go of
         if group.checkpointed:
             checkpointing.turn(array, True)
-        return ArrayStep(array, group.rows, objective, metrics, s.epochs, s.precision)
+        return ArrayStep(array, group.rows, objective, metrics, s.epochs, s.precision, steps)
 
 
 def _unbuilt(variant: Variant, place: int, error: Exception) -> MemberError:

@@ -20,7 +20,7 @@ from hfta_nb.ui.parts import button, words
 from hfta_nb.ui.text import count, escape
 from hfta_nb.ui.text import words as error_words
 
-DTYPES = ("float32", "float64")
+DTYPES = ("float32", "float64", "bfloat16")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 WAYS = ("auto", "never", "always")
 """Of what costs something and may be worth it: checkpointing and compiling."""

@@ -180,7 +180,7 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"family": "mlp", "grid": ["lr="]}, "no values"),
     ({"family": "mlp", "grid": ["lr=1e-3,1e-3"]}, "is given twice"),
     ({"family": "mlp", "grid": ["lr=1e-3", "lr=1e-2"]}, "lr: is given twice; put all its values into one --grid"),
-    ({"family": "mlp", "grid": ["optimizer=rprop"]}, "not a choice"),
+    ({"family": "mlp", "grid": ["optimizer=rpropp"]}, "not a choice"),
     ({"family": "mlp", "grid": ["lr=1e-3"], "lr": "1e-2"}, "lr: is swept by --grid and fixed as well"),
     ({"family": "mlp", "set": ["lr=1e-3,1e-2"]}, "--set takes one value"),
     ({"family": "mlp", "lr": "-1"}, "out of bounds"),

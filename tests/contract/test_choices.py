@@ -25,20 +25,27 @@ VALUES: dict[str, list[Any]] = {
     "gamma": [0.5, 0.9],
     "t_max": [2, 3],
     "eta_min": [0.0, 1e-3],
+    "pct_start": [0.2, 0.5],
+    "power": [0.5, 2.0],
 }
-COMMON = {"lr": VALUES["lr"], "weight_decay": VALUES["weight_decay"]}
+COMMON = {"lr": VALUES["lr"]}
 
 
 def swept(axis: str, value: str) -> dict[str, list[Any]]:
     """A grid over the axes that this value uses; nesterov must be with momentum."""
     used = [n for n, (other, values) in USED_BY.items() if other == axis and value in values and n in VALUES]
-    return COMMON | {n: VALUES[n] for n in used}
+    found = COMMON | {n: VALUES[n] for n in used}
+    if axis == "lr_scheduler":
+        found |= {"weight_decay": VALUES["weight_decay"]}
+    if value == "muon":  # its Newton-Schulz iteration is in bfloat16: fewer members, and lr alone
+        found = {"lr": VALUES["lr"], "weight_decay": VALUES["weight_decay"]}
+    return found
 
 
 CASES = [("optimizer", value) for value in OPTIMIZERS] + [("lr_scheduler", value) for value in LR_SCHEDULERS]
 
 
-@pytest.mark.only(value=["adamw", "sgd", "cosine"])
+@pytest.mark.only(value=["adamw", "sgd", "cosine", "onecycle", "muon", "lbfgs"])
 @pytest.mark.parametrize(("axis", "value"), CASES)
 def test_members_are_what_they_are_alone(axis: str, value: str, tmp_path: Path) -> None:
     """Twenty steps in float64, against torch's own classes: losses, and weights at the best epoch."""
@@ -66,6 +73,29 @@ def test_members_are_what_they_are_alone(axis: str, value: str, tmp_path: Path) 
     assert len(losses) == len(fused.variants)  # what is swept has an effect
 
 
+@pytest.mark.parametrize("value", ["none", *LR_SCHEDULERS])
+@pytest.mark.only(value=["none", "cosine"])
+def test_a_warm_up_before_any_schedule(value: str, tmp_path: Path) -> None:
+    """Members with a warm-up, which go on with every step, are what torch's `SequentialLR` makes of them."""
+    if value == "onecycle":
+        pytest.skip("it has a warm-up of its own")
+    grid = {"lr": [3e-3, 3e-2], "warmup_steps": [0, 3, 7]}
+    options: dict[str, Any] = {"epochs": EPOCHS, "steps_per_epoch": STEPS, "dtype": "float64", "device": "cpu"}
+    options |= {"batch_size": 24, "width": 8, "depth": 1, "lr_scheduler": value, "optimizer": "adamw"}
+    options |= {"step_size": 2, "min_lr": 1e-4} if value in ("sequential", "cosine") else {}
+    fused, serial = (
+        hfta.Study("mlp", grid, "iris", directory=tmp_path / str(one), serial=one, **options) for one in (False, True)
+    )
+    assert len(fused.groups()) == 1
+    for study in (fused, serial):
+        list(study.run())
+    for variant in fused.variants:
+        mine, theirs = (study.history.members[variant.id].curves["train_loss"].values for study in (fused, serial))
+        assert mine == pytest.approx(theirs, rel=0, abs=1e-10)
+    losses = {fused.history.members[v.id].curves["train_loss"].values[-1] for v in fused.variants}
+    assert len(losses) == len(fused.variants)
+
+
 def test_the_axes_offer_what_there_is() -> None:
     assert sorted(TRAINING_AXES["optimizer"].choices) == sorted(OPTIMIZERS)
     assert sorted(TRAINING_AXES["lr_scheduler"].choices) == sorted(["none", *LR_SCHEDULERS])
@@ -73,11 +103,11 @@ def test_the_axes_offer_what_there_is() -> None:
     for value in OPTIMIZERS:
         name, given = optimizer_of({**row, "optimizer": value})
         assert issubclass(getattr(optim, name), optim.ArrayOptimizer)
-        torchs = getattr(torch.optim, name)([torch.zeros(1, requires_grad=True)], lr=1.0).defaults
+        torchs = getattr(torch.optim, name)([torch.zeros(1, 1, requires_grad=True)], lr=1.0).defaults
         told = {k: v for k, v in given.items() if k not in ("lr", "weight_decay")}
         assert {k: torchs[k] for k in told} == told  # the axes' defaults are torch's
     for value in LR_SCHEDULERS:
-        found = lr_scheduler_of({**row, "lr_scheduler": value}, 3)
+        found = lr_scheduler_of({**row, "lr_scheduler": value}, 3, 5)
         assert found is not None
         assert hasattr(torch.optim.lr_scheduler, found[0])
     assert lr_scheduler_of(row, 3) is None

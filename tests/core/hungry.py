@@ -45,7 +45,8 @@ class Hungry(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
-        forward()
+        if not x.is_meta:  # the plan's reckoning takes no memory
+            forward()
         return x.clone()
 
     @staticmethod

@@ -1,0 +1,73 @@
+"""How many classes labels tell of, and labels that can't be meant."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hfta_nb.errors import DataError
+
+IGNORED = -100
+"""The class number that says "no target here": the `ignore_index` of torch's losses."""
+
+FEW_CLASSES = 100
+SPARSE = 8
+"""Labels up to a number of classes above `FEW_CLASSES` and of `SPARSE` times those that occur are a mistake more often
+than a wish: a stray number, or an ignored class such as 255 that is not marked by -100."""
+
+
+def classes_in(y: Tensor, where: str, known: int | None = None) -> int:
+    """The number of classes: as told, else the largest label and one; 0 where nothing is labelled.
+
+    Args:
+        y: labels, whole numbers of any shape; -100 for none.
+        where: for the error.
+        known: how many classes there are, if that is known.
+
+    Raises:
+        DataError: a label is negative (other than -100), or is none of the known classes.
+    """
+    counted = y if y.numel() and int(y.min()) >= 0 else y[y != IGNORED]
+    if not counted.numel():
+        return known or 0
+    lowest, highest = int(counted.min()), int(counted.max())
+    if lowest < 0:
+        accepted = f"class numbers from 0, or {IGNORED} for targets that do not count"
+        raise DataError("a negative label", where=where, got=lowest, accepted=accepted)
+    if known is not None and highest >= known:
+        strays = counted[counted >= known]
+        raise DataError(
+            f"{len(strays)} of {y.numel():,} labels are none of the {known} classes",
+            where=where,
+            got=torch.unique(strays)[:5].tolist(),
+            accepted=f"0 to {known - 1}, or {IGNORED} for targets that do not count",
+            remedy="mend the labels, or give the num_classes that is meant",
+        )
+    return highest + 1 if known is None else known
+
+
+def check_spread(parts: list[tuple[str, Tensor]]) -> None:
+    """See that the labels of all parts together can be meant, where nobody has told how many classes there are.
+
+    Args:
+        parts: the labels, each with a name for the error.
+
+    Raises:
+        DataError: nothing is labelled, or the largest label is far beyond the number of classes that occur.
+    """
+    present = torch.unique(torch.cat([y.flatten() for _, y in parts]))
+    present = present[present != IGNORED]
+    if not len(present):
+        raise DataError("has no labels", where=parts[0][0], got=f"nothing but {IGNORED}, which is ignored")
+    classes = int(present.max()) + 1
+    if classes < FEW_CLASSES or classes <= SPARSE * len(present):
+        return
+    largest = int(present.max())
+    where, count = next((n, int((y == largest).sum())) for n, y in parts if bool((y == largest).any()))
+    raise DataError(
+        f"{len(present)} classes occur, and their largest number would make a model of {classes:,}",
+        where=where,
+        got=f"the label {largest:,}, {count} times",
+        accepted=f"class numbers from 0 without large gaps, or {IGNORED} for targets that do not count",
+        remedy=f"mend the labels, or say that so many are meant: num_classes={classes}",
+    )
