@@ -85,7 +85,7 @@ class ArrayStep:
             scores = self._made(x, y, keep) if self.graph is None else self._in_graph(self.graph, x, y, keep)
         self.steps, self.done = self.steps + 1, 0
         if self.by_step:
-            self._go_on()
+            self.step_lr_schedulers()
         return scores
 
     def _made(self, x: Any, y: Any, keep: Keep | None) -> Scores:
@@ -231,9 +231,9 @@ class ArrayStep:
 
     def end_epoch(self) -> None:
         if not self.by_step:
-            self._go_on()
+            self.step_lr_schedulers()
 
-    def _go_on(self) -> None:
+    def step_lr_schedulers(self) -> None:
         for update in self.updates:
             if update.lr_scheduler is not None:
                 update.lr_scheduler.step()

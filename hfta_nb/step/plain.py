@@ -98,7 +98,7 @@ class PlainStep:
             self.scaler.update()
         self.steps += 1
         if self.by_step:
-            self._go_on()
+            self.step_lr_schedulers()
         told = _with_member_axis(summed(self.last) if self.phases else scores)
         if keep is None:
             return told
@@ -153,9 +153,9 @@ class PlainStep:
 
     def end_epoch(self) -> None:
         if not self.by_step:
-            self._go_on()
+            self.step_lr_schedulers()
 
-    def _go_on(self) -> None:
+    def step_lr_schedulers(self) -> None:
         for update in self.updates:
             if update.lr_scheduler is not None:
                 update.lr_scheduler.step()

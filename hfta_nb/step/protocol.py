@@ -56,7 +56,10 @@ class Step(Protocol):
         """
 
     def end_epoch(self) -> None:
-        """Let the lr schedulers go on."""
+        """Let the lr schedulers that count epochs go on."""
+
+    def step_lr_schedulers(self) -> None:
+        """Let the lr schedulers go on by one, whatever they count."""
 
     def evaluate(self, x: Any, y: Any) -> Scores:
         """Loss and metrics without training."""

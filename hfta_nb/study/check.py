@@ -77,7 +77,9 @@ def _first_stretch(study: Study, member: Member, variant: Variant) -> int:
     row = next(row for g in study.plan_groups for v, row in zip(g.variants, g.rows, strict=True) if v.id == variant.id)
     phases, first = study.family.phases, member.planned
     rows = [phase.row(row) for phase in phases] if phases else [row]
-    alike = all(lr_scheduler_of(row, first or study.epochs) == lr_scheduler_of(row, study.epochs) for row in rows)
+    length = study.steps_per_epoch or study.data.batches(int(row["batch_size"]))
+    spans = [[lr_scheduler_of(row, epochs, length) for row in rows] for epochs in (first or study.epochs, study.epochs)]
+    alike = spans[0] == spans[1]
     return 0 if alike and study.validate_every == 1 else member.replanned
 
 
@@ -133,6 +135,9 @@ class _Nudged:
 
     def end_epoch(self) -> None:
         self.inner.end_epoch()
+
+    def step_lr_schedulers(self) -> None:
+        self.inner.step_lr_schedulers()
 
     def evaluate(self, x: Any, y: Any) -> Scores:
         return self.inner.evaluate(x, y)

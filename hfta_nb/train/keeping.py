@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hfta_nb.step.choices import lr_scheduler_of
+from hfta_nb.step.choices import by_step, lr_scheduler_of
 from hfta_nb.train.settings import End
 
 if TYPE_CHECKING:
@@ -71,12 +71,13 @@ def _replanned(run: GroupRun, state: Mapping[str, Any]) -> Mapping[str, Any]:
     phases = run.settings.family.phases
     rows = [phase.row(row) for row in run.group.rows for phase in phases] if phases else run.group.rows
     step: Mapping[str, Any] = state["step"]
-    if all(lr_scheduler_of(row, before) == lr_scheduler_of(row, epochs) for row in rows):
+    length = run.trainer.batches(run.group)
+    if all(lr_scheduler_of(row, before, length) == lr_scheduler_of(row, epochs, length) for row in rows):
         return step
     with warnings.catch_warnings():  # torch's own: no optimizer has stepped
         warnings.simplefilter("ignore")
-        for _ in range(int(state["epoch"])):
-            run.step.end_epoch()
+        for _ in range(int(state["steps" if by_step(rows[0]) else "epoch"])):
+            run.step.step_lr_schedulers()
     fresh = run.step.state()
     groups = [{k: v for k, v in one.items() if k in ("groups", "param_groups")} for one in fresh["optimizers"]]
     values = copy.deepcopy({"lr_schedulers": fresh["lr_schedulers"], "groups": groups})

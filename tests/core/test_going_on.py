@@ -77,15 +77,23 @@ def rates(study: hfta.Study, monkeypatch: pytest.MonkeyPatch, **options: Any) ->
     return found
 
 
-@pytest.mark.each
-@pytest.mark.parametrize("name", ["cosine", "linear", "cosine_restarts"])
+SPANNING: list[dict[str, Any]] = [
+    *({"lr_scheduler": name} for name in ("cosine", "linear", "cosine_restarts")),
+    *({"lr_scheduler": "cosine", "warmup_steps": 3}, {"lr_scheduler": "onecycle"}),
+]
+
+
+@pytest.mark.each("kind")
+@pytest.mark.parametrize(
+    ("kind", "how"), [("by epoch" if number < 3 else "by step", how) for number, how in enumerate(SPANNING)]
+)
 def test_a_schedule_that_spans_the_run_goes_on_by_the_new_length(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: str, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the first new epoch on it has the values that it has in a run of so many from the start."""
     grid = {"lr": [1e-2, 1e-3]}
-    planned = rates(make(tmp_path / "whole", grid, 8, lr_scheduler=name), monkeypatch)
-    study = make(tmp_path / "parts", grid, 4, lr_scheduler=name)
+    planned = rates(make(tmp_path / "whole", grid, 8, **how), monkeypatch)
+    study = make(tmp_path / "parts", grid, 4, **how)
     run(study)
     assert rates(study, monkeypatch, epochs=8) == pytest.approx(planned[4:], rel=1e-12)
     table = study.check([0])
