@@ -121,7 +121,7 @@ def test_a_loss_may_be_a_module(loss: Any, tmp_path: Path) -> None:
         ({"metrics": [3]}, "a list of functions that have names"),
         ({"param_groups": {"lr": 1}}, "a function of a parameter's name"),
     ],
-    ids=str,
+    ids=["a class", "a name", "a metric called loss", "no function", "no rule"],
 )
 def test_what_is_no_loss_metric_or_group(options: dict[str, Any], message: str) -> None:
     with pytest.raises(FamilyError, match=message):
