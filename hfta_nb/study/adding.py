@@ -12,8 +12,10 @@ from hfta_nb.events import Add, Json, VariantRecord
 from hfta_nb.grid import Grid, configurations
 from hfta_nb.plan import Group, make_plan, whole
 from hfta_nb.study import saving
+from hfta_nb.study.arguments import check_schedules
 
 if TYPE_CHECKING:
+    from hfta_nb.study.definition import Definition
     from hfta_nb.study.study import Study
 
 
@@ -57,11 +59,13 @@ def add(study: Study, variants: Any, key: str = "") -> list[int]:
     return list(range(before, before + len(listed)))
 
 
-def planned(study: Study, grid: Grid) -> list[Group]:
+def planned(study: Definition, grid: Grid) -> list[Group]:
     """The groups of a grid."""
     most = study.capacity if isinstance(study.capacity, int) else None
     how: dict[str, Any] = {"serial": study.serial, "across": study.across, "capacity": most}
-    return make_plan(study.family, grid, study.data, study.fixed, **how)
+    groups = make_plan(study.family, grid, study.data, study.fixed, **how)
+    check_schedules(groups, study.epochs, study.steps_per_epoch, study.data)
+    return groups
 
 
 def restore(study: Study) -> None:

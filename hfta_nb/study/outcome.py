@@ -10,6 +10,7 @@ from hfta_nb.averages import Average, averages
 from hfta_nb.errors import StudyError
 from hfta_nb.grid import show
 from hfta_nb.html import pairs
+from hfta_nb.study.adding import axes
 from hfta_nb.study.result import Result
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def results(study: Study, over: str | Sequence[str] | None = None) -> pandas.Dat
     for rank, (row, member) in enumerate(zip(rows, history.leaderboard(), strict=True), start=1):
         row["rank"] = str(rank) if member.best_epoch else "-"
     first = ["rank", *varying(study), study.monitor, "state", "best_epoch"]
-    return Table(rows, "member", first, dict.fromkeys(study.grid.axes, show))
+    return Table(rows, "member", first, dict.fromkeys(axes(study), show))
 
 
 def _averaged(study: Study, found: list[Average]) -> pandas.DataFrame:
@@ -47,9 +48,9 @@ def _averaged(study: Study, found: list[Average]) -> pandas.DataFrame:
             row |= {metric: one.mean(metric), f"{metric}_std": one.std(metric)}
         row |= {"count": one.count(study.monitor), "lost": one.lost, "members": [m.id for m in one.members]}
         rows.append(row)
-    axes = [name for name in varying(study) if name in found[0].config]
-    first = [*axes, study.monitor, f"{study.monitor}_std", "count", *(["lost"] if any(a.lost for a in found) else [])]
-    return Table(rows, "rank", first, dict.fromkeys(study.grid.axes, show))
+    names = [name for name in varying(study) if name in found[0].config]
+    first = [*names, study.monitor, f"{study.monitor}_std", "count", *(["lost"] if any(a.lost for a in found) else [])]
+    return Table(rows, "rank", first, dict.fromkeys(axes(study), show))
 
 
 def best(study: Study, over: str | Sequence[str] | None = None) -> Result:
@@ -83,18 +84,18 @@ def speedup(study: Study) -> pandas.DataFrame:
 
 def varying(study: Study) -> list[str]:
     """The axes that have more than one value."""
-    return [name for name, values in study.grid.axes.items() if len(values) > 1]
+    return [name for name, values in axes(study).items() if len(values) > 1]
 
 
 def shown(study: Study) -> str:
     """The study as an HTML table."""
-    axes = [f"{name}: {_values(values)}" for name, values in study.grid.axes.items()]
+    told = [f"{name}: {_values(values)}" for name, values in axes(study).items()]
     count, arrays = len(study.variants), len(study.plan_groups)
     pace = "" if study.steps_per_epoch is None else f" of {study.steps_per_epoch} steps"
     rows = [
         ("family", study.family.name),
         ("data", study.data_name),
-        ("grid", "; ".join(axes)),
+        ("grid", "; ".join(told)),
         ("variants", f"{count} in {arrays} array{'s' * (arrays != 1)}"),
         ("epochs", f"{study.epochs}{pace}"),
         ("device", f"{study.device}, {str(study.dtype).removeprefix('torch.')}"),

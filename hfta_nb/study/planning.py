@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     import pandas
 
     from hfta_nb.plan import Group
-    from hfta_nb.study.study import Study
+    from hfta_nb.study.definition import Definition
 
 
-def settings_of(study: Study) -> Settings:
+def settings_of(study: Definition) -> Settings:
     """What the training loop needs to know."""
     how = study.epochs, study.patience, study.monitor, study.maximize
     where = study.device, study.dtype
@@ -27,7 +27,7 @@ def settings_of(study: Study) -> Settings:
     return Settings(study.family, study.data, *settings, study.strategy, study.deterministic)
 
 
-def fitted(study: Study) -> list[Group]:
+def fitted(study: Definition) -> list[Group]:
     """The arrays of a study, each as large as the device and the study's capacity let it be."""
     if all(g.fitted for g in study.plan_groups):
         return study.plan_groups

@@ -17,6 +17,7 @@ from hfta_nb.store import Store
 from hfta_nb.study.arguments import family_of
 
 if TYPE_CHECKING:
+    from hfta_nb.study.definition import Definition
     from hfta_nb.study.study import Study
 
 
@@ -39,7 +40,7 @@ def describe(study: Study) -> dict[str, Any]:
     return asked
 
 
-def options(study: Study) -> dict[str, Any]:
+def options(study: Definition) -> dict[str, Any]:
     """Everything that was asked for but family, grid and data; keyword arguments of a twin."""
     return {
         "epochs": study.epochs,
