@@ -133,7 +133,10 @@ def warn_of_shared(array: FusedArray, inputs: Inputs) -> None:
     if array.told or members < 2 or inputs.per_member[0] or not isinstance(first, Tensor):
         return
     layer = next((m for m in array._skeleton.modules() if not list(m.children())), None)
-    axes = next((n for kind, n in _AXES if isinstance(layer, kind)), 0)
+    # A subclass of Linear is a part of another layer, such as attention, whose inputs are not its own.
+    axes = next(
+        (n for kind, n in _AXES if isinstance(layer, kind) and (kind is not nn.Linear or type(layer) is kind)), 0
+    )
     if not axes or first.ndim != axes + 1 or first.shape[0] != members:
         return
     array.told = True

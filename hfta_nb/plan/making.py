@@ -6,21 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from hfta_nb import augment
-from hfta_nb.array import Blueprint, blueprint, difference, has_lazy, take_shapes
+from hfta_nb.array import Blueprint, blueprint, difference, has_lazy
 from hfta_nb.data import AnyData, Stream
-from hfta_nb.errors import FamilyError, FusionError, GridError, HftaError, out_of_memory
+from hfta_nb.errors import FusionError, GridError
 from hfta_nb.family import Family
-from hfta_nb.family.undisturbed import undisturbed
 from hfta_nb.grid import AxisSpec, Grid, Variant, show
-from hfta_nb.phases import Phase, split
+from hfta_nb.phases import Phase
+from hfta_nb.plan.building import Builder, parameters_of
 from hfta_nb.plan.estimate import activation_bytes, estimate
 from hfta_nb.plan.group import Group
-from hfta_nb.step import by_step, call_all
+from hfta_nb.step import by_step
 
 SPLITTING = ("optimizer", "lr_scheduler", "batch_size", "decay_on")
 """Training axes whose values can't differ within an array."""
@@ -69,27 +68,41 @@ def make_plan(
         variants = [replace(v, seed=int(v.config.get("seed", checked_fixed["seed"]))) for v in variants]
     _check_used(family, grid, checked_fixed)
     _check_stream(grid, checked_fixed, data)
-    builder = _Builder(family, data)
+    builder = Builder(family, data)
     defaults = {k: spec.default for k, spec in family.training.items()}
-    found: list[_Draft] = []
-    homes: dict[tuple[Any, ...], _Draft] = {}  # by what decides, where the last such variant went
-    for variant in variants:
-        draft = _Draft.of(variant, family, data, checked_fixed, builder, defaults)
-        home = None if serial else homes.get(draft.key)
-        if home is None or home.apart(draft, across) is not None:
-            home = None if serial else next((g for g in found if g.apart(draft, across) is None), None)
-        homes[draft.key] = home or draft
-        if home is None:
-            draft.reason = "" if not found else "trained alone, as asked" if serial else _why(found, draft, across)
-            found.append(draft)
-        else:
-            home.join(draft, across)
+    drafts = [_Draft.of(v, family, data, checked_fixed, builder, defaults) for v in variants]
+    found = _alone(drafts) if serial else _shared_out(drafts, across)
     settings = [augment.Setting.of(row) for draft in found for row in draft.rows]
     augment.check(settings, data, [name for name in specs if len(grid.axes.get(name, ())) > 1])
     for draft in found:  # now that the members are planned by what they were given
         draft.variants = [replace(v, config=whole(v.config, grid.axes, checked_fixed, specs)) for v in draft.variants]
     groups = [draft.group(i, data, serial) for i, draft in enumerate(found)]
     return groups if capacity is None else _capped(groups, capacity)
+
+
+def _alone(drafts: list[_Draft]) -> list[_Draft]:
+    for draft in drafts[1:]:
+        draft.reason = "trained alone, as asked"
+    return drafts
+
+
+def _shared_out(drafts: Iterable[_Draft], across: float | str) -> list[_Draft]:
+    """Drafts of a variant each, joined: first those of one architecture, then what may be padded."""
+    same: dict[tuple[Any, ...], _Draft] = {}
+    for draft in drafts:
+        if (home := same.setdefault(draft.key, draft)) is not draft:
+            home.join(draft, "never")
+    found = list(same.values())
+    for how in ("never", across):
+        found, waiting = [], found
+        for draft in waiting:
+            shared = next((g for g in found if g.apart(draft, how) is None), None)
+            if shared is not None:
+                shared.join(draft, how)
+                continue
+            draft.reason = _why(found, draft, how) if found else ""
+            found.append(draft)
+    return found
 
 
 def whole(
@@ -111,6 +124,10 @@ def _capped(groups: Sequence[Group], capacity: int) -> list[Group]:
     return found
 
 
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+"""Names and shapes of a module's parameters."""
+
+
 @dataclass
 class _Draft:
     """A group while it grows; its first variant speaks for it."""
@@ -124,8 +141,9 @@ class _Draft:
     reason: str = ""
     fit: Blueprint | None = None
     unlike: dict[int, nn.Module] = field(default_factory=dict)  # of `modules`, each once
+    architectures: dict[Shapes, nn.Module] = field(default_factory=dict)  # of `unlike`, one of each size
     own: int = 0  # parameters of all members, without padding
-    tried: dict[int, tuple[str | None, Blueprint | None]] = field(default_factory=dict)  # what `_fit` found
+    tried: dict[tuple[int, bool], tuple[str | None, Blueprint | None]] = field(default_factory=dict)  # by `_fit`
 
     @classmethod
     def of(
@@ -134,7 +152,7 @@ class _Draft:
         family: Family,
         data: AnyData,
         fixed: Mapping[str, Any],
-        builder: _Builder,
+        builder: Builder,
         defaults: Mapping[str, Any],
     ) -> _Draft:
         values = {**fixed, **variant.config}
@@ -146,8 +164,9 @@ class _Draft:
         arguments = family.arguments(values, data)
         own_scores = family.loss is not None or family.metrics is not None or bool(family.phases)
         modules = [builder.build(variant, arguments)]
-        return cls([variant], [row], [arguments], modules, own_scores, family.phases,
-                   unlike={id(modules[0]): modules[0]}, own=builder.count(modules[0]))  # fmt: skip
+        made = cls([variant], [row], [arguments], modules, own_scores, family.phases, own=builder.count(modules[0]))
+        made.unlike[id(modules[0])] = made.architectures[_shapes(modules[0])] = modules[0]
+        return made
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -179,14 +198,17 @@ class _Draft:
             )
         found, fit = self._fit(other.modules[0], across)
         if found is None and fit is not None:
-            waste = self._waste(fit, other.own)
+            waste = self._waste(fit, other)
             if waste > float(across):
                 found = f"{waste:.0%} of the parameters would be padding, more than {float(across):.0%}"
         return found
 
-    def _waste(self, fit: Blueprint, *more: int) -> float:
-        """The share of padding, with further members of so many parameters."""
-        return 1 - (self.own + sum(more)) / max(1, (len(self.modules) + len(more)) * _count(fit.skeleton))
+    def _waste(self, fit: Blueprint, *more: _Draft) -> float:
+        """The share of padding, with the members of further drafts."""
+        drafts = (self, *more)
+        return 1 - sum(d.own for d in drafts) / max(
+            1, sum(len(d.modules) for d in drafts) * parameters_of(fit.skeleton)
+        )
 
     def _fit(self, new: nn.Module, across: float | str) -> tuple[str | None, Blueprint | None]:
         """What keeps a module out, and how all would fit; the latter is None where they are alike.
@@ -196,25 +218,32 @@ class _Draft:
         """
         if id(new) in self.unlike:
             return None, self.fit
-        if id(new) not in self.tried:
-            self.tried[id(new)] = self._compared(new, across)
-        return self.tried[id(new)]
+        key = (id(new), across == "never")
+        if key not in self.tried:
+            self.tried[key] = self._compared(new, across)
+        return self.tried[key]
 
     def _compared(self, new: nn.Module, across: float | str) -> tuple[str | None, Blueprint | None]:
         found = difference(self.modules[0], new)
         if found is None or across == "never" or has_lazy(new):  # how lazy modules fit is seen when they have shapes
             return found, self.fit
         try:
-            return None, blueprint(*self.unlike.values(), new)
+            like = self.architectures.get(_shapes(new))
+            if like is not None:  # padded as that one is: whether the two can share an array is all there is to see
+                pair = blueprint(like, new)
+                return None, self.fit or pair
+            return None, blueprint(*self.architectures.values(), new)
         except FusionError as error:
             return error.what.partition(": ")[2] or error.what, None
 
     def join(self, other: _Draft, across: float | str) -> None:
-        new = other.modules[0]
-        if id(new) not in self.unlike:
-            _, self.fit = self._fit(new, across)
-            self.unlike[id(new)] = new
+        """Take in the members of a draft of one architecture that `apart` has nothing against."""
+        if id(other.modules[0]) not in self.unlike:
+            if across != "never":
+                _, self.fit = self._fit(other.modules[0], across)
+                self.architectures = other.architectures | self.architectures
             self.tried.clear()
+        self.unlike |= other.unlike
         self.variants += other.variants
         self.rows += other.rows
         self.arguments += other.arguments
@@ -223,15 +252,18 @@ class _Draft:
 
     def group(self, index: int, data: AnyData, serial: bool) -> Group:
         row, fit = self.rows[0], self.fit
-        largest = max(self.unlike.values(), key=_count)
+        if fit is not None and len(self.unlike) > 1:
+            fit = blueprint(*self.unlike.values())
+        order = sorted(range(len(self.variants)), key=lambda i: self.variants[i].id)
+        largest = max(self.unlike.values(), key=parameters_of)
         memory = estimate(largest, _OPTIMIZER_STATES.get(row["optimizer"], 2))
         return Group(
             index,
-            tuple(self.variants),
-            tuple(self.rows),
-            tuple(self.arguments),
+            tuple(self.variants[i] for i in order),
+            tuple(self.rows[i] for i in order),
+            tuple(self.arguments[i] for i in order),
             self.reason,
-            _count(largest if fit is None else fit.skeleton),
+            parameters_of(largest if fit is None else fit.skeleton),
             memory,
             serial,
             1 if fit is None else len(fit.templates),
@@ -239,97 +271,24 @@ class _Draft:
         )
 
 
-def _count(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters() if not is_lazy(p))
+def _shapes(module: nn.Module) -> Shapes:
+    return tuple((name, () if is_lazy(p) else tuple(p.shape)) for name, p in module.named_parameters())
 
 
 def reckoned(group: Group, family: Family, data: AnyData) -> Group:
     """The group with activations in the estimate of what a member takes. Runs the family's forward, without memory."""
     if group.measured or group.reckoned:
         return group
-    builder, found = _Builder(family, data, shaped=True), 0
+    builder, found = Builder(family, data, shaped=True), 0
     for variant, arguments in {repr(a): (v, a) for v, a in zip(group.variants, group.arguments, strict=True)}.values():
         module = builder.build(variant, arguments)
-        if _count(module) >= found:
-            found, largest = _count(module), module
+        if parameters_of(module) >= found:
+            found, largest = parameters_of(module), module
     kept = activation_bytes(largest, data, int(group.rows[0]["batch_size"]), family.phases)
     more: dict[str, Any] = {"memory_bytes": group.memory_bytes + kept, "reckoned": True}
     if not group.parameters:  # all of them were lazy
         more["parameters"] = found
     return replace(group, **more)
-
-
-class _Builder:
-    """Modules without memory, to look at; one per set of arguments.
-
-    Args:
-        family: whose build function is called.
-        data: of the study.
-        shaped: whether lazy modules get their shapes, for which the module's forward runs.
-    """
-
-    def __init__(self, family: Family, data: AnyData, shaped: bool = False) -> None:
-        self.family, self.data, self.shaped = family, data, shaped
-        self._built: dict[str, nn.Module] = {}
-        self._counts: dict[int, int] = {}
-
-    def count(self, module: nn.Module) -> int:
-        """Parameters of a module that was built here."""
-        if id(module) not in self._counts:
-            self._counts[id(module)] = _count(module)
-        return self._counts[id(module)]
-
-    def build(self, variant: Variant, arguments: dict[str, Any]) -> nn.Module:
-        key = repr(sorted(arguments.items()))
-        if key not in self._built:
-            self._built[key] = self._new(variant, arguments)
-            if self.family.phases:
-                split(self.family.phases, self._built[key], f"{self.family.name}, {variant.label}")
-        return self._built[key]
-
-    def _new(self, variant: Variant, arguments: dict[str, Any]) -> nn.Module:
-        # Random numbers drawn here must not be missed by the notebook; some models can't be built on "meta".
-        with undisturbed():
-            try:
-                with torch.device("meta"):
-                    return self._shaped(self.family.build(**arguments))
-            except Exception as error:
-                if _overflowed(error):  # with memory it would fail as well, after taking all that there is
-                    raise self._too_large(variant, arguments) from error
-            try:
-                return self._shaped(self.family.build(**arguments))
-            except HftaError:
-                raise
-            except Exception as error:
-                if out_of_memory(error) or _overflowed(error):
-                    raise self._too_large(variant, arguments) from error
-                raise FamilyError(
-                    f"can't build this variant ({type(error).__name__}: {error})",
-                    where=f"{self.family.name}, {variant.label}",
-                    got=arguments,
-                ) from error
-
-    def _too_large(self, variant: Variant, arguments: dict[str, Any]) -> FamilyError:
-        return FamilyError(
-            "this variant is too large to be built",
-            where=f"{self.family.name}, {variant.label}",
-            got=arguments,
-            accepted="a module that the machine's memory holds",
-            remedy="choose smaller sizes",
-        )
-
-    def _shaped(self, module: nn.Module) -> nn.Module:
-        """The module, with shapes from a sample where its own wait for one."""
-        if self.shaped and has_lazy(module):
-            like = next(module.parameters())
-            sample = self.data.sample(2, like.device, like.dtype)
-            take_shapes(module, lambda m: call_all(m, sample, self.family.phases))
-        return module
-
-
-def _overflowed(error: Exception) -> bool:
-    """Whether a tensor would have more bytes than can be counted."""
-    return isinstance(error, RuntimeError) and "overflow" in str(error).lower()
 
 
 def _why(found: Sequence[_Draft], draft: _Draft, across: float | str) -> str:

@@ -188,11 +188,11 @@ def events(study: Study, trainer: Trainer, resumed: bool) -> Iterator[Event]:
     for variant in [v for todo in trainer.waiting if todo.end for v in todo.end.members]:
         yield ev.MemberChanged(time.time(), variant, ev.WAITING, f"to train on to epoch {study.epochs}")
     for event in trainer:
-        yield event
-        if study._extended:  # by whoever got the event, or by a request
+        if study._extended:  # by whoever got the last event, or by a request; this event may tell of the new variants
             study._extended = False
             yield started(study, True)
             yield ev.PlanMade(time.time(), trainer.records())
+        yield event
     study._trainer = None  # what is added from here on is for another run
     if trainer.stopped:
         for member in list(study.history.members.values()):

@@ -19,6 +19,8 @@ MEMBERS = 3
 FEW_SAMPLES, MOST_SAMPLES = 4, 120
 # What torch's samples themselves are warned of.
 pytestmark = [
+    # Inputs of layers that take any number of axes look as if their first one counted members.
+    pytest.mark.filterwarnings("ignore::hfta_nb.errors.ArrayWarning"),
     pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss"),
     pytest.mark.filterwarnings("ignore:enable_nested_tensor is True"),
     pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight"),

@@ -105,7 +105,7 @@ def test_stopped_within_an_epoch_of_steps_and_resumed(serial: bool, tmp_path: Pa
     def counted() -> Any:
         nonlocal asked
         asked += 1
-        if asked == (35 if not serial else 120):
+        if asked == (45 if not serial else 120):
             control.stop()
         return poll()
 

@@ -96,7 +96,7 @@ def test_too_much_padding_keeps_variants_apart(tmp_path: Path) -> None:
     study = hfta.Study("mlp", {"width": [4, 512], "lr": [1e-3, 1e-2]}, "digits", device="cpu", directory=tmp_path)
     plan = study.plan()
     assert list(plan["members"]) == [2, 2]
-    assert plan["split_because"][1] == "not with array 0: 67% of the parameters would be padding, more than 25%"
+    assert plan["split_because"][1] == "not with array 0: 50% of the parameters would be padding, more than 25%"
     assert plan["padding"][1] == 0
     again = hfta.Study.load(study.save(tmp_path / "kept"))
     assert again.across == study.across == 0.25  # whatever the device that it is opened on prefers
