@@ -183,7 +183,7 @@ def test_without_serial_there_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> N
         assert "out of memory" in record["why"]
 
 
-@pytest.mark.only(model=["mlp", "resnet18"])
+@pytest.mark.only(model="mlp")
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("model", tasks())
 def test_vmap_and_ours_train_what_serial_trains(model: str) -> None:

@@ -39,6 +39,7 @@ def shown(notebook: Any, request: pytest.FixtureRequest) -> Any:
     return notebook
 
 
+@pytest.mark.long
 def test_view_lives_in_jupyterlab(shown: Any) -> None:
     notebook, page = shown, shown.page
     output = notebook.output()

@@ -180,6 +180,7 @@ def test_a_run_outlives_an_interrupt_and_its_worker_and_ends_with_its_kernel(not
     assert Path(directory, "events.jsonl").stat().st_size > 0
 
 
+@pytest.mark.long
 def test_two_workbenches_in_one_kernel_leave_each_other_alone(notebook: Notebook, lab: Lab) -> None:
     short = 'Workbench("mlp", "breast_cancer", {"lr": [1e-3, 1e-2]}, epochs=3)'
     first, second = shown(notebook, lab, "two/two.ipynb", LONG, short)

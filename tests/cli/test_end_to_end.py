@@ -71,6 +71,7 @@ def board(shown: str) -> list[list[str]]:
     return [line.split() for line in shown.splitlines() if re.match(r"\s*#\d+ +[A-Z]+!? ", line)]
 
 
+@pytest.mark.long
 def test_two_networks_are_trained_in_epochs_of_steps(here: Command) -> None:
     small = ("--set", "generator_width=2", "--set", "discriminator_width=2", "--set", "latent=4", "--batch-size", "16")
     pace = ("--epochs", "3", "--steps-per-epoch", "4", "--validate-every", "2")

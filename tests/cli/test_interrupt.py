@@ -55,6 +55,7 @@ def pressed(module: str, arguments: tuple[str, ...], start: str, folder: Path, s
     return ran.stderr
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("module", MODULES)
 def test_an_interrupt_while_modules_are_imported_ends_in_one_line(module: str, tmp_path: Path) -> None:
     assert pressed(module, MODULES[module], MODULE, tmp_path) == "hfta-nb: error: interrupted\n"

@@ -13,6 +13,7 @@ import hfta_nb
 from hfta_nb import Study
 from hfta_nb import events as ev
 from hfta_nb.events import Event
+from hfta_nb.plan.estimate import FEW
 
 MEMBERS = 5
 
@@ -45,7 +46,7 @@ class Hungry(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
-        if not x.is_meta:  # the plan's reckoning takes no memory
+        if len(x) > FEW[1]:  # the plan's reckoning takes next to no memory
             forward()
         return x.clone()
 
