@@ -22,6 +22,7 @@ SUITE = {
     "suite_cpu_2threads": "Two threads",
     "suite_cpu_hfta": "HFTA's models at small widths",
     "suite_cpu_compiled": "Steps compiled",
+    "suite_cpu_1thread_avx2": "One thread of a processor with AVX2 and without AVX-512",
     "suite_cpu_1thread_xeon": "One thread of another processor, an earlier state",
     "suite_cpu_2threads_xeon": "Two threads of another processor, an earlier state",
     "suite_cpu_hfta_xeon": "HFTA's models on another processor, an earlier state",
