@@ -97,7 +97,9 @@ def test_a_group_with_what_the_optimizer_has_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["Adafactor", "ASGD", "Rprop", "SparseAdam", "Muon", "LBFGS"])
 @pytest.mark.each
 def test_every_optimizer_by_torch_s_name(name: str, tmp_path: Path) -> None:
-    study = study_of(tmp_path, {"lr": [1e-2, 3e-2]}, optimizer=name, epochs=1, max_norm=1.0)
+    # Clipped gradients are not those of the losses from which LBFGS reckons: rounding grows without bound then.
+    clipping = {} if name == "LBFGS" else {"max_norm": 1.0}
+    study = study_of(tmp_path, {"lr": [1e-2, 3e-2]}, optimizer=name, epochs=1, **clipping)
     list(study.run())
     assert study.check()["equal"].all()
 
