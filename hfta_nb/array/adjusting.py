@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hfta_nb.array import threads
 from hfta_nb.array.capture.deciding import WAYS
 from hfta_nb.array.strategy.measuring import STRATEGIES
+from hfta_nb.array.verifying import WAYS as VERIFY
 from hfta_nb.errors import FusionError
 
 if TYPE_CHECKING:
@@ -127,6 +128,22 @@ class Adjustable:
             raise FusionError("unknown choice", where="compiling", got=way, accepted=", ".join(WAYS))
         self.settings.compiling = way
         self._steps.clear()
+
+    @property
+    def verify(self) -> str:
+        """When a member is compared with the plain module alone: "first", at the first call of each kind; "always", at
+        every call, none of which is replayed then; or "never".
+
+        What is computed by the plain module is one training step of one member. Where it differs, the array runs the
+        submodule member by member, warns, and `explain` tells.
+        """
+        return self.settings.verify
+
+    @verify.setter
+    def verify(self, when: str) -> None:
+        if when not in VERIFY:
+            raise FusionError("unknown choice", where="verify", got=when, accepted=", ".join(VERIFY))
+        self.settings.verify = when
 
     @property
     def notes(self) -> list[str]:

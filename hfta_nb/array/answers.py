@@ -146,10 +146,10 @@ def warn_of_shared(array: FusedArray, inputs: Inputs) -> None:
         f"members and {type(layer).__name__} takes {axes} axes: if each member is to get an entry of its own, call "
         "array(hfta_nb.per_member(x))"
     )
-    warnings.warn(text, ArrayWarning, stacklevel=_level_outside())
+    warnings.warn(text, ArrayWarning, stacklevel=level_outside())
 
 
-def _level_outside() -> int:
+def level_outside() -> int:
     """The `stacklevel`, for a warning of `warn_of_shared`, of the first frame outside of the package and torch."""
     frame: Any = sys._getframe(2)
     level = 2

@@ -189,7 +189,7 @@ def _vmapped(
             stack.enter_context(rule_mode(context))
             stack.enter_context(intercepted(root, inner, context))
             if context.recording:
-                stack.enter_context(taken_off(part.module, {}, changes))
+                stack.enter_context(taken_off(part.module, part.slots, {}, changes))
             result, replaced = part.slots.call(state, lambda: function(*args, **kwargs))
         if changes:
             raise Disagreement("a segment that keeps values on itself can't be computed again")

@@ -15,11 +15,14 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
+from hfta_nb.array.held import STREAMS
+from hfta_nb.array.held import same as same_content
 from hfta_nb.errors import FusionError
 
 INTERNAL = frozenset(nn.Module().__dict__) - {"training"}
@@ -123,7 +126,17 @@ class Comparison:
         if isinstance(x, Mapping):
             return list(x) == list(y) and all(self.same(x[k], y[k], depth + 1) for k in x)
         if isinstance(x, list | tuple):
-            return len(x) == len(y) and all(self.same(u, v, depth + 1) for u, v in zip(x, y, strict=True))
+            # By the methods of list and tuple: a subclass may forbid its own.
+            plain: Any = list if isinstance(x, list) else tuple
+            items: list[list[Any]] = [list(plain.__iter__(v)) for v in (x, y)]
+            if len(items[0]) != len(items[1]):
+                return False
+            more = [getattr(v, "__dict__", None) for v in (x, y)]
+            return all(self.same(u, v, depth + 1) for u, v in zip(*items, strict=True)) and (
+                more[0] is None or self.same(more[0], more[1], depth + 1)
+            )
+        if isinstance(x, (np.ndarray, *STREAMS)):
+            return same_content(x, y)
         if isinstance(x, types.FunctionType):
             return self._same_function(x, y, depth)
         if isinstance(x, staticmethod | classmethod):

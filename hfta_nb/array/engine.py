@@ -16,6 +16,7 @@ from hfta_nb.array.body import Body, Run
 from hfta_nb.array.checkpointing import alone
 from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.intercept import Handler, intercepted
+from hfta_nb.array.own_modules import OwnModules, regrown, return_home
 from hfta_nb.array.per_member import PerMember
 from hfta_nb.array.rules import AloneMode, Context, Disagreement, rule_mode
 from hfta_nb.array.rules.base import Usage, vmap_level
@@ -135,6 +136,10 @@ class Engine:
         plain: a member that runs alone calls torch's kernels, whatever this package has.
         across: makes the bodies to run, where members are of different architecture.
         usage: which parameters members that ran one by one have used, since it was cleared.
+        own: by the id of a module, its copies through which members run alone.
+        apart: paths of the submodules that members run through one by one.
+        outgrown: buffers that the model has replaced by tensors of another shape or dtype, by name and member.
+        observed: a member whose gradients are noted, and where.
     """
 
     root: nn.Module
@@ -153,6 +158,10 @@ class Engine:
     def __post_init__(self) -> None:
         self.attributes = Attributes(len(self.generators))
         self.usage = Usage()
+        self.own: dict[int, OwnModules] = {}
+        self.apart: tuple[str, ...] = ()
+        self.outgrown: dict[str, dict[int, Tensor]] = {}
+        self.observed: tuple[int, dict[str, Tensor | None]] | None = None
         self._recurrent = any(isinstance(m, nn.LSTM) for m in self.root.modules())
 
     def run(self, block: Block, call: Call, inputs: Inputs) -> Any:
@@ -174,7 +183,12 @@ class Engine:
     def _body(self, run: Run) -> Body:
         def finish(replaced: Mapping[str, Tensor]) -> None:
             for name, value in replaced.items():
-                run.buffers[name].copy_(value)
+                buffer = run.buffers[name]
+                if buffer.shape == value.shape and buffer.dtype == value.dtype:
+                    buffer.copy_(value)
+                    continue
+                own = [value] if run.single else value.unbind(0)
+                self.outgrown.setdefault(name, {}).update(zip(run.members, own, strict=True))
 
         rows = range(len(run.members))
         tensors = run.parameters, run.buffers
@@ -184,16 +198,20 @@ class Engine:
         self.current = member
         leaves = inputs.member(member)
         changes: dict[Place, Any] = {}
-        with self.generators.member(member), self._tracked(body, self.attributes.of(member), changes):
-            state = {**body.parameters, **body.buffers}
+        root, slots = self._members_of(body.root).of(member)
+        with self.generators.member(member), self._tracked(root, slots, self.attributes.of(member), changes, keep=True):
+            # An empty buffer may grow in place, and would do so over its neighbours in the arena.
+            state = {**body.parameters, **{k: v if v.numel() else v.clone() for k, v in body.buffers.items()}}
+            homes = {name: tensor.data for name, tensor in body.parameters.items()}
             with (
-                alone(body.root, self.segments, self.generators) if self.segments else nullcontext(),
+                alone(root, self.segments, self.generators) if self.segments else nullcontext(),
                 AloneMode() if self._recurrent and not self.plain else nullcontext(),
             ):
-                result, replaced = body.slots.call(state, lambda: call(body.root, leaves))
+                result, replaced = slots.call_for_good(state, lambda: call(root, leaves))
+            return_home(state, homes)
         self.attributes.keep(member, changes)
         with torch.no_grad():
-            body.finish(replaced)
+            body.finish(replaced | regrown(state, body.buffers))
         return tensor_map(lambda t: t.unsqueeze(0), result)
 
     def _many(self, body: Body, block: Block, call: Call, inputs: Inputs) -> Any:
@@ -212,11 +230,11 @@ class Engine:
             leaves = [next(left) if isinstance(v, Tensor) else v for v in given]
             context = self._context(members)
             changes: dict[Place, Any] = {}
-            given_attributes = self.attributes.together(context.indices, context)
+            given_attributes = self.attributes.together(context.indices, context, self.apart)
             with (
                 rule_mode(context),
                 body.within(context, state),
-                self._tracked(body, given_attributes, changes),
+                self._tracked(body.root, body.slots, given_attributes, changes),
                 intercepted(body.root, body.handlers, context),
             ):
                 result, replaced = body.slots.call(state, lambda: call(body.root, leaves))
@@ -248,20 +266,29 @@ class Engine:
         values = [next(left) if isinstance(v, Tensor) else v for v in static["leaves"]]
         return unflatten(static["rebuild"], values)
 
-    def in_place(self, block: Block) -> AbstractContextManager[None]:
-        """Within, a member that runs alone is in the module: a checkpoint runs parts of it again in the backward."""
-        if not block.single:
-            return nullcontext()
-        run = Run(range(block.start, block.stop), True, block.parameters, block.buffers)
-        body = self._body(run) if self.across is None else self.across.bodies(run)[0]
-        return body.slots.filled({**body.parameters, **body.buffers})
+    def own_module(self, member: int) -> nn.Module:
+        """The module that a member runs alone through."""
+        across = self.across
+        root = self.root if across is None else across.blueprint.templates[across.blueprint.of[member]]
+        return self._members_of(root).of(member).module
+
+    def _members_of(self, root: nn.Module) -> OwnModules:
+        """The copies of a module through which members run alone; not during a call of it."""
+        if id(root) not in self.own:
+            self.own[id(root)] = OwnModules(root)
+        return self.own[id(root)]
 
     def _tracked(
-        self, body: Body, given: Mapping[Place, Any], changes: dict[Place, Any]
+        self,
+        root: nn.Module,
+        slots: Slots,
+        given: Mapping[Place, Any],
+        changes: dict[Place, Any],
+        keep: bool = False,
     ) -> AbstractContextManager[None]:
         """Watching what the model sets on itself costs as much as a small model; so only where it has been seen to."""
         if self.recording or self.attributes.values:
-            return taken_off(body.root, given, changes)
+            return taken_off(root, slots, given, changes, deep=self.recording, keep=keep)
         return nullcontext()
 
     def _context(self, members: Sequence[int]) -> Context:
@@ -275,6 +302,7 @@ class Engine:
             self.fast_rng,
             self.usage,
             plain=self.plain,
+            attributes=self.attributes,
         )
 
 

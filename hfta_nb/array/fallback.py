@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.attributes import Attributes, Place, taken_off
+from hfta_nb.array.attributes import Place, taken_off
 from hfta_nb.array.intercept import Handler
+from hfta_nb.array.own_modules import OwnModules, return_home
 from hfta_nb.array.rules.base import Context, SharedWrite
 from hfta_nb.array.rules.members import joined
 from hfta_nb.array.slots import Slots
@@ -51,6 +53,7 @@ def one_by_one(root: nn.Module, path: str) -> Handler:
     """Runs the submodule at `path` once per member, as the plain module that it is."""
     slots = Slots(root.get_submodule(path))
     names = _own_names(root, path, slots)
+    modules = OwnModules(root.get_submodule(path))
 
     def handler(
         context: Context, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -63,7 +66,6 @@ def one_by_one(root: nn.Module, path: str) -> Handler:
             stacked = [context.stacked(v) if b else v for v, b in zip(leaves, batched, strict=True)]
             results, news = [], []
             changed: set[str] = set()
-            attributes = Attributes(context.members)
             with context.generators.borrowed():
                 for i, index in enumerate(context.indices):
                     # A member's own copy of what is shared shows whether the module writes into it.
@@ -71,13 +73,18 @@ def one_by_one(root: nn.Module, path: str) -> Handler:
                     given, named = unflatten(rebuild, own)
                     before = [v._version if isinstance(v, Tensor) else 0 for v in own]
                     row = {name: t.select(0, i) for name, t in tensors.items()}
-                    context.generators.enter(index)
+                    homes = {name: row[name].data for name in slots.parameters}
+                    alone, places = modules.of(index)
+                    attributes = _below(context.attributes.of(index), path)
                     changes: dict[Place, Any] = {}
+                    context.generators.enter(index)
                     try:
-                        with taken_off(module, {}, changes):
-                            result, new = slots.call(row, lambda g=given, n=named: forward(*g, **n))  # type: ignore[misc]
+                        with taken_off(alone, places, attributes, changes, deep=context.recording, keep=True):
+                            run = partial(alone.forward, *given, **named)
+                            result, new = places.call_for_good(row, run)
+                            return_home(row, homes)
                     except Exception as error:
-                        raise member_error(error, index, module, path) from error
+                        raise member_error(error, index, alone, path) from error
                     finally:
                         context.generators.leave(index)
                     for v, b, version in zip(own, batched, before, strict=True):
@@ -87,15 +94,25 @@ def one_by_one(root: nn.Module, path: str) -> Handler:
                     results.append(result)
                     news.append({**row, **new})
                     changed |= new.keys()
-                    attributes.keep(i, changes)
+                    changes = {(".".join(filter(None, (path, inner))), k): v for (inner, k), v in changes.items()}
+                    context.attributes.keep(index, changes)
             kept = {n: context.wrapped(torch.stack([r[n] for r in news])) for n in changed}
             out = joined(context, results)
         slots.replace(kept)
-        for (inner, name), value in attributes.together(range(context.members), context).items():
-            module.get_submodule(inner).__dict__[name] = value
         return out
 
     return handler
+
+
+def _below(attributes: Mapping[Place, Any], path: str) -> dict[Place, Any]:
+    """The attributes of a submodule and those within it, by places in it."""
+    if not path:
+        return dict(attributes)
+    return {
+        (inner.removeprefix(path).removeprefix("."), name): value
+        for (inner, name), value in attributes.items()
+        if inner == path or inner.startswith(f"{path}.")
+    }
 
 
 def _own_names(root: nn.Module, path: str, slots: Slots) -> dict[str, str]:
@@ -163,6 +180,7 @@ def snapshot(array: FusedArray) -> Callable[[], None]:
     saved = [a.data.clone() for a in array.buffer_arenas]
     states = [dict(s) for s in array.generators.states]
     attributes = array.engine.attributes.copy()
+    outgrown = {name: dict(rows) for name, rows in array.engine.outgrown.items()}
 
     def restore() -> None:
         with torch.no_grad():
@@ -170,6 +188,8 @@ def snapshot(array: FusedArray) -> Callable[[], None]:
                 arena.data.copy_(value)
         array.generators.states = [dict(s) for s in states]
         array.engine.attributes = attributes.copy()
+        array.engine.own.clear()
+        array.engine.outgrown = {name: dict(rows) for name, rows in outgrown.items()}
 
     return restore
 
@@ -185,6 +205,7 @@ class Settings:
         strategy: how kernels are chosen; see `FusedArray.strategy`.
         compiling: whether replayed steps are compiled; see `FusedArray.compiling`.
         planned_steps: how many steps are to come, as far as is known.
+        verify: when calls are compared with the plain module; see `FusedArray.verify`.
         self_tuning: find the fastest way by the first calls; see `FusedArray.self_tuning`.
         tuned: how the block size was found, for people; empty where it was not.
         paths: submodules that run one member at a time, and why.
@@ -194,6 +215,7 @@ class Settings:
     """
 
     self_tuning = True
+    verify = "first"
 
     def __init__(self, block_size: int) -> None:
         self.block_size, self.threads = block_size, "kernels"
@@ -219,6 +241,7 @@ class Settings:
         other.private, other.fast_rng, other.checkpointed = self.private, self.fast_rng, self.checkpointed
         other.unlike, other.apart, other.strategy = self.unlike, self.apart, self.strategy
         other.compiling, other.planned_steps = self.compiling, self.planned_steps
+        other.verify = self.verify
         other.self_tuning, other.tuned = self.self_tuning, self.tuned
         other.paths, other.notes = dict(self.paths), list(self.notes)
         return other
@@ -232,9 +255,9 @@ class Settings:
             return
         # A proof by execution names the place where members part.
         path = error.path if hasattr(error, "path") else path_of(error, root)
-        while path and path in self.paths:
+        while path and (path in self.paths or not _is_called(root, path)):
             path = path.rpartition(".")[0]
-        if path and _is_called(root, path):
+        if path:
             self.paths[path] = reason
             return
         if self.unlike and not self.apart:

@@ -37,6 +37,7 @@ from hfta_nb.array.saving import Savable
 from hfta_nb.array.self_tuning import SelfTuning
 from hfta_nb.array.slots import Slots
 from hfta_nb.array.tuning import apart, tune
+from hfta_nb.array.verifying import Computation
 from hfta_nb.errors import FusionError
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class FusedArray(Adjustable, Answering, Savable):
         self.step_notes: list[str] = []
         self.settings = Settings(len(generators))
         self._proven: set[tuple[Any, ...]] = set()
+        self._verified: dict[tuple[Any, ...], int] = {}
         self._blocks = Blocks(self)
         self._steps = CapturedSteps(self)
         self._forwards, self._results = CapturedForwards(self), CapturedResults(self)
@@ -211,7 +213,8 @@ class FusedArray(Adjustable, Answering, Savable):
 
         recorded = None if seen is None else self._steps.recorder(seen, asked, call)
         probe = gradient_probe(self, call, scale, only)
-        gradients, (losses, aux) = attempt(self, "backward", inputs, recorded or run, probe)
+        computation = Computation(call, True, scale, only)
+        gradients, (losses, aux) = attempt(self, "backward", inputs, recorded or run, probe, computation)
         gradients.deliver()
         return losses, aux
 

@@ -18,7 +18,9 @@ from hfta_nb.array.lazy import check_settled, copied, has_lazy
 from hfta_nb.errors import FusionError
 
 
-def fuse(modules: Sequence[nn.Module], seeds: Sequence[int] | None = None, *, rng: str = "exact") -> FusedArray:
+def fuse(
+    modules: Sequence[nn.Module], seeds: Sequence[int] | None = None, *, rng: str = "exact", verify: str = "first"
+) -> FusedArray:
     """Fuse plain modules into one array that computes all of them.
 
     Args:
@@ -30,6 +32,8 @@ def fuse(modules: Sequence[nn.Module], seeds: Sequence[int] | None = None, *, rn
             default generator.
         rng: "exact", or "fast" to draw all members' random numbers at once: other numbers than a member would draw
             alone, which depend on its neighbours.
+        verify: when a member is compared with its plain module: "first" for the first call of each kind, which costs
+            about one training step of one member, "always" or "never"; see `FusedArray.verify`.
 
     Returns:
         The array; ``array(x)`` has a leading member axis M on every output.
@@ -57,6 +61,8 @@ def fuse(modules: Sequence[nn.Module], seeds: Sequence[int] | None = None, *, rn
     else:
         array = _array(members, generators)
     array.fast_rng = rng == "fast"
+    if verify != "first":
+        array.verify = verify
     return array
 
 

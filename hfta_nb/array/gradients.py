@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array.across.tags import narrowed
+from hfta_nb.array.autograd_nodes import nodes, reentrant
 from hfta_nb.array.engine import Block, Call, Inputs, concatenate
 from hfta_nb.array.rules.autocast import uncast
 from hfta_nb.array.tree import tensor_map
@@ -65,6 +66,30 @@ def vector_jacobian(
     return found
 
 
+def _with_own(parameters: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """With what a backward of the model's own has put into ``.grad`` of a block's parameters, which is taken off."""
+    found = list(grads)
+    for i, tensor in enumerate(parameters):
+        if tensor.is_leaf and tensor.grad is not None:
+            before = found[i]
+            found[i] = tensor.grad if before is None else before + tensor.grad
+            tensor.grad = None
+    return found
+
+
+def _by_backward(total: Tensor, wanted: Sequence[Tensor]) -> list[Tensor | None]:
+    """As `torch.autograd.grad`, by `Tensor.backward`, which reentrant checkpoints need; all are to be leaves."""
+    before = [t.grad for t in wanted]
+    for tensor in wanted:
+        tensor.grad = None
+    try:
+        torch.autograd.backward(total)
+        return [t.grad for t in wanted]
+    finally:
+        for tensor, grad in zip(wanted, before, strict=True):
+            tensor.grad = grad
+
+
 class Gradients:
     """The gradients of one `backward`: computed block by block, written into the arena, then delivered to `.grad`.
 
@@ -101,8 +126,7 @@ class Gradients:
         try:
             return self._of(call, blocks)
         except BaseException:
-            for rows, before in reversed(self.changed):
-                rows.copy_(before)
+            self.undo()
             raise
 
     def _of(self, call: Call, blocks: Sequence[Block]) -> tuple[Tensor, Any]:
@@ -116,17 +140,36 @@ class Gradients:
                 raise FusionError("the loss depends on nothing that requires a gradient", where="backward")
             weights = None if self.scale is None else self.scale[block.start : block.stop].to(losses)
             total = losses.sum() if weights is None else (losses * weights).sum()
-            with self.array.engine.in_place(block), uncast():
-                grads = torch.autograd.grad(total, wanted, allow_unused=True)
+            with uncast():
+                alone = block.single or bool(self.array.engine.apart)
+                if alone and any(map(reentrant, nodes([total]))):
+                    grads = _by_backward(total, wanted)
+                else:
+                    grads = list(torch.autograd.grad(total, wanted, allow_unused=True))
+            grads = _with_own(wanted[: len(names)], grads)
             if self.keep:
+                self._observe(block, names, grads)
                 self._take(block, names, grads)
             elif self.watch:
                 self._note(block, names, grads)
             results.append((losses.detach(), tensor_map(Tensor.detach, aux)))
         return concatenate(results)  # type: ignore[no-any-return]
 
+    def undo(self) -> None:
+        """Take back what was added to gradients that were there."""
+        for rows, before in reversed(self.changed):
+            rows.copy_(before)
+        self.changed.clear()
+
     def _wants(self, name: str) -> bool:
         return self.only is None or name in self.only
+
+    def _observe(self, block: Block, names: list[str], grads: Sequence[Tensor | None]) -> None:
+        """Keep the gradients of the member that is compared with the plain module."""
+        member, kept = self.array.engine.observed or (-1, {})
+        if block.start <= member < block.stop:
+            for name, grad in zip(names, grads[: len(names)], strict=True):
+                kept[name] = grad if grad is None or block.single else grad[member - block.start]
 
     def _note(self, block: Block, names: list[str], grads: Sequence[Tensor | None]) -> None:
         for name, grad in zip(names, grads[: len(names)], strict=True):

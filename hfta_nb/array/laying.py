@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
 from hfta_nb.array.across.blueprint import Blueprint
@@ -17,6 +18,7 @@ from hfta_nb.array.engine import Engine
 from hfta_nb.array.fallback import attention_handlers, one_by_one
 from hfta_nb.array.owners import own
 from hfta_nb.array.slots import Slots
+from hfta_nb.errors import FusionError
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
@@ -56,6 +58,12 @@ def build(array: FusedArray) -> None:
         for span in arena.spans:
             named[span.name].data = arena.view(span.name)
             own(named[span.name], array, span.name)
+    _build_buffers(array)
+    array.padding = Padding(array)
+    install(array)
+
+
+def _build_buffers(array: FusedArray) -> None:
     array.buffer_arenas = arenas_of(dict(array.named_buffers()))
     array._slots.find()
     # `.data`: writing into one buffer must not count as a change of all others, which autograd may have saved.
@@ -64,8 +72,27 @@ def build(array: FusedArray) -> None:
     array._blocks.clear()
     for captured in (array._steps, array._forwards, array._results, array._losses):
         captured.clear()
-    array.padding = Padding(array)
-    install(array)
+
+
+def regrow(array: FusedArray) -> None:
+    """Take up buffers that the model has replaced by tensors of another shape or dtype.
+
+    Raises:
+        FusionError: those of the members are unlike.
+    """
+    members, grown = len(array), array.engine.outgrown
+    buffers = dict(array.named_buffers())
+    for name, rows in grown.items():
+        own = [rows.get(i, buffers[name][i]) for i in range(members)]
+        kinds = {(v.dtype, tuple(v.shape)) for v in own}
+        if len(kinds) > 1:
+            remedy = "train these members in arrays of their own"
+            raise FusionError("members come to different shapes of a buffer", where=name,
+                              got=[list(v.shape) for v in own], remedy=remedy)  # fmt: skip
+        buffers[name] = torch.stack([v.detach() for v in own])
+    array._slots.replace({name: buffers[name] for name in grown})
+    grown.clear()
+    _build_buffers(array)
 
 
 def install(array: FusedArray) -> None:
@@ -79,6 +106,7 @@ def install(array: FusedArray) -> None:
     handlers = attention_handlers(array._skeleton)
     for path in settings.paths:
         handlers[path] = one_by_one(array._skeleton, path)
+    engine.apart = tuple(settings.paths)
     engine.segments = segments(array._skeleton) if settings.checkpointed else []
     again = checkpointing(array._skeleton, handlers) if engine.segments else {}
     engine.handlers = handlers | {p: h for p, h in again.items() if p not in settings.paths}

@@ -57,9 +57,8 @@ class Slots:
         tuples = [holder[key] for holder, key, _ in self._tuples]
         for holder, key, name in self._places:
             holder[key] = tensors[name]
-        for (holder, key, names), before in zip(self._tuples, tuples, strict=True):
-            new = [v if n is None else tensors[n] for v, n in zip(before, names, strict=True)]
-            holder[key] = type(before)(*new) if hasattr(before, "_fields") else tuple(new)
+        for holder, key, names in self._tuples:
+            _put(holder, key, names, tensors)
         try:
             yield
         finally:
@@ -76,12 +75,25 @@ class Slots:
         """
         with self.filled(tensors):
             result = function()
-            replaced = {
-                name: holder[key]
-                for holder, key, name in self._places
-                if isinstance(holder, dict) and holder.get(key) is not tensors[name]
-            }
+            replaced = self._replaced(tensors)
         return result, replaced
+
+    def call_for_good(
+        self, tensors: Mapping[str, Tensor], function: Callable[[], Any]
+    ) -> tuple[Any, dict[str, Tensor]]:
+        """As `call`; the tensors stay in the module, and so do buffers that it has replaced."""
+        self.replace(tensors)
+        for holder, key, names in self._tuples:
+            _put(holder, key, names, tensors)
+        result = function()
+        return result, self._replaced(tensors)
+
+    def _replaced(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {
+            name: holder[key]
+            for holder, key, name in self._places
+            if isinstance(holder, dict) and holder.get(key) is not tensors[name]
+        }
 
     def counts(self) -> Counter[str]:
         """In how many places each tensor is, by name."""
@@ -96,6 +108,13 @@ class Slots:
         for holder, key, name in self._places:
             if name in tensors:
                 holder[key] = tensors[name]
+
+
+def _put(holder: dict[str, Any], key: str, names: tuple[str | None, ...], tensors: Mapping[str, Tensor]) -> None:
+    """Make a tuple anew, with these tensors at the places that have names."""
+    before = holder[key]
+    new = [v if n is None else tensors[n] for v, n in zip(before, names, strict=True)]
+    holder[key] = type(before)(*new) if hasattr(before, "_fields") else tuple(new)
 
 
 def _containers(module: nn.Module) -> Iterator[Any]:

@@ -67,6 +67,7 @@ def select(array: FusedArray, indices: Sequence[int]) -> FusedArray:
     size = array._tuning.home.block_size
     other.settings.block_size = len(chosen) if size == len(array) else min(size, len(chosen))
     other._proven, other.told = set(array._proven), array.told
+    other._verified = dict(array._verified)
     other.engine.attributes = array.engine.attributes.select(chosen)
     other._install()
     return other
@@ -91,7 +92,8 @@ def copy_member(array: FusedArray, src: int, dst: int) -> None:
         if p.grad is not None:
             p.grad[dst].copy_(p.grad[src])
     array.generators.keep(dst, array.generators.states[src])
-    array.engine.attributes.keep(dst, array.engine.attributes.of(src))
+    array.engine.attributes.copy_member(src, dst)
+    array.engine.own.clear()
     for follower in list(array.followers):
         follower.copy_member(src, dst)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from hfta_nb.array.attempt import attempt, result_probe
 from hfta_nb.array.capture.deferred import settled
 from hfta_nb.array.engine import Block, Call, Inputs, concatenate, positional
+from hfta_nb.array.verifying import Computation
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
@@ -66,7 +67,7 @@ def forward(
             array._forwards.remember(seen, plain)
         return replayed[0]
     recorded = None if seen is None else array._forwards.recorder(seen, computed)
-    return attempt(array, "forward", inputs, recorded or run, result_probe(array, call))
+    return attempt(array, "forward", inputs, recorded or run, result_probe(array, call), Computation(call))
 
 
 def evaluate(array: FusedArray, function: Callable[..., Any], given: Any, inputs: Inputs, call: Call) -> Any:
@@ -88,4 +89,4 @@ def _result(
     if replayed is not None:
         return replayed[0]
     recorded = None if seen is None else array._results.recorder(seen, run)
-    return attempt(array, what, inputs, recorded or run, result_probe(array, call))
+    return attempt(array, what, inputs, recorded or run, result_probe(array, call), Computation(call))

@@ -167,6 +167,8 @@ class Kinds(Generic[S]):
 
 def _closed(array: FusedArray) -> str:
     """What of the array itself keeps its calls from being replayed."""
+    if array.settings.verify == "always":
+        return "every call is compared with the plain module"
     if array.settings.private:
         return "the model writes into tensors that members share"
     return "the model sets attributes on itself" if array.engine.attributes.values else ""

@@ -145,8 +145,8 @@ class Reads:
             for key, inner in list(value.items()):
                 self._value(inner, f"{where}[{key!r}]")
         elif isinstance(value, list | tuple | set | frozenset):
-            kept = list(value) if isinstance(value, list) else set(value) if isinstance(value, set) else value
-            self._containers.append((value, kept))
+            if isinstance(value, list | set):  # the others stay as they are
+                self._containers.append((value, list(value) if isinstance(value, list) else set(value)))
             self._more(value)
             for inner in list(value):
                 self._value(inner, where)

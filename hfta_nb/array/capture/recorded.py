@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.array.autograd_nodes import nodes, own_function
 from hfta_nb.array.capture.check import proven
 from hfta_nb.array.capture.delivery import Target
 from hfta_nb.array.capture.halves import Halves
@@ -91,26 +92,23 @@ class RecordedForward:
             return "the model writes into its input"
         if any(overlap(a, b) for i, a in enumerate(outputs) for b in outputs[:i]):
             return "outputs share memory"
-        if self._learns_more(tensors):
-            return "something learns that is neither a parameter of the array nor an input"
+        reason = self._learns_more(tensors)
+        if reason:
+            return reason
         if any(m._backward_hooks or m._backward_pre_hooks for m in self.array._skeleton.modules()):
             return "a submodule has a backward hook"
         return ""
 
-    def _learns_more(self, tensors: list[Tensor]) -> bool:
-        """Whether a gradient would go to a tensor that the model or loss has from elsewhere."""
+    def _learns_more(self, tensors: list[Tensor]) -> str:
+        """What keeps the gradients of these outputs from being all that a backward changes."""
         known = {id(p) for p in self.array.parameters()}
-        passed = {v.grad_fn for v in self.inputs.grad_leaves()}
-        waiting: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
-        while waiting:
-            node = waiting.pop()
-            if node in passed:
-                continue
-            passed.add(node)
+        for node in nodes(tensors, [v.grad_fn for v in self.inputs.grad_leaves()]):
             if type(node).__name__ == "AccumulateGrad" and id(node.variable) not in known:
-                return True
-            waiting += [inner for inner, _ in node.next_functions if inner is not None]
-        return False
+                return "something learns that is neither a parameter of the array nor an input"
+            name = own_function(node)
+            if name:
+                return f"the backward of {name} may differentiate by itself"
+        return ""
 
     def _backward(self, tensors: list[Tensor]) -> list[tuple[Place, Tensor]]:
         """Send a gradient back; returns where gradients are and where they go."""

@@ -60,6 +60,7 @@ class Context:
         usage: what members that ran one by one have used.
         casts: of weights, under autocast.
         plain: call the kernels that the plain module calls, where there is a choice.
+        attributes: what members have set on themselves.
     """
 
     indices: Sequence[int]
@@ -73,6 +74,7 @@ class Context:
     modes: list[TorchFunctionMode] = field(default_factory=list)
     casts: Kept = field(default_factory=dict)
     plain: bool = False
+    attributes: Any = None
 
     @property
     def members(self) -> int:
@@ -121,6 +123,8 @@ def _without(modes: Sequence[TorchFunctionMode]) -> Iterator[None]:
 
 
 _REQUIRES_GRAD: Any = Tensor.requires_grad
+_DATA: Any = Tensor.data
+_RESIZING = ("resize_", "resize_as_", "set_")
 
 Rule = Callable[[Context, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 Fallback = Callable[[Context, Callable[..., Any], tuple[Any, ...], dict[str, Any], Exception], Any]
@@ -149,6 +153,10 @@ class RuleMode(TorchFunctionMode):
             return rule(context, func, args, kwargs)
         if name == "__get__":  # reading an attribute
             return self._attribute(func, args, kwargs)
+        if name == "__set__":
+            return self._set(func, *args)
+        if name in _RESIZING and context.batched(args[0]):
+            raise Disagreement(f"{name} changes a tensor's memory")
         if context.recording and not name.startswith("__"):
             context.used.setdefault(name, "vmap")
         # Torch's own loop over members, for functions that it has no rule for, would not be seen: ours is noted.
@@ -167,7 +175,23 @@ class RuleMode(TorchFunctionMode):
     def _attribute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if getattr(func, "__self__", None) is _REQUIRES_GRAD and self.context.batched(args[0]):
             return functorch.get_unwrapped(args[0]).requires_grad  # `vmap` hides it: a wrapper says False
+        if getattr(func, "__self__", None) is _DATA and self.context.batched(args[0]):
+            with self.context.outside():
+                alias = self.context.stacked(args[0]).data
+            return self.context.wrapped(alias)
         return func(*args, **kwargs)
+
+    def _set(self, func: Callable[..., Any], tensor: Tensor, value: Any) -> None:
+        """``tensor.data = value`` of members at once: their memory stays where it is."""
+        context, name = self.context, getattr(getattr(func, "__self__", None), "__name__", "attribute")
+        if getattr(func, "__self__", None) is not _DATA:
+            raise Disagreement(f"the model sets {name} of a tensor")
+        if value.shape != tensor.shape or value.dtype != tensor.dtype:
+            raise Disagreement("the model gives a tensor data of another shape or dtype")
+        if not context.batched(tensor):
+            raise SharedWrite("the model sets the data of a tensor that the members share")
+        with context.outside():
+            context.stacked(tensor).data.copy_(context.stacked(value))
 
 
 def memory_order(tensor: Tensor) -> tuple[int, ...]:

@@ -37,8 +37,12 @@ def each_member(context: Context, function: Callable[..., Any], args: Any, kwarg
     leaves, rebuild = flatten((args, kwargs))
     stacked = [context.stacked(v) if isinstance(v, Tensor) else v for v in leaves]
     results = []
+    # Alone, every member has a generator of its own, and here they are all as far.
+    starts = [(v, v.get_state()) for v in leaves if isinstance(v, torch.Generator)]
     with context.generators.borrowed():
         for i, index in enumerate(context.indices):
+            for generator, state in starts:
+                generator.set_state(state)
             own = [v.select(0, i) if isinstance(v, Tensor) else v for v in stacked]
             given, named = unflatten(rebuild, own)
             context.generators.enter(index)
@@ -97,10 +101,16 @@ def by_members(context: Context, function: Callable[..., Any], args: Any, kwargs
             raise
         except Exception:
             raise error from None
+    if function_name(function) in _RESHAPING:
+        raise Disagreement(f"{function_name(function)} changes the shape of a tensor") from error
     context.note(function, how)
     with context.outside():
         each_member(context, function, args, kwargs)
     return target
+
+
+_RESHAPING = ("t_", "transpose_", "swapaxes_", "squeeze_", "unsqueeze_", "as_strided_")
+"""Functions that change the tensor itself, not what is in its memory."""
 
 
 def _in_place(function: Callable[..., Any]) -> bool:

@@ -1,0 +1,46 @@
+"""What an autograd graph is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+
+_CHECKPOINT = "torch.utils.checkpoint"
+_PURE = ("torch.", "hfta_nb.")
+"""Where custom functions come from whose backward does no more than it returns."""
+
+
+def nodes(tensors: Iterable[Tensor], stop: Collection[Any] = ()) -> Iterator[Any]:
+    """The nodes of the graph of some tensors, each once, without those in `stop` and what is behind them alone."""
+    passed = set(stop)
+    waiting: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
+    while waiting:
+        node = waiting.pop()
+        if node in passed:
+            continue
+        passed.add(node)
+        yield node
+        waiting += [inner for inner, _ in node.next_functions if inner is not None]
+
+
+def own_function(node: Any) -> str:
+    """The name of the custom `autograd.Function` that a node is of, if its backward may do more than it returns.
+
+    It may call the module again, and differentiate that by itself.
+    """
+    if not isinstance(node, BackwardCFunction):
+        return ""
+    kind: Any = type(node)._forward_cls  # type: ignore[attr-defined]
+    pure = kind.__module__.startswith(_PURE) and kind.__module__ != _CHECKPOINT
+    return "" if pure else kind.__qualname__
+
+
+def reentrant(node: Any) -> bool:
+    """Whether a node is a reentrant checkpoint, which `torch.autograd.grad` refuses."""
+    if not isinstance(node, BackwardCFunction):
+        return False
+    kind: Any = type(node)._forward_cls  # type: ignore[attr-defined]
+    return bool(kind.__module__ == _CHECKPOINT)

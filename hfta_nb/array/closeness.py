@@ -1,0 +1,31 @@
+"""When two tensors count as equal up to rounding."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 5e-2}
+"""By dtype, times the largest value."""
+
+
+def tolerance_of(dtype: torch.dtype) -> float:
+    """Relative; under autocast a float32 result may come of values of 16 bits."""
+    half = torch._C._is_any_autocast_enabled()
+    return TOLERANCE[torch.bfloat16] if half else TOLERANCE.get(dtype, TOLERANCE[torch.float32])
+
+
+def size(tensor: Tensor) -> float:
+    """The largest absolute value; 0 for integers, and for nothing."""
+    numbers = tensor.is_floating_point() or tensor.is_complex()
+    return float(tensor.detach().abs().max()) if tensor.numel() and numbers else 0.0
+
+
+def close(a: Tensor, b: Tensor, largest: float) -> bool:
+    """Whether they differ by no more than rounding, where values are as large as `largest`."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if not (a.is_floating_point() or a.is_complex()):
+        return bool(torch.equal(a, b))
+    allowed = tolerance_of(a.dtype) * max(largest, 1e-3)
+    return bool(torch.isclose(a, b, rtol=0, atol=allowed, equal_nan=True).all())

@@ -1,0 +1,145 @@
+"""Values that a model holds and may change without setting them anew: containers, tensors, random streams, objects."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import random
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+_MAX_DEPTH = 8
+_PLAIN = (
+    *(int, float, complex, str, bytes, bool, type(None), type, range, slice, torch.Size, torch.dtype, torch.device),
+    *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, functools.partial),
+    *(nn.Module, weakref.ref, torch.layout, torch.memory_format),
+)
+"""Types whose values never change, or stand for something that is watched elsewhere."""
+
+STREAMS = (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
+"""Random streams."""
+
+Memo = dict[int, Any]
+"""Copies by the id of what was copied; a tensor of the module stands for itself."""
+
+
+def may_change(value: Any, depth: int = 0) -> bool:
+    """True if a value can change while it stays the same object."""
+    if isinstance(value, tuple | frozenset):
+        return depth <= _MAX_DEPTH and any(may_change(v, depth + 1) for v in value)
+    return not isinstance(value, _PLAIN)
+
+
+def copied(value: Any, memo: Memo, depth: int = 0) -> Any:
+    """A copy down to what can't change.
+
+    Raises:
+        TypeError: a part of it can't be copied.
+    """
+    if id(value) in memo:
+        return memo[id(value)]
+    if depth > _MAX_DEPTH:
+        raise TypeError("nested too deeply")
+    if not may_change(value):
+        return value
+    if isinstance(value, Tensor):
+        # A result that autograd knows of stands for itself: a copy would be none of the graph's.
+        new: Any = value if value.grad_fn is not None else value.detach().clone().requires_grad_(value.requires_grad)
+    elif isinstance(value, torch.Generator):
+        new = torch.Generator(value.device)
+        new.set_state(value.get_state())
+    elif type(value) in (list, set, deque):
+        memo[id(value)] = new = type(value)()
+        parts = [copied(v, memo, depth + 1) for v in value]
+        new.update(parts) if isinstance(new, set) else new.extend(parts)
+    elif type(value) is tuple:
+        new = tuple(copied(v, memo, depth + 1) for v in value)
+    elif type(value) is dict:
+        memo[id(value)] = new = {}
+        new.update({k: copied(v, memo, depth + 1) for k, v in value.items()})
+    else:
+        try:
+            new = copy.deepcopy(value, memo)
+        except Exception as error:
+            raise TypeError(f"{type(value).__name__} can't be copied") from error
+    memo[id(value)] = new
+    return new
+
+
+def same(a: Any, b: Any, depth: int = 0) -> bool:
+    """True if two values are known to be equal; for a value and the copy that was made of it."""
+    if a is b:
+        return True
+    if type(a) is not type(b) or depth > _MAX_DEPTH:
+        return False
+    if isinstance(a, Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and _equal(a, b)
+    if isinstance(a, np.ndarray):
+        return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
+    if isinstance(a, STREAMS):
+        return same(_position(a), _position(b), depth + 1)
+    if isinstance(a, Mapping):
+        return list(a) == list(b) and all(same(a[k], b[k], depth + 1) for k in a)
+    if isinstance(a, list | tuple | deque):
+        return len(a) == len(b) and all(same(x, y, depth + 1) for x, y in zip(a, b, strict=True))
+    held = [getattr(v, "__dict__", None) for v in (a, b)]
+    if held[0] and "__eq__" not in _methods(type(a)):
+        return same(held[0], held[1], depth + 1)
+    try:
+        return bool(a == b)
+    except Exception:  # an __eq__ that can't answer
+        return False
+
+
+def put_back(value: Any, before: Any) -> Any:
+    """The value as it was, the same object where that can be done.
+
+    Args:
+        value: what has changed.
+        before: a copy of what it was.
+    """
+    if isinstance(value, Tensor):
+        if value.shape == before.shape:
+            with torch.no_grad():
+                value.copy_(before)
+            return value
+    elif isinstance(value, torch.Generator):
+        value.set_state(before.get_state())
+        return value
+    elif type(value) in (list, dict, set, deque):
+        value.clear()
+        value.update(before) if isinstance(value, dict | set) else value.extend(before)
+        return value
+    return before
+
+
+def _methods(kind: type) -> set[str]:
+    """The names that a class and its bases define, without those of `object`."""
+    return {name for base in kind.__mro__[:-1] for name in vars(base)}
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    if a.device.type == "meta":
+        return True
+    return bool(torch.equal(a, b)) or bool(torch.allclose(a, b, 0, 0, equal_nan=True))
+
+
+_POSITIONS: dict[type, Callable[[Any], Any]] = {
+    torch.Generator: torch.Generator.get_state,
+    random.Random: random.Random.getstate,
+    np.random.RandomState: lambda stream: stream.get_state(legacy=False),
+    np.random.Generator: lambda stream: stream.bit_generator.state,
+}
+
+
+def _position(stream: Any) -> Any:
+    """How far a random stream is."""
+    kind = next(k for k in STREAMS if isinstance(stream, k))
+    return _POSITIONS[kind](stream)
