@@ -1,8 +1,8 @@
 """`FusedArray`: M plain modules as one, with a leading member axis on everything they hold."""
 
 from hfta_nb.array.across.blueprint import Blueprint
+from hfta_nb.array.across.compare import difference
 from hfta_nb.array.across.why import Why
-from hfta_nb.array.compare import difference
 from hfta_nb.array.fused import FusedArray
 from hfta_nb.array.fusing import blueprint, fuse, join, why_not
 from hfta_nb.array.generators import MemberGenerators

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.across.tags import narrowed
 from hfta_nb.array.engine import Block
+from hfta_nb.array.views import narrowed
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array.across.blueprint import Blueprint
+from hfta_nb.array.across.compare import check_members, difference
 from hfta_nb.array.across.merge import ApartError
 from hfta_nb.array.across.why import Why
-from hfta_nb.array.compare import check_members, difference
 from hfta_nb.array.fused import FusedArray
 from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.lazy import check_settled, copied, has_lazy

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.across.tags import narrowed
 from hfta_nb.array.engine import Block, Call, Inputs, concatenate
 from hfta_nb.array.rules.autocast import uncast
 from hfta_nb.array.tree import tensor_map
+from hfta_nb.array.views import narrowed
 from hfta_nb.errors import FusionError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 
-from hfta_nb.array.compare import check_members
+from hfta_nb.array.across.compare import check_members
 from hfta_nb.array.generators import current_state, set_state
 from hfta_nb.errors import FusionError
 

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array.across.mode import active
-from hfta_nb.array.across.tags import box, narrowed, tag_of
+from hfta_nb.array.across.tags import box, tag_of
 from hfta_nb.array.fallback import snapshot
 from hfta_nb.array.rules import Disagreement
 from hfta_nb.array.tree import flatten
+from hfta_nb.array.views import narrowed
 
 if TYPE_CHECKING:
     from hfta_nb.array.engine import Block

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from hfta_nb.array.across.blueprint import Blueprint
 from hfta_nb.array.across.mode import PaddedMode
 from hfta_nb.array.across.rules import PADDED
-from hfta_nb.array.across.tags import Tag, narrowed, rows_of, tag_of, tagged, views
+from hfta_nb.array.across.tags import Tag, rows_of, tag_of, tagged, views
 from hfta_nb.array.across.unlike import by_architecture
 from hfta_nb.array.body import Body, Run
 from hfta_nb.array.intercept import Handler
 from hfta_nb.array.rules import Context
 from hfta_nb.array.slots import Slots
+from hfta_nb.array.views import narrowed
 from hfta_nb.errors import FusionError
 
 

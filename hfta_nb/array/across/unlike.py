@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from hfta_nb.array.across.groups import Part, combined, nested
 from hfta_nb.array.across.mode import PaddedMode, active
-from hfta_nb.array.across.tags import Tag, box, full, narrowed, rows_of, tag_of, tagged, views
+from hfta_nb.array.across.tags import Tag, box, full, rows_of, tag_of, tagged, views
 from hfta_nb.array.across.tree import take_apart
 from hfta_nb.array.intercept import Handler
 from hfta_nb.array.rules import Context, Disagreement
 from hfta_nb.array.slots import Slots
+from hfta_nb.array.views import narrowed
 
 if TYPE_CHECKING:
     from hfta_nb.array.across.blueprint import Blueprint

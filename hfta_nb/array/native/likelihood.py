@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.array.capture.record import unseen
 from hfta_nb.array.native import binding
 from hfta_nb.array.native.build import library
+from hfta_nb.array.untraced import unseen
 
 _COUNTS = ("members", "rows", "columns", "apart", "by_apart", "mean", "softmax")
 _POINTERS = ("logs", "by", "target", "losses", "counted", "out")

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from hfta_nb.array.capture.record import unseen
 from hfta_nb.array.strategy import measuring
 from hfta_nb.array.strategy.formulations import COMPILED, PLAIN
 from hfta_nb.array.strategy.kept import Times, kept
 from hfta_nb.array.strategy.trials import killed, trying
 from hfta_nb.array.threads import at_hand
+from hfta_nb.array.untraced import unseen
 
 _LAPS, _LONG_S = 3, 0.02
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.capture.record import unseen
 from hfta_nb.array.rules.sequences import again, aliased, beside, gradients, order, project, tanh_
+from hfta_nb.array.untraced import unseen
 
 
 class GRU(torch.autograd.Function):

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.capture.record import unseen
 from hfta_nb.array.native import recurrent as native
 from hfta_nb.array.rules.sequences import again, aliased, beside, gradients, order, project, tanh_
+from hfta_nb.array.untraced import unseen
 
 
 class LSTM(torch.autograd.Function):
