@@ -2,98 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from hfta_nb.array.across.proof import Found, prove
-from hfta_nb.array.answers import warn_of_shared
 from hfta_nb.array.cuda_graphs import capturing
 from hfta_nb.array.engine import Block, Call, Inputs, concatenate
-from hfta_nb.array.fallback import Settings, member_error, snapshot
+from hfta_nb.array.fallback import Settings, member_error
 from hfta_nb.array.gradients import Gradients
-from hfta_nb.array.lazy import materialise
+from hfta_nb.array.handlers import install
+from hfta_nb.array.hints import warn_of_shared
 from hfta_nb.array.rules import SharedWrite
+from hfta_nb.array.state import ArrayState
 from hfta_nb.errors import HftaError, out_of_memory
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from hfta_nb.array.fused import FusedArray
+Found = tuple[Any, Mapping[str, Mapping[int, Tensor]]]
+"""Results ``[k, ...]`` of the members of some blocks; and by parameter and member, the gradient."""
 
 Probe = Callable[[Inputs, Sequence[Block]], Found]
 """Computes for some blocks what a call would, and keeps nothing."""
 
 
-def attempt(array: FusedArray, what: str, inputs: Inputs, run: Callable[[Inputs], Any], probe: Probe) -> Any:
+class Helpers(NamedTuple):
+    """What is done before the first run of a call, where it is needed.
+
+    Attributes:
+        materialise: gives members with lazy modules their shapes.
+        prove: sees that members of different architecture come to what their own plain modules come to; given what
+            computes for some blocks and keeps nothing.
+    """
+
+    materialise: Callable[[Inputs], None]
+    prove: Callable[[ArrayState, Callable[[Sequence[Block]], Found]], None]
+
+
+def attempt(
+    state: ArrayState, helpers: Helpers, what: str, inputs: Inputs, run: Callable[[Inputs], Any], probe: Probe
+) -> Any:
     """Run; where `vmap` can't follow, change what helps and run again.
 
     Raises:
         MemberError: a member's own code failed, as it would alone. Buffers, random streams and the way the array runs
             are then as before.
     """
-    if array._pending:
-        materialise(array, inputs)
-    warn_of_shared(array, inputs)
-    before = array.settings.copy()
+    if state.pending:
+        helpers.materialise(inputs)
+    warn_of_shared(state, inputs)
+    before = state.settings.copy()
     # A word among the inputs says which way a call takes (a phase of training).
-    key = (what, array.training, torch.is_grad_enabled(), *(v for v in inputs.leaves if isinstance(v, str)))
+    key = (what, state.skeleton.training, torch.is_grad_enabled(), *(v for v in inputs.leaves if isinstance(v, str)))
     while True:
-        restore = snapshot(array)
-        array.engine.recording = key not in array._proven
+        restore = state.snapshot()
+        state.engine.recording = key not in state.proven
         try:
-            if array.engine.recording and array.settings.unproven:
-                watched = replace(inputs.watched(), copied=array.settings.private)
-                prove(array, lambda blocks: probe(watched, blocks))  # noqa: B023
-            result = _guarded(array, inputs, run)
+            if state.engine.recording and state.settings.unproven:
+                watched = replace(inputs.watched(), copied=state.settings.private)
+                helpers.prove(state, lambda blocks: probe(watched, blocks))  # noqa: B023
+            result = _guarded(state, inputs, run)
         except BaseException as error:
-            if capturing(array.generators.device):
+            if capturing(state.generators.device):
                 raise  # another way to run would be captured after what has failed
             restore()
             if not isinstance(error, Exception) or isinstance(error, HftaError) or out_of_memory(error):
-                _resettle(array, before)
+                _resettle(state, before)
                 raise
-            if array.block_size == 1 and not (isinstance(error, SharedWrite) and not array.settings.private):
-                _resettle(array, before)
-                member = array.engine.current
-                raise member_error(error, member, _module_of(array, member)) from error
-            array.settings.react(error, array._skeleton)
-            array._install()
+            if state.settings.block_size == 1 and not (isinstance(error, SharedWrite) and not state.settings.private):
+                _resettle(state, before)
+                member = state.engine.current
+                raise member_error(error, member, _module_of(state, member)) from error
+            state.settings.react(error, state.skeleton)
+            install(state)
         else:
-            array._proven.add(key)
+            state.proven.add(key)
             return result
         finally:
-            array.engine.recording = False
+            state.engine.recording = False
 
 
-def result_probe(array: FusedArray, call: Call) -> Probe:
+def result_probe(state: ArrayState, call: Call) -> Probe:
     """For a call that gives results only."""
 
     def probe(inputs: Inputs, blocks: Sequence[Block]) -> Found:
         with torch.no_grad():
-            return concatenate([array.engine.run(block, call, inputs) for block in blocks]), {}
+            return concatenate([state.engine.run(block, call, inputs) for block in blocks]), {}
 
     return probe
 
 
-def gradient_probe(array: FusedArray, call: Call, scale: Tensor | None, only: Collection[str] | None = None) -> Probe:
+def gradient_probe(state: ArrayState, call: Call, scale: Tensor | None, only: Collection[str] | None = None) -> Probe:
     """For a call that differentiates."""
 
     def probe(inputs: Inputs, blocks: Sequence[Block]) -> Found:
-        gradients = Gradients(array, inputs, keep=False, watch=True, scale=scale, only=only)
+        gradients = Gradients(state, inputs, keep=False, watch=True, scale=scale, only=only)
         return gradients.of(call, blocks), gradients.found
 
     return probe
 
 
-def _guarded(array: FusedArray, inputs: Inputs, run: Callable[[Inputs], Any]) -> Any:
+def _guarded(state: ArrayState, inputs: Inputs, run: Callable[[Inputs], Any]) -> Any:
     """Run, with copies of the inputs where the model writes into them."""
-    if array.settings.private:
+    if state.settings.private:
         return run(replace(inputs, copied=True))
-    if not array.engine.recording:
+    if not state.engine.recording:
         return run(inputs)
     # The first time with copies, on which a model's writing shows without harm.
     watched = inputs.watched()
@@ -111,12 +124,12 @@ def _guarded(array: FusedArray, inputs: Inputs, run: Callable[[Inputs], Any]) ->
     return result
 
 
-def _resettle(array: FusedArray, settings: Settings) -> None:
-    array.settings = settings
-    array._install()
+def _resettle(state: ArrayState, settings: Settings) -> None:
+    state.settings = settings
+    install(state)
 
 
-def _module_of(array: FusedArray, member: int) -> nn.Module:
+def _module_of(state: ArrayState, member: int) -> nn.Module:
     """The plain module that a member runs alone through."""
-    across = array.engine.across
-    return array._skeleton if across is None else across.blueprint.templates[across.blueprint.of[member]]
+    across = state.engine.across
+    return state.skeleton if across is None else across.blueprint.templates[across.blueprint.of[member]]

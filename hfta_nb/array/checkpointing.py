@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -28,23 +28,10 @@ from hfta_nb.array.rules.base import vmap_level
 from hfta_nb.array.slots import Slots
 from hfta_nb.array.tree import Rebuild, flatten, unflatten
 
-if TYPE_CHECKING:
-    from hfta_nb.array.fused import FusedArray
-
 _KINDS = ("cpu", "cuda")
 
 Made: TypeAlias = tuple[list[Any], Rebuild, dict[str, Tensor]]
 """Leaves of the result, their form, and the buffers that were replaced."""
-
-
-def turn(array: FusedArray, on: bool) -> None:
-    """Let an array compute activations again from now on, or keep them.
-
-    Members of different architecture keep theirs in any case.
-    """
-    array.settings.checkpointed = on
-    array._steps.clear()
-    array._install()
 
 
 def segments(root: nn.Module) -> list[str]:

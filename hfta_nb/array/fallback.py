@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,6 @@ from hfta_nb.array.rules.members import joined
 from hfta_nb.array.slots import Slots
 from hfta_nb.array.tree import flatten, unflatten
 from hfta_nb.errors import MemberError
-
-if TYPE_CHECKING:
-    from hfta_nb.array.fused import FusedArray
 
 
 def path_of(error: BaseException, root: nn.Module) -> str | None:
@@ -156,22 +153,6 @@ def _fast_path(signature: inspect.Signature, alone: Handler) -> Handler:
         return alone(context, module, forward, args, kwargs)
 
     return handler
-
-
-def snapshot(array: FusedArray) -> Callable[[], None]:
-    """Remember what a call changes beside gradients; the function returned puts it back."""
-    saved = [a.data.clone() for a in array.buffer_arenas]
-    states = [dict(s) for s in array.generators.states]
-    attributes = array.engine.attributes.copy()
-
-    def restore() -> None:
-        with torch.no_grad():
-            for arena, value in zip(array.buffer_arenas, saved, strict=True):
-                arena.data.copy_(value)
-        array.generators.states = [dict(s) for s in states]
-        array.engine.attributes = attributes.copy()
-
-    return restore
 
 
 class Settings:

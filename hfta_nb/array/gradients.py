@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from hfta_nb.array.engine import Block, Call, Inputs, concatenate
 from hfta_nb.array.rules.autocast import uncast
+from hfta_nb.array.state import ArrayState
 from hfta_nb.array.tree import tensor_map
 from hfta_nb.array.views import narrowed
 from hfta_nb.errors import FusionError
-
-if TYPE_CHECKING:
-    from hfta_nb.array.fused import FusedArray
 
 
 class Arguments(NamedTuple):
@@ -48,6 +46,36 @@ def target_of(function: Callable[..., Any], y: Any) -> Any:
     return y if make is None else make(y)
 
 
+def loss_call(loss_fn: Callable[..., Any], inputs: Inputs, has_aux: bool) -> Call:
+    """What `FusedArray.backward` computes for a member: its loss and what comes with that.
+
+    Args:
+        loss_fn: from one member's output and the target to its loss; with `has_aux`, to the loss and any tree beside.
+        inputs: the arguments of the model and the target.
+        has_aux: what `loss_fn` returns.
+    """
+
+    def call(module: nn.Module, leaves: list[Any]) -> Any:
+        given, target = inputs.structure(leaves)
+        result = loss_fn(call_module(module, given), target)
+        loss, aux = result if has_aux else (result, None)
+        return scalar(loss), aux
+
+    return call
+
+
+def scalar(loss: Any) -> Tensor:
+    """A member's loss, seen to be one number.
+
+    Raises:
+        FusionError: it is not.
+    """
+    if not isinstance(loss, Tensor) or loss.ndim:
+        shown = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else loss
+        raise FusionError("the loss of a member must be a scalar tensor", where="loss_fn", got=shown)
+    return loss
+
+
 def vector_jacobian(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], grads: Sequence[Tensor]
 ) -> Sequence[Tensor | None]:
@@ -69,7 +97,7 @@ class Gradients:
     """The gradients of one `backward`: computed block by block, written into the arena, then delivered to `.grad`.
 
     Args:
-        array: the array.
+        state: of the array.
         inputs: of this call.
         keep: False to compute them only (to see whether, or how fast, that works).
         watch: put what was computed only into `found`, by parameter and member.
@@ -79,7 +107,7 @@ class Gradients:
 
     def __init__(
         self,
-        array: FusedArray,
+        state: ArrayState,
         inputs: Inputs,
         *,
         keep: bool = True,
@@ -87,9 +115,9 @@ class Gradients:
         scale: Tensor | None = None,
         only: Collection[str] | None = None,
     ) -> None:
-        self.array, self.inputs, self.keep, self.watch, self.scale = array, inputs, keep, watch, scale
+        self.state, self.inputs, self.keep, self.watch, self.scale = state, inputs, keep, watch, scale
         self.only = only
-        self.parameters = dict(array.named_parameters())
+        self.parameters = dict(state.tensors.named_parameters())
         self.fresh = {name for name, p in self.parameters.items() if p.grad is None}
         self.received: dict[str, list[Block]] = {}
         self.found: dict[str, dict[int, Tensor]] = {}
@@ -107,16 +135,16 @@ class Gradients:
 
     def _of(self, call: Call, blocks: Sequence[Block]) -> tuple[Tensor, Any]:
         results = []
-        self.array.engine.usage.clear()
+        self.state.engine.usage.clear()
         for block in blocks:
-            losses, aux = self.array.engine.run(block, call, self.inputs)
+            losses, aux = self.state.engine.run(block, call, self.inputs)
             names = [name for name, p in block.parameters.items() if p.requires_grad and self._wants(name)]
             wanted = [block.parameters[name] for name in names] + self.inputs.grad_leaves()
             if not wanted or not losses.requires_grad:
                 raise FusionError("the loss depends on nothing that requires a gradient", where="backward")
             weights = None if self.scale is None else self.scale[block.start : block.stop].to(losses)
             total = losses.sum() if weights is None else (losses * weights).sum()
-            with self.array.engine.in_place(block), uncast():
+            with self.state.engine.in_place(block), uncast():
                 grads = torch.autograd.grad(total, wanted, allow_unused=True)
             if self.keep:
                 self._take(block, names, grads)
@@ -158,11 +186,11 @@ class Gradients:
 
     def deliver(self) -> None:
         """Set `.grad`, and pass the gradients of the inputs on."""
-        members = len(self.array)
-        missing = self.array.missing_grads
+        members = len(self.state)
+        missing = self.state.missing_grads
         for name in [n for n in missing if n in self.fresh]:
             del missing[name]
-        unused = self.array.engine.usage.unused(members)
+        unused = self.state.engine.usage.unused(members)
         for name, blocks in self.received.items():
             have = {i for b in blocks for i in range(b.start, b.stop)} - set(unused.get(name, ()))
             if name not in self.fresh:  # added to what was there: who had none may have one now
@@ -171,15 +199,15 @@ class Gradients:
                 continue
             if not have:
                 continue
-            view = self.array.arena_of(name).grad_view(name)
-            if self.array.engine.across is not None and len(have) < members:
-                have |= set(self.array.engine.across.lacking(name))  # a gradient of zero is all that they can have
+            view = self.state.arena_of(name).grad_view(name)
+            if self.state.engine.across is not None and len(have) < members:
+                have |= set(self.state.engine.across.lacking(name))  # a gradient of zero is all that they can have
             if len(have) < members:
                 lacking = [i for i in range(members) if i not in have]
                 view[lacking] = 0
                 missing[name] = lacking
             self.parameters[name].grad = view
-        self.array.padding.clear(self.array, self.received)
+        self.state.clear_padding(self.received)
         pairs = [(x, g) for x, g in zip(self.inputs.grad_leaves(), self.upstream, strict=True) if g is not None]
         if pairs:
             torch.autograd.backward([x for x, _ in pairs], [g for _, g in pairs])

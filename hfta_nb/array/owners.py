@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
-
-if TYPE_CHECKING:
-    from hfta_nb.array.fused import FusedArray
 
 _OWNERS: Any = WeakIdKeyDictionary()
 
 
-def own(parameter: Tensor, array: FusedArray, name: str) -> None:
+def own(parameter: Tensor, array: nn.Module, name: str) -> None:
     """Note that the parameter is this array's."""
     _OWNERS[parameter] = (weakref.ref(array), name)
 
 
-def owner(parameter: Tensor) -> tuple[FusedArray, str] | None:
+def owned_by(parameter: Tensor) -> tuple[nn.Module, str] | None:
     """The array that a parameter belongs to, and its name there; None if it is no array's."""
     found = _OWNERS.get(parameter)
     array = None if found is None else found[0]()

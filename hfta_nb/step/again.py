@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from hfta_nb.array.capture.standing import Standing
+from hfta_nb.array.standing import Standing
 from hfta_nb.step.graph import Kind, StepGraph
 from hfta_nb.step.protocol import Keep, Scores
 

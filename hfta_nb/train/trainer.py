@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from hfta_nb.array import MemberGenerators, checkpointing, fuse, has_lazy, take_shapes
+from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
+from hfta_nb.array.access import checkpoint, untimed_block_size
 from hfta_nb.array.generators import seeded_state
-from hfta_nb.array.ways import untimed_block_size
 from hfta_nb.data import placed
 from hfta_nb.errors import MemberError, out_of_memory
 from hfta_nb.events import Add, CheckpointSaved, Control, Event, GroupRecord, PhaseChanged, PlanMade, Stop
@@ -356,7 +356,7 @@ class Trainer:
             array.block_size = untimed_block_size(array)
         array.capture = group.captured and not group.checkpointed  # recording holds what checkpointing lets go of
         if group.checkpointed:
-            checkpointing.turn(array, True)
+            checkpoint(array, True)
         return ArrayStep(array, group.rows, objective, metrics, s.epochs, s.precision, steps)
 
 

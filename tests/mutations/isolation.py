@@ -56,7 +56,7 @@ FAULTS = (
     Fault(
         "copied-stream",
         "hfta_nb/array/surgery.py",
-        "    array.generators.keep(dst, array.generators.states[src])\n",
+        "    state.generators.keep(dst, state.generators.states[src])\n",
         "",
         "a copied member draws dropout of its own",
         ("tests/contract/test_surgery.py",),

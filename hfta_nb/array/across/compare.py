@@ -12,15 +12,13 @@ import dataclasses
 import functools
 import types
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
-
-from hfta_nb.errors import FusionError
 
 INTERNAL = frozenset(nn.Module().__dict__) - {"training"}
 _HOOKS = tuple(k for k in nn.Module().__dict__ if k.endswith("_hooks"))
@@ -209,37 +207,3 @@ def _brief(value: Any) -> str:
         return value.__qualname__
     text = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
     return text if len(text) <= 60 else text[:59] + "…"
-
-
-def check_members(members: Sequence[Any], seeds: Sequence[int] | None) -> None:
-    """See that modules can be members of one array.
-
-    Raises:
-        FusionError: with the member and what is wrong with it.
-    """
-    if not members:
-        raise FusionError("no modules", where="fuse", accepted="a list of at least one module")
-    for i, module in enumerate(members):
-        where = f"fuse, member {i}"
-        if not isinstance(module, nn.Module):
-            raise FusionError("not a module", where=where, got=module, accepted="torch.nn.Module")
-        if any(isinstance(m, torch.jit.ScriptModule) for m in module.modules()):
-            raise FusionError(
-                "compiled by TorchScript, which keeps its parameters where no array can reach them",
-                where=where,
-                got=type(module).__name__,
-                remedy="give the module as it was before torch.jit.script",
-            )
-        first = next(j for j in range(i + 1) if members[j] is module)
-        if first < i:
-            raise FusionError(f"the same module as member {first}", where=where, remedy="build one module per member")
-        devices = {str(t.device) for t in [*members[0].parameters(), *module.parameters()]}
-        if len(devices) > 1:
-            raise FusionError(
-                "modules on different devices", where=where, got=sorted(devices), remedy="move them first"
-            )
-    if seeds is not None and len(seeds) != len(members):
-        raise FusionError("not one seed per member", where="fuse", got=len(seeds), accepted=f"{len(members)} seeds")
-    for i, seed in enumerate(seeds or ()):
-        if isinstance(seed, bool) or not hasattr(seed, "__index__") or not -(2**63) <= int(seed) < 2**64:
-            raise FusionError("not a seed", where=f"fuse, member {i}", got=seed, accepted="a whole number of 64 bits")

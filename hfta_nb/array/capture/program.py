@@ -18,8 +18,7 @@ from torch import Tensor
 from hfta_nb.array.capture.chain_kernels import Kernel as Chain
 from hfta_nb.array.capture.chains import chained
 from hfta_nb.array.capture.choosing import Chooser, indifferent
-from hfta_nb.array.capture.compiling import Source
-from hfta_nb.array.capture.deciding import Decision
+from hfta_nb.array.capture.compiling import Decision, Source
 from hfta_nb.array.capture.folding import Folding
 from hfta_nb.array.capture.kernels import KERNELS, Kernel, bare, nothing
 from hfta_nb.array.capture.lanes import Drawing, Lanes, count_of, deliver, lanes_of

@@ -2,51 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from hfta_nb.array.fused import FusedArray
+from hfta_nb.array.arena import Arena
 
 
 class Padding:
     """Which entries of an array's arenas are padding.
 
     Args:
-        array: whose arenas stay as they are while this is used.
+        arenas: of the parameters.
+        owned: by parameter, which entries are the members' own; see `FusedArray`.
     """
 
-    def __init__(self, array: FusedArray) -> None:
+    def __init__(self, arenas: Sequence[Arena], owned: Mapping[str, Tensor]) -> None:
+        self._arenas, self._owned = arenas, owned
         self._masks: dict[int, Tensor] = {}
-        self._owned = array.owned
 
     @torch.no_grad()
-    def clear(self, array: FusedArray, names: Collection[str]) -> None:
+    def clear(self, parameters: Mapping[str, nn.Parameter], names: Collection[str]) -> None:
         """Set the gradients of padding to zero: they are, but for those of members that are lost to NaN.
 
         Args:
-            array: the array.
-            names: parameters whose gradients have changed.
+            parameters: all, by name.
+            names: of those whose gradients have changed.
         """
-        if not self._owned or array.block_size == 1:
-            return
-        named = dict(array.named_parameters())
-        for number, arena in enumerate(array.arenas):
-            mask = self._mask(array, number)
-            held = {s.name for s in arena.spans if arena.holds_grad(named[s.name], s.name)}
+        for number, arena in enumerate(self._arenas):
+            mask = self._mask(number)
+            held = {s.name for s in arena.spans if arena.holds_grad(parameters[s.name], s.name)}
             if held:
                 arena.grad.masked_fill_(mask, 0)
             for span in arena.spans:
-                grad = named[span.name].grad
+                grad = parameters[span.name].grad
                 if span.name in names and grad is not None and span.name not in held:
                     grad.masked_fill_(mask[:, span.start : span.stop].view(grad.shape), 0)
 
-    def _mask(self, array: FusedArray, number: int) -> Tensor:
+    def _mask(self, number: int) -> Tensor:
         if number not in self._masks:
-            arena = array.arenas[number]
+            arena = self._arenas[number]
             mask = torch.zeros_like(arena.data, dtype=torch.bool)
             for span in arena.spans:
                 if span.name in self._owned:
