@@ -13,8 +13,9 @@ from hfta_nb.array import threads
 from hfta_nb.array.capture.calls import Calls
 from hfta_nb.array.native import conv
 from hfta_nb.array.state import ArrayState
-from hfta_nb.array.strategy.kept import Times, kept
+from hfta_nb.array.strategy.kept import kept
 from hfta_nb.array.strategy.measuring import clock_of, disturbed
+from hfta_nb.array.strategy.times import Times
 from hfta_nb.array.ways import Way, convolutions, on_threads
 
 _HOPELESS = 1.6

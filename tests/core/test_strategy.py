@@ -16,9 +16,10 @@ from hfta_nb.array import trial
 from hfta_nb.array.capture.check import close
 from hfta_nb.array.strategy import measuring, precision
 from hfta_nb.array.strategy.formulations import PLAIN, Formulation, Operand, formulations
-from hfta_nb.array.strategy.kept import VARIABLE, Kept, kept
+from hfta_nb.array.strategy.kept import VARIABLE, kept
 from hfta_nb.array.strategy.measuring import choose
 from hfta_nb.array.strategy.products import Copied, InTurn
+from hfta_nb.array.strategy.times import Kept
 from hfta_nb.errors import FusionError
 
 CPU = torch.device("cpu")

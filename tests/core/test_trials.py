@@ -13,7 +13,7 @@ import torch
 
 from hfta_nb.array.strategy import kept, measuring
 from hfta_nb.array.strategy.formulations import PLAIN, Formulation, Operand, same
-from hfta_nb.array.strategy.kept import Kept
+from hfta_nb.array.strategy.times import Kept
 from hfta_nb.array.strategy.trials import killed, take_up, trying, under_trial
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.array.strategy import measuring
 from hfta_nb.array.strategy.formulations import PLAIN, Operand, formulations
-from hfta_nb.array.strategy.kept import Kept, Times
+from hfta_nb.array.strategy.times import Kept, Times
 from hfta_nb.array.strategy.widened import HALVES, Widened
 
 CPU = torch.device("cpu")

@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hfta_nb.array.across.blueprint import Blueprint
-from hfta_nb.array.across.mode import PaddedMode
+from hfta_nb.array.across.mode import PaddedMode, active
 from hfta_nb.array.across.rules import PADDED
 from hfta_nb.array.across.tags import Tag, rows_of, tag_of, tagged, views
-from hfta_nb.array.across.unlike import by_architecture
+from hfta_nb.array.across.unlike import Kind, in_groups
 from hfta_nb.array.body import Body, Run
 from hfta_nb.array.intercept import Handler
 from hfta_nb.array.rules import Context
@@ -179,6 +180,26 @@ class Across:
                 narrowed(row, box, 0).fill_(True)
             self._masks[key] = mask
         return self._masks[key]
+
+
+def by_architecture(blueprint: Blueprint, path: str) -> Handler:
+    """Runs the submodule at a path of the skeleton at true sizes, members of each architecture by themselves."""
+    place = Slots(blueprint.skeleton.get_submodule(path))
+    kinds: list[Kind] = []
+    kind_of: dict[int, int | None] = {}
+    for a, template in enumerate(blueprint.templates):
+        own = next((o for o, target in blueprint.modules[a].items() if target == path), None)
+        kind_of[a] = None if own is None else len(kinds)
+        if own is not None:
+            module = template.get_submodule(own)
+            slots = Slots(module)
+            targets = {n: blueprint.every_name[a][f"{own}.{n}"] for n in [*slots.parameters, *slots.buffers]}
+            kinds.append(Kind(module, slots, {n: t.removeprefix(f"{path}.") for n, t in targets.items()}))
+
+    def handler(context: Context, module: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        return in_groups(active(), kinds, kind_of, place.current(), args, kwargs)
+
+    return handler
 
 
 def _unpadded(value: Tensor) -> None:

@@ -19,7 +19,8 @@ from hfta_nb.array.capture.check import Outcome
 from hfta_nb.array.capture.compiling import Compiled, Source, why_not
 from hfta_nb.array.capture.norms import said
 from hfta_nb.array.capture.program import Program
-from hfta_nb.array.strategy.kept import Times, kept
+from hfta_nb.array.strategy.kept import kept
+from hfta_nb.array.strategy.times import Times
 from hfta_nb.array.strategy.trials import killed, trying
 
 WAYS = ("auto", "never", "always")

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from hfta_nb.array.strategy import measuring
 from hfta_nb.array.strategy.formulations import COMPILED, PLAIN
-from hfta_nb.array.strategy.kept import Times, kept
+from hfta_nb.array.strategy.kept import kept
+from hfta_nb.array.strategy.times import Times
 from hfta_nb.array.strategy.trials import killed, trying
 from hfta_nb.array.threads import at_hand
 from hfta_nb.array.untraced import unseen

@@ -17,8 +17,9 @@ from torch import Tensor
 from hfta_nb.array.strategy import precision
 from hfta_nb.array.strategy.formulations import COMPILED, PLAIN, Formulation, Operand, formulations, same
 from hfta_nb.array.strategy.graphed import graphed
-from hfta_nb.array.strategy.kept import Times, kept
+from hfta_nb.array.strategy.kept import kept
 from hfta_nb.array.strategy.products import Copied
+from hfta_nb.array.strategy.times import Times
 from hfta_nb.array.strategy.trials import killed, trying
 from hfta_nb.errors import out_of_memory
 

@@ -36,7 +36,8 @@ from typing import Any, NamedTuple
 import torch
 
 from hfta_nb.array.strategy.formulations import Operand
-from hfta_nb.array.strategy.kept import Kept, kept
+from hfta_nb.array.strategy.kept import kept
+from hfta_nb.array.strategy.times import Kept
 
 _CHILD = Path(__file__).with_name("sandboxed.py")
 _ROUNDS = 20

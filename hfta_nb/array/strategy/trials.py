@@ -14,10 +14,8 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from hfta_nb.array.strategy.kept import Kept
+from hfta_nb.array.strategy.times import Kept
 
 _SUFFIX = ".trial"
 _KILLED = "ended a process: "
