@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -23,7 +22,7 @@ class Stepping(Protocol):
 
     array: FusedArray
     updates: list[Update]
-    phases: Sequence[Phase]
+    phases: tuple[Phase, ...]
     scaler: GradScaler | None
     precision: Precision
     graph: StepGraph | None

@@ -39,7 +39,7 @@ FAULTS = (
     ),
     Fault(
         "stream-after-building",
-        "hfta_nb/train/trainer.py",
+        "hfta_nb/train/schedule.py",
         'states.append(seeded_state(variant.seed, s.device) | {"cpu": torch.random.get_rng_state()})',
         "states.append(seeded_state(variant.seed, s.device))",
         "a member's dropout begins with the numbers that its weights were drawn from",
@@ -63,7 +63,7 @@ FAULTS = (
     ),
     Fault(
         "lost-member",
-        "hfta_nb/train/group.py",
+        "hfta_nb/train/progress.py",
         "finite = torch.isfinite(block).all(0).tolist()",
         "finite = [bool(torch.isfinite(block).all())] * len(self.members.ids)",
         "a member that diverges ends all members of its array",
