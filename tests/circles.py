@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from torch import nn
 
-_FOREIGN = {*vars(nn.Module()), *dir(nn.Module), "_schema", "_handle"}
-"""Private names of torch's and Python's own classes that have no public counterpart."""
+_FOREIGN = {*vars(nn.Module()), *dir(nn.Module), "_schema", "_handle", "_computed"}
+"""Private names of the classes of torch, Python and torchmetrics that have no public counterpart."""
 
 
 class Private(NamedTuple):
@@ -157,5 +157,5 @@ def _own(node: ast.Attribute) -> bool:
     while isinstance(value, ast.Attribute):
         value = value.value
     if isinstance(node.value, ast.Name):
-        return node.value.id in ("self", "cls", "torch")
+        return node.value.id in ("self", "cls", "torch", "_aten")
     return isinstance(value, ast.Name) and value.id == "torch"

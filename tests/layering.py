@@ -57,7 +57,7 @@ TABLE: dict[str, set[str]] = {
     "metrics": {"errors", "accumulators", "array", "losses", "frechet"},
     "phases": {"errors", "grid", "losses"},
     "training_axes": {"errors", "events", "grid"},
-    "family": {*_RECIPE, "families", "html"},
+    "family": {*_RECIPE, "html"},
     "families": {*_RECIPE, "family"},
     "step": {"errors", "array", "optim", "losses", "metrics", "phases"},
     "plan": {"errors", "events", "grid", "data", "augment", "family", "phases", "array", "step"},
@@ -67,13 +67,13 @@ TABLE: dict[str, set[str]] = {
     "executors": {"study", "errors", "events", "history"},
     "figures": {"errors", "events", "grid", "history", "colors", "averages"},
     "callbacks": {"errors", "events", "grid"},
-    "ui": {"errors", "events", "grid", "history", "colors", "figures", "family", "study", "executors", FACE},
+    "ui": {"errors", "events", "grid", "history", "colors", "figures", "families", "study", "executors", FACE},
     "cli": {"errors", "events", "grid", "history", "store", "study", "executors", FACE},
     FACE: {*_HEADLESS, "study", "executors", "callbacks"},
     "__main__": {"cli"},
 }
 
-FACE_ONLY = {("ui", "family"), ("ui", "study"), ("ui", "executors"), ("cli", "study"), ("cli", "executors")}
+FACE_ONLY = {("ui", "families"), ("ui", "study"), ("ui", "executors"), ("cli", "study"), ("cli", "executors")}
 """(part, other): of these a part may import public names only, and from the package, not from a module within."""
 
 JUPYTER = {"IPython", "ipywidgets", "anywidget", "traitlets", "ipykernel", "jupyterlab", "jupyter_client", "comm"}

@@ -10,8 +10,9 @@ from torch import nn
 
 from hfta_nb.data import AnyData
 from hfta_nb.errors import FamilyError
+from hfta_nb.families.built_in import BUILT_IN
+from hfta_nb.family import inputs
 from hfta_nb.family.functions import from_function
-from hfta_nb.family.inputs import kind_of
 from hfta_nb.family.recipe import Family
 
 _registered: dict[str, Family] = {}
@@ -98,15 +99,38 @@ def for_data(data: AnyData) -> list[str]:
     """The built-in families for the task of this data that take its inputs."""
     _load_built_in()
     fit = {n: f for n, f in _registered.items() if data.task in f.tasks and "." not in n}
-    return [n for n, f in fit.items() if not f.inputs or kind_of(data) in f.inputs]
+    return [n for n, f in fit.items() if not f.inputs or inputs.kind_of(data) in f.inputs]
+
+
+def check_data(recipe: Family, data: AnyData) -> None:
+    """Whether a family is for the data's task, and takes its inputs.
+
+    Raises:
+        FamilyError: it is not, it does not, or no loss is known for it.
+    """
+    what = ""
+    if recipe.tasks and data.task not in recipe.tasks:
+        what = f"is for {' and '.join(recipe.tasks)}, and {data.name} is for {data.task}"
+    elif recipe.inputs and inputs.kind_of(data) not in recipe.inputs:
+        what = f"needs {' or '.join(recipe.inputs)}, and {data.name} is {inputs.shown(data)}"
+    if what:
+        suited = ", ".join(inputs.names_with(recipe.tasks, recipe.inputs)) or "own data of that task"
+        like = " or ".join(inputs.KINDS[kind] for kind in recipe.inputs)
+        others = for_data(data)
+        raise FamilyError(
+            what,
+            where=recipe.name,
+            accepted=f"{like}: {suited}" if like and data.task in recipe.tasks else suited,
+            remedy=f"families for {data.name}: {', '.join(others)}" if others else "",
+        )
+    if not recipe.phases:
+        recipe.loss_for(data)
 
 
 def _load_built_in() -> None:
     if "cnn" not in _registered or "mlp" not in _registered:
         own = dict(_registered)
         _registered.clear()
-        from hfta_nb.families import BUILT_IN
-
         for recipe in BUILT_IN:
             _registered[recipe.name] = recipe
         _registered.update(own)
