@@ -132,4 +132,4 @@ def _resettle(state: ArrayState, settings: Settings) -> None:
 def _module_of(state: ArrayState, member: int) -> nn.Module:
     """The plain module that a member runs alone through."""
     across = state.engine.across
-    return state.skeleton if across is None else across.blueprint.templates[across.blueprint.of[member]]
+    return state.skeleton if across is None else across.template(member)

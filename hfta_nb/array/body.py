@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -55,3 +55,43 @@ class Body:
     handlers: Mapping[str, Handler] = field(default_factory=dict)
     padded: bool = False
     single: bool = False
+
+
+class Site(Protocol):
+    """An attribute of the skeleton that has another value in each architecture.
+
+    Attributes:
+        module, name: whose attribute, and which.
+        values: by architecture.
+    """
+
+    module: nn.Module
+    name: str
+    values: dict[int, Any]
+
+
+class Architectures(Protocol):
+    """What makes the bodies to run, where members are of different architecture; see `Across`."""
+
+    @property
+    def templates(self) -> Sequence[nn.Module]:
+        """A plain module of each architecture."""
+
+    @property
+    def sites(self) -> Sequence[Site]:
+        """What is set anew for the members that run."""
+
+    def template(self, member: int) -> nn.Module:
+        """The plain module that a member runs alone through."""
+
+    def bodies(self, run: Run) -> list[Body]:
+        """The bodies for some members with their tensors ``[k, *shape]``, or ``[*shape]`` of a single one."""
+
+    def boxes(self, member: int) -> dict[str, tuple[int, ...]]:
+        """A member's shapes, by name in the skeleton, of the tensors that it has."""
+
+    def lacking(self, name: str) -> list[int]:
+        """The members that have no such tensor."""
+
+    def settle(self, paths: Collection[str], apart: str) -> None:
+        """Say which submodules run each architecture by itself, and whether all of the model does."""

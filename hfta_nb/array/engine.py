@@ -6,13 +6,13 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hfta_nb.array.attributes import Attributes, Place, taken_off
-from hfta_nb.array.body import Body, Run
+from hfta_nb.array.body import Architectures, Body, Run
 from hfta_nb.array.checkpointing import alone
 from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.intercept import Handler, intercepted
@@ -22,9 +22,6 @@ from hfta_nb.array.rules.base import Usage, vmap_level
 from hfta_nb.array.slots import Slots
 from hfta_nb.array.tree import Rebuild, flatten, tensor_map, unflatten
 from hfta_nb.errors import FusionError
-
-if TYPE_CHECKING:
-    from hfta_nb.array.across.runtime import Across
 
 Call = Callable[[nn.Module, list[Any]], Any]
 """What to compute for one member, from the module and the leaves of its inputs, while its tensors are in the module."""
@@ -148,7 +145,7 @@ class Engine:
     fast_rng: bool = False
     plain: bool = False
     current: int = 0
-    across: Across | None = None
+    across: Architectures | None = None
 
     def __post_init__(self) -> None:
         self.attributes = Attributes(len(self.generators))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from hfta_nb.array.across.runtime import across_of
 from hfta_nb.array.capture.calls import Calls
 from hfta_nb.array.capture.forward import CapturedForwards
 from hfta_nb.array.capture.results import CapturedResults
@@ -82,10 +83,10 @@ def rows_of(calls: Calls, losses: Iterable[Calls], step_notes: Sequence[str]) ->
     """
     state = calls.state
     rows = [(WHOLE, note) for note in state.settings.notes]
-    if state.engine.across is not None:
-        blueprint = state.engine.across.blueprint
-        padding = f"{blueprint.waste():.0%} of the parameters are padding"
-        rows.append((WHOLE, f"{len(blueprint.templates)} architectures, {padding}"))
+    across = across_of(state)
+    if across is not None:
+        padding = f"{across.blueprint.waste():.0%} of the parameters are padding"
+        rows.append((WHOLE, f"{len(across.templates)} architectures, {padding}"))
     if state.settings.checkpointed:
         rows.append((WHOLE, _checkpointed(state)))
     if state.settings.block_size < len(state):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hfta_nb.array import laying, surgery, threads
 from hfta_nb.array.across.proof import prove
+from hfta_nb.array.across.runtime import across_of
 from hfta_nb.array.adjusting import Adjustable
 from hfta_nb.array.answers import Answering
 from hfta_nb.array.arena import Arena
@@ -263,7 +264,8 @@ class FusedArray(Adjustable, Answering, Savable):
 
     def waste(self) -> float:
         """The share of the parameters that is padding; 0 where all members are of one architecture."""
-        return 0.0 if self.engine.across is None else self.engine.across.blueprint.waste()
+        across = across_of(self._state)
+        return 0.0 if across is None else across.blueprint.waste()
 
     def arena_of(self, name: str) -> Arena:
         """The arena in which a parameter lies."""

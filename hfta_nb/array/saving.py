@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from hfta_nb.array.across.runtime import across_of
 from hfta_nb.array.generators import MemberGenerators, State
 from hfta_nb.array.state import ArrayState
 from hfta_nb.errors import FusionError
@@ -105,11 +106,8 @@ class Savable(nn.Module):
 
     def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """From a member's row of the array's `state_dict` to the `state_dict` of its plain module."""
-        return (
-            without_streams
-            if self._state.engine.across is None
-            else self._state.engine.across.blueprint.narrower(index)
-        )
+        across = across_of(self._state)
+        return without_streams if across is None else across.blueprint.narrower(index)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise FusionError(

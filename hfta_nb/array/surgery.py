@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array import attributes
+from hfta_nb.array.across.runtime import across_of
 from hfta_nb.array.handlers import install
 from hfta_nb.array.laying import take
 from hfta_nb.array.lazy import check_settled, copied
@@ -28,7 +29,7 @@ def member(state: ArrayState, index: int) -> nn.Module:
 def _tensors_of(state: ArrayState, index: int) -> nn.Module:
     if state.pending:
         return copied(state.pending[index])
-    across = state.engine.across
+    across = across_of(state)
     if across is not None:
         return across.member(index, dict(state.tensors.named_parameters()), dict(state.tensors.named_buffers()))
     tensors: dict[str, Tensor] = {k: v.detach()[index].clone() for k, v in state.tensors.named_buffers()}
@@ -52,8 +53,9 @@ def select(state: ArrayState, indices: Sequence[int], block_size: int) -> ArrayS
     skeleton, blueprint = _tensors_of(state, chosen[0]), None
     parameters: dict[str, Tensor] = {}
     buffers: dict[str, Tensor] = {}
-    if state.engine.across is not None:
-        blueprint = state.engine.across.blueprint.select(chosen)
+    across = across_of(state)
+    if across is not None:
+        blueprint = across.blueprint.select(chosen)
         skeleton = blueprint.skeleton
         _copy_flags(state.skeleton, skeleton)
     if not state.pending:
@@ -77,7 +79,7 @@ def copy_member(state: ArrayState, src: int, dst: int) -> None:
     src, dst = _checked(state, src), _checked(state, dst)
     if src == dst:
         return
-    across = state.engine.across
+    across = across_of(state)
     if across is not None and across.blueprint.of[src] != across.blueprint.of[dst]:
         raise FusionError(
             "members of different architecture", where="copy_member", got=[src, dst], accepted="two of one architecture"
@@ -99,7 +101,7 @@ def load_member(state: ArrayState, index: int, state_dict: Mapping[str, Tensor],
     check_settled(state, "load_member")
     index = _checked(state, index)
     where = f"load_member, member {index}"
-    across = state.engine.across
+    across = across_of(state)
     own = _own_state(state, index) if across is None else across.state(index, state.tensors)
     streams = None if STREAMS in own else state_dict.get(STREAMS)  # of a row of the array's state_dict
     if streams is not None:

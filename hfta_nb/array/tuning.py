@@ -207,7 +207,7 @@ def key_of(state: ArrayState, given: Any, what: str) -> str:
     shapes = [(name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in state.tensors.named_parameters()]
     native = _recurrent(state) and build.library(_LSTM, wait=False) is not None
     across = state.engine.across
-    models = [state.skeleton] if across is None else across.blueprint.templates
+    models = [state.skeleton] if across is None else across.templates
     ways = [state.settings.strategy, state.settings.checkpointed, state.settings.fast_rng, sorted(state.settings.paths)]
     ways += [native, images(state)]  # whose kernels are compiled for processes to come
     text = repr((parts, shapes, [repr(m) for m in models], ways, settings(), _form(given), what))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array.across.mode import active
+from hfta_nb.array.across.runtime import across_of
 from hfta_nb.array.across.tags import box, tag_of
 from hfta_nb.array.attempt import Found
 from hfta_nb.array.blocks import leaf_blocks, member_block
@@ -50,7 +51,7 @@ def prove(state: ArrayState, probe: Callable[[Sequence[Block]], Found]) -> None:
     Raises:
         Mismatch: they differ.
     """
-    across = state.engine.across
+    across = across_of(state)
     assert across is not None  # else there is nothing to prove
     restore = state.snapshot()
     try:
@@ -137,7 +138,7 @@ class _Seen:
 def _parting(
     state: ArrayState, probe: Callable[[Sequence[Block]], Found], member: int, restore: Callable[[], None]
 ) -> str | None:
-    across = state.engine.across
+    across = across_of(state)
     assert across is not None
     architecture = across.blueprint.of[member]
     block = next(b for b in leaf_blocks(state) if b.start <= member < b.stop)

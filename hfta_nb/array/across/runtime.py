@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array.across.blueprint import Blueprint
+from hfta_nb.array.across.merge import Site
 from hfta_nb.array.across.mode import PaddedMode, active
 from hfta_nb.array.across.rules import PADDED
 from hfta_nb.array.across.tags import Tag, rows_of, tag_of, tagged, views
@@ -19,6 +20,7 @@ from hfta_nb.array.body import Body, Run
 from hfta_nb.array.intercept import Handler
 from hfta_nb.array.rules import Context
 from hfta_nb.array.slots import Slots
+from hfta_nb.array.state import ArrayState
 from hfta_nb.array.views import narrowed
 from hfta_nb.errors import FusionError
 
@@ -58,6 +60,20 @@ class Across:
         for row, a in enumerate(of):
             groups.setdefault(a, []).append(row)
         return [self._like(run, rows, a, alone=len(rows) == 1) for a, rows in groups.items()]
+
+    @property
+    def templates(self) -> list[nn.Module]:
+        """A plain module of each architecture."""
+        return self.blueprint.templates
+
+    @property
+    def sites(self) -> list[Site]:
+        """What is set anew for the members that run."""
+        return self.blueprint.sites
+
+    def template(self, member: int) -> nn.Module:
+        """The plain module that a member runs alone through."""
+        return self.blueprint.templates[self.blueprint.of[member]]
 
     def boxes(self, member: int) -> dict[str, tuple[int, ...]]:
         """A member's shapes, by name in the skeleton, of the tensors that it has."""
@@ -180,6 +196,13 @@ class Across:
                 narrowed(row, box, 0).fill_(True)
             self._masks[key] = mask
         return self._masks[key]
+
+
+def across_of(state: ArrayState) -> Across | None:
+    """What makes the bodies of an array's members; None where they are of one architecture."""
+    found = state.engine.across
+    assert found is None or isinstance(found, Across)  # there is no other
+    return found
 
 
 def by_architecture(blueprint: Blueprint, path: str) -> Handler:

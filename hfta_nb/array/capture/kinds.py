@@ -176,14 +176,14 @@ def reads_of(state: ArrayState, functions: tuple[Any, ...]) -> Reads:
     Raises:
         UnclearError: with what can't be seen through.
     """
-    if state.engine.across is None:
+    across = state.engine.across
+    if across is None:
         return Reads(state.skeleton, functions)
-    blueprint = state.engine.across.blueprint
     set_anew: dict[int, tuple[str, ...]] = {}
-    for site in blueprint.sites:
+    for site in across.sites:
         set_anew[id(site.module)] = (*set_anew.get(id(site.module), ()), site.name)
-    values = tuple(value for site in blueprint.sites for value in site.values.values())
-    return Reads(state.skeleton, (*functions, *blueprint.templates, *values), set_anew)
+    values = tuple(value for site in across.sites for value in site.values.values())
+    return Reads(state.skeleton, (*functions, *across.templates, *values), set_anew)
 
 
 def state_of(state: ArrayState) -> tuple[Any, ...]:
