@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Protocol, TypeVar
+from typing import Protocol, runtime_checkable
 
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 
+@runtime_checkable
 class Pausable(Protocol):
     """A dispatch mode that can look away for a while."""
 
@@ -16,21 +17,10 @@ class Pausable(Protocol):
         """Within, it notes nothing."""
 
 
-M = TypeVar("M", bound=Pausable)
-
-_RECORDERS: list[type[Pausable]] = []
-
-
-def pausable(mode: type[M]) -> type[M]:
-    """Class decorator: `unseen` pauses modes of this class."""
-    _RECORDERS.append(mode)
-    return mode
-
-
 @contextmanager
 def unseen() -> Iterator[None]:
     """Within, a recorder at work notes nothing: for checks that a recorded step makes in another way."""
-    recorders = [m for m in _get_current_dispatch_mode_stack() if isinstance(m, tuple(_RECORDERS))]
+    recorders = [m for m in _get_current_dispatch_mode_stack() if isinstance(m, Pausable)]
     with ExitStack() as stack:
         for recorder in recorders:
             stack.enter_context(recorder.quiet())

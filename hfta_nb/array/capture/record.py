@@ -20,7 +20,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hfta_nb.array.capture.alive import Addresses
 from hfta_nb.array.capture.kernels import SHAPE_ONLY
 from hfta_nb.array.generators import State, current_state
-from hfta_nb.array.untraced import pausable
 
 
 class Place(NamedTuple):
@@ -197,7 +196,6 @@ class Recording:
         )  # fmt: skip
 
 
-@pausable
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within, every kernel is noted in `recording`.
 
