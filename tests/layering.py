@@ -18,7 +18,7 @@ FACE = "hfta_nb"
 
 _RECIPE = {"errors", "accumulators", "events", "grid", "data", "augment", "losses", "metrics", "frechet"}
 _RECIPE |= {"phases", "training_axes"}
-_TRAINING = {*_RECIPE, "memory", "family", "array", "optim", "step", "plan"}
+_TRAINING = {*_RECIPE, "memory", "family", "members", "array", "optim", "step", "plan"}
 _HEADLESS = {
     *_TRAINING,
     "families",
@@ -49,9 +49,10 @@ TABLE: dict[str, set[str]] = {
     "colors": {"errors", "events", "grid", "history"},
     "data": {"errors"},
     "augment": {"errors", "events", "grid", "data"},
-    "array": {"errors", "html"},
-    "optim": {"errors", "array"},
-    "losses": {"errors", "array"},
+    "members": {"errors"},
+    "array": {"errors", "html", "members"},
+    "optim": {"errors", "members", "array"},
+    "losses": {"errors", "members", "array"},
     "frechet": set(),
     "accumulators": {"errors"},
     "metrics": {"errors", "accumulators", "array", "losses", "frechet"},
@@ -59,7 +60,7 @@ TABLE: dict[str, set[str]] = {
     "training_axes": {"errors", "events", "grid"},
     "family": {*_RECIPE, "html"},
     "families": {*_RECIPE, "family"},
-    "step": {"errors", "array", "optim", "losses", "metrics", "phases"},
+    "step": {"errors", "members", "array", "optim", "losses", "metrics", "phases"},
     "plan": {"errors", "events", "grid", "data", "augment", "family", "phases", "array", "step"},
     "train": {*_TRAINING},
     "fleet": {"errors", "events", "plan", "train", "data"},
@@ -96,7 +97,7 @@ ANYWHERE: dict[str, set[str]] = {
     "rich": {"cli", "study"},  # study: the progress bar of `fit`
     "pickle": {"executors"},
     "cloudpickle": {"executors"},
-    "threading": {"data", "executors", "array"},  # array: blocks of members, see docs/decisions/0020
+    "threading": {"data", "executors", "array", "members"},  # the last two: blocks of members, see docs/decisions/0020
     "_thread": {"data", "executors"},
     "multiprocessing": {"data", "executors"},
     "torch.multiprocessing": {"data", "executors"},

@@ -6,11 +6,11 @@ from hfta_nb.array.across.compare import difference
 from hfta_nb.array.across.why import Why
 from hfta_nb.array.fused import FusedArray
 from hfta_nb.array.fusing import fuse, join, why_not
-from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.lazy import has_lazy, take_shapes
 from hfta_nb.array.owners import Follower
-from hfta_nb.array.per_member import PerMember, per_member
 from hfta_nb.array.stack import blueprint
+from hfta_nb.members.generators import MemberGenerators
+from hfta_nb.members.per_member import PerMember, per_member
 
 __all__ = [
     "Blueprint",

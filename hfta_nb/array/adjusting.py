@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hfta_nb.array import threads
 from hfta_nb.array.capture.calls import Calls
 from hfta_nb.array.capture.deciding import WAYS
 from hfta_nb.array.fallback import Settings
@@ -11,6 +10,7 @@ from hfta_nb.array.self_tuning import SelfTuning
 from hfta_nb.array.state import ArrayState
 from hfta_nb.array.strategy.measuring import STRATEGIES
 from hfta_nb.errors import FusionError
+from hfta_nb.members import threads
 
 
 class Adjustable:

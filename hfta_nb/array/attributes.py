@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array.rules.base import Context, Disagreement
-from hfta_nb.array.tree import flatten, unflatten
+from hfta_nb.members.tree import flatten, unflatten
 
 Place = tuple[str, str]
 """Path of a submodule, and the name of an attribute of it."""

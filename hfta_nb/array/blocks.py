@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hfta_nb.array.engine import Block
 from hfta_nb.array.state import ArrayState
-from hfta_nb.array.views import narrowed
+from hfta_nb.members.views import narrowed
 
 
 def leaf_blocks(state: ArrayState) -> list[Block]:

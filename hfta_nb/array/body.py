@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hfta_nb.array.intercept import Handler
 from hfta_nb.array.rules import Context
-from hfta_nb.array.slots import Slots
+from hfta_nb.members.slots import Slots
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array import laying, surgery, threads
+from hfta_nb.array import laying, surgery
 from hfta_nb.array.across.proof import prove
 from hfta_nb.array.across.runtime import across_of
 from hfta_nb.array.adjusting import Adjustable
 from hfta_nb.array.answers import Answering
-from hfta_nb.array.arena import Arena
 from hfta_nb.array.attempt import Helpers
 from hfta_nb.array.capture.calls import Calls
 from hfta_nb.array.capture.steps import Asked
@@ -33,6 +32,8 @@ from hfta_nb.array.self_tuning import SelfTuning
 from hfta_nb.array.state import ArrayState
 from hfta_nb.array.tuning import apart, tune
 from hfta_nb.errors import FusionError
+from hfta_nb.members import threads
+from hfta_nb.members.arena import Arena
 
 if TYPE_CHECKING:
     import pandas

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from hfta_nb.array.across.blueprint import Blueprint
 from hfta_nb.array.across.runtime import Across
-from hfta_nb.array.arena import arenas_of
 from hfta_nb.array.engine import Engine
 from hfta_nb.array.handlers import install
 from hfta_nb.array.padding import Padding
-from hfta_nb.array.slots import Slots
 from hfta_nb.array.state import ArrayState
+from hfta_nb.members.arena import arenas_of
+from hfta_nb.members.slots import Slots
 
 CONTAINERS = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 """What `torch.nn.Module` keeps its tensors and submodules in."""

@@ -15,9 +15,9 @@ from hfta_nb.array.engine import Inputs
 from hfta_nb.array.gradients import scalar, target_of
 from hfta_nb.array.handlers import install
 from hfta_nb.array.laying import take
-from hfta_nb.array.per_member import PerMember, per_member
 from hfta_nb.array.state import ArrayState
-from hfta_nb.array.tree import flatten, tensor_map
+from hfta_nb.members.per_member import PerMember, per_member
+from hfta_nb.members.tree import flatten, tensor_map
 
 _MOST = 8
 """Losses whose recordings are kept."""

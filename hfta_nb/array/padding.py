@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.arena import Arena
+from hfta_nb.members.arena import Arena
 
 
 class Padding:

@@ -22,10 +22,10 @@ from hfta_nb.array.capture.record import NotRecordableError
 from hfta_nb.array.capture.steps import Asked
 from hfta_nb.array.cuda_graphs import capturing
 from hfta_nb.array.state import ArrayState
-from hfta_nb.array.tree import flatten
 from hfta_nb.array.trial import Captures, Trial
 from hfta_nb.array.tuning import Tuning
 from hfta_nb.array.ways import Way, slow_together
+from hfta_nb.members.tree import flatten
 
 T = TypeVar("T")
 

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.arena import Arena
 from hfta_nb.array.engine import Block, Engine
 from hfta_nb.array.fallback import Settings
-from hfta_nb.array.generators import MemberGenerators
 from hfta_nb.array.owners import Follower
 from hfta_nb.array.padding import Padding
-from hfta_nb.array.slots import Slots
+from hfta_nb.members.arena import Arena
+from hfta_nb.members.generators import MemberGenerators
+from hfta_nb.members.slots import Slots
 
 
 class ArrayState:

@@ -9,7 +9,6 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from hfta_nb.array import threads
 from hfta_nb.array.capture.calls import Calls
 from hfta_nb.array.native import conv
 from hfta_nb.array.state import ArrayState
@@ -17,6 +16,7 @@ from hfta_nb.array.strategy.kept import kept
 from hfta_nb.array.strategy.measuring import clock_of, disturbed
 from hfta_nb.array.strategy.times import Times
 from hfta_nb.array.ways import Way, convolutions, on_threads
+from hfta_nb.members import threads
 
 _HOPELESS = 1.6
 """Times the fastest: slower than this without replaying, a way is not looked at with it."""

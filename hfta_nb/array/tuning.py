@@ -10,17 +10,17 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from hfta_nb.array import threads
 from hfta_nb.array.capture.calls import Calls
 from hfta_nb.array.capture.kinds import form, settings
 from hfta_nb.array.capture.record import NotRecordableError
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.native import build
-from hfta_nb.array.per_member import PerMember, per_member
 from hfta_nb.array.state import ArrayState
-from hfta_nb.array.tree import flatten, unflatten
 from hfta_nb.array.trial import Captures, Trial, fastest, images, keep, known, told
 from hfta_nb.array.ways import Way, chosen, ways_of
+from hfta_nb.members import threads
+from hfta_nb.members.per_member import PerMember, per_member
+from hfta_nb.members.tree import flatten, unflatten
 
 T = TypeVar("T")
 

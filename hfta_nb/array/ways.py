@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from hfta_nb.array import threads
 from hfta_nb.array.state import ArrayState
+from hfta_nb.members import threads
 
 
 class Way(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array import FusedArray
-from hfta_nb.array.arena import Arena, Span
+from hfta_nb.members.arena import Arena, Span
 from hfta_nb.optim.fused import FusedCalls
 from hfta_nb.optim.one_pass import Numbers, OnePass, settings
 from hfta_nb.optim.rates import rates_of

@@ -8,10 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray, threads
+from hfta_nb.array import FusedArray
 from hfta_nb.array.trial import Trial
 from hfta_nb.array.ways import ways_of
 from hfta_nb.errors import FusionError
+from hfta_nb.members import threads
 from hfta_nb.step import ArrayStep
 from tests.contract.lanes import CPU, MEMBERS, SEEDS, batch, lanes
 from tests.contract.replay import backward, mlp

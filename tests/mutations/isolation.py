@@ -31,7 +31,7 @@ FAULTS = (
     ),
     Fault(
         "selected-streams",
-        "hfta_nb/array/generators.py",
+        "hfta_nb/members/generators.py",
         "return MemberGenerators([self.states[i] for i in indices], self.device)",
         "return MemberGenerators([self.states[i] for i in range(len(indices))], self.device)",
         "members taken out of an array draw the dropout of others",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hfta_nb.array.across.compare import difference
 from hfta_nb.array.across.merge import Merger
-from hfta_nb.array.views import narrowed
+from hfta_nb.members.views import narrowed
 
 
 class Blueprint:

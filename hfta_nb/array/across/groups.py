@@ -19,8 +19,8 @@ from hfta_nb.array.across.tags import Tag, box, full, rows_of, tag_of, tagged, v
 from hfta_nb.array.across.tree import Rebuild, take_apart
 from hfta_nb.array.rules import Context, Disagreement, SharedWrite, rule_mode
 from hfta_nb.array.rules.base import function_name, vmap_level
-from hfta_nb.array.views import narrowed
 from hfta_nb.errors import FusionError
+from hfta_nb.members.views import narrowed
 
 
 class Running(Protocol):

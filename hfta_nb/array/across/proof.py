@@ -21,8 +21,8 @@ from hfta_nb.array.attempt import Found
 from hfta_nb.array.blocks import leaf_blocks, member_block
 from hfta_nb.array.rules import Disagreement
 from hfta_nb.array.state import ArrayState
-from hfta_nb.array.tree import flatten
-from hfta_nb.array.views import narrowed
+from hfta_nb.members.tree import flatten
+from hfta_nb.members.views import narrowed
 
 if TYPE_CHECKING:
     from hfta_nb.array.engine import Block

@@ -19,10 +19,10 @@ from hfta_nb.array.across.unlike import Kind, in_groups
 from hfta_nb.array.body import Body, Run
 from hfta_nb.array.intercept import Handler
 from hfta_nb.array.rules import Context
-from hfta_nb.array.slots import Slots
 from hfta_nb.array.state import ArrayState
-from hfta_nb.array.views import narrowed
 from hfta_nb.errors import FusionError
+from hfta_nb.members.slots import Slots
+from hfta_nb.members.views import narrowed
 
 
 class Across:

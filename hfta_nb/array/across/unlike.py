@@ -14,8 +14,8 @@ from hfta_nb.array.across.mode import PaddedMode, active
 from hfta_nb.array.across.tags import Tag, box, full, rows_of, tag_of, tagged, views
 from hfta_nb.array.across.tree import take_apart
 from hfta_nb.array.rules import Context, Disagreement
-from hfta_nb.array.slots import Slots
-from hfta_nb.array.views import narrowed
+from hfta_nb.members.slots import Slots
+from hfta_nb.members.views import narrowed
 
 
 class Holder(nn.Module):

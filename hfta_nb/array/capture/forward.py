@@ -29,7 +29,7 @@ from hfta_nb.array.cuda_graphs import capturing
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.state import ArrayState
 from hfta_nb.array.strategy.measuring import Choice
-from hfta_nb.array.tree import Rebuild
+from hfta_nb.members.tree import Rebuild
 
 _SETTINGS = 5
 """The place of torch's settings in what `state_of` tells."""

@@ -19,8 +19,8 @@ from hfta_nb.array.capture.kinds import watched
 from hfta_nb.array.capture.seen_forward import SeenForward
 from hfta_nb.array.engine import Block, Inputs
 from hfta_nb.array.state import ArrayState
-from hfta_nb.array.tree import flatten
 from hfta_nb.errors import FusionError
+from hfta_nb.members.tree import flatten
 
 Run = Callable[[Inputs, Sequence[Block]], Any]
 """What computes the outputs as ever, block by block."""

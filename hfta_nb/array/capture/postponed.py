@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from hfta_nb.array import threads
 from hfta_nb.array.blocks import graph_blocks
 from hfta_nb.array.capture.deferred import Forwards, Step, like
 from hfta_nb.array.capture.kinds import room_like, settings, watched
@@ -21,9 +20,10 @@ from hfta_nb.array.capture.seen_forward import Losses, SeenForward
 from hfta_nb.array.capture.steps import Asked, SeenStep
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.gradients import Arguments
-from hfta_nb.array.per_member import per_member
-from hfta_nb.array.tree import flatten, unflatten
 from hfta_nb.errors import FusionError
+from hfta_nb.members import threads
+from hfta_nb.members.per_member import per_member
+from hfta_nb.members.tree import flatten, unflatten
 
 
 class GivenTarget(NamedTuple):

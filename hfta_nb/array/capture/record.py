@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hfta_nb.array.capture.alive import Addresses
 from hfta_nb.array.capture.kernels import SHAPE_ONLY
-from hfta_nb.array.generators import State, current_state
+from hfta_nb.members.generators import State, current_state
 
 
 class Place(NamedTuple):

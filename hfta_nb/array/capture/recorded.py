@@ -22,7 +22,7 @@ from hfta_nb.array.capture.seen_forward import SeenForward
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.gradients import vector_jacobian
 from hfta_nb.array.state import ArrayState
-from hfta_nb.array.tree import flatten
+from hfta_nb.members.tree import flatten
 
 
 class RecordedForward:

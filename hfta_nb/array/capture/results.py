@@ -16,7 +16,7 @@ from hfta_nb.array.cuda_graphs import capturing
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.state import ArrayState
 from hfta_nb.array.strategy.measuring import Choice
-from hfta_nb.array.tree import flatten, unflatten
+from hfta_nb.members.tree import flatten, unflatten
 
 Run = Callable[[Inputs], Any]
 

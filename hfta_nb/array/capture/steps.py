@@ -38,9 +38,9 @@ from hfta_nb.array.gradients import Gradients
 from hfta_nb.array.state import ArrayState
 from hfta_nb.array.strategy import streams
 from hfta_nb.array.strategy.measuring import Choice
-from hfta_nb.array.threads import at_hand
-from hfta_nb.array.tree import flatten
 from hfta_nb.errors import out_of_memory
+from hfta_nb.members.threads import at_hand
+from hfta_nb.members.tree import flatten
 
 _learns = operator.attrgetter("requires_grad")
 

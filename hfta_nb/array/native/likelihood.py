@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hfta_nb.array.native import binding
 from hfta_nb.array.native.build import library
-from hfta_nb.array.untraced import unseen
+from hfta_nb.members.untraced import unseen
 
 _COUNTS = ("members", "rows", "columns", "apart", "by_apart", "mean", "softmax")
 _POINTERS = ("logs", "by", "target", "losses", "counted", "out")

@@ -12,8 +12,8 @@ from hfta_nb.array.strategy.formulations import COMPILED, PLAIN
 from hfta_nb.array.strategy.kept import kept
 from hfta_nb.array.strategy.times import Times
 from hfta_nb.array.strategy.trials import killed, trying
-from hfta_nb.array.threads import at_hand
-from hfta_nb.array.untraced import unseen
+from hfta_nb.members.threads import at_hand
+from hfta_nb.members.untraced import unseen
 
 _LAPS, _LONG_S = 3, 0.02
 

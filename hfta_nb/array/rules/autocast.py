@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch._C import _functorch as functorch
 
-from hfta_nb.array.tree import flatten, unflatten
+from hfta_nb.members.tree import flatten, unflatten
 
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 _PRODUCTS = ("addbmm", "addmm", "baddbmm", "bmm", "linear", "matmul", "__matmul__", "__rmatmul__", "mm")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array.rules.sequences import again, aliased, beside, gradients, order, project, tanh_
-from hfta_nb.array.untraced import unseen
+from hfta_nb.members.untraced import unseen
 
 
 class GRU(torch.autograd.Function):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hfta_nb.array.native import recurrent as native
 from hfta_nb.array.rules.sequences import again, aliased, beside, gradients, order, project, tanh_
-from hfta_nb.array.untraced import unseen
+from hfta_nb.members.untraced import unseen
 
 
 class LSTM(torch.autograd.Function):

@@ -16,7 +16,7 @@ from hfta_nb.array.rules.base import (
     memory_order,
     stored_as,
 )
-from hfta_nb.array.tree import flatten, unflatten
+from hfta_nb.members.tree import flatten, unflatten
 
 RANDOM = "member by member, each with its own random numbers"
 

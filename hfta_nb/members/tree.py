@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.per_member import PerMember
+from hfta_nb.members.per_member import PerMember
 
 Rebuild = Callable[[Iterator[Any]], Any]
 _MAX_DEPTH = 8
