@@ -1,8 +1,8 @@
-"""What M members share: their tensors in one block of memory, their random streams, and the module that they run through.
+"""What M members share: their tensors in one block of memory, their random streams, the module that they run through.
 
-In goes a plain module, or tensors with a leading member axis; out come an `Arena` of flat tensors ``[M, P]``, the streams
-of `MemberGenerators`, `Slots` into which one member's tensors are put, and trees taken apart and put together. Nothing in
-here knows of `vmap`, kernels or arrays.
+In goes a plain module, or tensors with a leading member axis; out come an `Arena` of flat tensors ``[M, P]``, the
+streams of `MemberGenerators`, `Slots` into which one member's tensors are put, and trees taken apart and put together.
+Nothing in here knows of `vmap`, kernels or arrays.
 
 Open `arena.py` first, then `generators.py`.
 
