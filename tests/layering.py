@@ -18,7 +18,7 @@ FACE = "hfta_nb"
 
 _RECIPE = {"errors", "accumulators", "events", "grid", "data", "augment", "losses", "metrics", "frechet"}
 _RECIPE |= {"phases", "training_axes"}
-_TRAINING = {*_RECIPE, "memory", "family", "members", "array", "optim", "step", "plan"}
+_TRAINING = {*_RECIPE, "memory", "family", "members", "kernels", "array", "optim", "step", "plan"}
 _HEADLESS = {
     *_TRAINING,
     "families",
@@ -50,8 +50,9 @@ TABLE: dict[str, set[str]] = {
     "data": {"errors"},
     "augment": {"errors", "events", "grid", "data"},
     "members": {"errors"},
-    "array": {"errors", "html", "members"},
-    "optim": {"errors", "members", "array"},
+    "kernels": {"errors", "members"},
+    "array": {"errors", "html", "members", "kernels"},
+    "optim": {"errors", "members", "kernels", "array"},
     "losses": {"errors", "members", "array"},
     "frechet": set(),
     "accumulators": {"errors"},
@@ -60,7 +61,7 @@ TABLE: dict[str, set[str]] = {
     "training_axes": {"errors", "events", "grid"},
     "family": {*_RECIPE, "html"},
     "families": {*_RECIPE, "family"},
-    "step": {"errors", "members", "array", "optim", "losses", "metrics", "phases"},
+    "step": {"errors", "members", "kernels", "array", "optim", "losses", "metrics", "phases"},
     "plan": {"errors", "events", "grid", "data", "augment", "family", "phases", "array", "step"},
     "train": {*_TRAINING},
     "fleet": {"errors", "events", "plan", "train", "data"},
@@ -97,12 +98,12 @@ ANYWHERE: dict[str, set[str]] = {
     "rich": {"cli", "study"},  # study: the progress bar of `fit`
     "pickle": {"executors"},
     "cloudpickle": {"executors"},
-    "threading": {"data", "executors", "array", "members"},  # the last two: blocks of members, see docs/decisions/0020
+    "threading": {"data", "executors", "members", "kernels"},  # the last two: see docs/decisions/0020 and 0022
     "_thread": {"data", "executors"},
     "multiprocessing": {"data", "executors"},
     "torch.multiprocessing": {"data", "executors"},
     "concurrent.futures": {"data", "executors"},
-    "subprocess": {"data", "executors", "array"},  # array: a C compiler (docs/decisions/0014), trials (0024)
+    "subprocess": {"data", "executors", "kernels"},  # kernels: a C compiler (docs/decisions/0014), trials (0024)
 }
 """Packages that belong to some parts alone, however they are imported."""
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.cuda_graphs import capturing
 from hfta_nb.array.engine import Block, Call, Inputs, concatenate
 from hfta_nb.array.fallback import Settings, member_error
 from hfta_nb.array.gradients import Gradients
@@ -18,6 +17,7 @@ from hfta_nb.array.hints import warn_of_shared
 from hfta_nb.array.rules import SharedWrite
 from hfta_nb.array.state import ArrayState
 from hfta_nb.errors import HftaError, out_of_memory
+from hfta_nb.kernels.cuda_graphs import capturing
 
 Found = tuple[Any, Mapping[str, Mapping[int, Tensor]]]
 """Results ``[k, ...]`` of the members of some blocks; and by parameter and member, the gradient."""

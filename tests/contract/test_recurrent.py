@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array.native import recurrent
-from hfta_nb.array.native.build import compiling
 from hfta_nb.array.rules.gru import gru, simple
 from hfta_nb.array.rules.lstm import formula
-from hfta_nb.array.strategy import measuring
-from hfta_nb.array.strategy.formulations import COMPILED
+from hfta_nb.kernels.native import recurrent
+from hfta_nb.kernels.native.build import compiling
+from hfta_nb.kernels.strategy import measuring
+from hfta_nb.kernels.strategy.formulations import COMPILED
 
 SEEDS = [100, 101, 102]
 HOW = "all members at once, step by step"

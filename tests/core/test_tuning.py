@@ -16,10 +16,10 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from benchmarks.suite.beginning import paid_after
 from hfta_nb.array import FusedArray, tuning
-from hfta_nb.array.native import build
-from hfta_nb.array.strategy import kept
 from hfta_nb.array.trial import Trial, fastest, keep, known
 from hfta_nb.array.ways import Way, ways_of
+from hfta_nb.kernels.native import build
+from hfta_nb.kernels.strategy import kept
 from hfta_nb.step import ArrayStep
 
 ROW = {"optimizer": "adam", "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "lr_scheduler": "none"}
@@ -78,7 +78,7 @@ def test_what_is_hopeless_is_run_once_and_the_fastest_is_chosen() -> None:
 def test_images_of_members_alone_are_replayed_where_that_is_faster_than_it_looks(
     dtype: torch.dtype, fastest_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hfta_nb.array.native.conv.usable", lambda: True)
+    monkeypatch.setattr("hfta_nb.kernels.native.conv.usable", lambda: True)
     array = hfta.fuse([nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()).to(dtype) for _ in range(MEMBERS)])
     trial = Trial(array._calls, ways_of(array._state), True)
     sizes = _run(trial, {6: 0.1, 4: 0.11, 1: 0.22}, {6: 0.08, 4: 0.05, 1: 0.03})

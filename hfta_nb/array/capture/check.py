@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hfta_nb.array.rules.autocast import half_under_way
 from hfta_nb.array.state import ArrayState
-from hfta_nb.array.strategy import precision
+from hfta_nb.kernels.strategy import precision
 
 Made = TypeVar("Made")
 

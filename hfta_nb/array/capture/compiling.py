@@ -23,7 +23,7 @@ from hfta_nb.array.capture.late import Fetch
 from hfta_nb.array.capture.norms import said, unsaid
 from hfta_nb.array.capture.parts import Draws, bases_of, parts_of, used_after
 from hfta_nb.array.capture.record import Call, Place
-from hfta_nb.array.strategy.times import Times
+from hfta_nb.kernels.strategy.times import Times
 from hfta_nb.members.generators import MemberGenerators
 
 

@@ -1,7 +1,7 @@
 """Whether a replayed step is compiled: when that pays, and that it is faster and gives the same numbers.
 
 Compiling takes seconds to minutes, so it is for runs that are long enough. What it brings is measured once and kept
-with the times of kernels (`hfta_nb.array.strategy.kept`); without, there is what it brought on this kind of device.
+with the times of kernels (`hfta_nb.kernels.strategy.kept`); without, there is what it brought on this kind of device.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from hfta_nb.array.capture.check import Outcome
 from hfta_nb.array.capture.compiling import Compiled, Source, why_not
 from hfta_nb.array.capture.norms import said
 from hfta_nb.array.capture.program import Program
-from hfta_nb.array.strategy.kept import kept
-from hfta_nb.array.strategy.times import Times
-from hfta_nb.array.strategy.trials import killed, trying
+from hfta_nb.kernels.strategy.kept import kept
+from hfta_nb.kernels.strategy.times import Times
+from hfta_nb.kernels.strategy.trials import killed, trying
 
 WAYS = ("auto", "never", "always")
 

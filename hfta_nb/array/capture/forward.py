@@ -25,10 +25,10 @@ from hfta_nb.array.capture.reads import UnclearError
 from hfta_nb.array.capture.record import NotRecordableError
 from hfta_nb.array.capture.recorded import RecordedForward
 from hfta_nb.array.capture.seen_forward import SeenForward
-from hfta_nb.array.cuda_graphs import capturing
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.state import ArrayState
-from hfta_nb.array.strategy.measuring import Choice
+from hfta_nb.kernels.cuda_graphs import capturing
+from hfta_nb.kernels.strategy.measuring import Choice
 from hfta_nb.members.tree import Rebuild
 
 _SETTINGS = 5

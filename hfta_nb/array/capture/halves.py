@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from hfta_nb.array.capture.delivery import Target
 from hfta_nb.array.capture.late import Fetch, copied
 from hfta_nb.array.capture.program import Program
-from hfta_nb.array.strategy import precision
+from hfta_nb.kernels.strategy import precision
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.members.threads import scope
 

@@ -16,8 +16,8 @@ from hfta_nb.array.capture.reads import Reads
 from hfta_nb.array.capture.record import NotRecordableError, Place, Recorder, Recording
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.state import ArrayState
-from hfta_nb.array.strategy import precision
-from hfta_nb.array.strategy.measuring import Choice
+from hfta_nb.kernels.strategy import precision
+from hfta_nb.kernels.strategy.measuring import Choice
 from hfta_nb.members.per_member import PerMember
 from hfta_nb.members.threads import at_hand
 from hfta_nb.members.tree import Rebuild, unflatten

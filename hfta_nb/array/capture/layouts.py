@@ -23,13 +23,13 @@ from hfta_nb.array.capture.compiling import Source
 from hfta_nb.array.capture.record import Place
 from hfta_nb.array.engine import Inputs
 from hfta_nb.array.state import ArrayState
-from hfta_nb.array.strategy.formulations import Operand
-from hfta_nb.array.strategy.kept import kept
-from hfta_nb.array.strategy.measuring import clock_of
-from hfta_nb.array.strategy.sandbox import Tried, survives
-from hfta_nb.array.strategy.times import Times
-from hfta_nb.array.strategy.trials import killed, trying
 from hfta_nb.errors import out_of_memory
+from hfta_nb.kernels.strategy.formulations import Operand
+from hfta_nb.kernels.strategy.kept import kept
+from hfta_nb.kernels.strategy.measuring import clock_of
+from hfta_nb.kernels.strategy.sandbox import Tried, survives
+from hfta_nb.kernels.strategy.times import Times
+from hfta_nb.kernels.strategy.trials import killed, trying
 
 GIVEN, LAST = "as given", "channels last"
 

@@ -27,13 +27,13 @@ from hfta_nb.array.capture.needs import constant, fitting, needed
 from hfta_nb.array.capture.owned import Owned, owned
 from hfta_nb.array.capture.record import Call, Place, Recording, places
 from hfta_nb.array.capture.stacking import stacked
-from hfta_nb.array.native.binding import Binding
-from hfta_nb.array.native.operators import BOUND
-from hfta_nb.array.native.product import Compiled
-from hfta_nb.array.strategy import precision
-from hfta_nb.array.strategy.formulations import PRODUCTS
-from hfta_nb.array.strategy.measuring import Choice
-from hfta_nb.array.strategy.streams import runner_of
+from hfta_nb.kernels.native.binding import Binding
+from hfta_nb.kernels.native.operators import BOUND
+from hfta_nb.kernels.native.product import Compiled
+from hfta_nb.kernels.strategy import precision
+from hfta_nb.kernels.strategy.formulations import PRODUCTS
+from hfta_nb.kernels.strategy.measuring import Choice
+from hfta_nb.kernels.strategy.streams import runner_of
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.members.threads import side_by_side
 

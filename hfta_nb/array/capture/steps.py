@@ -32,13 +32,13 @@ from hfta_nb.array.capture.kinds import (
 from hfta_nb.array.capture.program import Program, program
 from hfta_nb.array.capture.reads import Reads, UnclearError
 from hfta_nb.array.capture.record import NotRecordableError, Place, Recorder
-from hfta_nb.array.cuda_graphs import capturing
 from hfta_nb.array.engine import Block, Call, Inputs
 from hfta_nb.array.gradients import Gradients
 from hfta_nb.array.state import ArrayState
-from hfta_nb.array.strategy import streams
-from hfta_nb.array.strategy.measuring import Choice
 from hfta_nb.errors import out_of_memory
+from hfta_nb.kernels.cuda_graphs import capturing
+from hfta_nb.kernels.strategy import streams
+from hfta_nb.kernels.strategy.measuring import Choice
 from hfta_nb.members.threads import at_hand
 from hfta_nb.members.tree import flatten
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from hfta_nb.array.strategy import measuring
-from hfta_nb.array.strategy.formulations import COMPILED, PLAIN
-from hfta_nb.array.strategy.kept import kept
-from hfta_nb.array.strategy.times import Times
-from hfta_nb.array.strategy.trials import killed, trying
+from hfta_nb.kernels.strategy import measuring
+from hfta_nb.kernels.strategy.formulations import COMPILED, PLAIN
+from hfta_nb.kernels.strategy.kept import kept
+from hfta_nb.kernels.strategy.times import Times
+from hfta_nb.kernels.strategy.trials import killed, trying
 from hfta_nb.members.threads import at_hand
 from hfta_nb.members.untraced import unseen
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.native.build import library
+from hfta_nb.kernels.native.build import library
 
 _NUMBERS = (
     *("samples", "groups", "in", "out", "height", "width", "made_height", "made_width"),

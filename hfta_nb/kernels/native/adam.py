@@ -9,7 +9,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from hfta_nb.array.native.build import library
+from hfta_nb.kernels.native.build import library
 
 _LISTS = ("values", "gradients", "means", "squares", "counts")
 _NUMBERS = ("lr", "beta1", "beta2", "eps", "decay")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.native.build import library
+from hfta_nb.kernels.native.build import library
 
 _POINTERS = (
     *("x", "grad", "weight", "bias", "out", "mean", "scale", "running_mean", "running_var"),

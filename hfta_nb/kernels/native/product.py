@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.native.build import library
+from hfta_nb.kernels.native.build import library
 
 _NUMBERS = (
     *("members", "rows", "inner", "columns", "a_member", "a_row", "a_inner", "b_member", "b_inner", "b_column"),

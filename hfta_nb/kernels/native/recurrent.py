@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.native import binding
-from hfta_nb.array.native.build import library, waiting
+from hfta_nb.kernels.native import binding
+from hfta_nb.kernels.native.build import library, waiting
 from hfta_nb.members.untraced import unseen
 
 _FORWARD = "Tensor x, Tensor w_x, Tensor w_h, Tensor? b_x, Tensor? b_h, Tensor(a!) gates, Tensor(b!) h, Tensor(c!) c"

@@ -10,15 +10,15 @@ from typing import Any
 
 import torch
 
-from hfta_nb.array.native import likelihood, norm, product, rows
-from hfta_nb.array.native.binding import Binding
-from hfta_nb.array.strategy import precision
-from hfta_nb.array.strategy.pointwise import Pointwise, PointwiseBackward
-from hfta_nb.array.strategy.pooling import ChannelsLast, max_pool2d
-from hfta_nb.array.strategy.products import Added, InTurn
-from hfta_nb.array.strategy.softmax import LogSoftmaxBackward, SoftmaxBackward, Turned
-from hfta_nb.array.strategy.streams import Parted, partings
-from hfta_nb.array.strategy.widened import HALVES, Widened
+from hfta_nb.kernels.native import likelihood, norm, product, rows
+from hfta_nb.kernels.native.binding import Binding
+from hfta_nb.kernels.strategy import precision
+from hfta_nb.kernels.strategy.pointwise import Pointwise, PointwiseBackward
+from hfta_nb.kernels.strategy.pooling import ChannelsLast, max_pool2d
+from hfta_nb.kernels.strategy.products import Added, InTurn
+from hfta_nb.kernels.strategy.softmax import LogSoftmaxBackward, SoftmaxBackward, Turned
+from hfta_nb.kernels.strategy.streams import Parted, partings
+from hfta_nb.kernels.strategy.widened import HALVES, Widened
 
 _aten = torch.ops.aten
 

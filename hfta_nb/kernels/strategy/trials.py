@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from hfta_nb.array.strategy.times import Kept
+from hfta_nb.kernels.strategy.times import Kept
 
 _SUFFIX = ".trial"
 _KILLED = "ended a process: "

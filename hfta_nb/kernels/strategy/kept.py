@@ -18,8 +18,8 @@ from pathlib import Path
 
 import torch
 
-from hfta_nb.array.strategy import precision, trials
-from hfta_nb.array.strategy.times import Kept
+from hfta_nb.kernels.strategy import precision, trials
+from hfta_nb.kernels.strategy.times import Kept
 
 VARIABLE = "HFTA_NB_CACHE"
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.array.native import binding
-from hfta_nb.array.native.build import library
+from hfta_nb.kernels.native import binding
+from hfta_nb.kernels.native.build import library
 from hfta_nb.members.untraced import unseen
 
 _COUNTS = ("members", "rows", "columns", "apart", "by_apart", "mean", "softmax")

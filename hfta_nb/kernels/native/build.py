@@ -24,9 +24,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hfta_nb.array.native import background
-from hfta_nb.array.native.alive import alive
-from hfta_nb.array.strategy.kept import VARIABLE as CACHE
+from hfta_nb.kernels.native import background
+from hfta_nb.kernels.native.alive import alive
+from hfta_nb.kernels.strategy.kept import VARIABLE as CACHE
 
 VARIABLE = "HFTA_NB_NATIVE"
 MARCH = "HFTA_NB_NATIVE_MARCH"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hfta_nb.array.native import alive
+from hfta_nb.kernels.native import alive
 
 _STALE_S = 300.0
 """A compiler that has begun so long ago has come to an end, in whatever way."""

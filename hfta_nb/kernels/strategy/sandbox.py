@@ -35,9 +35,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hfta_nb.array.strategy.formulations import Operand
-from hfta_nb.array.strategy.kept import kept
-from hfta_nb.array.strategy.times import Kept
+from hfta_nb.kernels.strategy.formulations import Operand
+from hfta_nb.kernels.strategy.kept import kept
+from hfta_nb.kernels.strategy.times import Kept
 
 _CHILD = Path(__file__).with_name("sandboxed.py")
 _ROUNDS = 20

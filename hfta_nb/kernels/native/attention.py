@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.native.build import library
+from hfta_nb.kernels.native.build import library
 
 _NUMBERS = ("samples", "heads", "queries", "keys", "wide", "causal")
 _TENSORS = 9

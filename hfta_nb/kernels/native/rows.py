@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.native.build import library
+from hfta_nb.kernels.native.build import library
 
 _POINTERS = ("x", "by", "weight", "bias", "out", "mean", "scale", "by_weight", "by_bias")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hfta_nb.array import cuda_graphs
+from hfta_nb.kernels import cuda_graphs
 
 Run = Callable[[int], Any]
 """Does something so many times."""

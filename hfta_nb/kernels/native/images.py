@@ -10,7 +10,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from hfta_nb.array.native.build import library
+from hfta_nb.kernels.native.build import library
 
 _NUMBERS = ("samples", "channels", "height", "width", "groups", "last", "turned", "relu", "pool")
 _POINTERS = (
