@@ -18,7 +18,7 @@ FACE = "hfta_nb"
 
 _RECIPE = {"errors", "accumulators", "events", "grid", "data", "augment", "losses", "metrics", "frechet"}
 _RECIPE |= {"phases", "training_axes"}
-_TRAINING = {*_RECIPE, "memory", "family", "members", "kernels", "array", "optim", "step", "plan"}
+_TRAINING = {*_RECIPE, "memory", "family", "members", "kernels", "rules", "array", "optim", "step", "plan"}
 _HEADLESS = {
     *_TRAINING,
     "families",
@@ -51,7 +51,8 @@ TABLE: dict[str, set[str]] = {
     "augment": {"errors", "events", "grid", "data"},
     "members": {"errors"},
     "kernels": {"errors", "members"},
-    "array": {"errors", "html", "members", "kernels"},
+    "rules": {"errors", "members", "kernels"},
+    "array": {"errors", "html", "members", "kernels", "rules"},
     "optim": {"errors", "members", "kernels", "array"},
     "losses": {"errors", "members", "array"},
     "frechet": set(),

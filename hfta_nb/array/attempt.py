@@ -14,10 +14,10 @@ from hfta_nb.array.fallback import Settings, member_error
 from hfta_nb.array.gradients import Gradients
 from hfta_nb.array.handlers import install
 from hfta_nb.array.hints import warn_of_shared
-from hfta_nb.array.rules import SharedWrite
 from hfta_nb.array.state import ArrayState
 from hfta_nb.errors import HftaError, out_of_memory
 from hfta_nb.kernels.cuda_graphs import capturing
+from hfta_nb.rules import SharedWrite
 
 Found = tuple[Any, Mapping[str, Mapping[int, Tensor]]]
 """Results ``[k, ...]`` of the members of some blocks; and by parameter and member, the gradient."""

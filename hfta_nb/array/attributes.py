@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.rules.base import Context, Disagreement
 from hfta_nb.members.tree import flatten, unflatten
+from hfta_nb.rules.base import Context, Disagreement
 
 Place = tuple[str, str]
 """Path of a submodule, and the name of an attribute of it."""

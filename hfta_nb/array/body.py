@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from hfta_nb.array.intercept import Handler
-from hfta_nb.array.rules import Context
 from hfta_nb.members.slots import Slots
+from hfta_nb.rules import Context
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from hfta_nb.array.attributes import Place, taken_off
 from hfta_nb.array.intercept import Handler, forwards_replaced, intercepted
-from hfta_nb.array.rules import Context, Disagreement, rule_mode
-from hfta_nb.array.rules.base import vmap_level
 from hfta_nb.members.generators import MemberGenerators, current_state, set_state
 from hfta_nb.members.slots import Slots
 from hfta_nb.members.tree import Rebuild, flatten, unflatten
+from hfta_nb.rules import Context, Disagreement, rule_mode
+from hfta_nb.rules.base import vmap_level
 
 _KINDS = ("cpu", "cuda")
 

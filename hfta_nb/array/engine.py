@@ -15,13 +15,13 @@ from hfta_nb.array.attributes import Attributes, Place, taken_off
 from hfta_nb.array.body import Architectures, Body, Run
 from hfta_nb.array.checkpointing import alone
 from hfta_nb.array.intercept import Handler, intercepted
-from hfta_nb.array.rules import AloneMode, Context, Disagreement, rule_mode
-from hfta_nb.array.rules.base import Usage, vmap_level
 from hfta_nb.errors import FusionError
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.members.per_member import PerMember
 from hfta_nb.members.slots import Slots
 from hfta_nb.members.tree import Rebuild, flatten, tensor_map, unflatten
+from hfta_nb.rules import AloneMode, Context, Disagreement, rule_mode
+from hfta_nb.rules.base import Usage, vmap_level
 
 Call = Callable[[nn.Module, list[Any]], Any]
 """What to compute for one member, from the module and the leaves of its inputs, while its tensors are in the module."""

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from hfta_nb.array.attributes import Attributes, Place, taken_off
 from hfta_nb.array.intercept import Handler
-from hfta_nb.array.rules.base import Context, SharedWrite
-from hfta_nb.array.rules.members import joined
 from hfta_nb.errors import MemberError
 from hfta_nb.members.slots import Slots
 from hfta_nb.members.tree import flatten, unflatten
+from hfta_nb.rules.base import Context, SharedWrite
+from hfta_nb.rules.members import joined
 
 
 def path_of(error: BaseException, root: nn.Module) -> str | None:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array.engine import Block, Call, Inputs, concatenate
-from hfta_nb.array.rules.autocast import uncast
 from hfta_nb.array.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.tree import tensor_map
 from hfta_nb.members.views import narrowed
+from hfta_nb.rules.autocast import uncast
 
 
 class Arguments(NamedTuple):

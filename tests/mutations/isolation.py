@@ -47,7 +47,7 @@ FAULTS = (
     ),
     Fault(
         "batch-norm-variance",
-        "hfta_nb/array/rules/norm.py",
+        "hfta_nb/rules/norm.py",
         "for statistics, changed in zip(rest[:2], flat[:2], strict=True):",
         "for statistics, changed in zip(rest[:1], flat[:1], strict=True):",
         "running variances stay what they were at first",

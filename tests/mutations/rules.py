@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.fault import Fault
 
-RULES = "hfta_nb/array/rules"
+RULES = "hfta_nb/rules"
 
 FAULTS = (
     Fault(

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from hfta_nb.array.across.groups import PerMemberFunction, begin, by_groups, end, running
 from hfta_nb.array.across.numbers import Varied
 from hfta_nb.array.across.tags import Counts, Tag, tag_of, tagged
-from hfta_nb.array.rules import Context
+from hfta_nb.rules import Context
 
 Rule = Callable[["PaddedMode", Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """``rule(mode, function, args, kwargs)``: the result, tagged; or `NotImplemented` where it can't do this call."""

@@ -19,10 +19,10 @@ from hfta_nb.array.across.runtime import across_of
 from hfta_nb.array.across.tags import box, tag_of
 from hfta_nb.array.attempt import Found
 from hfta_nb.array.blocks import leaf_blocks, member_block
-from hfta_nb.array.rules import Disagreement
 from hfta_nb.array.state import ArrayState
 from hfta_nb.members.tree import flatten
 from hfta_nb.members.views import narrowed
+from hfta_nb.rules import Disagreement
 
 if TYPE_CHECKING:
     from hfta_nb.array.engine import Block

@@ -18,11 +18,11 @@ from hfta_nb.array.across.tags import Tag, rows_of, tag_of, tagged, views
 from hfta_nb.array.across.unlike import Kind, in_groups
 from hfta_nb.array.body import Body, Run
 from hfta_nb.array.intercept import Handler
-from hfta_nb.array.rules import Context
 from hfta_nb.array.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.slots import Slots
 from hfta_nb.members.views import narrowed
+from hfta_nb.rules import Context
 
 
 class Across:

@@ -13,9 +13,9 @@ from hfta_nb.array.across.groups import Part, combined, nested
 from hfta_nb.array.across.mode import PaddedMode, active
 from hfta_nb.array.across.tags import Tag, box, full, rows_of, tag_of, tagged, views
 from hfta_nb.array.across.tree import take_apart
-from hfta_nb.array.rules import Context, Disagreement
 from hfta_nb.members.slots import Slots
 from hfta_nb.members.views import narrowed
+from hfta_nb.rules import Context, Disagreement
 
 
 class Holder(nn.Module):

@@ -13,9 +13,9 @@ from torch._C import _functorch as functorch
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from hfta_nb.array.rules.autocast import Kept, cast
 from hfta_nb.errors import out_of_memory
 from hfta_nb.members.generators import MemberGenerators
+from hfta_nb.rules.autocast import Kept, cast
 
 
 class Disagreement(RuntimeError):  # noqa: N818  (a reason to go another way, not a failure)

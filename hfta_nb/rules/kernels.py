@@ -7,8 +7,8 @@ from typing import Any
 
 import torch.nn.functional as F
 
-from hfta_nb.array.rules.base import Context, Rule
-from hfta_nb.array.rules.members import member_by_member
+from hfta_nb.rules.base import Context, Rule
+from hfta_nb.rules.members import member_by_member
 
 
 def _once_each(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

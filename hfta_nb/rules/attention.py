@@ -9,8 +9,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.array.rules.base import Context, Rule, arguments
-from hfta_nb.array.rules.members import member_by_member
+from hfta_nb.rules.base import Context, Rule, arguments
+from hfta_nb.rules.members import member_by_member
 
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.rules.base import (
+from hfta_nb.members.tree import flatten, unflatten
+from hfta_nb.rules.base import (
     Context,
     Disagreement,
     SharedWrite,
@@ -16,7 +17,6 @@ from hfta_nb.array.rules.base import (
     memory_order,
     stored_as,
 )
-from hfta_nb.members.tree import flatten, unflatten
 
 RANDOM = "member by member, each with its own random numbers"
 

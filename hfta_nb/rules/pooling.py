@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.array.rules.base import Context, Rule
+from hfta_nb.rules.base import Context, Rule
 
 
 def _pool(axes: int) -> Rule:

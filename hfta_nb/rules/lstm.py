@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.rules.sequences import again, aliased, beside, gradients, order, project, tanh_
 from hfta_nb.kernels.native import recurrent as native
 from hfta_nb.members.untraced import unseen
+from hfta_nb.rules.sequences import again, aliased, beside, gradients, order, project, tanh_
 
 
 class LSTM(torch.autograd.Function):

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.rules.alone import own_is_faster
-from hfta_nb.array.rules.base import Context, Rule, vmap_level
-from hfta_nb.array.rules.gru import GRU, Simple
-from hfta_nb.array.rules.lstm import LSTM, TorchLSTM
-from hfta_nb.array.rules.members import each_member, member_by_member
 from hfta_nb.kernels.native import recurrent as native
+from hfta_nb.rules.alone import own_is_faster
+from hfta_nb.rules.base import Context, Rule, vmap_level
+from hfta_nb.rules.gru import GRU, Simple
+from hfta_nb.rules.lstm import LSTM, TorchLSTM
+from hfta_nb.rules.members import each_member, member_by_member
 
 _HOW = "all members at once, step by step"
 

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.array.rules.base import Context, Rule, arguments
 from hfta_nb.kernels.native import likelihood as native
+from hfta_nb.rules.base import Context, Rule, arguments
 
 _NAMES = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
 _MORE = ("size_average", "reduce", "label_smoothing")

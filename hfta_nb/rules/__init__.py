@@ -1,7 +1,9 @@
 """Operator rules: what runs instead of `vmap`'s own rule for a function that a model calls.
 
 `RULES` maps the function to a rule ``rule(context, function, args, kwargs)``. A `TorchFunctionMode` around the
-vmapped call looks every function up there. A new rule is one file here and one row in the table.
+vmapped call looks every function up there. In go tensors as one member sees them, out come such tensors; in between a
+rule leaves `vmap` and computes on tensors with a leading member axis. A new rule is one file here and one row in the
+table. Open `base.py` first, then `linear.py`, the shortest rule.
 """
 
 from collections.abc import Callable
@@ -9,7 +11,7 @@ from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
-from hfta_nb.array.rules import (
+from hfta_nb.rules import (
     attention,
     convolution,
     embedding,
@@ -23,8 +25,8 @@ from hfta_nb.array.rules import (
     recurrent,
     values,
 )
-from hfta_nb.array.rules.base import Context, Disagreement, Rule, RuleMode, SharedWrite
-from hfta_nb.array.rules.members import by_members
+from hfta_nb.rules.base import Context, Disagreement, Rule, RuleMode, SharedWrite
+from hfta_nb.rules.members import by_members
 
 RULES: dict[object, Rule] = {
     **linear.RULES,

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.array.rules.base import Context, Rule, arguments, memory_order, stored_as
+from hfta_nb.rules.base import Context, Rule, arguments, memory_order, stored_as
 
 _NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _NAMES_TRANSPOSED = (*_NAMES[:5], "output_padding", "groups", "dilation")

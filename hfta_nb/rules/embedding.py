@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.array.rules.base import Context, Rule, arguments
 from hfta_nb.members.untraced import unseen
+from hfta_nb.rules.base import Context, Rule, arguments
 
 _NAMES = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hfta_nb.array.rules.base import Context, Rule
-from hfta_nb.array.rules.members import member_by_member
+from hfta_nb.rules.base import Context, Rule
+from hfta_nb.rules.members import member_by_member
 
 
 def _value(context: Context, function, args, kwargs):  # type: ignore[no-untyped-def]
