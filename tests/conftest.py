@@ -67,7 +67,7 @@ def self_tuning() -> None:
 @pytest.fixture(autouse=True)
 def _nothing_tried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs when, and in what blocks, does not depend on time, but in tests of that and in those as a user."""
-    from hfta_nb.array.fallback import Settings
+    from hfta_nb.eager.fallback import Settings
 
     if "self_tuning" not in request.fixturenames and request.path.parent.name != "first_hour":
         monkeypatch.setattr(Settings, "self_tuning", False)

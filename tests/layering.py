@@ -18,7 +18,7 @@ FACE = "hfta_nb"
 
 _RECIPE = {"errors", "accumulators", "events", "grid", "data", "augment", "losses", "metrics", "frechet"}
 _RECIPE |= {"phases", "training_axes"}
-_TRAINING = {*_RECIPE, "memory", "family", "members", "kernels", "rules", "array", "optim", "step", "plan"}
+_TRAINING = {*_RECIPE, "memory", "family", "members", "kernels", "rules", "eager", "array", "optim", "step", "plan"}
 _HEADLESS = {
     *_TRAINING,
     "families",
@@ -52,7 +52,8 @@ TABLE: dict[str, set[str]] = {
     "members": {"errors"},
     "kernels": {"errors", "members"},
     "rules": {"errors", "members", "kernels"},
-    "array": {"errors", "html", "members", "kernels", "rules"},
+    "eager": {"errors", "members", "kernels", "rules"},
+    "array": {"errors", "html", "members", "kernels", "rules", "eager"},
     "optim": {"errors", "members", "kernels", "array"},
     "losses": {"errors", "members", "array"},
     "frechet": set(),

@@ -8,9 +8,22 @@ from torch import Tensor
 
 from hfta_nb.array import ways
 from hfta_nb.array.fused import FusedArray
-from hfta_nb.array.handlers import install
-from hfta_nb.array.owners import owned_by
 from hfta_nb.array.tuning import Tuning
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.gradients import Arguments, call_module
+from hfta_nb.eager.handlers import install
+from hfta_nb.eager.owners import owned_by
+
+__all__ = [
+    "Arguments",
+    "Inputs",
+    "call_module",
+    "checkpoint",
+    "owner",
+    "snapshot",
+    "tuning_of",
+    "untimed_block_size",
+]
 
 
 def owner(parameter: Tensor) -> tuple[FusedArray, str] | None:

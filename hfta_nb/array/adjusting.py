@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hfta_nb.array.capture.calls import Calls
 from hfta_nb.array.capture.deciding import WAYS
-from hfta_nb.array.fallback import Settings
 from hfta_nb.array.own_losses import OwnLosses
 from hfta_nb.array.self_tuning import SelfTuning
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.fallback import Settings
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.kernels.strategy.measuring import STRATEGIES
 from hfta_nb.members import threads

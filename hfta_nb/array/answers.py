@@ -15,7 +15,7 @@ from typing import Self, overload
 from torch import nn
 
 from hfta_nb.array import surgery
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import ArrayWarning, OptimError
 
 _CLIPPING = {"clip_grad_norm_": "clip_grad_norm_", "clip_grad_norm": "clip_grad_norm_"}

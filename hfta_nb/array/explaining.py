@@ -12,7 +12,7 @@ from hfta_nb.array.capture.calls import Calls
 from hfta_nb.array.capture.forward import CapturedForwards
 from hfta_nb.array.capture.results import CapturedResults
 from hfta_nb.array.capture.steps import CapturedSteps
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.html import pairs
 
 if TYPE_CHECKING:

@@ -17,20 +17,20 @@ from hfta_nb.array.across.proof import prove
 from hfta_nb.array.across.runtime import across_of
 from hfta_nb.array.adjusting import Adjustable
 from hfta_nb.array.answers import Answering
-from hfta_nb.array.attempt import Helpers
 from hfta_nb.array.capture.calls import Calls
 from hfta_nb.array.capture.steps import Asked
-from hfta_nb.array.engine import Engine, Inputs
 from hfta_nb.array.explaining import rows_of, shown, table
-from hfta_nb.array.gradients import call_module, target_of
 from hfta_nb.array.lazy import materialise
 from hfta_nb.array.one_step import OneStep
 from hfta_nb.array.own_losses import OwnLosses
-from hfta_nb.array.owners import own
 from hfta_nb.array.saving import Savable
 from hfta_nb.array.self_tuning import SelfTuning
-from hfta_nb.array.state import ArrayState
 from hfta_nb.array.tuning import apart, tune
+from hfta_nb.eager.attempt import Helpers
+from hfta_nb.eager.engine import Engine, Inputs
+from hfta_nb.eager.gradients import call_module, target_of
+from hfta_nb.eager.owners import own
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members import threads
 from hfta_nb.members.arena import Arena

@@ -10,11 +10,11 @@ from torch import nn
 from hfta_nb.array.across.merge import ApartError
 from hfta_nb.array.across.why import Why
 from hfta_nb.array.fused import FusedArray
-from hfta_nb.array.handlers import install
 from hfta_nb.array.laying import take
 from hfta_nb.array.lazy import check_settled, copied, has_lazy
 from hfta_nb.array.stack import blueprint, check_members, stack_members
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.handlers import install
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.generators import MemberGenerators
 

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from hfta_nb.array.across.blueprint import Blueprint
 from hfta_nb.array.across.runtime import Across
-from hfta_nb.array.engine import Engine
-from hfta_nb.array.handlers import install
-from hfta_nb.array.padding import Padding
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.engine import Engine
+from hfta_nb.eager.handlers import install
+from hfta_nb.eager.padding import Padding
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.arena import arenas_of
 from hfta_nb.members.slots import Slots
 

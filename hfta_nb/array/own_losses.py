@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from hfta_nb.array.capture.calls import Calls, over
 from hfta_nb.array.capture.deferred import settled, step_of
 from hfta_nb.array.capture.kinds import identity
-from hfta_nb.array.engine import Inputs
-from hfta_nb.array.gradients import scalar, target_of
-from hfta_nb.array.handlers import install
 from hfta_nb.array.laying import take
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.gradients import scalar, target_of
+from hfta_nb.eager.handlers import install
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.per_member import PerMember, per_member
 from hfta_nb.members.tree import flatten, tensor_map
 

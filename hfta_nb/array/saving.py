@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hfta_nb.array.across.runtime import across_of
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.generators import MemberGenerators, State
 

@@ -20,10 +20,10 @@ from hfta_nb.array.capture.kinds import form as form_of
 from hfta_nb.array.capture.kinds import identity, settings, watched
 from hfta_nb.array.capture.record import NotRecordableError
 from hfta_nb.array.capture.steps import Asked
-from hfta_nb.array.state import ArrayState
 from hfta_nb.array.trial import Captures, Trial
 from hfta_nb.array.tuning import Tuning
 from hfta_nb.array.ways import Way, slow_together
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.members.tree import flatten
 

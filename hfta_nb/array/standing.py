@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hfta_nb.array.capture.program import Program
 from hfta_nb.array.capture.steps import Asked, SeenStep
-from hfta_nb.array.gradients import target_of
+from hfta_nb.eager.gradients import target_of
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray

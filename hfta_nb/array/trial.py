@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from hfta_nb.array.capture.calls import Calls
-from hfta_nb.array.state import ArrayState
 from hfta_nb.array.ways import Way, convolutions, on_threads
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.native import conv
 from hfta_nb.kernels.strategy.kept import kept
 from hfta_nb.kernels.strategy.measuring import clock_of, disturbed

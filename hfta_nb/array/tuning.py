@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from hfta_nb.array.capture.calls import Calls
 from hfta_nb.array.capture.kinds import form, settings
 from hfta_nb.array.capture.record import NotRecordableError
-from hfta_nb.array.engine import Inputs
-from hfta_nb.array.state import ArrayState
 from hfta_nb.array.trial import Captures, Trial, fastest, images, keep, known, told
 from hfta_nb.array.ways import Way, chosen, ways_of
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.native import build
 from hfta_nb.members import threads
 from hfta_nb.members.per_member import PerMember, per_member

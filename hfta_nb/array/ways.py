@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.members import threads
 
 

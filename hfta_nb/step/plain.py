@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array import MemberGenerators, PerMember
-from hfta_nb.array.gradients import call_module
+from hfta_nb.array.access import call_module
 from hfta_nb.errors import StudyError
 from hfta_nb.members.tree import flatten, unflatten
 from hfta_nb.metrics import Metric

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor, nn
 
-from hfta_nb.array.gradients import Arguments, call_module
+from hfta_nb.array.access import Arguments, call_module
 from hfta_nb.losses import Loss
 from hfta_nb.members.tree import tensor_map
 from hfta_nb.metrics import Metric

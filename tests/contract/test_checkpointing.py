@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 import hfta_nb
 from hfta_nb import Study, fuse, optim
-from hfta_nb.array import FusedArray, checkpointing
+from hfta_nb.array import FusedArray
 from hfta_nb.array.access import checkpoint
+from hfta_nb.eager import checkpointing
 from hfta_nb.memory import Meter
 
 

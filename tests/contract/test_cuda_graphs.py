@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 import hfta_nb as hfta
-from hfta_nb.array import attempt
 from hfta_nb.array.capture import steps as capture
+from hfta_nb.eager import attempt
 from hfta_nb.kernels import cuda_graphs
 from hfta_nb.kernels.strategy import graphed
 from hfta_nb.step import ArrayStep

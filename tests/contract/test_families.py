@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import hfta_nb as hfta
-from hfta_nb.array.gradients import call_module
+from hfta_nb.eager.gradients import call_module
 from hfta_nb.events import COMPLETE
 from hfta_nb.families import BUILT_IN
 from hfta_nb.losses import IGNORED

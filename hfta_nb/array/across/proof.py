@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from hfta_nb.array.across.mode import active
 from hfta_nb.array.across.runtime import across_of
 from hfta_nb.array.across.tags import box, tag_of
-from hfta_nb.array.attempt import Found
-from hfta_nb.array.blocks import leaf_blocks, member_block
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.attempt import Found
+from hfta_nb.eager.blocks import leaf_blocks, member_block
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.tree import flatten
 from hfta_nb.members.views import narrowed
 from hfta_nb.rules import Disagreement
 
 if TYPE_CHECKING:
-    from hfta_nb.array.engine import Block
+    from hfta_nb.eager.engine import Block
 
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 5e-2}
 

@@ -16,9 +16,9 @@ from hfta_nb.array.across.mode import PaddedMode, active
 from hfta_nb.array.across.rules import PADDED
 from hfta_nb.array.across.tags import Tag, rows_of, tag_of, tagged, views
 from hfta_nb.array.across.unlike import Kind, in_groups
-from hfta_nb.array.body import Body, Run
-from hfta_nb.array.intercept import Handler
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.body import Body, Run
+from hfta_nb.eager.intercept import Handler
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.slots import Slots
 from hfta_nb.members.views import narrowed

@@ -11,15 +11,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hfta_nb.array.attempt import Helpers, attempt, gradient_probe, result_probe
-from hfta_nb.array.blocks import graph_blocks, leaf_blocks
 from hfta_nb.array.capture.deferred import settled
 from hfta_nb.array.capture.forward import CapturedForwards
 from hfta_nb.array.capture.results import CapturedResults
 from hfta_nb.array.capture.steps import Asked, CapturedSteps
-from hfta_nb.array.engine import Block, Call, Inputs, concatenate, positional
-from hfta_nb.array.gradients import Gradients, loss_call
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.attempt import Helpers, attempt, gradient_probe, result_probe
+from hfta_nb.eager.blocks import graph_blocks, leaf_blocks
+from hfta_nb.eager.engine import Block, Call, Inputs, concatenate, positional
+from hfta_nb.eager.gradients import Gradients, loss_call
+from hfta_nb.eager.state import ArrayState
 
 
 class Calls:

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.strategy import precision
 from hfta_nb.rules.autocast import half_under_way
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from hfta_nb.array.capture.kinds import form, settings
 from hfta_nb.array.capture.record import NotRecordableError
 from hfta_nb.array.capture.seen_forward import Habit, Losses
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.tree import flatten
 
 

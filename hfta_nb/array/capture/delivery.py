@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.state import ArrayState
 
 T = TypeVar("T")
 

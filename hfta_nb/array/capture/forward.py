@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.blocks import graph_blocks
 from hfta_nb.array.capture.check import Before, failure
 from hfta_nb.array.capture.deferred import Watched, settled
 from hfta_nb.array.capture.halves_layout import lay
@@ -25,8 +24,9 @@ from hfta_nb.array.capture.reads import UnclearError
 from hfta_nb.array.capture.record import NotRecordableError
 from hfta_nb.array.capture.recorded import RecordedForward
 from hfta_nb.array.capture.seen_forward import SeenForward
-from hfta_nb.array.engine import Inputs
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.blocks import graph_blocks
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.kernels.strategy.measuring import Choice
 from hfta_nb.members.tree import Rebuild

@@ -14,7 +14,7 @@ from hfta_nb.array.capture.kinds import outputs_of
 from hfta_nb.array.capture.program import program
 from hfta_nb.array.capture.record import NotRecordableError, Place
 from hfta_nb.array.capture.recorded import RecordedForward
-from hfta_nb.array.engine import Inputs
+from hfta_nb.eager.engine import Inputs
 from hfta_nb.members.tree import flatten
 
 

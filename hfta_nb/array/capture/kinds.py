@@ -14,8 +14,8 @@ from hfta_nb.array.capture.layouts import Layout
 from hfta_nb.array.capture.program import Program
 from hfta_nb.array.capture.reads import Reads
 from hfta_nb.array.capture.record import NotRecordableError, Place, Recorder, Recording
-from hfta_nb.array.engine import Inputs
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.strategy import precision
 from hfta_nb.kernels.strategy.measuring import Choice
 from hfta_nb.members.per_member import PerMember

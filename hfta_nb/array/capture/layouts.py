@@ -21,8 +21,8 @@ from torch import Tensor
 from hfta_nb.array.capture.check import left_alone, outcome
 from hfta_nb.array.capture.compiling import Source
 from hfta_nb.array.capture.record import Place
-from hfta_nb.array.engine import Inputs
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import out_of_memory
 from hfta_nb.kernels.strategy.formulations import Operand
 from hfta_nb.kernels.strategy.kept import kept

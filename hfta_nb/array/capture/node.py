@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.blocks import graph_blocks
 from hfta_nb.array.capture.check import Before, failure
 from hfta_nb.array.capture.delivery import apart, delivered, settle, written
 from hfta_nb.array.capture.halves import Ready
 from hfta_nb.array.capture.kinds import watched
 from hfta_nb.array.capture.seen_forward import SeenForward
-from hfta_nb.array.engine import Block, Inputs
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.blocks import graph_blocks
+from hfta_nb.eager.engine import Block, Inputs
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.tree import flatten
 

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from hfta_nb.array.blocks import graph_blocks
 from hfta_nb.array.capture.deferred import Forwards, Step, like
 from hfta_nb.array.capture.kinds import room_like, settings, watched
 from hfta_nb.array.capture.node import MODIFIED, SPENT, Run, versions
 from hfta_nb.array.capture.seen_forward import Losses, SeenForward
 from hfta_nb.array.capture.steps import Asked, SeenStep
-from hfta_nb.array.engine import Inputs
-from hfta_nb.array.gradients import Arguments
+from hfta_nb.eager.blocks import graph_blocks
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.gradients import Arguments
 from hfta_nb.errors import FusionError
 from hfta_nb.members import threads
 from hfta_nb.members.per_member import per_member

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.blocks import graph_blocks
 from hfta_nb.array.capture.check import proven
 from hfta_nb.array.capture.delivery import Target
 from hfta_nb.array.capture.halves import Halves, Ready
@@ -19,9 +18,10 @@ from hfta_nb.array.capture.program import program
 from hfta_nb.array.capture.reads import Reads
 from hfta_nb.array.capture.record import Place, Recorder, places
 from hfta_nb.array.capture.seen_forward import SeenForward
-from hfta_nb.array.engine import Inputs
-from hfta_nb.array.gradients import vector_jacobian
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.blocks import graph_blocks
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.gradients import vector_jacobian
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.tree import flatten
 
 

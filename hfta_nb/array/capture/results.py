@@ -12,8 +12,8 @@ from hfta_nb.array.capture.kinds import Kinds, Seen, form, identity, outputs_of,
 from hfta_nb.array.capture.program import Program, program
 from hfta_nb.array.capture.reads import Reads, UnclearError
 from hfta_nb.array.capture.record import NotRecordableError, Recorder
-from hfta_nb.array.engine import Inputs
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.kernels.strategy.measuring import Choice
 from hfta_nb.members.tree import flatten, unflatten

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from hfta_nb.array.blocks import leaf_blocks
 from hfta_nb.array.capture import layouts
 from hfta_nb.array.capture.check import Before, failure, proven
 from hfta_nb.array.capture.deciding import decide
@@ -32,9 +31,10 @@ from hfta_nb.array.capture.kinds import (
 from hfta_nb.array.capture.program import Program, program
 from hfta_nb.array.capture.reads import Reads, UnclearError
 from hfta_nb.array.capture.record import NotRecordableError, Place, Recorder
-from hfta_nb.array.engine import Block, Call, Inputs
-from hfta_nb.array.gradients import Gradients
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.blocks import leaf_blocks
+from hfta_nb.eager.engine import Block, Call, Inputs
+from hfta_nb.eager.gradients import Gradients
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import out_of_memory
 from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.kernels.strategy import streams

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hfta_nb.array.engine import Inputs
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import ArrayWarning
 
 _AXES: tuple[tuple[type[nn.Module], int], ...] = (

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from hfta_nb.array.intercept import Handler
+from hfta_nb.eager.intercept import Handler
 from hfta_nb.members.slots import Slots
 from hfta_nb.rules import Context
 

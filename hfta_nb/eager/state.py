@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.engine import Block, Engine
-from hfta_nb.array.fallback import Settings
-from hfta_nb.array.owners import Follower
-from hfta_nb.array.padding import Padding
+from hfta_nb.eager.engine import Block, Engine
+from hfta_nb.eager.fallback import Settings
+from hfta_nb.eager.owners import Follower
+from hfta_nb.eager.padding import Padding
 from hfta_nb.members.arena import Arena
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.members.slots import Slots

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hfta_nb.array.checkpointing import handlers as checkpointing
-from hfta_nb.array.checkpointing import segments
-from hfta_nb.array.fallback import attention_handlers, one_by_one
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.checkpointing import handlers as checkpointing
+from hfta_nb.eager.checkpointing import segments
+from hfta_nb.eager.fallback import attention_handlers, one_by_one
+from hfta_nb.eager.state import ArrayState
 
 
 def install(state: ArrayState) -> None:

@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.attributes import Place, taken_off
-from hfta_nb.array.intercept import Handler, forwards_replaced, intercepted
+from hfta_nb.eager.attributes import Place, taken_off
+from hfta_nb.eager.intercept import Handler, forwards_replaced, intercepted
 from hfta_nb.members.generators import MemberGenerators, current_state, set_state
 from hfta_nb.members.slots import Slots
 from hfta_nb.members.tree import Rebuild, flatten, unflatten

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.attributes import Attributes, Place, taken_off
-from hfta_nb.array.body import Architectures, Body, Run
-from hfta_nb.array.checkpointing import alone
-from hfta_nb.array.intercept import Handler, intercepted
+from hfta_nb.eager.attributes import Attributes, Place, taken_off
+from hfta_nb.eager.body import Architectures, Body, Run
+from hfta_nb.eager.checkpointing import alone
+from hfta_nb.eager.intercept import Handler, intercepted
 from hfta_nb.errors import FusionError
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.members.per_member import PerMember

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.attributes import Attributes, Place, taken_off
-from hfta_nb.array.intercept import Handler
+from hfta_nb.eager.attributes import Attributes, Place, taken_off
+from hfta_nb.eager.intercept import Handler
 from hfta_nb.errors import MemberError
 from hfta_nb.members.slots import Slots
 from hfta_nb.members.tree import flatten, unflatten

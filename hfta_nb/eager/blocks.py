@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.engine import Block
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.engine import Block
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.views import narrowed
 
 

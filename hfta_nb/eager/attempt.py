@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.engine import Block, Call, Inputs, concatenate
-from hfta_nb.array.fallback import Settings, member_error
-from hfta_nb.array.gradients import Gradients
-from hfta_nb.array.handlers import install
-from hfta_nb.array.hints import warn_of_shared
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.engine import Block, Call, Inputs, concatenate
+from hfta_nb.eager.fallback import Settings, member_error
+from hfta_nb.eager.gradients import Gradients
+from hfta_nb.eager.handlers import install
+from hfta_nb.eager.hints import warn_of_shared
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import HftaError, out_of_memory
 from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.rules import SharedWrite

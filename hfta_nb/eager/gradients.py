@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.engine import Block, Call, Inputs, concatenate
-from hfta_nb.array.state import ArrayState
+from hfta_nb.eager.engine import Block, Call, Inputs, concatenate
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.tree import tensor_map
 from hfta_nb.members.views import narrowed
