@@ -1,14 +1,16 @@
 """`FusedArray`: M plain modules as one, with a leading member axis on everything they hold."""
 
+from hfta_nb.array.access import owner
 from hfta_nb.array.across.blueprint import Blueprint
+from hfta_nb.array.across.compare import difference
 from hfta_nb.array.across.why import Why
-from hfta_nb.array.compare import difference
 from hfta_nb.array.fused import FusedArray
-from hfta_nb.array.fusing import blueprint, fuse, join, why_not
-from hfta_nb.array.generators import MemberGenerators
+from hfta_nb.array.fusing import fuse, join, why_not
 from hfta_nb.array.lazy import has_lazy, take_shapes
-from hfta_nb.array.owners import Follower, owner
-from hfta_nb.array.per_member import PerMember, per_member
+from hfta_nb.array.stack import blueprint
+from hfta_nb.eager.owners import Follower
+from hfta_nb.members.generators import MemberGenerators
+from hfta_nb.members.per_member import PerMember, per_member
 
 __all__ = [
     "Blueprint",

@@ -17,8 +17,8 @@ from hfta_nb.array.capture import compiling, deciding
 from hfta_nb.array.capture.graphing import Graph
 from hfta_nb.array.capture.norms import said, unsaid
 from hfta_nb.array.capture.record import Call, Place
-from hfta_nb.array.strategy.kept import kept
 from hfta_nb.errors import FusionError
+from hfta_nb.kernels.strategy.kept import kept
 from tests.training import train
 
 MEMBERS = 3

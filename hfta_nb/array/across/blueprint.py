@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.array.across.compare import difference
 from hfta_nb.array.across.merge import Merger
-from hfta_nb.array.across.tags import narrowed
-from hfta_nb.array.compare import difference
+from hfta_nb.members.views import narrowed
 
 
 class Blueprint:

@@ -8,20 +8,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from hfta_nb.array.across.numbers import value_of, vary
-from hfta_nb.array.across.tags import Tag, box, full, narrowed, rows_of, tag_of, tagged, views, widened
+from hfta_nb.array.across.tags import Tag, box, full, rows_of, tag_of, tagged, views, widened
 from hfta_nb.array.across.tree import Rebuild, take_apart
-from hfta_nb.array.rules import Context, Disagreement, SharedWrite, rule_mode
-from hfta_nb.array.rules.base import function_name, vmap_level
+from hfta_nb.errors import FusionError
+from hfta_nb.members.views import narrowed
+from hfta_nb.rules import Context, Disagreement, SharedWrite, rule_mode
+from hfta_nb.rules.base import function_name, vmap_level
 
-if TYPE_CHECKING:
-    from hfta_nb.array.across.mode import PaddedMode
+
+class Running(Protocol):
+    """What runs members together; see `PaddedMode`."""
+
+    context: Context
+
+
+_RUNNING: list[Running] = []
+
+
+def begin(mode: Running) -> None:
+    """From now on this runs the members, until `end`."""
+    _RUNNING.append(mode)
+
+
+def end() -> None:
+    """What ran them before does so again."""
+    _RUNNING.pop()
+
+
+def running() -> Running:
+    """What runs the members of the call under way."""
+    if not _RUNNING:
+        raise FusionError(
+            "a module that stands for members of different architecture was called by itself", where="fuse"
+        )
+    return _RUNNING[-1]
 
 
 class PerMemberFunction:
@@ -31,9 +58,7 @@ class PerMemberFunction:
         self.values = tuple(functions)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from hfta_nb.array.across.mode import active
-
-        return by_groups(active(), differing_function, (self, *args), kwargs)
+        return by_groups(running(), differing_function, (self, *args), kwargs)
 
 
 def differing_function(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -59,7 +84,7 @@ class Part:
     rebuild: Rebuild
 
 
-def by_groups(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def by_groups(mode: Running, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call `function` for each group of members with the same true sizes and numbers.
 
     Raises:
@@ -225,7 +250,7 @@ def _in_place(function: Callable[..., Any]) -> bool:
     return name in ("__setitem__", "__delitem__") or (name.endswith("_") and not name.endswith("__"))
 
 
-def _written(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _written(mode: Running, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     target = args[0]
     if not mode.context.batched(target):
         raise SharedWrite(f"{function_name(function)} writes into a tensor that the members share")

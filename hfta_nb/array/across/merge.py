@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array.across.align import aligned
+from hfta_nb.array.across.compare import INTERNAL, Comparison
 from hfta_nb.array.across.unlike import Holder, Unlike
 from hfta_nb.array.across.values import reconcilable, reconciled
 from hfta_nb.array.across.why import REMEDY, Why, ends_apart
-from hfta_nb.array.compare import INTERNAL, Comparison
 from hfta_nb.errors import FusionError
 
 Mods = Mapping[int, nn.Module]

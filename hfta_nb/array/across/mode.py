@@ -10,25 +10,20 @@ from torch import Tensor
 from torch._C import _functorch as functorch
 from torch.overrides import TorchFunctionMode
 
-from hfta_nb.array.across.groups import PerMemberFunction, by_groups
+from hfta_nb.array.across.groups import PerMemberFunction, begin, by_groups, end, running
 from hfta_nb.array.across.numbers import Varied
 from hfta_nb.array.across.tags import Counts, Tag, tag_of, tagged
-from hfta_nb.array.rules import Context
-from hfta_nb.errors import FusionError
+from hfta_nb.rules import Context
 
 Rule = Callable[["PaddedMode", Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """``rule(mode, function, args, kwargs)``: the result, tagged; or `NotImplemented` where it can't do this call."""
 
-_ACTIVE: list[PaddedMode] = []
-
 
 def active() -> PaddedMode:
     """The mode of the call under way."""
-    if not _ACTIVE:
-        raise FusionError(
-            "a module that stands for members of different architecture was called by itself", where="fuse"
-        )
-    return _ACTIVE[-1]
+    mode = running()
+    assert isinstance(mode, PaddedMode)  # nothing else begins
+    return mode
 
 
 class PaddedMode(TorchFunctionMode):
@@ -49,13 +44,13 @@ class PaddedMode(TorchFunctionMode):
         self._masks: dict[tuple[Counts, torch.device], Tensor] = {}
 
     def __enter__(self) -> PaddedMode:
-        _ACTIVE.append(self)
+        begin(self)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
-        _ACTIVE.pop()
+        end()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hfta_nb.array.rules import Disagreement
+from hfta_nb.rules import Disagreement
 
 
 class Varied:

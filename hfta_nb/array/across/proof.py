@@ -15,17 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array.across.mode import active
-from hfta_nb.array.across.tags import box, narrowed, tag_of
-from hfta_nb.array.fallback import snapshot
-from hfta_nb.array.rules import Disagreement
-from hfta_nb.array.tree import flatten
+from hfta_nb.array.across.runtime import across_of
+from hfta_nb.array.across.tags import box, tag_of
+from hfta_nb.eager.attempt import Found
+from hfta_nb.eager.blocks import leaf_blocks, member_block
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.members.tree import flatten
+from hfta_nb.members.views import narrowed
+from hfta_nb.rules import Disagreement
 
 if TYPE_CHECKING:
-    from hfta_nb.array.engine import Block
-    from hfta_nb.array.fused import FusedArray
-
-Found = tuple[Any, Mapping[str, Mapping[int, Tensor]]]
-"""Results ``[k, ...]`` of the members of some blocks; and by parameter and member, the gradient."""
+    from hfta_nb.eager.engine import Block
 
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 5e-2}
 
@@ -42,7 +42,7 @@ class Mismatch(Disagreement):
         self.path = path
 
 
-def prove(array: FusedArray, probe: Callable[[Sequence[Block]], Found]) -> None:
+def prove(state: ArrayState, probe: Callable[[Sequence[Block]], Found]) -> None:
     """Compare one member of every architecture with itself alone; members that are lost to NaN are passed over.
 
     Args:
@@ -51,24 +51,24 @@ def prove(array: FusedArray, probe: Callable[[Sequence[Block]], Found]) -> None:
     Raises:
         Mismatch: they differ.
     """
-    across = array.engine.across
+    across = across_of(state)
     assert across is not None  # else there is nothing to prove
-    restore = snapshot(array)
+    restore = state.snapshot()
     try:
-        together = probe(array._blocks.leaves())
-        left = _left_behind(array, range(len(array)))
+        together = probe(leaf_blocks(state))
+        left = _left_behind(state, range(len(state)))
         for architecture in range(len(across.blueprint.templates)):
             for member in [i for i, a in enumerate(across.blueprint.of) if a == architecture]:
                 restore()
-                alone = probe(array._blocks.only(member))
+                alone = probe(member_block(state, member))
                 if not _finite(alone):
                     continue
                 what = _different(together, alone, member) or _state(
-                    left[member], _left_behind(array, [member])[member]
+                    left[member], _left_behind(state, [member])[member]
                 )
                 if what:
                     restore()
-                    path = _parting(array, probe, member, restore)
+                    path = _parting(state, probe, member, restore)
                     place = f" from `{path}` on" if path else ""
                     raise Mismatch(f"member {member} comes to another {what} than alone{place}", path)
                 break
@@ -96,12 +96,12 @@ def _different(together: Found, alone: Found, member: int) -> str:
     return ""
 
 
-def _left_behind(array: FusedArray, members: Sequence[int]) -> dict[int, dict[str, Tensor]]:
+def _left_behind(state: ArrayState, members: Sequence[int]) -> dict[int, dict[str, Tensor]]:
     """What a call changes beside its result: buffers and random streams, by member."""
-    buffers = dict(array.named_buffers())
+    buffers = dict(state.tensors.named_buffers())
     return {
         i: {name: value[i].clone() for name, value in buffers.items()}
-        | {f"the random numbers ({kind})": state for kind, state in array.generators.states[i].items()}
+        | {f"the random numbers ({kind})": value for kind, value in state.generators.states[i].items()}
         for i in members
     }
 
@@ -136,19 +136,19 @@ class _Seen:
 
 
 def _parting(
-    array: FusedArray, probe: Callable[[Sequence[Block]], Found], member: int, restore: Callable[[], None]
+    state: ArrayState, probe: Callable[[Sequence[Block]], Found], member: int, restore: Callable[[], None]
 ) -> str | None:
-    across = array.engine.across
+    across = across_of(state)
     assert across is not None
     architecture = across.blueprint.of[member]
-    block = next(b for b in array._blocks.leaves() if b.start <= member < b.stop)
+    block = next(b for b in leaf_blocks(state) if b.start <= member < b.stop)
     own = across.blueprint.modules[architecture]
     with _watched(dict(across.blueprint.skeleton.named_modules()), member) as together:
         probe([block])
     restore()
     template = across.blueprint.templates[architecture]
     with _watched({own[path]: m for path, m in template.named_modules() if path in own}, None) as alone:
-        probe(array._blocks.only(member))
+        probe(member_block(state, member))
     waiting: dict[str, list[_Seen]] = {}
     for seen in alone:
         waiting.setdefault(seen.path, []).append(seen)

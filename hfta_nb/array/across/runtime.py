@@ -5,20 +5,24 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hfta_nb.array.across.blueprint import Blueprint
-from hfta_nb.array.across.mode import PaddedMode
+from hfta_nb.array.across.merge import Site
+from hfta_nb.array.across.mode import PaddedMode, active
 from hfta_nb.array.across.rules import PADDED
-from hfta_nb.array.across.tags import Tag, narrowed, rows_of, tag_of, tagged, views
-from hfta_nb.array.across.unlike import by_architecture
-from hfta_nb.array.body import Body, Run
-from hfta_nb.array.intercept import Handler
-from hfta_nb.array.rules import Context
-from hfta_nb.array.slots import Slots
+from hfta_nb.array.across.tags import Tag, rows_of, tag_of, tagged, views
+from hfta_nb.array.across.unlike import Kind, in_groups
+from hfta_nb.eager.body import Body, Run
+from hfta_nb.eager.intercept import Handler
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
+from hfta_nb.members.slots import Slots
+from hfta_nb.members.views import narrowed
+from hfta_nb.rules import Context
 
 
 class Across:
@@ -56,6 +60,20 @@ class Across:
         for row, a in enumerate(of):
             groups.setdefault(a, []).append(row)
         return [self._like(run, rows, a, alone=len(rows) == 1) for a, rows in groups.items()]
+
+    @property
+    def templates(self) -> list[nn.Module]:
+        """A plain module of each architecture."""
+        return self.blueprint.templates
+
+    @property
+    def sites(self) -> list[Site]:
+        """What is set anew for the members that run."""
+        return self.blueprint.sites
+
+    def template(self, member: int) -> nn.Module:
+        """The plain module that a member runs alone through."""
+        return self.blueprint.templates[self.blueprint.of[member]]
 
     def boxes(self, member: int) -> dict[str, tuple[int, ...]]:
         """A member's shapes, by name in the skeleton, of the tensors that it has."""
@@ -178,6 +196,33 @@ class Across:
                 narrowed(row, box, 0).fill_(True)
             self._masks[key] = mask
         return self._masks[key]
+
+
+def across_of(state: ArrayState) -> Across | None:
+    """What makes the bodies of an array's members; None where they are of one architecture."""
+    found = state.engine.across
+    assert found is None or isinstance(found, Across)  # there is no other
+    return found
+
+
+def by_architecture(blueprint: Blueprint, path: str) -> Handler:
+    """Runs the submodule at a path of the skeleton at true sizes, members of each architecture by themselves."""
+    place = Slots(blueprint.skeleton.get_submodule(path))
+    kinds: list[Kind] = []
+    kind_of: dict[int, int | None] = {}
+    for a, template in enumerate(blueprint.templates):
+        own = next((o for o, target in blueprint.modules[a].items() if target == path), None)
+        kind_of[a] = None if own is None else len(kinds)
+        if own is not None:
+            module = template.get_submodule(own)
+            slots = Slots(module)
+            targets = {n: blueprint.every_name[a][f"{own}.{n}"] for n in [*slots.parameters, *slots.buffers]}
+            kinds.append(Kind(module, slots, {n: t.removeprefix(f"{path}.") for n, t in targets.items()}))
+
+    def handler(context: Context, module: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        return in_groups(active(), kinds, kind_of, place.current(), args, kwargs)
+
+    return handler
 
 
 def _unpadded(value: Tensor) -> None:

@@ -56,14 +56,6 @@ def box(shape: Sequence[int], tag: Tag | None, row: int) -> tuple[int, ...]:
     return tuple(n if c is None else c[row] for n, c in zip(shape, tag, strict=True))
 
 
-def narrowed(tensor: Tensor, shape: Sequence[int], skip: int = 1) -> Tensor:
-    """A view of the first entries along every dimension behind the first `skip`."""
-    for d, n in enumerate(shape, skip):
-        if tensor.shape[d] != n:
-            tensor = tensor.narrow(d, 0, n)
-    return tensor
-
-
 def widened(tensor: Tensor, shape: Sequence[int], skip: int = 1) -> Tensor:
     """The tensor with zeros behind its entries along every dimension behind the first `skip`."""
     missing = [n - m for n, m in zip(shape, tensor.shape[skip:], strict=True)]

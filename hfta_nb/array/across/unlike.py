@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hfta_nb.array.across.groups import Part, combined, nested
 from hfta_nb.array.across.mode import PaddedMode, active
-from hfta_nb.array.across.tags import Tag, box, full, narrowed, rows_of, tag_of, tagged, views
+from hfta_nb.array.across.tags import Tag, box, full, rows_of, tag_of, tagged, views
 from hfta_nb.array.across.tree import take_apart
-from hfta_nb.array.intercept import Handler
-from hfta_nb.array.rules import Context, Disagreement
-from hfta_nb.array.slots import Slots
-
-if TYPE_CHECKING:
-    from hfta_nb.array.across.blueprint import Blueprint
+from hfta_nb.members.slots import Slots
+from hfta_nb.members.views import narrowed
+from hfta_nb.rules import Context, Disagreement
 
 
 class Holder(nn.Module):
@@ -68,26 +65,6 @@ class Unlike(Holder):
             if kind.training != self.training:
                 kind.train(self.training)
         return in_groups(active(), self._kinds, self.kind_of, self._own.current(), args, kwargs)
-
-
-def by_architecture(blueprint: Blueprint, path: str) -> Handler:
-    """Runs the submodule at a path of the skeleton at true sizes, members of each architecture by themselves."""
-    place = Slots(blueprint.skeleton.get_submodule(path))
-    kinds: list[Kind] = []
-    kind_of: dict[int, int | None] = {}
-    for a, template in enumerate(blueprint.templates):
-        own = next((o for o, target in blueprint.modules[a].items() if target == path), None)
-        kind_of[a] = None if own is None else len(kinds)
-        if own is not None:
-            module = template.get_submodule(own)
-            slots = Slots(module)
-            targets = {n: blueprint.every_name[a][f"{own}.{n}"] for n in [*slots.parameters, *slots.buffers]}
-            kinds.append(Kind(module, slots, {n: t.removeprefix(f"{path}.") for n, t in targets.items()}))
-
-    def handler(context: Context, module: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        return in_groups(active(), kinds, kind_of, place.current(), args, kwargs)
-
-    return handler
 
 
 def in_groups(

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array.capture.record import Call, Place
-from hfta_nb.array.native import images
-from hfta_nb.array.native.images import Images
-from hfta_nb.array.strategy.formulations import COMPILED, Formulation, Operand
-from hfta_nb.array.strategy.measuring import Choice, choose
+from hfta_nb.kernels.native import images
+from hfta_nb.kernels.native.images import Images
+from hfta_nb.kernels.strategy.formulations import COMPILED, Formulation, Operand
+from hfta_nb.kernels.strategy.measuring import Choice, choose
 
 _aten = torch.ops.aten
 RESULTS = "out", "mean", "scale"

@@ -16,10 +16,10 @@ import torch
 
 from hfta_nb.array.capture.chain_kernels import RESULTS, Kernel, chosen
 from hfta_nb.array.capture.record import Call, Place
-from hfta_nb.array.native import images
-from hfta_nb.array.native.images import Images
-from hfta_nb.array.strategy.formulations import PLAIN, Operand
-from hfta_nb.array.strategy.measuring import Choice, write
+from hfta_nb.kernels.native import images
+from hfta_nb.kernels.native.images import Images
+from hfta_nb.kernels.strategy.formulations import PLAIN, Operand
+from hfta_nb.kernels.strategy.measuring import Choice, write
 
 _aten = torch.ops.aten
 _NORMS = {

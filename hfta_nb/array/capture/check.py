@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from hfta_nb.array.fallback import snapshot
-from hfta_nb.array.rules.autocast import half_under_way
-from hfta_nb.array.strategy import precision
-
-if TYPE_CHECKING:
-    from hfta_nb.array.fused import FusedArray
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.kernels.strategy import precision
+from hfta_nb.rules.autocast import half_under_way
 
 Made = TypeVar("Made")
 
@@ -23,26 +20,26 @@ class Before:
     """The buffers and generators of an array before a call.
 
     Args:
-        array: whose.
+        state: of the array.
     """
 
-    def __init__(self, array: FusedArray) -> None:
-        self.array = array
-        self.states = list(array.generators.states)
-        self.buffers = [a.data.clone() for a in array.buffer_arenas]
+    def __init__(self, state: ArrayState) -> None:
+        self.state = state
+        self.states = list(state.generators.states)
+        self.buffers = [a.data.clone() for a in state.buffer_arenas]
 
     @torch.no_grad()
     def put_back(self) -> None:
         """Undo what the call has changed of them."""
-        for arena, before in zip(self.array.buffer_arenas, self.buffers, strict=True):
+        for arena, before in zip(self.state.buffer_arenas, self.buffers, strict=True):
             arena.data.copy_(before)
-        self.array.generators.states = list(self.states)
+        self.state.generators.states = list(self.states)
 
 
 @contextmanager
-def undone_if_it_fails(array: FusedArray) -> Iterator[Before]:
+def undone_if_it_fails(state: ArrayState) -> Iterator[Before]:
     """After an error within, buffers and generators are as they were before."""
-    before = Before(array)
+    before = Before(state)
     try:
         yield before
     except BaseException:
@@ -51,17 +48,17 @@ def undone_if_it_fails(array: FusedArray) -> Iterator[Before]:
 
 
 @contextmanager
-def left_alone(array: FusedArray) -> Iterator[None]:
+def left_alone(state: ArrayState) -> Iterator[None]:
     """Afterwards buffers, gradients in the arenas, generators and what was noted of a call are as they were before."""
-    after, usage = snapshot(array), array.engine.usage
+    after, usage = state.snapshot(), state.engine.usage
     touched, used = set(usage.touched), set(usage.used)
-    kept = [a.grad.clone() for a in array.arenas]
+    kept = [a.grad.clone() for a in state.arenas]
     try:
         yield
     finally:
         after()
         with torch.no_grad():
-            for arena, grad in zip(array.arenas, kept, strict=True):
+            for arena, grad in zip(state.arenas, kept, strict=True):
                 arena.grad.copy_(grad)
         usage.touched, usage.used = touched, used
 
@@ -105,14 +102,14 @@ _KINKS = 0.01
 """The length of the difference that kinks may make of all gradients, as a part of their length."""
 
 
-def outcome(array: FusedArray, results: Sequence[Tensor], gradients: Sequence[Tensor]) -> Outcome:
+def outcome(state: ArrayState, results: Sequence[Tensor], gradients: Sequence[Tensor]) -> Outcome:
     """What the array holds now, copied, beside these results and gradients of it, which are not."""
-    buffers = [a.data.clone() for a in array.buffer_arenas]
-    return Outcome(results, gradients, buffers, [dict(s) for s in array.generators.states])
+    buffers = [a.data.clone() for a in state.buffer_arenas]
+    return Outcome(results, gradients, buffers, [dict(s) for s in state.generators.states])
 
 
 def proven(
-    array: FusedArray,
+    state: ArrayState,
     restore: Callable[[], None],
     results: Sequence[Tensor],
     make: Callable[[bool], tuple[Made, Callable[[], Sequence[Tensor]]]],
@@ -125,27 +122,27 @@ def proven(
     then the other has to be as near as such units let it be, or the recorded kernels stay.
 
     Args:
-        array: in the state after the recorded call.
+        state: of the array, after the recorded call.
         restore: puts it back to where the call began.
         results: of the recorded call.
         make: from whether kernels may be chosen to a program, and what runs it with its inputs filled in.
         gradients: of the recorded call, each with where the program writes it.
     """
-    chosen = array.strategy == "measured"
+    chosen = state.settings.strategy == "measured"
     made, run = make(chosen)
-    reason = compared(array, restore, results, run, gradients)
+    reason = compared(state, restore, results, run, gradients)
     if not reason or not chosen:
         return made, reason
     plain, run_plain = make(False)
-    reason = compared(array, restore, results, run_plain, gradients)
-    if reason or compared(array, restore, results, run, gradients, kinks=True):
+    reason = compared(state, restore, results, run_plain, gradients)
+    if reason or compared(state, restore, results, run, gradients, kinks=True):
         return plain, reason
     return made, ""
 
 
 @torch.no_grad()
 def compared(
-    array: FusedArray,
+    state: ArrayState,
     restore: Callable[[], None],
     results: Sequence[Tensor],
     run: Callable[[], Sequence[Tensor]],
@@ -155,15 +152,15 @@ def compared(
     """Run a program from where the recorded call began; why it is not the same, or nothing. Nothing has changed then.
 
     Args:
-        array, restore, results, gradients: as for `proven`.
+        state, restore, results, gradients: as for `proven`.
         run: the program, with its inputs filled in; gives results in the same order.
         kinks: as for `Outcome.other_than`.
     """
-    old = outcome(array, results, [g for g, _ in gradients])
-    with left_alone(array):
+    old = outcome(state, results, [g for g, _ in gradients])
+    with left_alone(state):
         restore()
         try:
-            found = outcome(array, run(), [room for _, room in gradients]).other_than(old, kinks)
+            found = outcome(state, run(), [room for _, room in gradients]).other_than(old, kinks)
         except Exception as error:
             return failure(error)
     return f"replayed, it {found}" if found else ""

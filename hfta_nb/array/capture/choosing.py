@@ -14,11 +14,11 @@ from hfta_nb.array.capture.chain_kernels import Kernel
 from hfta_nb.array.capture.kernels import KERNELS, bare
 from hfta_nb.array.capture.owned import Owned
 from hfta_nb.array.capture.record import Call, Place
-from hfta_nb.array.native.operators import BOUND
-from hfta_nb.array.strategy import precision
-from hfta_nb.array.strategy.formulations import PLAIN, PRODUCTS, Formulation, Operand
-from hfta_nb.array.strategy.measuring import Choice, choose, made, write
-from hfta_nb.array.strategy.norms import BATCH_NORM, batch_norm, in_groups
+from hfta_nb.kernels.native.operators import BOUND
+from hfta_nb.kernels.strategy import precision
+from hfta_nb.kernels.strategy.formulations import PLAIN, PRODUCTS, Formulation, Operand
+from hfta_nb.kernels.strategy.measuring import Choice, choose, made, write
+from hfta_nb.kernels.strategy.norms import BATCH_NORM, batch_norm, in_groups
 
 
 def indifferent(call: Call) -> bool:

@@ -23,7 +23,8 @@ from hfta_nb.array.capture.late import Fetch
 from hfta_nb.array.capture.norms import said, unsaid
 from hfta_nb.array.capture.parts import Draws, bases_of, parts_of, used_after
 from hfta_nb.array.capture.record import Call, Place
-from hfta_nb.array.generators import MemberGenerators
+from hfta_nb.kernels.strategy.times import Times
+from hfta_nb.members.generators import MemberGenerators
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,23 @@ class Compiled:
         if self._rooms:
             torch._foreach_copy_(self._rooms, found[self._outputs :])
         return [v.clone() for v in found[: self._outputs]]
+
+
+@dataclass
+class Decision:
+    """What has been decided about a program.
+
+    Attributes:
+        made: whether anything has.
+        note: what, in words; empty where nobody asked.
+        compiled: runs in the program's place.
+        measured: seconds of a step replayed and compiled, and of compiling, where that was tried now.
+    """
+
+    made: bool = False
+    note: str = ""
+    compiled: Compiled | None = None
+    measured: Times | None = None
 
 
 def written(source: Source, made: list[Any]) -> Iterator[tuple[Draws, Graph]]:

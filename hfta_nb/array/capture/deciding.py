@@ -1,7 +1,7 @@
 """Whether a replayed step is compiled: when that pays, and that it is faster and gives the same numbers.
 
 Compiling takes seconds to minutes, so it is for runs that are long enough. What it brings is measured once and kept
-with the times of kernels (`hfta_nb.array.strategy.kept`); without, there is what it brought on this kind of device.
+with the times of kernels (`hfta_nb.kernels.strategy.kept`); without, there is what it brought on this kind of device.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,11 +18,10 @@ from torch import Tensor
 from hfta_nb.array.capture.check import Outcome
 from hfta_nb.array.capture.compiling import Compiled, Source, why_not
 from hfta_nb.array.capture.norms import said
-from hfta_nb.array.strategy.kept import Times, kept
-from hfta_nb.array.strategy.trials import killed, trying
-
-if TYPE_CHECKING:
-    from hfta_nb.array.capture.program import Program
+from hfta_nb.array.capture.program import Program
+from hfta_nb.kernels.strategy.kept import kept
+from hfta_nb.kernels.strategy.times import Times
+from hfta_nb.kernels.strategy.trials import killed, trying
 
 WAYS = ("auto", "never", "always")
 
@@ -36,23 +34,6 @@ USUAL_SECONDS, SECONDS_PER_CALL = 10.0, 0.15
 
 LAP_S, LAPS = 0.02, 7
 _WAY = "compiled"
-
-
-@dataclass
-class Decision:
-    """What has been decided about a program.
-
-    Attributes:
-        made: whether anything has.
-        note: what, in words; empty where nobody asked.
-        compiled: runs in the program's place.
-        measured: seconds of a step replayed and compiled, and of compiling, where that was tried now.
-    """
-
-    made: bool = False
-    note: str = ""
-    compiled: Compiled | None = None
-    measured: Times | None = None
 
 
 def decide(program: Program, way: str, steps: float) -> None:

@@ -10,93 +10,22 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from hfta_nb.array.capture.kinds import form, settings
 from hfta_nb.array.capture.record import NotRecordableError
-from hfta_nb.array.tree import flatten
-
-if TYPE_CHECKING:
-    from hfta_nb.array.capture.forward import SeenForward
-    from hfta_nb.array.capture.postponed import Postponed
-    from hfta_nb.array.capture.steps import SeenStep
-    from hfta_nb.array.fused import FusedArray
-
-_SURE = 2
-"""How often the four calls must have followed each other before they are put off."""
-_TRIED = 6
-"""How often in a row something else may follow, or the whole step not be replayed, until nothing is put off."""
-
-
-@dataclass
-class Habit:
-    """What follows a kind of `array(x)`.
-
-    Attributes:
-        inner: what computes the losses, which stands for their function.
-        target: what the target looked like.
-        whole: from an output and the target to the loss and the output: the loss of the whole step.
-        step: the kind of `array.backward` that the whole step is, once it is replayed.
-        only: the parameters that this gives gradients to; None for all.
-        outputs: empty tensors like the outputs.
-        structure: what holds the outputs.
-        losses: an empty tensor like the losses.
-        times: how often in a row the four calls have followed each other.
-        misses: how often in a row something else has followed.
-        slow: whole steps that were not replayed.
-        over: nothing is to be put off, nor watched, any more.
-    """
-
-    inner: FusedArray | None = None
-    target: tuple[Any, ...] = ()
-    whole: Callable[..., Any] | None = None
-    step: SeenStep | None = None
-    only: tuple[str, ...] | None = None
-    outputs: tuple[Tensor, ...] = ()
-    structure: Any = None
-    losses: Any = None
-    times: int = 0
-    misses: int = 0
-    slow: int = 0
-    over: bool = False
-
-    @property
-    def sure(self) -> bool:
-        return self.times >= _SURE and not self.over
-
-    def follow(self) -> None:
-        """The four calls have followed each other."""
-        self.times, self.misses = self.times + 1, 0
-
-    def miss(self) -> None:
-        """Something else has followed."""
-        self.times, self.misses = 0, self.misses + 1
-        self.over = self.misses == _TRIED
-
-    def ran(self, step: SeenStep | None, only: tuple[str, ...] | None) -> None:
-        """They were one step, of this kind."""
-        if step is not None and step.ready:
-            self.step, self.only = step, only
-        else:
-            self.slow += 1
-            self.over = self.slow == _TRIED
-
-    def holds(self, seen: SeenForward) -> bool:
-        """Whether model and loss are as they were recorded."""
-        if self.step is not None and self.step.reads is not None and self.step.reads.hold():
-            return True
-        self.step = None
-        return seen.reads is not None and seen.reads.hold()
+from hfta_nb.array.capture.seen_forward import Habit, Losses
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.members.tree import flatten
 
 
 class Deferred(Tensor):
     """A tensor that some calls of a step return: a plain one as soon as anything but the next of them is done to it."""
 
-    _step: Watched | Postponed
+    _step: Step
 
     def sum(self, *args: Any, **kwargs: Any) -> Tensor:
         step = self._step if type(self) is Deferred else None
@@ -117,7 +46,7 @@ class Deferred(Tensor):
         plain = gradient is None and not retain_graph and not create_graph
         if step is not None and plain and self is step.of("total"):
             given = (inputs,) if isinstance(inputs, Tensor) else inputs
-            only = None if given is None else step.array._forwards.names_of(given)
+            only = None if given is None else step.forwards.names_of(given)
             if only == ():
                 step.settle()
             elif step.run(only):
@@ -139,7 +68,7 @@ class Deferred(Tensor):
             return func(*args, **kwargs)
 
 
-def step_of(tensor: Tensor) -> Watched | Postponed | None:
+def step_of(tensor: Tensor) -> Step | None:
     """Of a tensor that may have become a plain one while the arguments were computed."""
     return tensor._step if type(tensor) is Deferred else None
 
@@ -162,19 +91,49 @@ def _within(tree: Any) -> Iterator[Deferred]:
             yield from _within(value)
 
 
+class Forwards(Protocol):
+    """The forwards of the array that was called, as far as its four calls ask; see `CapturedForwards`."""
+
+    state: ArrayState
+
+    def names_of(self, inputs: Sequence[Tensor]) -> tuple[str, ...]:
+        """Of parameters that learn; none where one of the tensors is anything else, or is there twice."""
+
+    def outstanding(self) -> bool:
+        """Whether a backward is to come that needs what lies in memory."""
+
+
 class Step:
     """The tensors of one run of the four calls.
 
     Args:
-        array: that was called.
-        habit: what is known of them.
+        forwards: of the array that was called.
+        habit: what is known of the calls.
     """
 
-    __slots__ = ("__weakref__", "_tensors", "array", "habit")
+    __slots__ = ("__weakref__", "_tensors", "forwards", "habit")
 
-    def __init__(self, array: FusedArray, habit: Habit) -> None:
-        self.array, self.habit = array, habit
+    forwards: Forwards
+
+    def __init__(self, forwards: Forwards, habit: Habit) -> None:
+        self.forwards, self.habit = forwards, habit
         self._tensors: dict[int | str, weakref.ref[Tensor]] = {}
+
+    def settle(self) -> None:
+        """Make plain tensors of all: something else has been done to one of them."""
+        raise NotImplementedError
+
+    def losses(self, output: Any, inner: Losses, function: Callable[..., Any], y: Any) -> Tensor:
+        """What `array.losses` returns of the output."""
+        raise NotImplementedError
+
+    def summed(self, losses: Tensor) -> Tensor:
+        """Their sum."""
+        raise NotImplementedError
+
+    def run(self, only: tuple[str, ...] | None) -> bool:
+        """Do the backward, if it can be done for all four calls at once; whether it was."""
+        raise NotImplementedError
 
     def of(self, name: int | str) -> Tensor | None:
         """The tensor, while the caller has it: the number of an output, "losses" or "total"."""
@@ -234,14 +193,14 @@ class Watched(Step):
         self._plain()
         self.habit.miss()
 
-    def losses(self, output: Any, inner: FusedArray, function: Callable[..., Any], y: Any) -> Tensor:
+    def losses(self, output: Any, inner: Losses, function: Callable[..., Any], y: Any) -> Tensor:
         """What `array.losses` returns of the output."""
         habit, kind = self.habit, like(y)
         if self.of("losses") is not None or not kind:
             self.settle()
-            return self.array._losses.computed(inner, output, y)
+            return inner.computed(output, y)
         self._plain()
-        found = self.array._losses.computed(inner, output, y)
+        found = inner.computed(output, y)
         for i, leaf in enumerate(flatten(output)[0]):
             self._mark(i, leaf)
         if inner is not habit.inner or kind != habit.target:
@@ -262,7 +221,7 @@ class Watched(Step):
         self._plain()
         habit, inner = self.habit, self.habit.inner
         # No other backward has gone through the output: what takes it past torch's functions is not seen here.
-        if inner is not None and inner._forwards.outstanding() and self.array._forwards.outstanding():
+        if inner is not None and inner.outstanding() and self.forwards.outstanding():
             habit.follow()
         return False
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from hfta_nb.array.fused import FusedArray
+from hfta_nb.eager.state import ArrayState
 
 T = TypeVar("T")
 
@@ -29,7 +28,7 @@ class Target(NamedTuple):
     missing: tuple[int, ...] = ()
 
 
-def delivered(array: FusedArray, targets: Sequence[Target], run: Callable[[], T]) -> T:
+def delivered(state: ArrayState, targets: Sequence[Target], run: Callable[[], T]) -> T:
     """Run what writes the gradients into the arena, then set or add to `.grad`. After an error all is as before."""
     if all(t.parameter.grad is None for t in targets):
         result = written(targets, run)
@@ -43,7 +42,7 @@ def delivered(array: FusedArray, targets: Sequence[Target], run: Callable[[], T]
             raise
         if inside:
             torch._foreach_add_(inside, before)
-    settle(array, targets)
+    settle(state, targets)
     return result
 
 
@@ -56,9 +55,9 @@ def written(targets: Sequence[Target], run: Callable[[], T]) -> T:
     return result
 
 
-def settle(array: FusedArray, targets: Sequence[Target]) -> None:
+def settle(state: ArrayState, targets: Sequence[Target]) -> None:
     """Make what is in the arena `.grad`, or add it to one that lies elsewhere."""
-    noted = array.missing_grads
+    noted = state.missing_grads
     for parameter, name, view, _, missing in targets:
         grad = parameter.grad
         if missing or noted:
@@ -70,20 +69,20 @@ def settle(array: FusedArray, targets: Sequence[Target]) -> None:
         elif grad is not view and not same_memory(grad, view):
             with torch.no_grad():
                 grad.add_(view)
-    if array.engine.across is not None:
+    if state.engine.across is not None:
         with torch.no_grad():
-            array.padding.clear(array, [t.name for t in targets])
+            state.clear_padding([t.name for t in targets])
 
 
 @torch.no_grad()
-def apart(array: FusedArray, targets: Sequence[Target], run: Callable[[], T]) -> tuple[list[Tensor], T]:
+def apart(state: ArrayState, targets: Sequence[Target], run: Callable[[], T]) -> tuple[list[Tensor], T]:
     """Run it, and give the gradients in memory of their own, the arena's being as before."""
-    before = [arena.grad.clone() for arena in array.arenas]
+    before = [arena.grad.clone() for arena in state.arenas]
     try:
         result = written(targets, run)
         return [t.view.clone(memory_format=torch.contiguous_format) for t in targets], result
     finally:
-        _copy([arena.grad for arena in array.arenas], before)
+        _copy([arena.grad for arena in state.arenas], before)
 
 
 def same_memory(grad: Tensor | None, view: Tensor) -> bool:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array.capture.record import Call, Place
-from hfta_nb.array.native.product import Bound
-from hfta_nb.array.strategy.formulations import PRODUCTS
+from hfta_nb.kernels.native.product import Bound
+from hfta_nb.kernels.strategy.formulations import PRODUCTS
 
 _aten = torch.ops.aten
 _CALL_S, _ENTRY_S = 1e-6, 1e-10

@@ -9,65 +9,30 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hfta_nb.array.capture.check import Before, failure
-from hfta_nb.array.capture.deferred import Habit, Watched, settled
-from hfta_nb.array.capture.kinds import Kinds, Seen, form, reads_of, settings, state_of
-from hfta_nb.array.capture.node import Ready, Run, Ticket, attached
-from hfta_nb.array.capture.postponed import Postponed
+from hfta_nb.array.capture.deferred import Watched, settled
+from hfta_nb.array.capture.halves_layout import lay
+from hfta_nb.array.capture.kinds import Kinds, form, reads_of, settings, state_of
+from hfta_nb.array.capture.node import Run, Ticket, attached
+from hfta_nb.array.capture.postponed import Postponed, Whole
 from hfta_nb.array.capture.reads import UnclearError
 from hfta_nb.array.capture.record import NotRecordableError
 from hfta_nb.array.capture.recorded import RecordedForward
-from hfta_nb.array.cuda_graphs import capturing
-from hfta_nb.array.engine import Inputs
-from hfta_nb.array.strategy.measuring import Choice
-from hfta_nb.array.tree import Rebuild
-
-if TYPE_CHECKING:
-    from hfta_nb.array.fused import FusedArray
+from hfta_nb.array.capture.seen_forward import SeenForward
+from hfta_nb.eager.blocks import graph_blocks
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.kernels.cuda_graphs import capturing
+from hfta_nb.kernels.strategy.measuring import Choice
+from hfta_nb.members.tree import Rebuild
 
 _SETTINGS = 5
 """The place of torch's settings in what `state_of` tells."""
-_PATTERNS = 3
-"""How often other outputs may be used than before until a kind is not recorded again."""
-
-
-@dataclass
-class SeenForward(Seen):
-    """A kind of forward with gradients.
-
-    Attributes:
-        made: to be run, once there is something.
-        grads: memory that stands for the gradients of the outputs used.
-        used: of the outputs that have gradients, whether each is used; None where that is not known yet.
-        changes: how often `used` has changed.
-        habit: what the caller does with the output.
-    """
-
-    made: Ready | None = None
-    grads: list[Tensor] = field(default_factory=list)
-    used: tuple[bool, ...] | None = None
-    changes: int = 0
-    habit: Habit = field(default_factory=Habit)
-
-    @property
-    def ready(self) -> bool:
-        return self.made is not None
-
-    def drop(self) -> None:
-        super().drop()
-        self.made = None
-
-    def other_outputs(self, used: tuple[bool, ...]) -> None:
-        """Note that the caller's loss uses other outputs than was thought, which leaves other gradients None."""
-        self.changes += 1
-        self.used, self.grads = used, []
-        self.refuse("the outputs that are used differ from call to call", forget=self.changes <= _PATTERNS)
 
 
 class CapturedForwards:
@@ -79,10 +44,13 @@ class CapturedForwards:
         following: calls may be put off.
         last: what the last call that was replayed looked like, and its kind; None where that can't be told quickly.
         postponed: calls that are to be made up for before anything else.
+        whole: runs calls that were put off as one step; of an array whose calls are.
     """
 
-    def __init__(self, array: FusedArray) -> None:
-        self.array = array
+    whole: Whole
+
+    def __init__(self, state: ArrayState) -> None:
+        self.state = state
         self.at_once, self.waiting, self.following = False, False, True
         self._kinds: Kinds[SeenForward] = Kinds()
         self._parameters: list[nn.Parameter] = []
@@ -120,35 +88,35 @@ class CapturedForwards:
     def learns(self, inputs: Inputs) -> bool:
         """Whether a gradient may be asked for."""
         if not self._parameters:
-            self._parameters = list(self.array.parameters())
+            self._parameters = list(self.state.tensors.parameters())
         wanted = any(p.requires_grad for p in self._parameters) or bool(inputs.grad_leaves())
         return wanted and torch.is_grad_enabled()
 
     def learning(self) -> bool:
         """Whether gradients of parameters may be asked for."""
         if not self._parameters:
-            self._parameters = list(self.array.parameters())
+            self._parameters = list(self.state.tensors.parameters())
         return torch.is_grad_enabled() and any(p.requires_grad for p in self._parameters)
 
     def names_of(self, inputs: Sequence[Tensor]) -> tuple[str, ...]:
         """Of parameters that learn; none where one of the tensors is anything else, or is there twice."""
         if not self._names:
-            self._names = {id(p): (name, p) for name, p in self.array.named_parameters()}
+            self._names = {id(p): (name, p) for name, p in self.state.tensors.named_parameters()}
         found = [self._names.get(id(v)) for v in inputs]
         names = tuple(one[0] for one in found if one is not None and one[1].requires_grad)
         return names if len(set(names)) == len(found) else ()
 
     def find(self, given: Any) -> SeenForward | None:
         """What is known of this kind of call; None where it is to run as ever."""
-        if not self._kinds.open(self.array) or self.waiting:
+        if not self._kinds.open(self.state) or self.waiting:
             return None
         try:
             wants = tuple(p.requires_grad for p in self._parameters)
-            key = form(given, grads=True), *state_of(self.array), wants
+            key = form(given, grads=True), *state_of(self.state), wants
         except NotRecordableError:
             return None
-        array = self.array
-        seen = self._kinds.of(key, lambda: SeenForward((), block_size=array.block_size, threads=array.threads))
+        how = self.state.settings
+        seen = self._kinds.of(key, lambda: SeenForward((), block_size=how.block_size, threads=how.threads))
         return None if seen.reason else seen
 
     # Replaying.
@@ -167,7 +135,7 @@ class CapturedForwards:
         """
         settled(tensors)
         last = self.last
-        if last is None or self.waiting or not torch.is_grad_enabled() or not self._kinds.open(self.array):
+        if last is None or self.waiting or not torch.is_grad_enabled() or not self._kinds.open(self.state):
             return None
         like = self._like(tensors)
         if like != last[0] or last[1].made is None:
@@ -189,11 +157,11 @@ class CapturedForwards:
         """
         follow = follow and self.following and seen.made is not None and seen.made.postponable and not seen.habit.over
         if follow and seen.habit.sure and not self.outstanding() and seen.habit.holds(seen):
-            return (Postponed(self.array, seen, inputs, run, how or settings()).output(),)
+            return (Postponed(self, seen, inputs, run, how or settings()).output(),)
         replayed = self.replay(seen, inputs, run)
         if replayed is None or not follow:
             return replayed
-        return (Watched(self.array, seen.habit).output(replayed[0]),)
+        return (Watched(self, seen.habit).output(replayed[0]),)
 
     def flush(self) -> None:
         """Make up for calls that were put off."""
@@ -221,7 +189,7 @@ class CapturedForwards:
 
     def _like(self, tensors: Sequence[Tensor]) -> list[Any]:
         """What tells kinds of calls apart, where all inputs are tensors."""
-        found: list[Any] = [*state_of(self.array), *[p.requires_grad for p in self._parameters]]
+        found: list[Any] = [*state_of(self.state), *[p.requires_grad for p in self._parameters]]
         for t in tensors:
             found += (type(t), t.shape, t.stride(), t.dtype, t.device, t.requires_grad, t.layout, t.is_inference())
         return found
@@ -236,11 +204,11 @@ class CapturedForwards:
         if not self._holds(seen):
             return None
         seen.fill(inputs.leaves)
-        start = Before(self.array) if made.changes else None
+        start = Before(self.state) if made.changes else None
         try:
             outputs = made.halves.forward()
         except BaseException as error:
-            if capturing(self.array.generators.device):
+            if capturing(self.state.generators.device):
                 raise
             if start is not None:
                 start.put_back()
@@ -248,7 +216,7 @@ class CapturedForwards:
                 raise
             seen.refuse(failure(error))
             return None
-        ticket = Ticket(self.array, seen, inputs, run, start)
+        ticket = Ticket(self.state, seen, inputs, run, start)
         self._outstanding = weakref.ref(ticket)
         roots = (*made.learning, *(v for v in inputs.leaves if isinstance(v, Tensor) and v.requires_grad))
         if made.alone:
@@ -268,11 +236,14 @@ class CapturedForwards:
         def recorded(inputs: Inputs) -> Any:
             if not inputs.copied:  # else the array has just found another way to run
                 try:
-                    reads = reads_of(self.array, ())
+                    reads = reads_of(self.state, ())
                 except UnclearError as error:
                     seen.refuse(str(error))
                 else:
-                    return RecordedForward(self.array, seen, inputs, run).result(reads)
-            return run(inputs, self.array._blocks.graph())
+                    call = RecordedForward(self.state, seen, inputs, run)
+                    result = call.result(reads)
+                    lay(call)
+                    return result
+            return run(inputs, graph_blocks(self.state))
 
         return recorded

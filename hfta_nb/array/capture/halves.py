@@ -7,16 +7,18 @@ backward can be outstanding.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from hfta_nb.array.capture.delivery import Target
 from hfta_nb.array.capture.late import Fetch, copied
 from hfta_nb.array.capture.program import Program
-from hfta_nb.array.generators import MemberGenerators
-from hfta_nb.array.strategy import precision
-from hfta_nb.array.threads import scope
+from hfta_nb.kernels.strategy import precision
+from hfta_nb.members.generators import MemberGenerators
+from hfta_nb.members.threads import scope
 
 
 class Halves:
@@ -72,3 +74,36 @@ class Halves:
             torch._C._set_grad_enabled(on)
             if self.program.setting is not None:
                 precision.switch(self.program.setting)()
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What replays a kind of forward and its backward.
+
+    Attributes:
+        halves: the program.
+        targets: where the backward writes gradients.
+        grads: memory that stands for the gradients of the outputs used.
+        used: of the outputs that have gradients, whether each is used.
+        differentiable: of the outputs, whether each has a gradient.
+        learning: the parameters that may have gradients.
+        passes: of the inputs that want a gradient, whether they get one.
+        needs: the parameters, and the positions of the inputs, that the backward reads.
+        changes: whether a call may change buffers or draws random numbers.
+        alone: whether it returns one tensor, which has a gradient.
+        postponable: whether it may run later than it is called.
+        buffers: all of the array, where it writes to some.
+    """
+
+    halves: Halves
+    targets: list[Target]
+    grads: list[Tensor]
+    used: tuple[bool, ...]
+    differentiable: tuple[bool, ...]
+    learning: list[nn.Parameter]
+    passes: tuple[bool, ...]
+    needs: tuple[list[nn.Parameter], list[int]]
+    changes: bool
+    alone: bool
+    postponable: bool
+    buffers: tuple[Tensor, ...]

@@ -4,34 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from hfta_nb.array.capture import layouts
-from hfta_nb.array.capture.halves import Halves
+from hfta_nb.array.capture.halves import Halves, Ready
 from hfta_nb.array.capture.kinds import outputs_of
 from hfta_nb.array.capture.program import program
 from hfta_nb.array.capture.record import NotRecordableError, Place
-from hfta_nb.array.engine import Inputs
-from hfta_nb.array.tree import flatten
-
-if TYPE_CHECKING:
-    from hfta_nb.array.capture.node import Ready
-    from hfta_nb.array.capture.recorded import RecordedForward
+from hfta_nb.array.capture.recorded import RecordedForward
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.members.tree import flatten
 
 
-def lay(recorded: RecordedForward, outputs: list[Place], restore: Callable[[], None]) -> None:
-    """Choose the layout of images in calls like one that was recorded, and is replayed from now on.
-
-    Args:
-        recorded: the call.
-        outputs: where its outputs lie.
-        restore: puts the array back to where it began.
-    """
-    array, seen, reads = recorded.array, recorded.seen, recorded.seen.reads
+def lay(recorded: RecordedForward) -> None:
+    """Choose the layout of images in calls like one that was recorded, where they are replayed from now on."""
+    if recorded.finished is None:
+        return
+    outputs, restore = recorded.finished
+    state, seen, reads = recorded.state, recorded.seen, recorded.seen.reads
     made, inputs = seen.made, seen.inputs
-    if array.strategy != "measured" or made is None or inputs is None or recorded.inputs.grad_leaves():
+    if state.settings.strategy != "measured" or made is None or inputs is None or recorded.inputs.grad_leaves():
         return
     source, found = made.halves.program.source, [made]
     if source is None:
@@ -48,7 +42,7 @@ def lay(recorded: RecordedForward, outputs: list[Place], restore: Callable[[], N
         return both(found[-1])
 
     rooms = [room for _, room in recorded.written]
-    chosen = layouts.choose(array, source, inputs, both(made), make, rooms, restore)
+    chosen = layouts.choose(state, source, inputs, both(made), make, rooms, restore)
     if chosen is not None:
         seen.layout, other = chosen
         if other is not inputs:
@@ -65,18 +59,18 @@ def _laid(recorded: RecordedForward, inputs: Inputs, outputs: Sequence[Place]) -
     Raises:
         NotRecordableError: with the reason.
     """
-    other = type(recorded)(recorded.array, recorded.seen, inputs, recorded.run)
+    other = type(recorded)(recorded.state, recorded.seen, inputs, recorded.run)
     other.inputs, recording = inputs, other.recorder.recording
-    result = other._forward()
+    result = other.forward()
     with other.recorder:
         leaves = layouts.stored_alike(flatten(result)[0], outputs)
     places, told, trouble = outputs_of(other.recorder, leaves, "the model")
     tensors = [v for v in leaves if isinstance(v, Tensor)]
     made_until = len(recording.held)
-    trouble = recording.reason or trouble or other._unfit(tensors, places)
-    gradients = [] if trouble else other._backward(tensors)
+    trouble = recording.reason or trouble or other.unfit(tensors, places)
+    gradients = [] if trouble else other.backward(tensors)
     trouble = trouble or recording.reason
-    if trouble or other._harmed(made_until) or told != recorded.seen.leaves:
+    if trouble or other.harmed(made_until) or told != recorded.seen.leaves:
         raise NotRecordableError(trouble or "the model does something else")
-    made = program(recording, places, gradients, recorded.array.generators)
-    return Halves(made, len(places), recorded.array.threads), other._needed()
+    made = program(recording, places, gradients, recorded.state.generators)
+    return Halves(made, len(places), recorded.state.settings.threads), other.needed()

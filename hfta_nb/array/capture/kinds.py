@@ -5,24 +5,22 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.array.capture.layouts import Layout
+from hfta_nb.array.capture.program import Program
 from hfta_nb.array.capture.reads import Reads
 from hfta_nb.array.capture.record import NotRecordableError, Place, Recorder, Recording
-from hfta_nb.array.engine import Inputs
-from hfta_nb.array.per_member import PerMember
-from hfta_nb.array.strategy import precision
-from hfta_nb.array.strategy.measuring import Choice
-from hfta_nb.array.threads import at_hand
-from hfta_nb.array.tree import Rebuild, unflatten
-
-if TYPE_CHECKING:
-    from hfta_nb.array.capture.layouts import Layout
-    from hfta_nb.array.capture.program import Program
-    from hfta_nb.array.fused import FusedArray
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.kernels.strategy import precision
+from hfta_nb.kernels.strategy.measuring import Choice
+from hfta_nb.members.per_member import PerMember
+from hfta_nb.members.threads import at_hand
+from hfta_nb.members.tree import Rebuild, unflatten
 
 _MOST = 8
 """Kinds of calls that are kept: a batch of another size is another kind."""
@@ -152,10 +150,10 @@ class Kinds(Generic[S]):
         """Of images in what is replayed, each once."""
         return list(dict.fromkeys(str(s.layout) for s in self._seen.values() if s.ready and s.layout is not None))
 
-    def open(self, array: FusedArray) -> bool:
+    def open(self, state: ArrayState) -> bool:
         """Whether calls of this array may be replayed, as things are."""
-        self.closed = _closed(array)
-        return array.capture and not (self.closed or array._pending or watched())
+        self.closed = _closed(state)
+        return state.capture and not (self.closed or state.pending or watched())
 
     def notes(self) -> list[str]:
         """How calls run, each way once."""
@@ -165,36 +163,38 @@ class Kinds(Generic[S]):
         return list(dict.fromkeys(ways))
 
 
-def _closed(array: FusedArray) -> str:
+def _closed(state: ArrayState) -> str:
     """What of the array itself keeps its calls from being replayed."""
-    if array.settings.verify == "always":
+    if state.settings.verify == "always":
         return "every call is compared with the plain module"
-    if array.settings.private:
+    if state.settings.private:
         return "the model writes into tensors that members share"
-    return "the model sets attributes on itself" if array.engine.attributes.values else ""
+    return "the model sets attributes on itself" if state.engine.attributes.values else ""
 
 
-def reads_of(array: FusedArray, functions: tuple[Any, ...]) -> Reads:
+def reads_of(state: ArrayState, functions: tuple[Any, ...]) -> Reads:
     """What the code of the model, or of each architecture among its members, and these functions can read.
 
     Raises:
         UnclearError: with what can't be seen through.
     """
-    if array.engine.across is None:
-        return Reads(array._skeleton, functions)
-    blueprint = array.engine.across.blueprint
+    across = state.engine.across
+    if across is None:
+        return Reads(state.skeleton, functions)
     set_anew: dict[int, tuple[str, ...]] = {}
-    for site in blueprint.sites:
+    for site in across.sites:
         set_anew[id(site.module)] = (*set_anew.get(id(site.module), ()), site.name)
-    values = tuple(value for site in blueprint.sites for value in site.values.values())
-    return Reads(array._skeleton, (*functions, *blueprint.templates, *values), set_anew)
+    values = tuple(value for site in across.sites for value in site.values.values())
+    return Reads(state.skeleton, (*functions, *across.templates, *values), set_anew)
 
 
-def state_of(array: FusedArray) -> tuple[Any, ...]:
+def state_of(state: ArrayState) -> tuple[Any, ...]:
     """What makes calls with equal inputs different kinds."""
-    side_by_side = at_hand() if array.threads == "blocks" else 0
-    float32 = precision.float32(array.generators.device)
-    return array.block_size, array.threads, side_by_side, array.fast_rng, array._skeleton.training, float32, settings()
+    how = state.settings
+    side_by_side = at_hand() if how.threads == "blocks" else 0
+    float32 = precision.float32(state.generators.device)
+    training = state.skeleton.training
+    return how.block_size, how.threads, side_by_side, how.fast_rng, training, float32, settings()
 
 
 def rooms_for(inputs: Inputs) -> Inputs:

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from hfta_nb.array.capture.needs import WRITES_UNSAID
 from hfta_nb.array.capture.record import Call, Place, Recording, places
-from hfta_nb.array.generators import MemberGenerators
-from hfta_nb.array.threads import Job, side_by_side
+from hfta_nb.members.generators import MemberGenerators
+from hfta_nb.members.threads import Job, side_by_side
 
 Extent = tuple[int, int]
 

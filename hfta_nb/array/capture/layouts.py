@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,16 +21,15 @@ from torch import Tensor
 from hfta_nb.array.capture.check import left_alone, outcome
 from hfta_nb.array.capture.compiling import Source
 from hfta_nb.array.capture.record import Place
-from hfta_nb.array.engine import Inputs
-from hfta_nb.array.strategy.formulations import Operand
-from hfta_nb.array.strategy.kept import Times, kept
-from hfta_nb.array.strategy.measuring import clock_of
-from hfta_nb.array.strategy.sandbox import Tried, survives
-from hfta_nb.array.strategy.trials import killed, trying
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import out_of_memory
-
-if TYPE_CHECKING:
-    from hfta_nb.array.fused import FusedArray
+from hfta_nb.kernels.strategy.formulations import Operand
+from hfta_nb.kernels.strategy.kept import kept
+from hfta_nb.kernels.strategy.measuring import clock_of
+from hfta_nb.kernels.strategy.sandbox import Tried, survives
+from hfta_nb.kernels.strategy.times import Times
+from hfta_nb.kernels.strategy.trials import killed, trying
 
 GIVEN, LAST = "as given", "channels last"
 
@@ -78,7 +77,7 @@ class Layout:
 
 
 def choose(
-    array: FusedArray,
+    state: ArrayState,
     source: Source,
     inputs: Inputs,
     given: Run,
@@ -89,7 +88,7 @@ def choose(
     """Try a step with channels last where it may be faster; the array is left as it is.
 
     Args:
-        array: in the state after the step.
+        state: of the array, after the step.
         source: of the step's program.
         inputs: where the program reads them, filled in.
         given: the program.
@@ -110,14 +109,14 @@ def choose(
     if LAST in killed(known, _key(source)) or not survives(_turned_calls(source), source.device):
         return Layout(GIVEN, {}, f"{LAST} not tried: torch's convolutions of these shapes may end the process"), inputs
     other = _turned_all(inputs)
-    with left_alone(array), trying(known, _key(source), LAST):
+    with left_alone(state), trying(known, _key(source), LAST):
         try:
             restore()
-            old = outcome(array, given(), [room.clone() for room in rooms])
+            old = outcome(state, given(), [room.clone() for room in rooms])
             restore()
             last = make(other)
             restore()
-            trouble = outcome(array, last(), rooms).other_than(old, kinks=True)
+            trouble = outcome(state, last(), rooms).other_than(old, kinks=True)
             if not trouble and times is None:
                 times = _timed(given, last, source.device)
         except Exception as error:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hfta_nb.array.capture.kernels import SHAPE_ONLY
 from hfta_nb.array.capture.record import Call, Place, Recording
-from hfta_nb.array.strategy.formulations import Operand
+from hfta_nb.kernels.strategy.formulations import Operand
 
 WRITES_UNSAID = ("batch_norm",)
 """In the names of kernels that write to arguments without their schema saying so."""

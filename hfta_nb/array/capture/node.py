@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hfta_nb.array.capture.check import Before, failure
-from hfta_nb.array.capture.delivery import Target, apart, delivered, settle, written
-from hfta_nb.array.capture.halves import Halves
+from hfta_nb.array.capture.delivery import apart, delivered, settle, written
+from hfta_nb.array.capture.halves import Ready
 from hfta_nb.array.capture.kinds import watched
-from hfta_nb.array.engine import Block, Inputs
-from hfta_nb.array.fallback import snapshot
-from hfta_nb.array.tree import flatten
+from hfta_nb.array.capture.seen_forward import SeenForward
+from hfta_nb.eager.blocks import graph_blocks
+from hfta_nb.eager.engine import Block, Inputs
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
-
-if TYPE_CHECKING:
-    from hfta_nb.array.capture.forward import SeenForward
-    from hfta_nb.array.fused import FusedArray
-
+from hfta_nb.members.tree import flatten
 
 Run = Callable[[Inputs, Sequence[Block]], Any]
 """What computes the outputs as ever, block by block."""
@@ -35,44 +32,11 @@ MODIFIED = (
 )
 
 
-@dataclass(frozen=True)
-class Ready:
-    """What replays a kind of forward and its backward.
-
-    Attributes:
-        halves: the program.
-        targets: where the backward writes gradients.
-        grads: memory that stands for the gradients of the outputs used.
-        used: of the outputs that have gradients, whether each is used.
-        differentiable: of the outputs, whether each has a gradient.
-        learning: the parameters that may have gradients.
-        passes: of the inputs that want a gradient, whether they get one.
-        needs: the parameters, and the positions of the inputs, that the backward reads.
-        changes: whether a call may change buffers or draws random numbers.
-        alone: whether it returns one tensor, which has a gradient.
-        postponable: whether it may run later than it is called.
-        buffers: all of the array, where it writes to some.
-    """
-
-    halves: Halves
-    targets: list[Target]
-    grads: list[Tensor]
-    used: tuple[bool, ...]
-    differentiable: tuple[bool, ...]
-    learning: list[nn.Parameter]
-    passes: tuple[bool, ...]
-    needs: tuple[list[nn.Parameter], list[int]]
-    changes: bool
-    alone: bool
-    postponable: bool
-    buffers: tuple[Tensor, ...]
-
-
 class Ticket:
     """What the backward of one replayed forward needs.
 
     Args:
-        array: that ran.
+        state: of the array that ran.
         seen: its kind of call.
         inputs: of this call.
         run: computes the outputs as ever.
@@ -80,13 +44,13 @@ class Ticket:
     """
 
     __slots__ = (
-        *("array", "seen", "start", "inputs", "run", "made", "reads", "arenas", "serial"),
+        *("state", "seen", "start", "inputs", "run", "made", "reads", "arenas", "serial"),
         *("_read", "_given", "_autocast", "__weakref__"),
     )
 
     def __init__(
         self,
-        array: FusedArray,
+        state: ArrayState,
         seen: SeenForward,
         inputs: Inputs,
         run: Run,
@@ -94,10 +58,10 @@ class Ticket:
     ) -> None:
         made = seen.made
         assert made is not None  # it has just run
-        self.array, self.seen, self.start, self.made = array, seen, start, made
+        self.state, self.seen, self.start, self.made = state, seen, start, made
         self.inputs: Inputs | None = inputs
         self.run: Run | None = run
-        self.reads, self.arenas = seen.reads, array.arenas
+        self.reads, self.arenas = seen.reads, state.arenas
         self.serial = made.halves.serial
         self._read = [p._version for p in made.needs[0]]
         self._given = versions(inputs.leaves)
@@ -118,7 +82,7 @@ class Ticket:
         """
         self._unchanged()
         watching = torch.is_grad_enabled() or torch._C._is_any_autocast_enabled() or watched()
-        found = None if watching or self.arenas is not self.array.arenas else self._found(nodes, grads)
+        found = None if watching or self.arenas is not self.state.arenas else self._found(nodes, grads)
         if found is None:
             return self._again(wanted, grads)
         if not torch._C._autograd._get_current_graph_task_keep_graph():
@@ -166,24 +130,24 @@ class Ticket:
             upstream = self._deliver()
             found: list[Any] = [None] * count
         else:
-            gradients, upstream = apart(self.array, made.targets, made.halves.backward)
+            gradients, upstream = apart(self.state, made.targets, made.halves.backward)
             by = {id(t.parameter): g for t, g in zip(made.targets, gradients, strict=True)}
             found = [by.get(id(p)) for p in made.learning]
         return found + _passed(made, upstream)
 
     def _deliver(self) -> list[Tensor]:
         """Run the backward and see to it that its gradients become `.grad`; returns those of the inputs."""
-        array, targets, backward = self.array, self.made.targets, self.made.halves.backward
+        state, targets, backward = self.state, self.made.targets, self.made.halves.backward
         if any(t.parameter.grad is not None for t in targets):
-            return delivered(array, targets, backward)
+            return delivered(state, targets, backward)
         upstream = written(targets, backward)
         # At the end: what else of the graph depends on the parameters may give them a gradient meanwhile.
-        torch.autograd.Variable._execution_engine.queue_callback(partial(settle, array, targets))
+        torch.autograd.Variable._execution_engine.queue_callback(partial(settle, state, targets))
         return upstream
 
     def _again(self, wanted: Sequence[bool], grads: Sequence[Tensor | None]) -> list[Any]:
         """Compute the forward once more, from where it began, and differentiate it as ever."""
-        array, inputs, run = self.array, self.inputs, self.run
+        state, inputs, run = self.state, self.inputs, self.run
         assert inputs is not None  # else the graph would be no more
         assert run is not None
         if versions(inputs.leaves) != self._given or self.reads is None or not self.reads.hold():
@@ -198,7 +162,7 @@ class Ticket:
                 v.detach().requires_grad_() if isinstance(v, Tensor) and v.requires_grad else v for v in inputs.leaves
             ]
             inputs = replace(inputs, leaves=tuple(own))
-        now = snapshot(array)
+        now = state.snapshot()
         if self.start is not None:
             self.start.put_back()
         try:
@@ -206,7 +170,7 @@ class Ticket:
                 stack.enter_context(torch.enable_grad())
                 for kind, dtype in self._autocast:
                     stack.enter_context(torch.autocast(kind, dtype=dtype))
-                result = run(inputs, array._blocks.graph())
+                result = run(inputs, graph_blocks(state))
         finally:
             now()
         tensors = [v for v in flatten(result)[0] if isinstance(v, Tensor)]

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array.capture.record import Call, Place
-from hfta_nb.array.native import attention, conv, rows
-from hfta_nb.array.native.binding import Bind, Binding
-from hfta_nb.array.strategy.formulations import COMPILED, Formulation, Operand
+from hfta_nb.kernels.native import attention, conv, rows
+from hfta_nb.kernels.native.binding import Bind, Binding
+from hfta_nb.kernels.strategy.formulations import COMPILED, Formulation, Operand
 
 _aten = torch.ops.aten
 _TAKEN = torch.float32, torch.int64

@@ -17,7 +17,7 @@ from torch import Tensor
 from hfta_nb.array.capture.kernels import SHAPE_ONLY
 from hfta_nb.array.capture.late import Fetch, Late
 from hfta_nb.array.capture.record import Call, Place
-from hfta_nb.array.generators import MemberGenerators
+from hfta_nb.members.generators import MemberGenerators
 
 _BY_SHAPE = SHAPE_ONLY | {torch.ops.aten.rand_like.default, torch.ops.aten.randn_like.default}
 

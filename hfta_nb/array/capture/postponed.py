@@ -7,26 +7,23 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from hfta_nb.array import threads
-from hfta_nb.array.capture.deferred import Step, like
+from hfta_nb.array.capture.deferred import Forwards, Step, like
 from hfta_nb.array.capture.kinds import room_like, settings, watched
 from hfta_nb.array.capture.node import MODIFIED, SPENT, Run, versions
-from hfta_nb.array.capture.steps import Asked
-from hfta_nb.array.engine import Inputs
-from hfta_nb.array.gradients import Arguments
-from hfta_nb.array.per_member import per_member
-from hfta_nb.array.tree import flatten, unflatten
+from hfta_nb.array.capture.seen_forward import Losses, SeenForward
+from hfta_nb.array.capture.steps import Asked, SeenStep
+from hfta_nb.eager.blocks import graph_blocks
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.gradients import Arguments
 from hfta_nb.errors import FusionError
-
-if TYPE_CHECKING:
-    from hfta_nb.array.capture.forward import SeenForward
-    from hfta_nb.array.fused import FusedArray
+from hfta_nb.members import threads
+from hfta_nb.members.per_member import per_member
+from hfta_nb.members.tree import flatten, unflatten
 
 
 class GivenTarget(NamedTuple):
@@ -55,11 +52,37 @@ class GivenTarget(NamedTuple):
         return _tree(self.given if self.standing() else _copied(self.given, self.copied))
 
 
+class Whole(Protocol):
+    """What runs all four calls as one `array.backward`."""
+
+    def settled(self, block_size: int, threads: str) -> bool:
+        """Whether `backward` runs in this way from now on."""
+
+    def replay(self, step: SeenStep) -> tuple[Any, Any] | None:
+        """Losses and output of a step that is replayed, its inputs filled in; None if it must run as ever."""
+
+    def find(self, asked: Asked) -> SeenStep | None:
+        """What is known of this kind of `backward`."""
+
+    def backward(self, asked: Asked) -> tuple[Tensor, Any]:
+        """Losses and output."""
+
+
+class Postponing(Forwards, Protocol):
+    """The forwards of an array whose calls are put off; see `CapturedForwards`."""
+
+    postponed: Postponed | None
+    whole: Whole
+
+    def replay(self, seen: SeenForward, inputs: Inputs, run: Run) -> tuple[Any] | None:
+        """The outputs in a tuple; None if this call must run as ever."""
+
+
 class Postponed(Step):
     """The four calls put off.
 
     Args:
-        array: that was called.
+        forwards: of the array that was called.
         seen: the kind of call.
         inputs: of the call.
         run: computes the outputs as ever.
@@ -71,14 +94,17 @@ class Postponed(Step):
         *("_settings", "_states", "_step", "_target", "_versions", "seen"),
     )
 
-    def __init__(self, array: FusedArray, seen: SeenForward, inputs: Inputs, run: Run, how: tuple[Any, ...]) -> None:
+    forwards: Postponing
+
+    def __init__(self, forwards: Postponing, seen: SeenForward, inputs: Inputs, run: Run, how: tuple[Any, ...]) -> None:
         made, step = seen.made, seen.habit.step
         assert made is not None  # as the caller has seen
-        super().__init__(array, seen.habit)
+        super().__init__(forwards, seen.habit)
+        state = forwards.state
         self.seen, self._given, self._run, self._reads = seen, inputs, run, seen.reads
-        self._parameters = made.learning, array.arenas
+        self._parameters = made.learning, state.arenas
         self._versions = [p._version for p in made.learning], versions(inputs.leaves)
-        self._states = None if made.halves.program.generators is None else list(array.generators.states)
+        self._states = None if made.halves.program.generators is None else list(state.generators.states)
         self._settings = how
         self._effects = self._states is not None or bool(made.buffers)
         self._target: GivenTarget | None = None
@@ -97,7 +123,7 @@ class Postponed(Step):
         self._buffers = made.buffers
         for buffer in self._buffers:  # who looks at one sees what the forward would have written
             self._hide(buffer)
-        array._forwards.postponed = self
+        forwards.postponed = self
 
     def output(self) -> Any:
         """What `array(x)` returns."""
@@ -105,13 +131,13 @@ class Postponed(Step):
             return self._new(0, self.habit.outputs[0])
         return self.seen.told([self._new(i, like) for i, like in enumerate(self.habit.outputs)])
 
-    def losses(self, output: Any, inner: FusedArray, function: Callable[..., Any], y: Any) -> Tensor:
+    def losses(self, output: Any, inner: Losses, function: Callable[..., Any], y: Any) -> Tensor:
         """What `array.losses` returns of the output."""
         habit = self.habit
         if not (inner is habit.inner and self._target is None and like(y) == habit.target):
             self.settle()
-            return self.array._losses.computed(inner, output, y)
-        given = None if type(y) is Tensor else Inputs.of(y, len(self.array))
+            return inner.computed(output, y)
+        given = None if type(y) is Tensor else Inputs.of(y, len(self.forwards.state))
         leaves = (y,) if given is None else given.leaves
         rooms = self._rooms[len(self._given.leaves) :] or tuple(room_like(v) for v in leaves)
         for room, value in zip(rooms, leaves, strict=True):
@@ -155,26 +181,27 @@ class Postponed(Step):
 
     def _whole(self) -> tuple[Tensor, Any] | None:
         """Losses and output of `array.backward`; None if that is not what the calls are now."""
-        array, habit, target, only = self.array, self.habit, self._target, self._only
+        whole, habit, target, only = self.forwards.whole, self.habit, self._target, self._only
         if target is None or not self._as_called(target):
             return None
-        self._over, array._forwards.postponed = True, None  # for `backward`, which makes up for what is put off
+        self._over, self.forwards.postponed = True, None  # for `backward`, which makes up for what is put off
         self._show()
         try:
             step = self._step
             same = step is not None and step.ready and only == habit.only
-            if same and step is not None and array._tuning.settled(step.block_size, step.threads):
+            if same and step is not None and whole.settled(step.block_size, step.threads):
                 with threads.scope(step.threads):
-                    found = array._steps.run(step)
+                    found = whole.replay(step)
                 if found is not None:
                     return found
             asked = Asked(habit.whole, (_arguments(self._given), target.value()), True, None, only)
-            found = array._tuning.backward(asked, partial(array._backward, asked))
+            found = whole.backward(asked)
         except BaseException:
             self._again()
             raise
-        if array._tuning.settled(array.settings.block_size, array.settings.threads):
-            habit.ran(array._steps.find(asked), only)
+        running = self.forwards.state.settings
+        if whole.settled(running.block_size, running.threads):
+            habit.ran(whole.find(asked), only)
         return found
 
     def settle(self) -> None:
@@ -192,9 +219,9 @@ class Postponed(Step):
             raise FusionError(
                 "the output was left to be computed with the backward, but since then the model has changed",
                 where="array(x)",
-                remedy="use the output before, or set array.capture = False",
+                remedy="use the output before, or set state.capture = False",
             )
-        self._over, self.array._forwards.postponed = True, None
+        self._over, self.forwards.postponed = True, None
         try:
             with self._as_then():
                 self._make_up()
@@ -209,7 +236,7 @@ class Postponed(Step):
 
     def _again(self) -> None:
         """After an error all is to be done yet."""
-        self._over, self.array._forwards.postponed = False, self
+        self._over, self.forwards.postponed = False, self
         for buffer in self._buffers:
             self._hide(buffer)
 
@@ -218,7 +245,7 @@ class Postponed(Step):
         output = unflatten(rebuild, [self._fill(i, leaf) for i, leaf in enumerate(leaves)])
         if self._target is not None:
             assert self.habit.inner is not None  # as there are losses
-            losses = self.array._losses.computed(self.habit.inner, output, self._target.value())
+            losses = self.habit.inner.computed(output, self._target.value())
             total = self._fill("losses", losses).sum()
             self._fill("total", total)
 
@@ -237,15 +264,15 @@ class Postponed(Step):
     def discard(self) -> None:
         """Leave it at that."""
         self._show()
-        self._over, self.array._forwards.postponed = True, None
+        self._over, self.forwards.postponed = True, None
         self.habit.miss()
 
     def _computed(self) -> Any:
         inputs = self._given
         if versions(inputs.leaves) != self._versions[1]:
             inputs = _copied(inputs, self._rooms)
-        replayed = self.array._forwards.replay(self.seen, inputs, self._run)
-        return self._run(inputs, self.array._blocks.graph()) if replayed is None else replayed[0]
+        replayed = self.forwards.replay(self.seen, inputs, self._run)
+        return self._run(inputs, graph_blocks(self.forwards.state)) if replayed is None else replayed[0]
 
     def _possible(self) -> bool:
         """Whether the calls can still be made up for."""
@@ -253,9 +280,9 @@ class Postponed(Step):
 
     def _unchanged(self) -> bool:
         """Whether what the calls depend on is as it was, but for the inputs."""
-        array, (parameters, arenas) = self.array, self._parameters
-        same = arenas is array.arenas and [p._version for p in parameters] == self._versions[0]
-        return same and (self._states is None or all(map(operator.is_, self._states, array.generators.states)))
+        state, (parameters, arenas) = self.forwards.state, self._parameters
+        same = arenas is state.arenas and [p._version for p in parameters] == self._versions[0]
+        return same and (self._states is None or all(map(operator.is_, self._states, state.generators.states)))
 
     def _as_called(self, target: GivenTarget) -> bool:
         """Whether `array.backward` does now what the calls would have."""

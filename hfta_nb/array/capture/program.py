@@ -18,8 +18,7 @@ from torch import Tensor
 from hfta_nb.array.capture.chain_kernels import Kernel as Chain
 from hfta_nb.array.capture.chains import chained
 from hfta_nb.array.capture.choosing import Chooser, indifferent
-from hfta_nb.array.capture.compiling import Source
-from hfta_nb.array.capture.deciding import Decision
+from hfta_nb.array.capture.compiling import Decision, Source
 from hfta_nb.array.capture.folding import Folding
 from hfta_nb.array.capture.kernels import KERNELS, Kernel, bare, nothing
 from hfta_nb.array.capture.lanes import Drawing, Lanes, count_of, deliver, lanes_of
@@ -28,15 +27,15 @@ from hfta_nb.array.capture.needs import constant, fitting, needed
 from hfta_nb.array.capture.owned import Owned, owned
 from hfta_nb.array.capture.record import Call, Place, Recording, places
 from hfta_nb.array.capture.stacking import stacked
-from hfta_nb.array.generators import MemberGenerators
-from hfta_nb.array.native.binding import Binding
-from hfta_nb.array.native.operators import BOUND
-from hfta_nb.array.native.product import Compiled
-from hfta_nb.array.strategy import precision
-from hfta_nb.array.strategy.formulations import PRODUCTS
-from hfta_nb.array.strategy.measuring import Choice
-from hfta_nb.array.strategy.streams import runner_of
-from hfta_nb.array.threads import side_by_side
+from hfta_nb.kernels.native.binding import Binding
+from hfta_nb.kernels.native.operators import BOUND
+from hfta_nb.kernels.native.product import Compiled
+from hfta_nb.kernels.strategy import precision
+from hfta_nb.kernels.strategy.formulations import PRODUCTS
+from hfta_nb.kernels.strategy.measuring import Choice
+from hfta_nb.kernels.strategy.streams import runner_of
+from hfta_nb.members.generators import MemberGenerators
+from hfta_nb.members.threads import side_by_side
 
 
 @dataclass

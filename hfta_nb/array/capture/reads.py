@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.per_member import PerMember
+from hfta_nb.members.per_member import PerMember
 
 _HARMLESS = {
     *("torch", "math", "cmath", "typing", "typing_extensions", "collections", "functools", "itertools", "operator"),

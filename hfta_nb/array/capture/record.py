@@ -8,18 +8,18 @@ no care: a program that makes the same calls on the same memory in the same orde
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hfta_nb.array.capture.alive import Addresses
 from hfta_nb.array.capture.kernels import SHAPE_ONLY
-from hfta_nb.array.generators import State, current_state
+from hfta_nb.members.generators import State, current_state
 
 
 class Place(NamedTuple):
@@ -362,16 +362,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(tree, torch.Generator):
             raise NotRecordableError("a generator of the model's own")
         return tree
-
-
-@contextmanager
-def unseen() -> Iterator[None]:
-    """Within, a recorder at work notes nothing: for checks that a recorded step makes in another way."""
-    recorders = [m for m in _get_current_dispatch_mode_stack() if isinstance(m, Recorder)]
-    with ExitStack() as stack:
-        for recorder in recorders:
-            stack.enter_context(recorder.quiet())
-        yield
 
 
 def _by_number(name: str, args: Sequence[Any]) -> bool:

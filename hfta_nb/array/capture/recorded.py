@@ -3,67 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.autograd_nodes import nodes, own_function
 from hfta_nb.array.capture.check import proven
 from hfta_nb.array.capture.delivery import Target
-from hfta_nb.array.capture.halves import Halves
-from hfta_nb.array.capture.halves_layout import lay
+from hfta_nb.array.capture.halves import Halves, Ready
 from hfta_nb.array.capture.kinds import outputs_of, room_like, rooms_for
-from hfta_nb.array.capture.node import Ready, Run
+from hfta_nb.array.capture.node import Run
 from hfta_nb.array.capture.overlap import overlap
 from hfta_nb.array.capture.program import program
 from hfta_nb.array.capture.reads import Reads
 from hfta_nb.array.capture.record import Place, Recorder, places
-from hfta_nb.array.engine import Inputs
-from hfta_nb.array.fallback import snapshot
-from hfta_nb.array.gradients import vector_jacobian
-from hfta_nb.array.tree import flatten
-
-if TYPE_CHECKING:
-    from hfta_nb.array.capture.forward import SeenForward
-    from hfta_nb.array.fused import FusedArray
+from hfta_nb.array.capture.seen_forward import SeenForward
+from hfta_nb.eager.autograd_nodes import nodes, own_function
+from hfta_nb.eager.blocks import graph_blocks
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.gradients import vector_jacobian
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.members.tree import flatten
 
 
 class RecordedForward:
-    """One recorded call."""
+    """One recorded call.
 
-    def __init__(self, array: FusedArray, seen: SeenForward, inputs: Inputs, run: Run) -> None:
-        self.array, self.seen, self.run, self.given = array, seen, run, inputs
+    Attributes:
+        finished: where its outputs lie, and what puts the array back to where it began; once calls like this one are
+            replayed.
+    """
+
+    finished: tuple[list[Place], Callable[[], None]] | None = None
+
+    def __init__(self, state: ArrayState, seen: SeenForward, inputs: Inputs, run: Run) -> None:
+        self.state, self.seen, self.run, self.given = state, seen, run, inputs
         # The graph that the caller gets may live on, so this call runs on memory of its own.
         own = tuple(room_like(v).copy_(v) if isinstance(v, Tensor) else v for v in inputs.leaves)
         self.inputs = type(inputs)(own, inputs.per_member, inputs.rebuild)
-        self.recorder = Recorder(array.generators.device)
-        self.blocks = array._blocks.graph()
+        self.recorder = Recorder(state.generators.device)
+        self.blocks = graph_blocks(state)
         self.written: list[tuple[Tensor, Tensor]] = []
         self.upstream: list[Tensor | None] = []
 
     def result(self, reads: Reads) -> Any:
         """The outputs, as ever; on the way it is noted how they come about."""
-        restore, seen = snapshot(self.array), self.seen
-        result = self._forward()
+        restore, seen = self.state.snapshot(), self.seen
+        result = self.forward()
         leaves, rebuild = flatten(result)
         outputs, told, trouble = outputs_of(self.recorder, leaves, "the model")
-        after = snapshot(self.array)
+        after = self.state.snapshot()
         tensors = [v for v in leaves if isinstance(v, Tensor)]
-        reason = self.recorder.recording.reason or trouble or self._unfit(tensors, outputs)
+        reason = self.recorder.recording.reason or trouble or self.unfit(tensors, outputs)
         gradients: list[tuple[Place, Tensor]] = []
         if not reason:
             made_until = len(self.recorder.recording.held)
             try:
-                gradients = self._backward(tensors)
+                gradients = self.backward(tensors)
             except Exception as error:
                 reason = str(error).strip().partition("\n")[0] or type(error).__name__
             after()
             reason = reason or self.recorder.recording.reason
-            if self._harmed(made_until):
+            if self.harmed(made_until):
                 seen.refuse("the backward writes into what the forward has made")
                 restore()
-                return self.run(self.given, self.array._blocks.graph())
+                return self.run(self.given, graph_blocks(self.state))
         if not reads.hold() or (seen.reads is not None and not seen.reads.hold()):
             reason = reason or "the model changes what it reads"
         if reason:
@@ -74,14 +78,15 @@ class RecordedForward:
             self._finish(tensors, outputs, gradients, restore)
         return result
 
-    def _forward(self) -> Any:
+    def forward(self) -> Any:
+        """Run the call and record it."""
         with self.recorder.quiet():
             self.places = [self.recorder.place(v) for v in self.inputs.leaves if isinstance(v, Tensor)]
         self.recorder.recording.given = {p.storage for p in self.places}
-        with self.array.generators.heard(self.recorder.member), self.recorder:
+        with self.state.generators.heard(self.recorder.member), self.recorder:
             return self.run(self.inputs, self.blocks)
 
-    def _unfit(self, tensors: list[Tensor], outputs: list[Place]) -> str:
+    def unfit(self, tensors: list[Tensor], outputs: list[Place]) -> str:
         """What keeps these outputs from being replayed."""
         recording = self.recorder.recording
         if not any(t.requires_grad for t in tensors):
@@ -95,13 +100,13 @@ class RecordedForward:
         reason = self._learns_more(tensors)
         if reason:
             return reason
-        if any(m._backward_hooks or m._backward_pre_hooks for m in self.array._skeleton.modules()):
+        if any(m._backward_hooks or m._backward_pre_hooks for m in self.state.skeleton.modules()):
             return "a submodule has a backward hook"
         return ""
 
     def _learns_more(self, tensors: list[Tensor]) -> str:
         """What keeps the gradients of these outputs from being all that a backward changes."""
-        known = {id(p) for p in self.array.parameters()}
+        known = {id(p) for p in self.state.tensors.parameters()}
         for node in nodes(tensors, [v.grad_fn for v in self.inputs.grad_leaves()]):
             if type(node).__name__ == "AccumulateGrad" and id(node.variable) not in known:
                 return "something learns that is neither a parameter of the array nor an input"
@@ -110,7 +115,7 @@ class RecordedForward:
                 return f"the backward of {name} may differentiate by itself"
         return ""
 
-    def _backward(self, tensors: list[Tensor]) -> list[tuple[Place, Tensor]]:
+    def backward(self, tensors: list[Tensor]) -> list[tuple[Place, Tensor]]:
         """Send a gradient back; returns where gradients are and where they go."""
         seen, recorder = self.seen, self.recorder
         outputs = [t for t in tensors if t.requires_grad]
@@ -118,7 +123,7 @@ class RecordedForward:
         used = [t for t, u in zip(outputs, seen.used, strict=True) if u]
         if not seen.grads:
             seen.grads = [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in used]
-        draw = torch.Generator(self.array.generators.device).manual_seed(0)
+        draw = torch.Generator(self.state.generators.device).manual_seed(0)
         with torch.no_grad():
             for room in seen.grads:
                 room.copy_(torch.randn(room.shape, generator=draw, dtype=room.dtype, device=room.device))
@@ -135,7 +140,7 @@ class RecordedForward:
             for name in own:
                 grad = next(left)
                 if grad is not None:
-                    room = self.array.arena_of(name).grad_view(name)
+                    room = self.state.arena_of(name).grad_view(name)
                     room = room[block.start] if block.single else room[block.start : block.stop]
                     places.append((recorder.place(grad), room))
                     self.written.append((grad, room))
@@ -144,7 +149,8 @@ class RecordedForward:
         self.rows = rows
         return places
 
-    def _harmed(self, made_until: int) -> bool:
+    def harmed(self, made_until: int) -> bool:
+        """Whether the backward writes into what the forward has made, the first so many storages, or into others."""
         recording = self.recorder.recording
         if recording.cut is None:
             return False
@@ -159,53 +165,54 @@ class RecordedForward:
         restore: Callable[[], None],
     ) -> None:
         """Make the program and compare it with this call."""
-        array, seen, recording = self.array, self.seen, self.recorder.recording
+        state, seen, recording = self.state, self.seen, self.recorder.recording
         seen.inputs = rooms_for(self.inputs)
         rooms = [v for v in seen.inputs.leaves if isinstance(v, Tensor)]
         for place, room in zip(self.places, rooms, strict=True):
             recording.held[place.storage] = room
         upstream = [g for g in self.upstream if g is not None]
         results = [*outputs, *(self.recorder.place(g) for g in upstream)]
-        needs = self._needed()
+        needs = self.needed()
 
         def make(chosen: bool) -> tuple[Halves, Callable[[], list[Tensor]]]:
-            whole = program(recording, results, gradients, array.generators, chosen)
-            halves = Halves(whole, len(outputs), array.threads)
+            whole = program(recording, results, gradients, state.generators, chosen)
+            halves = Halves(whole, len(outputs), state.settings.threads)
             return halves, lambda: [*halves.forward(), *halves.backward()]
 
+        named = dict(state.tensors.named_parameters())
         targets = [
-            Target(array.get_parameter(n), n, array.arena_of(n).grad_view(n), tuple(set(range(len(array))) - have))
+            Target(named[n], n, state.arena_of(n).grad_view(n), tuple(set(range(len(state))) - have))
             for n, have in self.rows.items()
         ]
         seen.fill(self.inputs.leaves)
-        halves, reason = proven(array, restore, [*(t.detach() for t in tensors), *upstream], make, self.written)
+        halves, reason = proven(state, restore, [*(t.detach() for t in tensors), *upstream], make, self.written)
         seen.choices = halves.program.choices
         if reason:
             seen.refuse(reason)
         else:
             assert seen.used is not None  # known since the backward
-            learning = [p for p in array.parameters() if p.requires_grad]
+            learning = [p for p in state.tensors.parameters() if p.requires_grad]
             passes = tuple(g is not None for g in self.upstream)
             kinds = tuple(t.requires_grad for t in tensors)
-            changes = halves.program.generators is not None or bool(array.buffer_arenas)
+            changes = halves.program.generators is not None or bool(state.buffer_arenas)
             alone = seen.rebuild is next and kinds == (True,)
             draws = halves.program.generators is not None
-            hidden = not (draws and (array.fast_rng or array.generators.device.type != "cpu"))  # nobody sees them drawn
+            seen_drawn = draws and (state.settings.fast_rng or state.generators.device.type != "cpu")
             whole = bool(kinds) and all(kinds) and len(kinds) == len(seen.leaves)
-            postponable = whole and not passes and bool(learning) and hidden
+            postponable = whole and not passes and bool(learning) and not seen_drawn
             seen.made = Ready(
                 *(halves, targets, seen.grads, seen.used, kinds, learning, passes, needs, changes, alone, postponable),
-                tuple(array.buffers()) if self._writes_buffers() else (),
+                tuple(state.tensors.buffers()) if self._writes_buffers() else (),
             )
-            lay(self, outputs, restore)
+            self.finished = outputs, restore
 
     def _writes_buffers(self) -> bool:
-        buffers = {self.recorder.known(a.data) for a in self.array.buffer_arenas}
+        buffers = {self.recorder.known(a.data) for a in self.state.buffer_arenas}
         return any(call.writes & buffers for call in self.recorder.recording.calls)
 
-    def _needed(self) -> tuple[list[nn.Parameter], list[int]]:
+    def needed(self) -> tuple[list[nn.Parameter], list[int]]:
         """What of the parameters and inputs the backward reads: it must not change before."""
-        recording, array = self.recorder.recording, self.array
+        recording, state = self.recorder.recording, self.state
         read = [
             p
             for call in recording.calls[recording.cut or 0 :]
@@ -215,8 +222,8 @@ class RecordedForward:
         inputs = {p.storage for p in read}
         leaves = [i for i, v in enumerate(self.inputs.leaves) if isinstance(v, Tensor)]
         parameters = []
-        for name, p in array.named_parameters():
-            arena = array.arena_of(name)
+        for name, p in state.tensors.named_parameters():
+            arena = state.arena_of(name)
             span, columns = arena.span(name), arena.data.shape[1]
             number = self.recorder.known(arena.data)
             offsets = {(r.offset - arena.data.storage_offset()) % columns for r in read if r.storage == number}

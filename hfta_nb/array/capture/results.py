@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -12,14 +12,11 @@ from hfta_nb.array.capture.kinds import Kinds, Seen, form, identity, outputs_of,
 from hfta_nb.array.capture.program import Program, program
 from hfta_nb.array.capture.reads import Reads, UnclearError
 from hfta_nb.array.capture.record import NotRecordableError, Recorder
-from hfta_nb.array.cuda_graphs import capturing
-from hfta_nb.array.engine import Inputs
-from hfta_nb.array.fallback import snapshot
-from hfta_nb.array.strategy.measuring import Choice
-from hfta_nb.array.tree import flatten, unflatten
-
-if TYPE_CHECKING:
-    from hfta_nb.array.fused import FusedArray
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.kernels.cuda_graphs import capturing
+from hfta_nb.kernels.strategy.measuring import Choice
+from hfta_nb.members.tree import flatten, unflatten
 
 Run = Callable[[Inputs], Any]
 
@@ -32,8 +29,8 @@ class CapturedResults:
         waiting: record and replay nothing for now.
     """
 
-    def __init__(self, array: FusedArray) -> None:
-        self.array = array
+    def __init__(self, state: ArrayState) -> None:
+        self.state = state
         self.at_once, self.waiting = False, False
         self._kinds: Kinds[Seen] = Kinds()
 
@@ -59,14 +56,14 @@ class CapturedResults:
 
     def find(self, what: tuple[str, Any], given: Any) -> Seen | None:
         """What is known of this kind of call, by its name and what is computed from the model's output."""
-        if not self._kinds.open(self.array) or self.waiting:
+        if not self._kinds.open(self.state) or self.waiting:
             return None
         try:
-            key = what[0], identity(what[1]), form(given, grads=True), *state_of(self.array)
+            key = what[0], identity(what[1]), form(given, grads=True), *state_of(self.state)
         except NotRecordableError:
             return None
-        array = self.array
-        seen = self._kinds.of(key, lambda: Seen(what, block_size=array.block_size, threads=array.threads))
+        how = self.state.settings
+        seen = self._kinds.of(key, lambda: Seen(what, block_size=how.block_size, threads=how.threads))
         return None if seen.reason else seen
 
     def replay(self, seen: Seen, inputs: Inputs) -> tuple[Any] | None:
@@ -79,10 +76,10 @@ class CapturedResults:
             return None
         seen.fill(inputs.leaves)
         try:
-            with undone_if_it_fails(self.array):
+            with undone_if_it_fails(self.state):
                 return (seen.told(ready.run()),)
         except Exception as error:
-            if capturing(self.array.generators.device):
+            if capturing(self.state.generators.device):
                 raise
             seen.refuse(failure(error))
             return None
@@ -96,7 +93,7 @@ class CapturedResults:
         def recorded(inputs: Inputs) -> Any:
             if not inputs.copied:  # else the array has just found another way to run
                 try:
-                    reads = reads_of(self.array, seen.alive)
+                    reads = reads_of(self.state, seen.alive)
                 except UnclearError as error:
                     seen.refuse(str(error))
                 else:
@@ -106,12 +103,12 @@ class CapturedResults:
         return recorded
 
     def _record(self, seen: Seen, run: Run, inputs: Inputs, reads: Reads) -> Any:
-        array = self.array
+        state = self.state
         if seen.inputs is None:
             seen.inputs = rooms_for(inputs)
         seen.fill(inputs.leaves)
-        recorder, restore = Recorder(array.generators.device), snapshot(array)
-        with array.generators.heard(recorder.member), recorder:
+        recorder, restore = Recorder(state.generators.device), state.snapshot()
+        with state.generators.heard(recorder.member), recorder:
             result = run(seen.inputs)
         leaves, rebuild = flatten(result)
         outputs, told, trouble = outputs_of(recorder, leaves, "it")
@@ -126,10 +123,10 @@ class CapturedResults:
         if seen.agrees(recorder.recording, reads, told):
 
             def make(chosen: bool) -> tuple[Program, Callable[[], list[Tensor]]]:
-                made = program(recorder.recording, outputs, (), array.generators, chosen)
+                made = program(recorder.recording, outputs, (), state.generators, chosen)
                 return made, made.run
 
-            made, reason = proven(array, restore, [v for v in leaves if isinstance(v, Tensor)], make)
+            made, reason = proven(state, restore, [v for v in leaves if isinstance(v, Tensor)], make)
             seen.rebuild, seen.choices = rebuild, made.choices
             if reason:
                 seen.refuse(reason)

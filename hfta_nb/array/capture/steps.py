@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -31,18 +31,16 @@ from hfta_nb.array.capture.kinds import (
 from hfta_nb.array.capture.program import Program, program
 from hfta_nb.array.capture.reads import Reads, UnclearError
 from hfta_nb.array.capture.record import NotRecordableError, Place, Recorder
-from hfta_nb.array.cuda_graphs import capturing
-from hfta_nb.array.engine import Block, Call, Inputs
-from hfta_nb.array.fallback import snapshot
-from hfta_nb.array.gradients import Gradients
-from hfta_nb.array.strategy import streams
-from hfta_nb.array.strategy.measuring import Choice
-from hfta_nb.array.threads import at_hand
-from hfta_nb.array.tree import flatten
+from hfta_nb.eager.blocks import leaf_blocks
+from hfta_nb.eager.engine import Block, Call, Inputs
+from hfta_nb.eager.gradients import Gradients
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import out_of_memory
-
-if TYPE_CHECKING:
-    from hfta_nb.array.fused import FusedArray
+from hfta_nb.kernels.cuda_graphs import capturing
+from hfta_nb.kernels.strategy import streams
+from hfta_nb.kernels.strategy.measuring import Choice
+from hfta_nb.members.threads import at_hand
+from hfta_nb.members.tree import flatten
 
 _learns = operator.attrgetter("requires_grad")
 
@@ -82,20 +80,20 @@ class RecordedGradients(Gradients):
 
     def __init__(
         self,
-        array: FusedArray,
+        state: ArrayState,
         inputs: Inputs,
         scale: Tensor | None,
         only: Collection[str] | None,
         recorder: Recorder,
     ) -> None:
-        super().__init__(array, inputs, scale=scale, only=only)
+        super().__init__(state, inputs, scale=scale, only=only)
         self.recorder = recorder
         self.places: list[tuple[Place, Tensor]] = []
         self.grads: list[Tensor] = []
         self.trouble = ""
         if recorder.device.type == "cuda":
             recorder.recording.lanes = streams.MOST
-        elif array.threads == "blocks" and recorder.device.type == "cpu":
+        elif state.settings.threads == "blocks" and recorder.device.type == "cpu":
             recorder.recording.lanes = at_hand()
 
     def _take(self, block: Block, names: list[str], grads: Any) -> None:
@@ -115,15 +113,14 @@ class CapturedSteps:
     """The steps of an array by kind of call.
 
     Attributes:
-        on: whether calls of the array may be replayed at all.
         at_once: record the first call of a kind already, as such calls were made before.
         waiting: record and replay nothing for now.
         strict: an error of a replay is raised; else the program is given up and the call runs as ever.
     """
 
-    def __init__(self, array: FusedArray) -> None:
-        self.array = array
-        self.on, self.at_once, self.waiting, self.strict = True, False, False, False
+    def __init__(self, state: ArrayState) -> None:
+        self.state = state
+        self.at_once, self.waiting, self.strict = False, False, False
         self._kinds: Kinds[SeenStep] = Kinds()
         self._parameters: list[nn.Parameter] = []
         self._last: tuple[Asked, list[Any], SeenStep] | None = None
@@ -148,24 +145,23 @@ class CapturedSteps:
 
     def find(self, asked: Asked) -> SeenStep | None:
         """What is known of this kind of call; None where it is to run as ever."""
-        array = self.array
+        state = self.state
         if not self._parameters:
-            self._parameters = list(array.parameters())
-        if not self._kinds.open(array) or self.waiting:
+            self._parameters = list(state.tensors.parameters())
+        if not self._kinds.open(state) or self.waiting:
             return None
         try:
             key = (
                 *(identity(asked.loss_fn), form(asked.given), asked.has_aux),
                 None if asked.scale is None else (asked.scale.dtype, asked.scale.device),
-                *state_of(array),
+                *state_of(state),
                 None if asked.only is None else tuple(asked.only),
                 tuple(p.requires_grad for p in self._parameters),
             )
         except NotRecordableError:
             return None
-        seen = self._kinds.of(
-            key, lambda: SeenStep((asked.loss_fn,), block_size=array.block_size, threads=array.threads)
-        )
+        how = state.settings
+        seen = self._kinds.of(key, lambda: SeenStep((asked.loss_fn,), block_size=how.block_size, threads=how.threads))
         return None if seen.reason else seen
 
     def decisions(self) -> list[str]:
@@ -206,7 +202,7 @@ class CapturedSteps:
 
     def open(self) -> bool:
         """Whether calls may be replayed, as things are."""
-        return not self.waiting and self._kinds.open(self.array)
+        return not self.waiting and self._kinds.open(self.state)
 
     def _remember(self, seen: SeenStep, asked: Asked) -> None:
         x, y = asked.given
@@ -216,7 +212,7 @@ class CapturedSteps:
 
     def like(self, x: Tensor, y: Tensor) -> list[Any]:
         """What tells kinds of calls apart, beside their functions."""
-        found: list[Any] = [*state_of(self.array), *map(_learns, self._parameters)]
+        found: list[Any] = [*state_of(self.state), *map(_learns, self._parameters)]
         for t in (x, y):
             found += (t.shape, t.stride(), t.dtype, t.device, t.requires_grad, t.layout, t.is_inference())
         return found
@@ -230,7 +226,7 @@ class CapturedSteps:
             return None
         x, y = asked.given
         alone = isinstance(x, Tensor) and isinstance(y, Tensor)
-        self._fill(seen, (x, y) if alone else Inputs.of(asked.given, len(self.array)).leaves, asked.scale)
+        self._fill(seen, (x, y) if alone else Inputs.of(asked.given, len(self.state)).leaves, asked.scale)
         if self._last is None or self._last[2] is not seen:
             self._remember(seen, asked)
         return self.run(seen)
@@ -239,14 +235,14 @@ class CapturedSteps:
         """As `replay`, where the inputs are filled in, and model and loss are known to be as they were recorded."""
         ready = seen.program
         assert ready is not None  # as the caller has seen
-        settings = self.array.settings
+        settings = self.state.settings
         if settings.compiling != "never" and not ready.decision.made:
             decide(ready, settings.compiling, settings.planned_steps)
-        before = Before(self.array)
+        before = Before(self.state)
         try:
-            results = delivered(self.array, seen.targets, ready.run)
+            results = delivered(self.state, seen.targets, ready.run)
         except BaseException as error:
-            if capturing(self.array.generators.device):
+            if capturing(self.state.generators.device):
                 raise  # whoever captures has to know; nothing was done that could be undone
             before.put_back()
             if self.strict or not isinstance(error, Exception):
@@ -260,16 +256,16 @@ class CapturedSteps:
 
     def recorder(self, seen: SeenStep, asked: Asked, call: Call) -> Run | None:
         """What does as `backward` does and records it; None where this call is not to be recorded."""
-        array = self.array
+        state = self.state
         seen.calls += 1
         if (seen.calls == 1 and not self.at_once) or seen.program is not None:
             return None
 
         def run(inputs: Inputs) -> tuple[Gradients, Any]:
             if not inputs.copied:  # else the array has just found another way to run
-                restore = snapshot(array)
+                restore = state.snapshot()
                 try:
-                    return self._record(seen, asked, call, inputs, reads_of(array, (asked.loss_fn,)))
+                    return self._record(seen, asked, call, inputs, reads_of(state, (asked.loss_fn,)))
                 except UnclearError as error:
                     seen.refuse(str(error))
                 except Exception as error:
@@ -277,18 +273,18 @@ class CapturedSteps:
                         raise
                     seen.refuse("there is not enough memory to record it")  # which holds all that a step makes
                     restore()
-            gradients = Gradients(array, inputs, scale=asked.scale, only=asked.only)
-            return gradients, gradients.of(call, array._blocks.leaves())
+            gradients = Gradients(state, inputs, scale=asked.scale, only=asked.only)
+            return gradients, gradients.of(call, leaf_blocks(state))
 
         return run
 
     def _record(self, seen: SeenStep, asked: Asked, call: Call, inputs: Inputs, reads: Reads) -> tuple[Gradients, Any]:
-        array = self.array
+        state = self.state
         if seen.inputs is None:
             seen.inputs = rooms_for(inputs)
             seen.scale = None if asked.scale is None else asked.scale.detach().clone()
         self._fill(seen, inputs.leaves, asked.scale)
-        restore = snapshot(array)
+        restore = state.snapshot()
         recorder, noted, result = self._noted(seen, asked, call, seen.inputs)
         self._after(seen, reads, recorder, noted, result, restore)
         if seen.program is not None:
@@ -299,18 +295,18 @@ class CapturedSteps:
         self, seen: SeenStep, asked: Asked, call: Call, inputs: Inputs, added: bool = True
     ) -> tuple[Recorder, RecordedGradients, tuple[Tensor, Any]]:
         """Run a step and record it; unless `added`, gradients that are there already are left as they are."""
-        recorder = Recorder(self.array.generators.device)
-        noted = RecordedGradients(self.array, inputs, seen.scale, asked.only, recorder)
+        recorder = Recorder(self.state.generators.device)
+        noted = RecordedGradients(self.state, inputs, seen.scale, asked.only, recorder)
         if not added:
             noted.fresh = set(noted.parameters)
-        with self.array.generators.heard(recorder.member), recorder:
-            result = noted.of(call, self.array._blocks.leaves())
+        with self.state.generators.heard(recorder.member), recorder:
+            result = noted.of(call, leaf_blocks(self.state))
         return recorder, noted, result
 
     def _lay(self, seen: SeenStep, asked: Asked, call: Call, restore: Callable[[], None]) -> None:
         """Choose the layout of images in a step that is replayed from now on."""
-        array, given, reads = self.array, seen.program, seen.reads
-        if array.strategy != "measured" or given is None or given.source is None or seen.inputs is None:
+        state, given, reads = self.state, seen.program, seen.reads
+        if state.settings.strategy != "measured" or given is None or given.source is None or seen.inputs is None:
             return
         source, found = given.source, [given]
 
@@ -322,11 +318,11 @@ class CapturedSteps:
             trouble = recorder.recording.reason or noted.trouble or trouble
             if trouble or told != seen.leaves or reads is None or not reads.hold():
                 raise NotRecordableError(trouble or "the model does something else")
-            found.append(program(recorder.recording, outputs, noted.places, array.generators))
+            found.append(program(recorder.recording, outputs, noted.places, state.generators))
             return found[-1].run
 
         rooms = [room for _, room in source.gradients]
-        chosen = layouts.choose(array, source, seen.inputs, given.run, make, rooms, restore)
+        chosen = layouts.choose(state, source, seen.inputs, given.run, make, rooms, restore)
         if chosen is not None:
             seen.layout, inputs = chosen
             if inputs is not seen.inputs:
@@ -358,13 +354,13 @@ class CapturedSteps:
             return
 
         def make(chosen: bool) -> tuple[Program, Callable[[], list[Tensor]]]:
-            made = program(recording, outputs, gradients.places, self.array.generators, chosen)
+            made = program(recording, outputs, gradients.places, self.state.generators, chosen)
             return made, made.run
 
         seen.rebuild, seen.targets = rebuild, targets
         written = [(grad, rows) for grad, (_, rows) in zip(gradients.grads, gradients.places, strict=True)]
         results = [v for v in leaves if isinstance(v, Tensor)]
-        made, reason = proven(self.array, restore, results, make, written)
+        made, reason = proven(self.state, restore, results, make, written)
         seen.choices = made.choices
         if reason:
             seen.refuse(reason)
@@ -373,8 +369,8 @@ class CapturedSteps:
 
     def _targets(self, gradients: RecordedGradients) -> list[Target]:
         """Where gradients go, and which members have none, as `Gradients.deliver` would have it."""
-        array, members = self.array, range(len(self.array))
-        unused, across = array.engine.usage.unused(len(array)), array.engine.across
+        state, members = self.state, range(len(self.state))
+        unused, across = state.engine.usage.unused(len(state)), state.engine.across
         targets = []
         for name, blocks in gradients.received.items():
             have = {i for b in blocks for i in range(b.start, b.stop)} - set(unused.get(name, ()))
@@ -383,7 +379,7 @@ class CapturedSteps:
             empty = tuple(i for i in members if i not in have)
             lacking = set() if across is None else set(across.lacking(name))
             missing = tuple(i for i in empty if i not in lacking)
-            view = array.arena_of(name).grad_view(name)
+            view = state.arena_of(name).grad_view(name)
             targets.append(Target(gradients.parameters[name], name, view, empty, missing))
         return targets
 

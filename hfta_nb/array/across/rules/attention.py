@@ -9,8 +9,8 @@ import torch.nn.functional as F
 
 from hfta_nb.array.across.mode import PaddedMode, Rule, varied
 from hfta_nb.array.across.tags import full
-from hfta_nb.array.rules.attention import opened
-from hfta_nb.array.rules.base import arguments
+from hfta_nb.rules.attention import opened
+from hfta_nb.rules.base import arguments
 
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 

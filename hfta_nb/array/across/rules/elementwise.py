@@ -11,7 +11,8 @@ from torch import Tensor
 
 from hfta_nb.array.across.mode import PaddedMode, Rule, varied
 from hfta_nb.array.across.numbers import value_of
-from hfta_nb.array.across.tags import box, full, narrowed, tag_of, widened
+from hfta_nb.array.across.tags import box, full, tag_of, widened
+from hfta_nb.members.views import narrowed
 
 _INSIDE = 0.5
 """What is put into the padding of a function that is not at home at zero: its value and slope are finite there."""

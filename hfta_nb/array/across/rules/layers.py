@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from hfta_nb.array.across.mode import PaddedMode, Rule, varied
 from hfta_nb.array.across.numbers import Varied
 from hfta_nb.array.across.tags import full
-from hfta_nb.array.rules.base import arguments
+from hfta_nb.rules.base import arguments
 
 _CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")

@@ -12,7 +12,7 @@ from torch import Tensor
 from hfta_nb.array.across.mode import PaddedMode, Rule, varied
 from hfta_nb.array.across.numbers import Varied
 from hfta_nb.array.across.tags import full
-from hfta_nb.array.rules.base import arguments
+from hfta_nb.rules.base import arguments
 
 _BATCH = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
 _INSTANCE = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")

@@ -17,7 +17,7 @@ from hfta_nb.array.across.mode import PaddedMode, Rule, varied
 from hfta_nb.array.across.numbers import value_of
 from hfta_nb.array.across.rules.elementwise import named
 from hfta_nb.array.across.tags import Counts, box, full, tag_of, tagged
-from hfta_nb.array.rules.base import arguments
+from hfta_nb.rules.base import arguments
 
 Shape = tuple[int, ...]
 Place = tuple[tuple[int, ...], tuple[int, ...]]

@@ -11,7 +11,7 @@ from torch import Tensor
 from hfta_nb.array.across.mode import PaddedMode, Rule, varied
 from hfta_nb.array.across.rules.elementwise import named
 from hfta_nb.array.across.tags import Tag, box, full
-from hfta_nb.array.rules.base import arguments
+from hfta_nb.rules.base import arguments
 
 
 def _dims(x: Tensor, given: dict[str, Any]) -> list[int] | None:

@@ -1,0 +1,191 @@
+"""Running an array's call; where that can't be done at once, finding the way in which it can."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from hfta_nb.eager.engine import Block, Call, Inputs, concatenate
+from hfta_nb.eager.fallback import Settings, member_error
+from hfta_nb.eager.gradients import Gradients
+from hfta_nb.eager.handlers import install
+from hfta_nb.eager.hints import level_outside, warn_of_shared
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.eager.verifying import Computation, Mismatch, Verification
+from hfta_nb.errors import ArrayWarning, FusionError, HftaError, out_of_memory
+from hfta_nb.kernels.cuda_graphs import capturing
+from hfta_nb.rules import SharedWrite
+
+Found = tuple[Any, Mapping[str, Mapping[int, Tensor]]]
+"""Results ``[k, ...]`` of the members of some blocks; and by parameter and member, the gradient."""
+
+Probe = Callable[[Inputs, Sequence[Block]], Found]
+"""Computes for some blocks what a call would, and keeps nothing."""
+
+
+class Helpers(NamedTuple):
+    """What is done before the first run of a call, where it is needed.
+
+    Attributes:
+        materialise: gives members with lazy modules their shapes.
+        member: takes a member out as the plain module.
+        regrow: takes up buffers that have another shape now.
+        prove: sees that members of different architecture come to what their own plain modules come to; given what
+            computes for some blocks and keeps nothing.
+    """
+
+    materialise: Callable[[Inputs], None]
+    member: Callable[[int], nn.Module]
+    regrow: Callable[[], None]
+    prove: Callable[[ArrayState, Callable[[Sequence[Block]], Found]], None]
+
+
+def attempt(
+    state: ArrayState,
+    helpers: Helpers,
+    what: str,
+    inputs: Inputs,
+    run: Callable[[Inputs], Any],
+    probe: Probe,
+    computation: Computation,
+) -> Any:
+    """Run; where `vmap` can't follow, or a member comes to something else than alone, change what helps and run again.
+
+    Raises:
+        MemberError: a member's own code failed, as it would alone. Buffers, random streams and the way the array runs
+            are then as before.
+    """
+    if state.pending:
+        helpers.materialise(inputs)
+    warn_of_shared(state, inputs)
+    before = state.settings.copy()
+    # A word among the inputs says which way a call takes (a phase of training).
+    key = (what, state.skeleton.training, torch.is_grad_enabled(), *(v for v in inputs.leaves if isinstance(v, str)))
+    kind = (*key, *((v.dtype, v.ndim) for v in inputs.leaves if isinstance(v, Tensor)))
+    found: Mismatch | None = None
+    while True:
+        restore = state.snapshot()
+        verification = _verification(state, helpers, kind, inputs, computation)
+        state.engine.recording = key not in state.proven or verification is not None
+        result = None
+        try:
+            if state.engine.recording and state.settings.unproven:
+                watched = replace(inputs.watched(), copied=state.settings.private)
+                helpers.prove(state, lambda blocks: probe(watched, blocks))  # noqa: B023
+            result = _guarded(state, inputs, run)
+            stateful = verification is not None and _verified(verification, result)
+        except BaseException as error:
+            state.engine.observed = None
+            if capturing(state.generators.device):
+                raise  # another way to run would be captured after what has failed
+            module = state.engine.own_module(state.engine.current)  # which the error may have come out of
+            restore()
+            if isinstance(error, Mismatch):
+                found = error
+                if computation.backward and result is not None:
+                    result[0].undo()
+                if state.settings.block_size == 1:
+                    _resettle(state, before)
+                    remedy = "hfta.fuse(..., verify='never') does without this comparison"
+                    raise FusionError(str(error), where=type(state.skeleton).__name__, remedy=remedy) from error
+            if not isinstance(error, Exception) or isinstance(error, HftaError) or out_of_memory(error):
+                _resettle(state, before)
+                raise
+            if state.settings.block_size == 1 and not (isinstance(error, SharedWrite) and not state.settings.private):
+                _resettle(state, before)
+                member = state.engine.current
+                raise member_error(error, member, module) from error
+            state.settings.react(error, state.skeleton)
+            install(state)
+        else:
+            state.proven.add(key)
+            if verification is not None:
+                # State that has changed may let the next call do something else.
+                state.verified[kind] = state.verified.get(kind, 0) + (1 if stateful else 2)
+            if found is not None:
+                warnings.warn(f"{found}; see explain()", ArrayWarning, stacklevel=level_outside())
+            if state.engine.outgrown:
+                helpers.regrow()
+            return result
+        finally:
+            state.engine.recording = False
+
+
+def _verification(
+    state: ArrayState, helpers: Helpers, kind: tuple[Any, ...], inputs: Inputs, computation: Computation
+) -> Verification | None:
+    """What compares this call with the plain module alone; None where it is not to be."""
+    settings = state.settings
+    # Members that run padded are proven otherwise, and fast random numbers are none that a plain module draws.
+    if settings.verify == "never" or settings.unlike or settings.fast_rng or capturing(state.generators.device):
+        return None
+    if settings.verify == "first" and state.verified.get(kind, 0) > 1:
+        return None
+    try:
+        return Verification(state, helpers.member, inputs, computation)
+    except Exception as error:
+        if out_of_memory(error):
+            return None
+        raise
+
+
+def _verified(verification: Verification, result: Any) -> bool:
+    """See `Verification.check`; a comparison for which there is no memory is left out."""
+    try:
+        return verification.check(result)
+    except Exception as error:
+        if out_of_memory(error):
+            return False
+        raise
+
+
+def result_probe(state: ArrayState, call: Call) -> Probe:
+    """For a call that gives results only."""
+
+    def probe(inputs: Inputs, blocks: Sequence[Block]) -> Found:
+        with torch.no_grad():
+            return concatenate([state.engine.run(block, call, inputs) for block in blocks]), {}
+
+    return probe
+
+
+def gradient_probe(state: ArrayState, call: Call, scale: Tensor | None, only: Collection[str] | None = None) -> Probe:
+    """For a call that differentiates."""
+
+    def probe(inputs: Inputs, blocks: Sequence[Block]) -> Found:
+        gradients = Gradients(state, inputs, keep=False, watch=True, scale=scale, only=only)
+        return gradients.of(call, blocks), gradients.found
+
+    return probe
+
+
+def _guarded(state: ArrayState, inputs: Inputs, run: Callable[[Inputs], Any]) -> Any:
+    """Run, with copies of the inputs where the model writes into them."""
+    if state.settings.private:
+        return run(replace(inputs, copied=True))
+    if not state.engine.recording:
+        return run(inputs)
+    # The first time with copies, on which a model's writing shows without harm.
+    watched = inputs.watched()
+    failure: Exception | None = None
+    result = None
+    try:
+        result = run(watched)
+    except Exception as error:
+        failure = error
+    pairs = zip(watched.leaves, inputs.leaves, strict=True)
+    if any(own is not given and own._version for own, given in pairs):
+        raise SharedWrite("the model writes into its input") from failure
+    if failure is not None:
+        raise failure
+    return result
+
+
+def _resettle(state: ArrayState, settings: Settings) -> None:
+    state.settings = settings
+    install(state)

@@ -1,0 +1,81 @@
+"""A module for each member that runs by itself.
+
+What a member's own code keeps hold of (the module in a custom `autograd.Function`, a closure of a checkpoint) may be
+called again in the backward. So the member's tensors stay in its module after the call.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from hfta_nb.errors import FusionError
+from hfta_nb.members.slots import Slots
+
+
+class OwnModule(NamedTuple):
+    """One member's copy of a module, and the places of the tensors in it."""
+
+    module: nn.Module
+    slots: Slots
+
+
+class OwnModules:
+    """Copies of a module, one per member, made when they are needed. They share its tensors.
+
+    Args:
+        source: the module, not during a call. Its train and eval flags are those of the copies.
+    """
+
+    def __init__(self, source: nn.Module) -> None:
+        self.source = source
+        self._pristine = _copy(source)
+        self._made: dict[int, OwnModule] = {}
+
+    def of(self, member: int) -> OwnModule:
+        """The module of a member."""
+        own = self._made.get(member)
+        if own is None:
+            module = _copy(self._pristine)
+            own = self._made[member] = OwnModule(module, Slots(module))
+        for here, there in zip(self.source.modules(), own.module.modules(), strict=False):
+            if here.training is not there.training:
+                there.training = here.training
+        return own
+
+    def clear(self) -> None:
+        """Forget what members have done to their modules."""
+        self._made.clear()
+
+
+def _copy(module: nn.Module) -> nn.Module:
+    """A copy that shares parameters and buffers."""
+    memo: dict[int, Any] = {id(p): p for p in module.parameters()}
+    memo |= {id(b): b for b in module.buffers()}
+    return copy.deepcopy(module, memo)
+
+
+def return_home(tensors: Mapping[str, Tensor], homes: Mapping[str, Tensor]) -> None:
+    """Write parameters whose ``.data`` the model has set anew to where they were, and let them be there again.
+
+    Args:
+        tensors: by name, as they are after a call.
+        homes: the ``.data`` of some of them before the call.
+    """
+    for name, home in homes.items():
+        tensor = tensors[name]
+        if tensor.data_ptr() == home.data_ptr() and tensor.shape == home.shape:
+            continue
+        if tensor.shape != home.shape:
+            got = [list(home.shape), list(tensor.shape)]
+            raise FusionError("a parameter changes its shape in forward", where=name, got=got)
+        home.copy_(tensor.data)
+        tensor.data = home
+
+
+def regrown(tensors: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Empty buffers, given as copies, that have grown in place."""
+    return {name: tensors[name] for name, own in buffers.items() if tensors[name].shape != own.shape}
