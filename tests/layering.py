@@ -18,7 +18,8 @@ FACE = "hfta_nb"
 
 _RECIPE = {"errors", "accumulators", "events", "grid", "data", "augment", "losses", "metrics", "frechet"}
 _RECIPE |= {"phases", "training_axes"}
-_TRAINING = {*_RECIPE, "memory", "family", "members", "kernels", "rules", "eager", "array", "optim", "step", "plan"}
+_ENGINE = {"members", "kernels", "rules", "eager", "padded", "array"}
+_TRAINING = {*_RECIPE, *_ENGINE, "memory", "family", "optim", "step", "plan"}
 _HEADLESS = {
     *_TRAINING,
     "families",
@@ -53,7 +54,8 @@ TABLE: dict[str, set[str]] = {
     "kernels": {"errors", "members"},
     "rules": {"errors", "members", "kernels"},
     "eager": {"errors", "members", "kernels", "rules"},
-    "array": {"errors", "html", "members", "kernels", "rules", "eager"},
+    "padded": {"errors", "members", "rules", "eager"},
+    "array": {"errors", "html", "members", "kernels", "rules", "eager", "padded"},
     "optim": {"errors", "members", "kernels", "array"},
     "losses": {"errors", "members", "array"},
     "frechet": set(),

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array import laying, surgery
-from hfta_nb.array.across.proof import prove
-from hfta_nb.array.across.runtime import across_of
 from hfta_nb.array.adjusting import Adjustable
 from hfta_nb.array.answers import Answering
 from hfta_nb.array.capture.calls import Calls
@@ -34,6 +32,8 @@ from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members import threads
 from hfta_nb.members.arena import Arena
+from hfta_nb.padded.proof import prove
+from hfta_nb.padded.runtime import across_of
 
 if TYPE_CHECKING:
     import pandas

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.across.mode import PaddedMode, Rule, varied
-from hfta_nb.array.across.numbers import Varied, value_of, vary
-from hfta_nb.array.across.rules.elementwise import named
-from hfta_nb.array.across.rules.packing import packed
-from hfta_nb.array.across.tags import Counts, Tag, box, full, sizes, tag_of, tagged
+from hfta_nb.padded.mode import PaddedMode, Rule, varied
+from hfta_nb.padded.numbers import Varied, value_of, vary
+from hfta_nb.padded.rules.elementwise import named
+from hfta_nb.padded.rules.packing import packed
+from hfta_nb.padded.tags import Counts, Tag, box, full, sizes, tag_of, tagged
 
 
 def _shape(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

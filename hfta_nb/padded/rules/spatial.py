@@ -8,9 +8,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.array.across.mode import PaddedMode, Rule, varied
-from hfta_nb.array.across.rules.elementwise import named
-from hfta_nb.array.across.tags import full
+from hfta_nb.padded.mode import PaddedMode, Rule, varied
+from hfta_nb.padded.rules.elementwise import named
+from hfta_nb.padded.tags import full
 
 
 def _channels(spatial: int) -> Rule:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch.nn.functional as F
 
-from hfta_nb.array.across.mode import PaddedMode, Rule, varied
-from hfta_nb.array.across.tags import full
+from hfta_nb.padded.mode import PaddedMode, Rule, varied
+from hfta_nb.padded.tags import full
 from hfta_nb.rules.attention import opened
 from hfta_nb.rules.base import arguments
 

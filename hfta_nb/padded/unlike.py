@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.across.groups import Part, combined, nested
-from hfta_nb.array.across.mode import PaddedMode, active
-from hfta_nb.array.across.tags import Tag, box, full, rows_of, tag_of, tagged, views
-from hfta_nb.array.across.tree import take_apart
 from hfta_nb.members.slots import Slots
 from hfta_nb.members.views import narrowed
+from hfta_nb.padded.groups import Part, combined, nested
+from hfta_nb.padded.mode import PaddedMode, active
+from hfta_nb.padded.tags import Tag, box, full, rows_of, tag_of, tagged, views
+from hfta_nb.padded.tree import take_apart
 from hfta_nb.rules import Context, Disagreement
 
 

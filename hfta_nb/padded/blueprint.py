@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.across.compare import difference
-from hfta_nb.array.across.merge import Merger
 from hfta_nb.members.views import narrowed
+from hfta_nb.padded.compare import difference
+from hfta_nb.padded.merge import Merger
 
 
 class Blueprint:

@@ -5,8 +5,8 @@ are zero in what it returns, and pass no gradient on. A rule that can't keep it 
 function then runs at true sizes, once per group of like members. A new rule is one row in a table.
 """
 
-from hfta_nb.array.across.mode import Rule
-from hfta_nb.array.across.rules import arithmetic, attention, elementwise, layers, norm, packing, reduce, shape, spatial
+from hfta_nb.padded.mode import Rule
+from hfta_nb.padded.rules import arithmetic, attention, elementwise, layers, norm, packing, reduce, shape, spatial
 
 PADDED: dict[object, Rule] = {
     **elementwise.RULES,

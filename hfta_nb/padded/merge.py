@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.across.align import aligned
-from hfta_nb.array.across.compare import INTERNAL, Comparison
-from hfta_nb.array.across.unlike import Holder, Unlike
-from hfta_nb.array.across.values import reconcilable, reconciled
-from hfta_nb.array.across.why import REMEDY, Why, ends_apart
 from hfta_nb.errors import FusionError
+from hfta_nb.padded.align import aligned
+from hfta_nb.padded.compare import INTERNAL, Comparison
+from hfta_nb.padded.unlike import Holder, Unlike
+from hfta_nb.padded.values import reconcilable, reconciled
+from hfta_nb.padded.why import REMEDY, Why, ends_apart
 
 Mods = Mapping[int, nn.Module]
 """The modules at one place, by architecture."""

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.array.across.mode import PaddedMode, Rule, varied
-from hfta_nb.array.across.numbers import value_of
-from hfta_nb.array.across.tags import box, full, tag_of, widened
 from hfta_nb.members.views import narrowed
+from hfta_nb.padded.mode import PaddedMode, Rule, varied
+from hfta_nb.padded.numbers import value_of
+from hfta_nb.padded.tags import box, full, tag_of, widened
 
 _INSIDE = 0.5
 """What is put into the padding of a function that is not at home at zero: its value and slope are finite there."""

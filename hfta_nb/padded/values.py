@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hfta_nb.array.across.compare import Comparison
-from hfta_nb.array.across.groups import PerMemberFunction
-from hfta_nb.array.across.numbers import vary
+from hfta_nb.padded.compare import Comparison
+from hfta_nb.padded.groups import PerMemberFunction
+from hfta_nb.padded.numbers import vary
 
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _MAX_DEPTH = 8

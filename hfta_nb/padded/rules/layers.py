@@ -8,9 +8,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from hfta_nb.array.across.mode import PaddedMode, Rule, varied
-from hfta_nb.array.across.numbers import Varied
-from hfta_nb.array.across.tags import full
+from hfta_nb.padded.mode import PaddedMode, Rule, varied
+from hfta_nb.padded.numbers import Varied
+from hfta_nb.padded.tags import full
 from hfta_nb.rules.base import arguments
 
 _CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")

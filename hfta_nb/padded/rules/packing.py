@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.across.mode import PaddedMode, Rule, varied
-from hfta_nb.array.across.numbers import value_of
-from hfta_nb.array.across.rules.elementwise import named
-from hfta_nb.array.across.tags import Counts, box, full, tag_of, tagged
+from hfta_nb.padded.mode import PaddedMode, Rule, varied
+from hfta_nb.padded.numbers import value_of
+from hfta_nb.padded.rules.elementwise import named
+from hfta_nb.padded.tags import Counts, box, full, tag_of, tagged
 from hfta_nb.rules.base import arguments
 
 Shape = tuple[int, ...]

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.across.mode import PaddedMode, Rule
-from hfta_nb.array.across.numbers import Varied
-from hfta_nb.array.across.rules.elementwise import named
-from hfta_nb.array.across.tags import Counts, Tag, full
+from hfta_nb.padded.mode import PaddedMode, Rule
+from hfta_nb.padded.numbers import Varied
+from hfta_nb.padded.rules.elementwise import named
+from hfta_nb.padded.tags import Counts, Tag, full
 
 _CLASH: Any = object()
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hfta_nb.array.across.numbers import vary
+from hfta_nb.padded.numbers import vary
 
 Counts = tuple[int, ...]
 """Per member of the block under way, the number of its entries along a dimension."""

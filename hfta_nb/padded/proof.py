@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.across.mode import active
-from hfta_nb.array.across.runtime import across_of
-from hfta_nb.array.across.tags import box, tag_of
 from hfta_nb.eager.attempt import Found
 from hfta_nb.eager.blocks import leaf_blocks, member_block
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.tree import flatten
 from hfta_nb.members.views import narrowed
+from hfta_nb.padded.mode import active
+from hfta_nb.padded.runtime import across_of
+from hfta_nb.padded.tags import box, tag_of
 from hfta_nb.rules import Disagreement
 
 if TYPE_CHECKING:

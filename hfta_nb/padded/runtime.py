@@ -10,18 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.across.blueprint import Blueprint
-from hfta_nb.array.across.merge import Site
-from hfta_nb.array.across.mode import PaddedMode, active
-from hfta_nb.array.across.rules import PADDED
-from hfta_nb.array.across.tags import Tag, rows_of, tag_of, tagged, views
-from hfta_nb.array.across.unlike import Kind, in_groups
 from hfta_nb.eager.body import Body, Run
 from hfta_nb.eager.intercept import Handler
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.slots import Slots
 from hfta_nb.members.views import narrowed
+from hfta_nb.padded.blueprint import Blueprint
+from hfta_nb.padded.merge import Site
+from hfta_nb.padded.mode import PaddedMode, active
+from hfta_nb.padded.rules import PADDED
+from hfta_nb.padded.tags import Tag, rows_of, tag_of, tagged, views
+from hfta_nb.padded.unlike import Kind, in_groups
 from hfta_nb.rules import Context
 
 

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.array.across.numbers import value_of, vary
-from hfta_nb.array.across.tags import Tag, box, full, rows_of, tag_of, tagged, views, widened
-from hfta_nb.array.across.tree import Rebuild, take_apart
 from hfta_nb.errors import FusionError
 from hfta_nb.members.views import narrowed
+from hfta_nb.padded.numbers import value_of, vary
+from hfta_nb.padded.tags import Tag, box, full, rows_of, tag_of, tagged, views, widened
+from hfta_nb.padded.tree import Rebuild, take_apart
 from hfta_nb.rules import Context, Disagreement, SharedWrite, rule_mode
 from hfta_nb.rules.base import function_name, vmap_level
 

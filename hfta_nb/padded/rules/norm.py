@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.array.across.mode import PaddedMode, Rule, varied
-from hfta_nb.array.across.numbers import Varied
-from hfta_nb.array.across.tags import full
+from hfta_nb.padded.mode import PaddedMode, Rule, varied
+from hfta_nb.padded.numbers import Varied
+from hfta_nb.padded.tags import full
 from hfta_nb.rules.base import arguments
 
 _BATCH = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")

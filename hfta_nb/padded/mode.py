@@ -10,9 +10,9 @@ from torch import Tensor
 from torch._C import _functorch as functorch
 from torch.overrides import TorchFunctionMode
 
-from hfta_nb.array.across.groups import PerMemberFunction, begin, by_groups, end, running
-from hfta_nb.array.across.numbers import Varied
-from hfta_nb.array.across.tags import Counts, Tag, tag_of, tagged
+from hfta_nb.padded.groups import PerMemberFunction, begin, by_groups, end, running
+from hfta_nb.padded.numbers import Varied
+from hfta_nb.padded.tags import Counts, Tag, tag_of, tagged
 from hfta_nb.rules import Context
 
 Rule = Callable[["PaddedMode", Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
