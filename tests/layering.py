@@ -18,7 +18,7 @@ FACE = "hfta_nb"
 
 _RECIPE = {"errors", "accumulators", "events", "grid", "data", "augment", "losses", "metrics", "frechet"}
 _RECIPE |= {"phases", "training_axes"}
-_ENGINE = {"members", "kernels", "rules", "eager", "padded", "array"}
+_ENGINE = {"members", "kernels", "rules", "eager", "padded", "replay", "array"}
 _TRAINING = {*_RECIPE, *_ENGINE, "memory", "family", "optim", "step", "plan"}
 _HEADLESS = {
     *_TRAINING,
@@ -55,7 +55,8 @@ TABLE: dict[str, set[str]] = {
     "rules": {"errors", "members", "kernels"},
     "eager": {"errors", "members", "kernels", "rules"},
     "padded": {"errors", "members", "rules", "eager"},
-    "array": {"errors", "html", "members", "kernels", "rules", "eager", "padded"},
+    "replay": {"errors", "members", "kernels", "rules", "eager"},
+    "array": {"errors", "html", "members", "kernels", "rules", "eager", "padded", "replay"},
     "optim": {"errors", "members", "kernels", "array"},
     "losses": {"errors", "members", "array"},
     "frechet": set(),

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from hfta_nb import optim
 from hfta_nb.array import FusedArray
-from hfta_nb.array.access import Inputs, snapshot, tuning_of
-from hfta_nb.array.capture.program import Program
+from hfta_nb.array.access import Inputs, Program, snapshot, tuning_of
 from hfta_nb.array.saving import tensors_of
 from hfta_nb.array.standing import program_of
 from hfta_nb.array.tuning import Tuning
