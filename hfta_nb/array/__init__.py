@@ -1,6 +1,6 @@
 """`FusedArray`: M plain modules as one, with a leading member axis on everything they hold.
 
-In go plain modules (`fuse`); out comes an array, which is called, differentiated, tuned, saved and cut up. How its calls
+In go plain modules (`fuse`); out comes an array, which is called, differentiated, tuned, saved and cut up. How calls
 run is in `eager/`, how they are recorded and replayed in `replay/`, how unlike members fit in `padded/`.
 
 Open `fused.py` first. `access.py` is what other parts ask of an array beside its public face.
