@@ -58,7 +58,7 @@ TABLE: dict[str, set[str]] = {
     "replay": {"errors", "members", "kernels", "rules", "eager"},
     "array": {"errors", "html", "members", "kernels", "rules", "eager", "padded", "replay"},
     "optim": {"errors", "members", "kernels", "array"},
-    "losses": {"errors", "members", "array"},
+    "losses": {"errors", "array"},
     "frechet": set(),
     "accumulators": {"errors"},
     "metrics": {"errors", "accumulators", "array", "losses", "frechet"},
