@@ -15,14 +15,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from hfta_nb import callbacks, data, losses, optim
-    from hfta_nb.array import FusedArray, fuse, join, why_not
+    from hfta_nb.array import FusedArray, fuse, join, per_member, why_not
     from hfta_nb.data import Data
     from hfta_nb.errors import HftaError
     from hfta_nb.events import Control
     from hfta_nb.families import families, family
     from hfta_nb.family import Family
     from hfta_nb.grid import Grid, integers, linspace, logspace, seeds
-    from hfta_nb.members import per_member
     from hfta_nb.metrics import Metric
     from hfta_nb.phases import Phase
     from hfta_nb.study import Result, Study

@@ -11,9 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.array import PerMember
+from hfta_nb.array import PerMember, per_member
 from hfta_nb.errors import FamilyError, FusionError
-from hfta_nb.members import per_member
 
 Loss = Callable[[Any, Any], Tensor]
 

@@ -18,7 +18,8 @@ FACE = "hfta_nb"
 
 _RECIPE = {"errors", "accumulators", "events", "grid", "data", "augment", "losses", "metrics", "frechet"}
 _RECIPE |= {"phases", "training_axes"}
-_TRAINING = {*_RECIPE, "memory", "family", "members", "kernels", "rules", "eager", "array", "optim", "step", "plan"}
+_ENGINE = {"members", "kernels", "rules", "eager", "padded", "replay", "array"}
+_TRAINING = {*_RECIPE, *_ENGINE, "memory", "family", "optim", "step", "plan"}
 _HEADLESS = {
     *_TRAINING,
     "families",
@@ -53,9 +54,11 @@ TABLE: dict[str, set[str]] = {
     "kernels": {"errors", "members"},
     "rules": {"errors", "members", "kernels"},
     "eager": {"errors", "members", "kernels", "rules"},
-    "array": {"errors", "html", "members", "kernels", "rules", "eager"},
+    "padded": {"errors", "members", "rules", "eager"},
+    "replay": {"errors", "members", "kernels", "rules", "eager"},
+    "array": {"errors", "html", "members", "kernels", "rules", "eager", "padded", "replay"},
     "optim": {"errors", "members", "kernels", "array"},
-    "losses": {"errors", "members", "array"},
+    "losses": {"errors", "array"},
     "frechet": set(),
     "accumulators": {"errors"},
     "metrics": {"errors", "accumulators", "array", "losses", "frechet"},

@@ -13,10 +13,12 @@ from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import Arguments, call_module
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.owners import owned_by
+from hfta_nb.replay.program import Program
 
 __all__ = [
     "Arguments",
     "Inputs",
+    "Program",
     "call_module",
     "checkpoint",
     "owner",

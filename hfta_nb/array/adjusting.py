@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from hfta_nb.array.capture.calls import Calls
-from hfta_nb.array.capture.deciding import WAYS
 from hfta_nb.array.own_losses import OwnLosses
 from hfta_nb.array.self_tuning import SelfTuning
 from hfta_nb.eager.fallback import Settings
@@ -12,6 +10,8 @@ from hfta_nb.eager.verifying import WAYS as VERIFY
 from hfta_nb.errors import FusionError
 from hfta_nb.kernels.strategy.measuring import STRATEGIES
 from hfta_nb.members import threads
+from hfta_nb.replay.calls import Calls
+from hfta_nb.replay.deciding import WAYS
 
 
 class Adjustable:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from hfta_nb.array.across.runtime import across_of
-from hfta_nb.array.capture.calls import Calls
-from hfta_nb.array.capture.forward import CapturedForwards
-from hfta_nb.array.capture.results import CapturedResults
-from hfta_nb.array.capture.steps import CapturedSteps
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.html import pairs
+from hfta_nb.padded.runtime import across_of
+from hfta_nb.replay.calls import Calls
+from hfta_nb.replay.forward import CapturedForwards
+from hfta_nb.replay.results import CapturedResults
+from hfta_nb.replay.steps import CapturedSteps
 
 if TYPE_CHECKING:
     import pandas

@@ -13,12 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array import laying, surgery
-from hfta_nb.array.across.proof import prove
-from hfta_nb.array.across.runtime import across_of
 from hfta_nb.array.adjusting import Adjustable
 from hfta_nb.array.answers import Answering
-from hfta_nb.array.capture.calls import Calls
-from hfta_nb.array.capture.steps import Asked
 from hfta_nb.array.explaining import rows_of, shown, table
 from hfta_nb.array.lazy import materialise
 from hfta_nb.array.one_step import OneStep
@@ -34,6 +30,10 @@ from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members import threads
 from hfta_nb.members.arena import Arena
+from hfta_nb.padded.proof import prove
+from hfta_nb.padded.runtime import across_of
+from hfta_nb.replay.calls import Calls
+from hfta_nb.replay.steps import Asked
 
 if TYPE_CHECKING:
     import pandas

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from hfta_nb.array.across.merge import ApartError
-from hfta_nb.array.across.why import Why
 from hfta_nb.array.fused import FusedArray
 from hfta_nb.array.laying import take
 from hfta_nb.array.lazy import check_settled, copied, has_lazy
@@ -17,6 +15,8 @@ from hfta_nb.eager.handlers import install
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.generators import MemberGenerators
+from hfta_nb.padded.merge import ApartError
+from hfta_nb.padded.why import Why
 
 
 def fuse(

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.across.blueprint import Blueprint
-from hfta_nb.array.across.runtime import Across
 from hfta_nb.eager.engine import Engine
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.padding import Padding
@@ -16,6 +14,8 @@ from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.arena import arenas_of
 from hfta_nb.members.slots import Slots
+from hfta_nb.padded.blueprint import Blueprint
+from hfta_nb.padded.runtime import Across
 
 CONTAINERS = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 """What `torch.nn.Module` keeps its tensors and submodules in."""

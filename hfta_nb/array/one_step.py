@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from hfta_nb.array.capture.calls import Calls
-from hfta_nb.array.capture.steps import Asked, SeenStep
 from hfta_nb.array.self_tuning import SelfTuning
 from hfta_nb.members import threads
+from hfta_nb.replay.calls import Calls
+from hfta_nb.replay.steps import Asked, SeenStep
 
 
 class OneStep:

@@ -8,9 +8,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hfta_nb.array.capture.calls import Calls, over
-from hfta_nb.array.capture.deferred import settled, step_of
-from hfta_nb.array.capture.kinds import identity
 from hfta_nb.array.laying import take
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import scalar, target_of
@@ -18,6 +15,9 @@ from hfta_nb.eager.handlers import install
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.per_member import PerMember, per_member
 from hfta_nb.members.tree import flatten, tensor_map
+from hfta_nb.replay.calls import Calls, over
+from hfta_nb.replay.deferred import settled, step_of
+from hfta_nb.replay.kinds import identity
 
 _MOST = 8
 """Losses whose recordings are kept."""

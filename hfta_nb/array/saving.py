@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from hfta_nb.array.across.runtime import across_of
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.generators import MemberGenerators, State
+from hfta_nb.padded.runtime import across_of
 
 STREAMS = "_extra_state"
 """The key of the members' random streams: torch's own name of what a module keeps beside parameters and buffers."""

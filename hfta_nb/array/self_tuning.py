@@ -15,17 +15,17 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from hfta_nb.array.capture.calls import Calls
-from hfta_nb.array.capture.kinds import form as form_of
-from hfta_nb.array.capture.kinds import identity, settings, watched
-from hfta_nb.array.capture.record import NotRecordableError
-from hfta_nb.array.capture.steps import Asked
 from hfta_nb.array.trial import Captures, Trial
 from hfta_nb.array.tuning import Tuning
 from hfta_nb.array.ways import Way, slow_together
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.members.tree import flatten
+from hfta_nb.replay.calls import Calls
+from hfta_nb.replay.kinds import form as form_of
+from hfta_nb.replay.kinds import identity, settings, watched
+from hfta_nb.replay.record import NotRecordableError
+from hfta_nb.replay.steps import Asked
 
 T = TypeVar("T")
 

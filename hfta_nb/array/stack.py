@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.across.blueprint import Blueprint
-from hfta_nb.array.across.compare import difference
 from hfta_nb.errors import FusionError
+from hfta_nb.padded.blueprint import Blueprint
+from hfta_nb.padded.compare import difference
 
 
 def check_members(members: Sequence[Any], seeds: Sequence[int] | None) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from hfta_nb.array.capture.program import Program
-from hfta_nb.array.capture.steps import Asked, SeenStep
 from hfta_nb.eager.gradients import target_of
+from hfta_nb.replay.program import Program
+from hfta_nb.replay.steps import Asked, SeenStep
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.across.runtime import across_of
 from hfta_nb.array.laying import take
 from hfta_nb.array.lazy import check_settled, copied
 from hfta_nb.array.saving import STREAMS, put_row
@@ -16,6 +15,7 @@ from hfta_nb.eager import attributes
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
+from hfta_nb.padded.runtime import across_of
 
 
 def member(state: ArrayState, index: int) -> nn.Module:

@@ -9,7 +9,6 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from hfta_nb.array.capture.calls import Calls
 from hfta_nb.array.ways import Way, convolutions, on_threads
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.native import conv
@@ -17,6 +16,7 @@ from hfta_nb.kernels.strategy.kept import kept
 from hfta_nb.kernels.strategy.measuring import clock_of, disturbed
 from hfta_nb.kernels.strategy.times import Times
 from hfta_nb.members import threads
+from hfta_nb.replay.calls import Calls
 
 _HOPELESS = 1.6
 """Times the fastest: slower than this without replaying, a way is not looked at with it."""

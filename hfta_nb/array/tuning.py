@@ -10,9 +10,6 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from hfta_nb.array.capture.calls import Calls
-from hfta_nb.array.capture.kinds import form, settings
-from hfta_nb.array.capture.record import NotRecordableError
 from hfta_nb.array.trial import Captures, Trial, fastest, images, keep, known, told
 from hfta_nb.array.ways import Way, chosen, ways_of
 from hfta_nb.eager.engine import Inputs
@@ -21,6 +18,9 @@ from hfta_nb.kernels.native import build
 from hfta_nb.members import threads
 from hfta_nb.members.per_member import PerMember, per_member
 from hfta_nb.members.tree import flatten, unflatten
+from hfta_nb.replay.calls import Calls
+from hfta_nb.replay.kinds import form, settings
+from hfta_nb.replay.record import NotRecordableError
 
 T = TypeVar("T")
 

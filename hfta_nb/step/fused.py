@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 
 from hfta_nb import optim
-from hfta_nb.array import FusedArray
-from hfta_nb.array.access import Inputs, snapshot, tuning_of
-from hfta_nb.array.capture.program import Program
+from hfta_nb.array import FusedArray, per_member
+from hfta_nb.array.access import Inputs, Program, snapshot, tuning_of
 from hfta_nb.array.saving import tensors_of
 from hfta_nb.array.standing import program_of
 from hfta_nb.array.tuning import Tuning
 from hfta_nb.errors import out_of_memory
-from hfta_nb.members import per_member
 from hfta_nb.metrics import Metric
 from hfta_nb.step.again import Again
 from hfta_nb.step.choices import by_step, check_scaled

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from hfta_nb.array import per_member
 from hfta_nb.data import (
     Ahead,
     Data,
@@ -28,7 +29,6 @@ from hfta_nb.data import (
     tree_map,
 )
 from hfta_nb.errors import DataError
-from hfta_nb.members import per_member
 from hfta_nb.train.passes import LONG_PASS, warn_of_long_pass
 
 Item = TypeVar("Item")

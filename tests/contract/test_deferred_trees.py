@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
-from hfta_nb.array.capture.deferred import Deferred
 from hfta_nb.members.tree import tensor_map
+from hfta_nb.replay.deferred import Deferred
 from tests.contract.replay import MEMBERS, forget, notes, pair, same
 from tests.contract.serial import plain
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray, trial
-from hfta_nb.array.capture.calls import Calls
 from hfta_nb.errors import FusionError
 from hfta_nb.kernels.strategy import kept
+from hfta_nb.replay.calls import Calls
 from tests.contract.replay import SEEDS, forget, loss_of_all, mlp, notes, pair, same
 from tests.contract.rows import MODULES
 from tests.contract.serial import loss_of, make, target_for

@@ -13,11 +13,11 @@ from torch import nn
 
 from hfta_nb import Study, fuse, memory
 from hfta_nb import events as ev
-from hfta_nb.array.capture import kinds
-from hfta_nb.array.capture.alive import Addresses
 from hfta_nb.errors import StudyError
 from hfta_nb.memory import MemoryModel, Meter, free_bytes, shown
 from hfta_nb.plan import Group
+from hfta_nb.replay import kinds
+from hfta_nb.replay.alive import Addresses
 from hfta_nb.train import Trainer, fitting
 
 GRID = {"lr": [1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 0.2]}
