@@ -71,7 +71,8 @@ def attempt(
     while True:
         restore = state.snapshot()
         verification = _verification(state, helpers, kind, inputs, computation)
-        state.engine.recording = key not in state.proven or verification is not None
+        state.engine.recording = key not in state.proven
+        state.engine.watching = state.engine.recording or verification is not None
         result = None
         try:
             if state.engine.recording and state.settings.unproven:
@@ -113,7 +114,7 @@ def attempt(
                 helpers.regrow()
             return result
         finally:
-            state.engine.recording = False
+            state.engine.recording = state.engine.watching = False
 
 
 def _verification(

@@ -166,11 +166,17 @@ def taken_off(
 def _contents(root: nn.Module, state: Mapping[str, Mapping[str, Any]], only: Any) -> dict[Place, Any]:
     """Copies of attributes whose content may change; what can't be copied is not watched."""
     found: dict[Place, Any] = {}
+    modules = dict(root.named_modules())
     memo: Memo = {id(v): v for module in root.modules() for v in module._buffers.values() if v is not None}
     memo |= {id(own): own for own in (*root.parameters(), *root.modules())}
     for path, held in state.items():
         for name, value in held.items():
-            if name in _OWN or (only is not None and (path, name) not in only) or not may_change(value):
+            if (
+                name in _OWN
+                or _is_cache(modules[path], name)
+                or (only is not None and (path, name) not in only)
+                or not may_change(value)
+            ):
                 continue
             with suppress(TypeError):
                 found[path, name] = copied(value, memo)

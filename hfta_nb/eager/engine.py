@@ -125,6 +125,7 @@ class Engine:
         handlers: what runs in place of submodules, by path; see `intercept`.
         segments: paths of what a member that runs alone computes again in the backward; see `checkpointing`.
         used: per function that the model called while `recording`, how it was fused.
+        watching: see whether the model changes what it holds.
         private: members get tensors of their own where the model shares inputs, or empty ones that it makes, to
             write into.
         fast_rng: draw all members' random numbers at once.
@@ -146,6 +147,7 @@ class Engine:
     segments: list[str] = field(default_factory=list)
     used: dict[str, str] = field(default_factory=dict)
     recording: bool = False
+    watching: bool = False
     private: bool = False
     fast_rng: bool = False
     plain: bool = False
@@ -284,8 +286,8 @@ class Engine:
         keep: bool = False,
     ) -> AbstractContextManager[None]:
         """Watching what the model sets on itself costs as much as a small model; so only where it has been seen to."""
-        if self.recording or self.attributes.values:
-            return taken_off(root, slots, given, changes, deep=self.recording, keep=keep)
+        if self.watching or self.attributes.values:
+            return taken_off(root, slots, given, changes, deep=self.watching, keep=keep)
         return nullcontext()
 
     def _context(self, members: Sequence[int]) -> Context:
@@ -300,6 +302,7 @@ class Engine:
             self.usage,
             plain=self.plain,
             attributes=self.attributes,
+            watching=self.watching,
         )
 
 

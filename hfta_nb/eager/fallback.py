@@ -76,7 +76,7 @@ def one_by_one(root: nn.Module, path: str) -> Handler:
                     changes: dict[Place, Any] = {}
                     context.generators.enter(index)
                     try:
-                        with taken_off(alone, places, attributes, changes, deep=context.recording, keep=True):
+                        with taken_off(alone, places, attributes, changes, deep=context.watching, keep=True):
                             run = partial(alone.forward, *given, **named)
                             result, new = places.call_for_good(row, run)
                             return_home(row, homes)

@@ -50,8 +50,8 @@ def copied(value: Any, memo: Memo, depth: int = 0) -> Any:
     if not may_change(value):
         return value
     if isinstance(value, Tensor):
-        # A result that autograd knows of stands for itself: a copy would be none of the graph's.
-        new: Any = value if value.grad_fn is not None else value.detach().clone().requires_grad_(value.requires_grad)
+        # What autograd knows of stands for itself: a copy would be no part of the graph.
+        new: Any = value if value.requires_grad else value.detach().clone()
     elif isinstance(value, torch.Generator):
         new = torch.Generator(value.device)
         new.set_state(value.get_state())

@@ -61,6 +61,7 @@ class Context:
         casts: of weights, under autocast.
         plain: call the kernels that the plain module calls, where there is a choice.
         attributes: what members have set on themselves.
+        watching: see whether the model changes what it holds.
     """
 
     indices: Sequence[int]
@@ -75,6 +76,7 @@ class Context:
     casts: Kept = field(default_factory=dict)
     plain: bool = False
     attributes: Any = None
+    watching: bool = False
 
     @property
     def members(self) -> int:
