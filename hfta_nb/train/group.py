@@ -46,6 +46,7 @@ class GroupRun:
         self.stage = "building"
         self.whole = True  # whether memory that runs out leaves all as it was before
         self.ending = False  # the epoch's steps are done, and what follows them is not
+        self.judged = 0  # the last epoch that was validated and whose values have had their effect
         self.meter: Meter | None = None
         self.epoch, self.batch = 0, 0  # epochs done, and steps of the next
         self.steps = 0  # in all
@@ -270,7 +271,12 @@ class GroupRun:
         yield ev.EpochDone(time.time(), self.group.index, self.epoch, self.steps, tuple(self.members.ids), values)
         if not validated:
             return
-        yield from self.members.take_epoch(self.epoch, values, self.step.weights())
+        if self.judged < self.epoch:  # a run that was left among these events has done it
+            told = list(self.members.take_epoch(self.epoch, values, self.step.weights()))
+            monitored = values[self.settings.monitor]
+            self.step.end_validation([-v for v in monitored] if self.settings.maximize else monitored)
+            self.judged = self.epoch
+            yield from told
         for ids, state, reason in self.members.verdicts(self.epoch, values):
             yield from self._leave(ids, state, reason)
 

@@ -111,6 +111,7 @@ def tab_to(screen: Screen, name: str) -> None:
     raise AssertionError(f"Tab never reaches {name!r}; it is at {page.evaluate(here)!r}")
 
 
+@pytest.mark.long
 def test_names_with_markup_are_text_in_light_dark_and_narrow(notebook: Notebook, lab: Lab) -> None:
     notebook.open(lab.write("hostile/hostile.ipynb", [HOSTILE]))
     notebook.focus_mode()
