@@ -26,8 +26,8 @@ import hfta_nb as hfta
 from benchmarks.common import environment, laps
 from benchmarks.suite.job import Job, numbers
 from benchmarks.suite.modes.ours import Ours
-from hfta_nb.array.native import build
-from hfta_nb.array.rules.lstm import LSTM
+from hfta_nb.kernels.native import build
+from hfta_nb.rules.lstm import LSTM
 
 ROUNDS, LAPS = 30, 20
 

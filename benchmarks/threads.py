@@ -30,7 +30,7 @@ if __package__ in (None, ""):
 import hfta_nb as hfta
 from benchmarks.capture import MODELS, serial
 from benchmarks.common import laps, milliseconds, write
-from hfta_nb.array import threads
+from hfta_nb.members import threads
 
 Step = Callable[[], Any]
 

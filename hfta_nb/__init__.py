@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from hfta_nb.data import Data
     from hfta_nb.errors import HftaError
     from hfta_nb.events import Control
-    from hfta_nb.family import Family, families, family
+    from hfta_nb.families import families, family
+    from hfta_nb.family import Family
     from hfta_nb.grid import Grid, integers, linspace, logspace, seeds
     from hfta_nb.metrics import Metric
     from hfta_nb.phases import Phase
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
 
 _WHERE = {
     **dict.fromkeys(("FusedArray", "fuse", "join", "per_member", "why_not"), "hfta_nb.array"),
-    **dict.fromkeys(("Family", "families", "family"), "hfta_nb.family"),
+    **dict.fromkeys(("families", "family"), "hfta_nb.families"),
     **dict.fromkeys(("Grid", "integers", "linspace", "logspace", "seeds"), "hfta_nb.grid"),
     **dict.fromkeys(("Result", "Study"), "hfta_nb.study"),
     "Control": "hfta_nb.events",
     "Data": "hfta_nb.data",
+    "Family": "hfta_nb.family",
     "HftaError": "hfta_nb.errors",
     "Metric": "hfta_nb.metrics",
     "Phase": "hfta_nb.phases",

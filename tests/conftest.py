@@ -21,7 +21,7 @@ from tests import compiler
 pytest_plugins = ["tests.tiers"]
 
 # Shapes in signatures are checked while tests run, and only then; where people's input is checked, by that code itself.
-SHAPED = ("array.arena", "array.rules.linear", "metrics", "optim.values")
+SHAPED = ("members.arena", "rules.linear", "metrics", "optim.values")
 # A machine with a GPU may have pytest and not all of what the tests are developed with.
 if importlib.util.find_spec("beartype"):
     install_import_hook([f"hfta_nb.{name}" for name in SHAPED], "beartype.beartype")
@@ -67,7 +67,7 @@ def self_tuning() -> None:
 @pytest.fixture(autouse=True)
 def _nothing_tried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs when, and in what blocks, does not depend on time, but in tests of that and in those as a user."""
-    from hfta_nb.array.fallback import Settings
+    from hfta_nb.eager.fallback import Settings
 
     if "self_tuning" not in request.fixturenames and request.path.parent.name != "first_hour":
         monkeypatch.setattr(Settings, "self_tuning", False)
@@ -84,8 +84,8 @@ def _untouched_random_numbers() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _families_as_before() -> Iterator[None]:
     """A family that a test defines is gone after it."""
-    from hfta_nb.family import families
-    from hfta_nb.family.registry import _registered
+    from hfta_nb.families import families
+    from hfta_nb.families.registry import _registered
 
     families()
     before = dict(_registered)

@@ -18,7 +18,8 @@ FACE = "hfta_nb"
 
 _RECIPE = {"errors", "accumulators", "events", "grid", "data", "augment", "losses", "metrics", "frechet"}
 _RECIPE |= {"phases", "training_axes"}
-_TRAINING = {*_RECIPE, "memory", "family", "array", "optim", "step", "plan"}
+_ENGINE = {"members", "kernels", "rules", "eager", "padded", "replay", "array"}
+_TRAINING = {*_RECIPE, *_ENGINE, "memory", "family", "optim", "step", "plan"}
 _HEADLESS = {
     *_TRAINING,
     "families",
@@ -49,17 +50,23 @@ TABLE: dict[str, set[str]] = {
     "colors": {"errors", "events", "grid", "history"},
     "data": {"errors"},
     "augment": {"errors", "events", "grid", "data"},
-    "array": {"errors", "html"},
-    "optim": {"errors", "array"},
+    "members": {"errors"},
+    "kernels": {"errors", "members"},
+    "rules": {"errors", "members", "kernels"},
+    "eager": {"errors", "members", "kernels", "rules"},
+    "padded": {"errors", "members", "rules", "eager"},
+    "replay": {"errors", "members", "kernels", "rules", "eager"},
+    "array": {"errors", "html", "members", "kernels", "rules", "eager", "padded", "replay"},
+    "optim": {"errors", "members", "kernels", "array"},
     "losses": {"errors", "array"},
     "frechet": set(),
     "accumulators": {"errors"},
     "metrics": {"errors", "accumulators", "array", "losses", "frechet"},
     "phases": {"errors", "grid", "losses"},
     "training_axes": {"errors", "events", "grid"},
-    "family": {*_RECIPE, "families", "html"},
+    "family": {*_RECIPE, "html"},
     "families": {*_RECIPE, "family"},
-    "step": {"errors", "array", "optim", "losses", "metrics", "phases"},
+    "step": {"errors", "members", "kernels", "array", "optim", "losses", "metrics", "phases"},
     "plan": {"errors", "events", "grid", "data", "augment", "family", "phases", "array", "step"},
     "train": {*_TRAINING},
     "fleet": {"errors", "events", "plan", "train", "data"},
@@ -67,13 +74,13 @@ TABLE: dict[str, set[str]] = {
     "executors": {"study", "errors", "events", "history"},
     "figures": {"errors", "events", "grid", "history", "colors", "averages"},
     "callbacks": {"errors", "events", "grid"},
-    "ui": {"errors", "events", "grid", "history", "colors", "figures", "family", "study", "executors", FACE},
+    "ui": {"errors", "events", "grid", "history", "colors", "figures", "families", "study", "executors", FACE},
     "cli": {"errors", "events", "grid", "history", "store", "study", "executors", FACE},
     FACE: {*_HEADLESS, "study", "executors", "callbacks"},
     "__main__": {"cli"},
 }
 
-FACE_ONLY = {("ui", "family"), ("ui", "study"), ("ui", "executors"), ("cli", "study"), ("cli", "executors")}
+FACE_ONLY = {("ui", "families"), ("ui", "study"), ("ui", "executors"), ("cli", "study"), ("cli", "executors")}
 """(part, other): of these a part may import public names only, and from the package, not from a module within."""
 
 JUPYTER = {"IPython", "ipywidgets", "anywidget", "traitlets", "ipykernel", "jupyterlab", "jupyter_client", "comm"}
@@ -96,12 +103,12 @@ ANYWHERE: dict[str, set[str]] = {
     "rich": {"cli", "study"},  # study: the progress bar of `fit`
     "pickle": {"executors"},
     "cloudpickle": {"executors"},
-    "threading": {"data", "executors", "array"},  # array: blocks of members, see docs/decisions/0020
+    "threading": {"data", "executors", "members", "kernels"},  # the last two: see docs/decisions/0020 and 0022
     "_thread": {"data", "executors"},
     "multiprocessing": {"data", "executors"},
     "torch.multiprocessing": {"data", "executors"},
     "concurrent.futures": {"data", "executors"},
-    "subprocess": {"data", "executors", "array"},  # array: a C compiler (docs/decisions/0014), trials (0024)
+    "subprocess": {"data", "executors", "kernels"},  # kernels: a C compiler (docs/decisions/0014), trials (0024)
 }
 """Packages that belong to some parts alone, however they are imported."""
 

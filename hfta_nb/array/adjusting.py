@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from hfta_nb.array import threads
-from hfta_nb.array.capture.deciding import WAYS
-from hfta_nb.array.strategy.measuring import STRATEGIES
+from hfta_nb.array.own_losses import OwnLosses
+from hfta_nb.array.self_tuning import SelfTuning
+from hfta_nb.eager.fallback import Settings
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
-
-if TYPE_CHECKING:
-    from hfta_nb.array.capture.forward import CapturedForwards
-    from hfta_nb.array.capture.results import CapturedResults
-    from hfta_nb.array.capture.steps import CapturedSteps
-    from hfta_nb.array.engine import Engine
-    from hfta_nb.array.fallback import Settings
-    from hfta_nb.array.generators import MemberGenerators
-    from hfta_nb.array.own_losses import OwnLosses
-    from hfta_nb.array.self_tuning import SelfTuning
+from hfta_nb.kernels.strategy.measuring import STRATEGIES
+from hfta_nb.members import threads
+from hfta_nb.replay.calls import Calls
+from hfta_nb.replay.deciding import WAYS
 
 
 class Adjustable:
     """The settings of a `FusedArray`: read and written as attributes, checked when they are written."""
 
-    generators: MemberGenerators
-    settings: Settings
-    engine: Engine
-    _steps: CapturedSteps
-    _forwards: CapturedForwards
-    _results: CapturedResults
+    _state: ArrayState
+    _calls: Calls
     _losses: OwnLosses
     _tuning: SelfTuning
+
+    @property
+    def settings(self) -> Settings:
+        """How the array runs."""
+        return self._state.settings
 
     @property
     def block_size(self) -> int:
@@ -42,7 +36,7 @@ class Adjustable:
 
     @block_size.setter
     def block_size(self, size: int) -> None:
-        members = len(self.generators)
+        members = len(self._state)
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= members:
             raise FusionError("not a number of members", where="block_size", got=size, accepted=f"1 to {members}")
         self.self_tuning = False
@@ -85,18 +79,18 @@ class Adjustable:
 
     @fast_rng.setter
     def fast_rng(self, on: bool) -> None:
-        self.settings.fast_rng = self.engine.fast_rng = on
+        self.settings.fast_rng = self._state.engine.fast_rng = on
 
     @property
     def capture(self) -> bool:
         """Whether calls may be recorded and replayed, where that is sure to be the same; `explain` tells which are."""
-        return self._steps.on
+        return self._state.capture
 
     @capture.setter
     def capture(self, on: bool) -> None:
         if not isinstance(on, bool):
             raise FusionError("neither on nor off", where="capture", got=on, accepted="True or False")
-        self._steps.on = on
+        self._state.capture = on
 
     @property
     def strategy(self) -> str:
@@ -111,9 +105,9 @@ class Adjustable:
                 "no way to choose kernels", where="strategy", got=strategy, accepted=" or ".join(STRATEGIES)
             )
         self._tuning.restart()
-        self.settings.strategy, self.engine.plain = strategy, strategy == "fixed"
-        for captured in (self._steps, self._forwards, self._results, self._losses):
-            captured.clear()
+        self.settings.strategy, self._state.engine.plain = strategy, strategy == "fixed"
+        self._calls.clear()
+        self._losses.clear()
 
     @property
     def compiling(self) -> str:
@@ -126,7 +120,7 @@ class Adjustable:
         if way not in WAYS:
             raise FusionError("unknown choice", where="compiling", got=way, accepted=", ".join(WAYS))
         self.settings.compiling = way
-        self._steps.clear()
+        self._calls.steps.clear()
 
     @property
     def notes(self) -> list[str]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from torch import nn
 
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.html import pairs
+from hfta_nb.padded.runtime import across_of
+from hfta_nb.replay.calls import Calls
+from hfta_nb.replay.forward import CapturedForwards
+from hfta_nb.replay.results import CapturedResults
+from hfta_nb.replay.steps import CapturedSteps
 
 if TYPE_CHECKING:
     import pandas
-
-    from hfta_nb.array.capture.forward import CapturedForwards
-    from hfta_nb.array.capture.results import CapturedResults
-    from hfta_nb.array.capture.steps import CapturedSteps
-    from hfta_nb.array.fused import FusedArray
-
 
 _RECURRENT = {
     "hfta_nb::lstm": "by the compiled kernel of this package",
@@ -30,12 +31,13 @@ WHOLE = "the whole array"
 """Stands in place of a function's name."""
 
 
-def recurrent(array: FusedArray) -> list[tuple[str, str]]:
+def recurrent(calls: Calls) -> list[tuple[str, str]]:
     """How the recurrent layers of what is replayed run."""
-    kinds = {type(m).__name__ for m in array._skeleton.modules() if isinstance(m, nn.RNNBase | nn.RNNCellBase)}
+    state = calls.state
+    kinds = {type(m).__name__ for m in state.skeleton.modules() if isinstance(m, nn.RNNBase | nn.RNNCellBase)}
     rows = []
-    for names in array._steps.kernels() if kinds else ():
-        several = array.block_size > 1
+    for names in calls.steps.kernels() if kinds else ():
+        several = state.settings.block_size > 1
         who = "all members of a block at once" if several else "one member after another"
         ways = [f"{who}, {how}" for name, how in _RECURRENT.items() if name in names]
         plain = f"{who}, by {_PLAIN[several]}, step by step"
@@ -44,67 +46,80 @@ def recurrent(array: FusedArray) -> list[tuple[str, str]]:
     return list(dict.fromkeys(rows))
 
 
-def table(array: FusedArray) -> pandas.DataFrame:
+def table(rows: Sequence[tuple[str, str]]) -> pandas.DataFrame:
     """See `FusedArray.explain`."""
     import pandas
 
-    return pandas.DataFrame(rows_of(array), columns=["function", "how"])
+    return pandas.DataFrame(rows, columns=["function", "how"])
 
 
-def shown(array: FusedArray) -> str:
-    """The array as an HTML table: what it holds, and what of `FusedArray.explain` concerns all of it."""
-    parameters = list(array.parameters())
-    of_one = sum(p.numel() for p in parameters) // max(1, len(array))
+def shown(state: ArrayState, told: Sequence[tuple[str, str]]) -> str:
+    """The array as an HTML table: what it holds, and what of `FusedArray.explain` concerns all of it.
+
+    Args:
+        state: of the array.
+        told: the rows of `FusedArray.explain`.
+    """
+    parameters = list(state.tensors.parameters())
+    of_one = sum(p.numel() for p in parameters) // max(1, len(state))
     kinds = sorted({str(p.dtype).removeprefix("torch.") for p in parameters})
     rows: list[tuple[str, object]] = [
-        ("members", len(array)),
+        ("members", len(state)),
         ("parameters of a member", f"{of_one:,}"),
-        ("device", ", ".join([str(array.generators.device), *kinds])),
-        ("mode", "training" if array.training else "evaluation"),
+        ("device", ", ".join([str(state.generators.device), *kinds])),
+        ("mode", "training" if state.skeleton.training else "evaluation"),
     ]
-    rows += [("runs", how) for what, how in rows_of(array) if what == WHOLE]
-    return pairs(f"FusedArray of {type(array._skeleton).__name__}", rows)
+    rows += [("runs", how) for what, how in told if what == WHOLE]
+    return pairs(f"FusedArray of {type(state.skeleton).__name__}", rows)
 
 
-def rows_of(array: FusedArray) -> list[tuple[str, str]]:
-    """The rows of the table."""
-    rows = [(WHOLE, note) for note in array.notes]
-    if array.engine.across is not None:
-        count = len(array.engine.across.blueprint.templates)
-        rows.append((WHOLE, f"{count} architectures, {array.waste():.0%} of the parameters are padding"))
-    if array.settings.checkpointed:
-        rows.append((WHOLE, _checkpointed(array)))
-    if array.block_size < len(array):
-        beside = ", replayed side by side on streams" if array.generators.device.type == "cuda" else ""
-        rows.append((WHOLE, f"in blocks of {array.block_size} of {len(array)} members{beside}"))
+def rows_of(calls: Calls, losses: Iterable[Calls], step_notes: Sequence[str]) -> list[tuple[str, str]]:
+    """The rows of the table.
+
+    Args:
+        calls: of the array.
+        losses: of each loss that was given to `FusedArray.losses`.
+        step_notes: see `FusedArray`.
+    """
+    state = calls.state
+    rows = [(WHOLE, note) for note in state.settings.notes]
+    across = across_of(state)
+    if across is not None:
+        padding = f"{across.blueprint.waste():.0%} of the parameters are padding"
+        rows.append((WHOLE, f"{len(across.templates)} architectures, {padding}"))
+    if state.settings.checkpointed:
+        rows.append((WHOLE, _checkpointed(state)))
+    if state.settings.block_size < len(state):
+        beside = ", replayed side by side on streams" if state.generators.device.type == "cuda" else ""
+        rows.append((WHOLE, f"in blocks of {state.settings.block_size} of {len(state)} members{beside}"))
     on = {"one": "on one thread", "blocks": "blocks of members side by side, a thread each"}
-    rows += [(WHOLE, on[array.threads])] if array.threads in on else []
-    if array.settings.tuned:
-        rows.append((WHOLE, array.settings.tuned))
+    rows += [(WHOLE, on[state.settings.threads])] if state.settings.threads in on else []
+    if state.settings.tuned:
+        rows.append((WHOLE, state.settings.tuned))
     capturing: list[tuple[str, CapturedSteps | CapturedForwards | CapturedResults]]
-    capturing = [("backward", array._steps), ("array(x)", array._forwards), ("without gradients", array._results)]
-    capturing += [("losses", captured) for a in array._losses for captured in (a._forwards, a._results)]
+    capturing = [("backward", calls.steps), ("array(x)", calls.forwards), ("without gradients", calls.results)]
+    capturing += [("losses", captured) for a in losses for captured in (a.forwards, a.results)]
     for what, captured in capturing:
         rows += [(what, note) for note in [*captured.notes(), *captured.layouts()]]
-    if array._forwards.postpones():
+    if calls.forwards.postpones():
         rows.append(("array(x), losses, sum, backward", "put off until the backward, then one step"))
-    rows += [("backward", note) for note in array._steps.decisions()]
-    rows += recurrent(array)
+    rows += [("backward", note) for note in calls.steps.decisions()]
+    rows += recurrent(calls)
     choices = {c.what: c for _, captured in capturing for c in captured.choices()}
     for what, choice in choices.items():
         rows.append((what, f"{'measured by an earlier process' if choice.kept else 'measured'}: {choice}"))
-    rows += [("training step", note) for note in array.step_notes]
-    how = "each architecture by itself" if array.settings.unlike else "one member at a time, as vmap can't run it"
-    for path, reason in array.settings.paths.items():
+    rows += [("training step", note) for note in step_notes]
+    how = "each architecture by itself" if state.settings.unlike else "one member at a time, as vmap can't run it"
+    for path, reason in state.settings.paths.items():
         rows.append((f"submodule {path}", f"{how}: {reason}"))
-    return rows + sorted(array.engine.used.items())
+    return rows + sorted(state.engine.used.items())
 
 
-def _checkpointed(array: FusedArray) -> str:
-    if array.engine.across is not None:
+def _checkpointed(state: ArrayState) -> str:
+    if state.engine.across is not None:
         return "activations are kept, as members are of different architecture"
-    if not array.engine.segments:
+    if not state.engine.segments:
         return "activations are kept, as the model has no segments to compute again"
-    paths = ", ".join(path or "the model" for path in array.engine.segments)
-    replayed = "" if array.capture else "; not replayed, as recording holds what this lets go of"
+    paths = ", ".join(path or "the model" for path in state.engine.segments)
+    replayed = "" if state.capture else "; not replayed, as recording holds what this lets go of"
     return f"activations within {paths} are computed again in the backward{replayed}"

@@ -5,7 +5,6 @@ Source: horizontal fusion of HFTA (Wang et al., MLSys 2021), by `torch.func` ins
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,31 +12,28 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array import laying, surgery, threads
-from hfta_nb.array.across.blueprint import Blueprint
-from hfta_nb.array.across.padding import Padding
+from hfta_nb.array import laying, surgery
 from hfta_nb.array.adjusting import Adjustable
 from hfta_nb.array.answers import Answering
-from hfta_nb.array.arena import Arena
-from hfta_nb.array.attempt import attempt, gradient_probe
-from hfta_nb.array.blocks import Blocks
-from hfta_nb.array.capture import calls
-from hfta_nb.array.capture.deferred import settled
-from hfta_nb.array.capture.forward import CapturedForwards
-from hfta_nb.array.capture.results import CapturedResults
-from hfta_nb.array.capture.steps import Asked, CapturedSteps
-from hfta_nb.array.engine import Inputs
-from hfta_nb.array.explaining import shown, table
-from hfta_nb.array.fallback import Settings
-from hfta_nb.array.generators import MemberGenerators
-from hfta_nb.array.gradients import Gradients, call_module, target_of
-from hfta_nb.array.own_losses import OwnLosses, loss_call
-from hfta_nb.array.owners import Follower
+from hfta_nb.array.explaining import rows_of, shown, table
+from hfta_nb.array.lazy import materialise
+from hfta_nb.array.one_step import OneStep
+from hfta_nb.array.own_losses import OwnLosses
 from hfta_nb.array.saving import Savable
 from hfta_nb.array.self_tuning import SelfTuning
-from hfta_nb.array.slots import Slots
 from hfta_nb.array.tuning import apart, tune
+from hfta_nb.eager.attempt import Helpers
+from hfta_nb.eager.engine import Engine, Inputs
+from hfta_nb.eager.gradients import call_module, target_of
+from hfta_nb.eager.owners import own
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
+from hfta_nb.members import threads
+from hfta_nb.members.arena import Arena
+from hfta_nb.padded.proof import prove
+from hfta_nb.padded.runtime import across_of
+from hfta_nb.replay.calls import Calls
+from hfta_nb.replay.steps import Asked
 
 if TYPE_CHECKING:
     import pandas
@@ -57,51 +53,39 @@ class FusedArray(Adjustable, Answering, Savable):
             `.grad` are zero, where alone `.grad` would be None.
         step_notes: how whole training steps run, where something is to be told of that.
         followers: optimizers and the like, whose state moves along with the members.
-        padding: clears the gradients of what is not owned.
-        owned: where members differ in architecture: parameter or buffer to which entries are the members' own, bool
-            ``[M, *shape]``. The others are padding: zero, with a gradient of zero.
+
+    Args:
+        state: what the array consists of.
     """
 
-    def __init__(
-        self,
-        skeleton: nn.Module,
-        parameters: Mapping[str, Tensor],
-        buffers: Mapping[str, Tensor],
-        generators: MemberGenerators,
-        *,
-        pending: Sequence[nn.Module] = (),
-        blueprint: Blueprint | None = None,
-    ) -> None:
+    def __init__(self, state: ArrayState) -> None:
         super().__init__()
-        self.generators = generators
-        self.arenas: list[Arena] = []
-        self.buffer_arenas: list[Arena] = []
-        self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()
-        self.missing_grads: dict[str, list[int]] = {}
+        self._state = state
+        self.generators, self.followers, self.missing_grads = state.generators, state.followers, state.missing_grads
         self.step_notes: list[str] = []
-        self.settings = Settings(len(generators))
-        self._proven: set[tuple[Any, ...]] = set()
-        self._blocks = Blocks(self)
-        self._steps = CapturedSteps(self)
-        self._forwards, self._results = CapturedForwards(self), CapturedResults(self)
-        self._losses, self._tuning = OwnLosses(self), SelfTuning(self)
-        object.__setattr__(self, "_pending", list(pending))
-        self._take(skeleton, parameters, buffers, blueprint)
+        self._calls = Calls(state, Helpers(self._materialise, prove))
+        self._steps, self._forwards, self._results = self._calls.steps, self._calls.forwards, self._calls.results
+        self._losses, self._tuning = OwnLosses(self._calls), SelfTuning(self._calls)
+        self._forwards.whole = OneStep(self._calls, self._tuning)
+        self._taken()
 
-    _skeleton: nn.Module
-    _slots: Slots
-    padding: Padding
-    owned: dict[str, Tensor]
-    _pending: list[nn.Module]
+    arenas: list[Arena]
+    buffer_arenas: list[Arena]
 
-    def _take(
-        self,
-        skeleton: nn.Module,
-        parameters: Mapping[str, Tensor],
-        buffers: Mapping[str, Tensor],
-        blueprint: Blueprint | None = None,
-    ) -> None:
-        laying.take(self, skeleton, parameters, buffers, blueprint)
+    @property
+    def engine(self) -> Engine:
+        """Runs blocks of members."""
+        return self._state.engine
+
+    @property
+    def owned(self) -> dict[str, Tensor]:
+        """Where members differ in architecture: parameter or buffer to which entries are the members' own, bool
+        ``[M, *shape]``. The others are padding: zero, with a gradient of zero."""
+        return self._state.owned
+
+    @property
+    def _skeleton(self) -> nn.Module:
+        return self._state.skeleton
 
     def __len__(self) -> int:
         return len(self.generators)
@@ -129,7 +113,7 @@ class FusedArray(Adjustable, Answering, Savable):
     def _forward(self, args: Any, kwargs: Any) -> Any:
         plain = not kwargs and all(isinstance(v, Tensor) for v in args)
         if plain:
-            again = calls.again(self, args)
+            again = self._calls.again(args)
             if again is not None:
                 return again
         given = args if plain else (args, kwargs)
@@ -139,8 +123,8 @@ class FusedArray(Adjustable, Answering, Savable):
             given, named = inputs.structure(leaves)
             return module(*given, **named)
 
-        with threads.scope(self.settings.threads):
-            return calls.forward(self, given, inputs, call, args if plain else (), follow=True)
+        with threads.scope(self._state.settings.threads):
+            return self._calls.forward(given, inputs, call, args if plain else (), follow=True)
 
     def backward(
         self,
@@ -189,31 +173,8 @@ class FusedArray(Adjustable, Answering, Savable):
         return (losses, aux) if has_aux else losses
 
     def _backward(self, asked: Asked) -> tuple[Tensor, Any]:
-        with threads.scope(self.settings.threads):
-            return self._stepped(asked)
-
-    def _stepped(self, asked: Asked) -> tuple[Tensor, Any]:
-        again = self._steps.again(asked)
-        if again is not None:
-            return again
-        loss_fn, given, has_aux, scale, only = asked
-        seen = self._steps.find(asked)
-        replayed = None if seen is None else self._steps.replay(seen, asked)
-        if replayed is not None:
-            return replayed
-        inputs = Inputs.of(given, len(self))
-        settled(inputs.leaves)
-        call = loss_call(loss_fn, inputs, has_aux)
-
-        def run(inputs: Inputs) -> Any:
-            gradients = Gradients(self, inputs, scale=scale, only=only)
-            return gradients, gradients.of(call, self._blocks.leaves())
-
-        recorded = None if seen is None else self._steps.recorder(seen, asked, call)
-        probe = gradient_probe(self, call, scale, only)
-        gradients, (losses, aux) = attempt(self, "backward", inputs, recorded or run, probe)
-        gradients.deliver()
-        return losses, aux
+        with threads.scope(self._state.settings.threads):
+            return self._calls.backward(asked)
 
     def losses(self, loss_fn: Callable[..., Any], output: Any, y: Any = None) -> Tensor:
         """Every member's loss of an output that is there already: the split form of `backward`.
@@ -262,8 +223,8 @@ class FusedArray(Adjustable, Answering, Savable):
             return function(call_module(module, given), target)
 
         def run() -> Any:
-            with threads.scope(self.settings.threads):
-                return calls.evaluate(self, function, given, inputs, call)
+            with threads.scope(self._state.settings.threads):
+                return self._calls.evaluate(function, given, inputs, call)
 
         self.flush()
         return self._tuning.results(function, given, run)
@@ -293,7 +254,8 @@ class FusedArray(Adjustable, Answering, Savable):
         if inputs.grad_leaves():
             x, y = apart((x, y))
         with self._tuning.by_tune():
-            return tune(self, inputs, partial(self.backward, loss_fn, x, y, has_aux=has_aux, only=only), budget_s)
+            step = partial(self.backward, loss_fn, x, y, has_aux=has_aux, only=only)
+            return tune(self._calls, inputs, step, budget_s)
 
     def box(self, index: int, name: str) -> tuple[int, ...] | None:
         """A member's true shape of a parameter; None if its architecture has no such parameter."""
@@ -303,11 +265,12 @@ class FusedArray(Adjustable, Answering, Savable):
 
     def waste(self) -> float:
         """The share of the parameters that is padding; 0 where all members are of one architecture."""
-        return 0.0 if self.engine.across is None else self.engine.across.blueprint.waste()
+        across = across_of(self._state)
+        return 0.0 if across is None else across.blueprint.waste()
 
     def arena_of(self, name: str) -> Arena:
         """The arena in which a parameter lies."""
-        return next(a for a in self.arenas if any(s.name == name for s in a.spans))
+        return self._state.arena_of(name)
 
     def explain(self) -> pandas.DataFrame:
         """How each function that the model has called so far is fused, one row per function.
@@ -316,15 +279,17 @@ class FusedArray(Adjustable, Answering, Savable):
             Columns ``function`` and ``how``: "vmap", or the rule that took over. A first row tells of the array as a
             whole where it does not run as one call.
         """
-        return table(self)
+        return table(self._rows())
 
     def _repr_html_(self) -> str:
-        return shown(self)
+        return shown(self._state, self._rows())
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return rows_of(self._calls, [of_one.calls for of_one in self._losses], self.step_notes)
 
     def flush(self) -> None:
         """Compute what `array(x)` and `losses` have left to the backward; nothing where nothing waits."""
-        if self._forwards.postponed is not None:
-            self._forwards.flush()
+        self._calls.flush()
 
     # Members.
 
@@ -334,7 +299,8 @@ class FusedArray(Adjustable, Answering, Savable):
         Raises:
             FusionError: the list is empty or holds a number that is not a member.
         """
-        return surgery.select(self, indices)
+        self.flush()
+        return FusedArray(surgery.select(self._state, indices, self._tuning.home.block_size))
 
     def load_member(self, index: int, state_dict: Mapping[str, Tensor], *, strict: bool = True) -> None:
         """Put a plain module's state into a member, in place; its optimizer state begins anew.
@@ -343,7 +309,8 @@ class FusedArray(Adjustable, Answering, Savable):
             IndexError: there is no such member.
             FusionError: keys, shapes or dtypes are not the member's. Nothing has changed then.
         """
-        surgery.load_member(self, index, state_dict, strict)
+        self.flush()
+        surgery.load_member(self._state, index, state_dict, strict)
 
     def copy_member(self, src: int, dst: int) -> None:
         """Make member `dst` the same as `src`, in place, with its random streams and the state of its optimizer,
@@ -352,10 +319,14 @@ class FusedArray(Adjustable, Answering, Savable):
         Raises:
             IndexError: there is no such member.
         """
-        surgery.copy_member(self, src, dst)
+        self.flush()
+        surgery.copy_member(self._state, src, dst)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FusedArray:
-        memo[id(self)] = other = surgery.twin(self)
+        # Parameters are views of the arenas, which copying one by one would take apart.
+        memo[id(self)] = other = self.select(range(len(self)))
+        for p, q in zip(self._state.tensors.parameters(), other._state.tensors.parameters(), strict=True):
+            q.grad = None if p.grad is None else p.grad.clone()
         return other
 
     # What nn.Module does, done to the whole.
@@ -363,27 +334,43 @@ class FusedArray(Adjustable, Answering, Savable):
     def train(self, mode: bool = True) -> FusedArray:
         self.flush()
         super().train(mode)
-        for module in (self._skeleton, *self._pending):
+        for module in (self._skeleton, *self._state.pending):
             module.train(mode)
         return self
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> FusedArray:
         self.flush()
-        if self._pending:
-            for module in self._pending:
+        if self._state.pending:
+            for module in self._state.pending:
                 module._apply(fn, recurse)  # type: ignore[no-untyped-call]
         else:
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-            self._build_arenas()
+            laying.build(self._state)
+            self._laid()
         device = next((t.device for t in [*self.parameters(), *self.buffers()]), self.generators.device)
         self.generators.to(device)
         return self
 
     # Within.
 
-    def _build_arenas(self) -> None:
-        laying.build(self)
+    def _materialise(self, inputs: Inputs) -> None:
+        """Let members with lazy modules take their shapes from a first input."""
+        materialise(self._state, inputs)
+        self._taken()
 
-    def _install(self) -> None:
-        """Put in place what runs instead of submodules."""
-        laying.install(self)
+    def _taken(self) -> None:
+        """Have the containers of the skeleton, so that names, flags and movements are those of the plain module."""
+        # The skeleton is one plain module: calls go through it with a member's tensors in place.
+        laying.share(self._skeleton, self)
+        self.training = self._skeleton.training
+        self._laid()
+
+    def _laid(self) -> None:
+        """Note where the tensors lie, and forget what was recorded of where they lay before."""
+        state = self._state
+        self.arenas, self.buffer_arenas = state.arenas, state.buffer_arenas  # read by each step of an optimizer
+        if not state.pending:
+            for name, parameter in state.tensors.named_parameters():
+                own(parameter, self, name)
+        self._calls.clear()
+        self._losses.clear()

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from hfta_nb.array.across.blueprint import Blueprint
-from hfta_nb.array.across.merge import ApartError
-from hfta_nb.array.across.why import Why
-from hfta_nb.array.compare import check_members, difference
 from hfta_nb.array.fused import FusedArray
-from hfta_nb.array.generators import MemberGenerators
+from hfta_nb.array.laying import take
 from hfta_nb.array.lazy import check_settled, copied, has_lazy
+from hfta_nb.array.stack import blueprint, check_members, stack_members
+from hfta_nb.eager.handlers import install
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
+from hfta_nb.members.generators import MemberGenerators
+from hfta_nb.padded.merge import ApartError
+from hfta_nb.padded.why import Why
 
 
 def fuse(modules: Sequence[nn.Module], seeds: Sequence[int] | None = None, *, rng: str = "exact") -> FusedArray:
@@ -52,8 +53,10 @@ def fuse(modules: Sequence[nn.Module], seeds: Sequence[int] | None = None, *, rn
     device = next((t.device for m in members for t in [*m.parameters(), *m.buffers()]), torch.device("cpu"))
     generators = MemberGenerators.seeded(seeds, device)
     if any(has_lazy(m) for m in members):
-        copies = [copied(m) for m in members]
-        array = FusedArray(copied(members[0]), {}, {}, generators, pending=copies)
+        state = ArrayState(generators)
+        state.pending = [copied(m) for m in members]
+        take(state, copied(members[0]), {}, {})
+        array = FusedArray(state)
     else:
         array = _array(members, generators)
     array.fast_rng = rng == "fast"
@@ -61,28 +64,9 @@ def fuse(modules: Sequence[nn.Module], seeds: Sequence[int] | None = None, *, rn
 
 
 def _array(members: Sequence[nn.Module], generators: MemberGenerators) -> FusedArray:
-    skeleton, parameters, buffers, across = stack_members(members)
-    return FusedArray(skeleton, parameters, buffers, generators, blueprint=across)
-
-
-def stack_members(
-    members: Sequence[nn.Module],
-) -> tuple[nn.Module, dict[str, Tensor], dict[str, Tensor], Blueprint | None]:
-    """A module that stands for all, their parameters and buffers with a member axis, and how unlike members fit.
-
-    Raises:
-        FusionError: they can't be fused.
-    """
-    across = blueprint(*members)
-    if across is not None:
-        with torch.no_grad():
-            return across.skeleton, *across.stacked(members), across
-    states = [dict(m.named_parameters()) for m in members]
-    buffers = [dict(m.named_buffers()) for m in members]
-    with torch.no_grad():
-        parameters = {k: torch.stack([s[k] for s in states]) for k in states[0]}
-        stacked = {k: torch.stack([b[k] for b in buffers]) for k in buffers[0]}
-    return copy.deepcopy(members[0]), parameters, stacked, None
+    state = ArrayState(generators)
+    take(state, *stack_members(members))
+    return FusedArray(state)
 
 
 def why_not(a: nn.Module, b: nn.Module) -> Why | None:
@@ -119,17 +103,6 @@ def why_not(a: nn.Module, b: nn.Module) -> Why | None:
     return None
 
 
-def blueprint(*modules: nn.Module) -> Blueprint | None:
-    """How modules of different architecture fit into one array; None if they are alike.
-
-    Raises:
-        FusionError: they don't.
-    """
-    first = modules[0]
-    alike = all(m is first or difference(first, m) is None for m in modules[1:])
-    return None if alike else Blueprint.for_modules(modules)
-
-
 def join(a: FusedArray, b: FusedArray) -> FusedArray:
     """A new array of the members of both, those of `a` first, each with its random streams.
 
@@ -139,14 +112,15 @@ def join(a: FusedArray, b: FusedArray) -> FusedArray:
     for array in (a, b):
         if not isinstance(array, FusedArray):
             raise FusionError("not an array", where="join", got=array, accepted="two FusedArrays")
-        check_settled(array, "join")
+        check_settled(array._state, "join")
     why = why_not(a[0], b[0])
     if why:
         raise FusionError(f"the arrays' members differ: {why}", where="join", remedy=why.remedy)
     generators = MemberGenerators([*a.generators.states, *b.generators.states], a.generators.device)
     array = _array([*(a[i] for i in range(len(a))), *(b[i] for i in range(len(b)))], generators)
-    array.settings = a.settings.copy()
+    state = array._state
+    state.settings = a.settings.copy()
     size = a._tuning.home.block_size
-    array.settings.block_size = len(array) if size == len(a) else size
-    array._install()
+    state.settings.block_size = len(array) if size == len(a) else size
+    install(state)
     return array

@@ -1,29 +1,26 @@
-"""An array's tensors in memory, and what runs in place of its submodules; both anew after it has moved or changed."""
+"""An array's tensors in memory; laid out anew after they have moved or others have come."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from hfta_nb.array.across.blueprint import Blueprint
-from hfta_nb.array.across.padding import Padding
-from hfta_nb.array.across.runtime import Across
-from hfta_nb.array.arena import arenas_of
-from hfta_nb.array.checkpointing import handlers as checkpointing
-from hfta_nb.array.checkpointing import segments
-from hfta_nb.array.engine import Engine
-from hfta_nb.array.fallback import attention_handlers, one_by_one
-from hfta_nb.array.owners import own
-from hfta_nb.array.slots import Slots
+from hfta_nb.eager.engine import Engine
+from hfta_nb.eager.handlers import install
+from hfta_nb.eager.padding import Padding
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.members.arena import arenas_of
+from hfta_nb.members.slots import Slots
+from hfta_nb.padded.blueprint import Blueprint
+from hfta_nb.padded.runtime import Across
 
-if TYPE_CHECKING:
-    from hfta_nb.array.fused import FusedArray
+CONTAINERS = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+"""What `torch.nn.Module` keeps its tensors and submodules in."""
 
 
 def take(
-    array: FusedArray,
+    state: ArrayState,
     skeleton: nn.Module,
     parameters: Mapping[str, Tensor],
     buffers: Mapping[str, Tensor],
@@ -34,51 +31,34 @@ def take(
     trainable = {name: p.requires_grad for name, p in skeleton.named_parameters()}
     own = {k: nn.Parameter(v.detach(), requires_grad=trainable[k]) for k, v in parameters.items()}
     slots.replace({**own, **buffers})
-    # The skeleton is one plain module: calls go through it with a member's tensors in place. Its own
-    # containers serve as the array's, so that names, flags and movements are those of the plain module.
-    for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
-        object.__setattr__(array, name, getattr(skeleton, name))
-    object.__setattr__(array, "_skeleton", skeleton)
-    object.__setattr__(array, "_slots", slots)
-    array.training = skeleton.training
-    array.engine = Engine(skeleton, slots, array.generators)
-    array.engine.across = None if blueprint is None else Across(blueprint, slots)
-    array.owned = {} if blueprint is None else dict(blueprint.owned())
-    if not array._pending:
-        array._build_arenas()
+    state.skeleton, state.slots = skeleton, slots
+    state.tensors = share(skeleton, nn.Module())
+    state.engine = Engine(skeleton, slots, state.generators)
+    state.engine.across = None if blueprint is None else Across(blueprint, slots)
+    state.owned = {} if blueprint is None else dict(blueprint.owned())
+    if not state.pending:
+        build(state)
 
 
-def build(array: FusedArray) -> None:
-    """Lay parameters and buffers into arenas, and forget what was recorded of where they lay before."""
-    named = dict(array.named_parameters())
-    array.arenas = arenas_of({k: p.detach() for k, p in named.items()})
-    for arena in array.arenas:
+def share(source: nn.Module, target: nn.Module) -> nn.Module:
+    """Let a module have the parameters, buffers and submodules of another: what changes in one changes in both."""
+    for name in CONTAINERS:
+        object.__setattr__(target, name, getattr(source, name))
+    return target
+
+
+def build(state: ArrayState) -> None:
+    """Lay parameters and buffers into arenas."""
+    named = dict(state.tensors.named_parameters())
+    state.arenas = arenas_of({k: p.detach() for k, p in named.items()})
+    for arena in state.arenas:
         for span in arena.spans:
             named[span.name].data = arena.view(span.name)
-            own(named[span.name], array, span.name)
-    array.buffer_arenas = arenas_of(dict(array.named_buffers()))
-    array._slots.find()
+    state.buffer_arenas = arenas_of(dict(state.tensors.named_buffers()))
+    state.slots.find()
     # `.data`: writing into one buffer must not count as a change of all others, which autograd may have saved.
-    array._slots.replace({s.name: a.view(s.name).data for a in array.buffer_arenas for s in a.spans})
-    array._slots.find()
-    array._blocks.clear()
-    for captured in (array._steps, array._forwards, array._results, array._losses):
-        captured.clear()
-    array.padding = Padding(array)
-    install(array)
-
-
-def install(array: FusedArray) -> None:
-    """Put in place what runs instead of submodules."""
-    engine, settings = array.engine, array.settings
-    engine.private, engine.fast_rng, engine.plain = settings.private, settings.fast_rng, settings.strategy == "fixed"
-    if engine.across is not None:
-        settings.unlike = True
-        engine.across.settle(settings.paths, settings.apart)
-        return
-    handlers = attention_handlers(array._skeleton)
-    for path in settings.paths:
-        handlers[path] = one_by_one(array._skeleton, path)
-    engine.segments = segments(array._skeleton) if settings.checkpointed else []
-    again = checkpointing(array._skeleton, handlers) if engine.segments else {}
-    engine.handlers = handlers | {p: h for p, h in again.items() if p not in settings.paths}
+    state.slots.replace({s.name: a.view(s.name).data for a in state.buffer_arenas for s in a.spans})
+    state.slots.find()
+    state.views.clear()
+    state.padding = Padding(state.arenas, state.owned)
+    install(state)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 
-from hfta_nb.array.compare import check_members
-from hfta_nb.array.generators import current_state, set_state
+from hfta_nb.array.laying import take
+from hfta_nb.array.stack import check_members, stack_members
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.gradients import call_module
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
-
-if TYPE_CHECKING:
-    from hfta_nb.array.engine import Inputs
-    from hfta_nb.array.fused import FusedArray
+from hfta_nb.members.generators import current_state, set_state
 
 
 def has_lazy(module: nn.Module) -> bool:
@@ -25,13 +25,13 @@ def has_lazy(module: nn.Module) -> bool:
     return any(is_lazy(t) for t in [*module.parameters(), *module.buffers()])
 
 
-def check_settled(array: FusedArray, where: str) -> None:
+def check_settled(state: ArrayState, where: str) -> None:
     """See that the members have their shapes.
 
     Raises:
         FusionError: they wait for a first input.
     """
-    if array._pending:
+    if state.pending:
         raise FusionError(
             "the array has lazy modules that have no shapes yet",
             where=where,
@@ -47,24 +47,21 @@ def copied(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, known)
 
 
-def materialise(array: FusedArray, inputs: Inputs) -> None:
+def materialise(state: ArrayState, inputs: Inputs) -> None:
     """Run every member once, so that its lazy modules take their shapes and draw their values.
 
     A member draws them from its own stream, and goes on from there: what the dry run draws after the last of them
     is drawn again. (Alone, dropout between two lazy modules would draw between them.)
     """
-    from hfta_nb.array.fusing import stack_members
-    from hfta_nb.array.gradients import call_module
-
-    members, generators = array._pending, array.generators
+    members, generators = state.pending, state.generators
     for i, module in enumerate(members):
         given, second = inputs.structure(inputs.member(i))
         both = isinstance(second, dict) and isinstance(given, tuple)
         with generators.member(i):
             take_shapes(module, lambda m, g=given, k=second, b=both: m(*g, **k) if b else call_module(m, g))  # type: ignore[misc]
     check_members(members, None)
-    object.__setattr__(array, "_pending", [])
-    array._take(*stack_members(members))
+    state.pending = []
+    take(state, *stack_members(members))
 
 
 @torch.no_grad()

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
-from hfta_nb.array.capture import calls
-from hfta_nb.array.capture.deferred import settled, step_of
-from hfta_nb.array.capture.kinds import identity
-from hfta_nb.array.engine import Call, Inputs
-from hfta_nb.array.gradients import call_module, target_of
-from hfta_nb.array.per_member import PerMember, per_member
-from hfta_nb.array.tree import flatten, tensor_map
-from hfta_nb.errors import FusionError
-
-if TYPE_CHECKING:
-    from hfta_nb.array.fused import FusedArray
+from hfta_nb.array.laying import take
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.gradients import scalar, target_of
+from hfta_nb.eager.handlers import install
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.members.per_member import PerMember, per_member
+from hfta_nb.members.tree import flatten, tensor_map
+from hfta_nb.replay.calls import Calls, over
+from hfta_nb.replay.deferred import settled, step_of
+from hfta_nb.replay.kinds import identity
 
 _MOST = 8
 """Losses whose recordings are kept."""
@@ -44,50 +43,78 @@ class OwnLoss(nn.Module):
         return scalar(self.__dict__["function"](output, target))
 
 
-class OwnLosses:
-    """What `FusedArray.losses` runs.
+class LossCalls:
+    """What computes the losses of one function, for every member.
 
     Args:
-        array: whose members the losses are of; they draw their random numbers from its streams.
+        function: from one member's output and the target to its loss.
+        outer: the calls of the array whose members the losses are of.
     """
 
-    def __init__(self, array: FusedArray) -> None:
-        self.array = array
-        self._made: dict[Any, FusedArray] = {}
-        self._last: tuple[Callable[..., Any], FusedArray] | None = None
+    def __init__(self, function: Callable[..., Any], outer: Calls) -> None:
+        self.outer = outer
+        state = ArrayState(outer.state.generators)
+        take(state, OwnLoss(function), {}, {})
+        self.calls = Calls(state, outer.helpers)
+        state.settings.strategy = outer.state.settings.strategy
+        install(state)
+        self.take_over()
 
-    def __call__(self, function: Callable[..., Any], outputs: Any, y: Any) -> Tensor:
-        array = self._of(function)
-        y = target_of(function, y)
-        leaves = [outputs] if isinstance(outputs, Tensor) else flatten(outputs)[0]
-        step = step_of(leaves[0]) if leaves else None
-        if step is not None and step.array is self.array and step.holds(outputs):
-            return step.losses(outputs, array, function, y)
-        settled(leaves)
-        return self.computed(array, outputs, y)
+    def take_over(self) -> None:
+        """Run as the array does."""
+        settings, state = self.outer.state.settings, self.calls.state
+        state.capture = self.outer.state.capture
+        state.settings.fast_rng = state.engine.fast_rng = settings.fast_rng
 
-    def computed(self, array: FusedArray, outputs: Any, y: Any) -> Tensor:
+    def outstanding(self) -> bool:
+        """Whether a backward through losses is to come."""
+        return self.calls.forwards.outstanding()
+
+    def computed(self, output: Any, y: Any) -> Tensor:
         """The losses of plain outputs.
 
         Args:
-            array: what computes them, as `Step` knows it.
-            outputs, y: of `losses`, y with each member's settings of the loss beside it.
+            output, y: of `FusedArray.losses`, y with each member's settings of the loss beside it.
         """
-        self.array.flush()
-        plain = isinstance(outputs, Tensor) and isinstance(y, Tensor)
+        self.outer.flush()
+        calls = self.calls
+        plain = isinstance(output, Tensor) and isinstance(y, Tensor)
         if plain:
-            again = array._forwards.again((outputs, y), (True, False), tuple, partial(calls.over, array, _loss))
+            again = calls.forwards.again((output, y), (True, False), tuple, partial(over, calls.state, _loss))
             if again is not None:
                 return again  # type: ignore[no-any-return]
-        given = _marked(outputs), y
-        inputs = Inputs.of(given, len(array))
+        given = _marked(output), y
+        inputs = Inputs.of(given, len(calls.state))
 
         def call(module: nn.Module, leaves: list[Any]) -> Any:
             return _loss(module, inputs.structure(leaves))
 
-        return calls.forward(array, given, inputs, call, (outputs, y) if plain else ())  # type: ignore[no-any-return]
+        return calls.forward(given, inputs, call, (output, y) if plain else ())  # type: ignore[no-any-return]
 
-    def __iter__(self) -> Iterator[FusedArray]:
+
+class OwnLosses:
+    """What `FusedArray.losses` runs.
+
+    Args:
+        calls: of the array whose members the losses are of; they draw their random numbers from its streams.
+    """
+
+    def __init__(self, calls: Calls) -> None:
+        self.calls = calls
+        self._made: dict[Any, LossCalls] = {}
+        self._last: tuple[Callable[..., Any], LossCalls] | None = None
+
+    def __call__(self, function: Callable[..., Any], outputs: Any, y: Any) -> Tensor:
+        inner = self._of(function)
+        y = target_of(function, y)
+        leaves = [outputs] if isinstance(outputs, Tensor) else flatten(outputs)[0]
+        step = step_of(leaves[0]) if leaves else None
+        if step is not None and step.forwards is self.calls.forwards and step.holds(outputs):
+            return step.losses(outputs, inner, function, y)
+        settled(leaves)
+        return inner.computed(outputs, y)
+
+    def __iter__(self) -> Iterator[LossCalls]:
         return iter(self._made.values())
 
     def clear(self) -> None:
@@ -95,20 +122,17 @@ class OwnLosses:
         self._made.clear()
         self._last = None
 
-    def _of(self, function: Callable[..., Any]) -> FusedArray:
+    def _of(self, function: Callable[..., Any]) -> LossCalls:
         last = self._last
-        if last is not None and last[0] is function and last[1]._steps.on is self.array._steps.on:
+        if last is not None and last[0] is function and last[1].calls.state.capture is self.calls.state.capture:
             return last[1]
         key = identity(function)
         found = self._made.get(key)
         if found is None:
             while len(self._made) >= _MOST:
                 del self._made[next(iter(self._made))]
-            found = self._made[key] = type(self.array)(OwnLoss(function), {}, {}, self.array.generators)
-            found.strategy = self.array.strategy
-        found.capture = self.array.capture
-        if found.fast_rng != self.array.fast_rng:
-            found.fast_rng = self.array.fast_rng
+            found = self._made[key] = LossCalls(function, self.calls)
+        found.take_over()
         self._last = function, found
         return found
 
@@ -116,36 +140,6 @@ class OwnLosses:
 def _loss(module: nn.Module, leaves: Sequence[Any]) -> Tensor:
     assert isinstance(module, OwnLoss)  # as it was made
     return module.value(*leaves)
-
-
-def loss_call(loss_fn: Callable[..., Any], inputs: Inputs, has_aux: bool) -> Call:
-    """What `FusedArray.backward` computes for a member: its loss and what comes with that.
-
-    Args:
-        loss_fn: from one member's output and the target to its loss; with `has_aux`, to the loss and any tree beside.
-        inputs: the arguments of the model and the target.
-        has_aux: what `loss_fn` returns.
-    """
-
-    def call(module: nn.Module, leaves: list[Any]) -> Any:
-        given, target = inputs.structure(leaves)
-        result = loss_fn(call_module(module, given), target)
-        loss, aux = result if has_aux else (result, None)
-        return scalar(loss), aux
-
-    return call
-
-
-def scalar(loss: Any) -> Tensor:
-    """A member's loss, seen to be one number.
-
-    Raises:
-        FusionError: it is not.
-    """
-    if not isinstance(loss, Tensor) or loss.ndim:
-        shown = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else loss
-        raise FusionError("the loss of a member must be a scalar tensor", where="loss_fn", got=shown)
-    return loss
 
 
 def _marked(outputs: Any) -> Any:

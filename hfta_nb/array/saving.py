@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
-
-if TYPE_CHECKING:
-    from hfta_nb.array.engine import Engine
-    from hfta_nb.array.fused import FusedArray
-    from hfta_nb.array.generators import MemberGenerators, State
+from hfta_nb.members.generators import MemberGenerators, State
+from hfta_nb.padded.runtime import across_of
 
 STREAMS = "_extra_state"
 """The key of the members' random streams: torch's own name of what a module keeps beside parameters and buffers."""
@@ -24,7 +22,7 @@ class Savable(nn.Module):
     """The part of a `FusedArray` that saves and loads it."""
 
     generators: MemberGenerators
-    engine: Engine
+    _state: ArrayState
 
     def flush(self) -> None:
         """See `FusedArray.flush`."""
@@ -108,7 +106,8 @@ class Savable(nn.Module):
 
     def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """From a member's row of the array's `state_dict` to the `state_dict` of its plain module."""
-        return without_streams if self.engine.across is None else self.engine.across.blueprint.narrower(index)
+        across = across_of(self._state)
+        return without_streams if across is None else across.blueprint.narrower(index)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise FusionError(
@@ -121,7 +120,7 @@ class Savable(nn.Module):
         )
 
 
-def tensors_of(array: FusedArray) -> dict[str, Tensor]:
+def tensors_of(array: Savable) -> dict[str, Tensor]:
     """What the plain module's `state_dict` holds, detached, each tensor with a member axis: the array's own memory."""
     found = array.state_dict(keep_vars=True)
     return {name: value.detach() for name, value in without_streams(found).items()}

@@ -10,23 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from hfta_nb.array.capture.kinds import form as form_of
-from hfta_nb.array.capture.kinds import identity, settings, watched
-from hfta_nb.array.capture.record import NotRecordableError
-from hfta_nb.array.cuda_graphs import capturing
-from hfta_nb.array.tree import flatten
 from hfta_nb.array.trial import Captures, Trial
 from hfta_nb.array.tuning import Tuning
 from hfta_nb.array.ways import Way, slow_together
-
-if TYPE_CHECKING:
-    from hfta_nb.array.capture.steps import Asked
-    from hfta_nb.array.fused import FusedArray
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.kernels.cuda_graphs import capturing
+from hfta_nb.members.tree import flatten
+from hfta_nb.replay.calls import Calls
+from hfta_nb.replay.kinds import form as form_of
+from hfta_nb.replay.kinds import identity, settings, watched
+from hfta_nb.replay.record import NotRecordableError
+from hfta_nb.replay.steps import Asked
 
 T = TypeVar("T")
 
@@ -38,11 +37,11 @@ class SelfTuning:
     """The forms of an array's calls, and the way in which each runs.
 
     Args:
-        array: whose calls.
+        calls: of the array.
     """
 
-    def __init__(self, array: FusedArray) -> None:
-        self.array = array
+    def __init__(self, calls: Calls) -> None:
+        self.calls, self.state = calls, calls.state
         self._forms: dict[str, _Form] = {}
         self._home: Way | None = None
         self._busy = False
@@ -50,7 +49,7 @@ class SelfTuning:
     @property
     def home(self) -> Way:
         """How the array ran before anything was tried."""
-        return self._home or Way(self.array.settings.block_size, self.array.settings.threads)
+        return self._home or Way(self.state.settings.block_size, self.state.settings.threads)
 
     def stop(self) -> None:
         """Somebody else chooses how the array runs."""
@@ -64,14 +63,14 @@ class SelfTuning:
         home = self._home
         self.stop()
         if home is not None:
-            home.put(self.array)
+            home.put(self.state)
 
     @contextmanager
     def by_tune(self) -> Iterator[None]:
         """Around `FusedArray.tune`, whose choice is that of `backward`."""
         if self._open():
             self._home = self.home
-            self._home.put(self.array)
+            self._home.put(self.state)
         form = self._forms.pop("backward", None)
         if form is not None:
             form.abandon()
@@ -98,15 +97,15 @@ class SelfTuning:
         if form is None or form.done:
             return run()
         only = None if asked.only is None else tuple(asked.only)
-        told = (asked.has_aux, asked.scale is None, only, *_mode(self.array))
+        told = (asked.has_aux, asked.scale is None, only, *_mode(self.state))
         return form.run(asked.loss_fn, asked.given, told, run)
 
     def forward(self, args: Any, kwargs: Any, run: Callable[[], T]) -> T:
         """`array(x)`."""
-        array = self.array
-        if array._forwards.postponed is not None:
-            array._forwards.flush()
-        if not array._forwards.learning():
+        forwards = self.calls.forwards
+        if forwards.postponed is not None:
+            forwards.flush()
+        if not forwards.learning():
             return self.results(None, (args, kwargs), run)
         waiting = self._forms.get("forward")
         if waiting is not None and not waiting.done:
@@ -114,57 +113,57 @@ class SelfTuning:
         form = self._entered("forward")
         if form is None or form.done:
             return run()
-        trial = form.turn(None, (args, kwargs), _mode(array))
+        trial = form.turn(None, (args, kwargs), _mode(self.state))
         if trial is None:
             return run()
-        array._forwards.following = False  # what is put off can't be timed
+        forwards.following = False  # what is put off can't be timed
         try:
             begin = trial.clock()
             out = run()
-            form.lap = _Lap(trial, trial.clock() - begin, _now(array))
+            form.lap = _Lap(trial, trial.clock() - begin, _now(self.state))
         finally:
-            array._forwards.following = True
+            forwards.following = True
         form.lap.watch(out)
         return out
 
     def results(self, function: Any, given: Any, run: Callable[[], T]) -> T:
         """`evaluate`, or `array(x)` without gradients. Afterwards the array runs as before, which is as it trains."""
-        before = _now(self.array)
+        before = _now(self.state)
         form = self._entered("results")
         if form is None:
             return run()
-        wanted = _now(self.array).block_size
+        wanted = _now(self.state).block_size
         try:
             if form.done:
                 return run()
-            return form.run(function, given, _mode(self.array), run)
+            return form.run(function, given, _mode(self.state), run)
         finally:
-            now = _now(self.array)
+            now = _now(self.state)
             if form.done and now.block_size != wanted and now.block_size == 1:
                 form.way = now  # `vmap` can't follow this function
-            before.put(self.array)
+            before.put(self.state)
 
     def _open(self) -> bool:
-        return self.array.settings.self_tuning and self.array.settings.strategy == "measured"
+        return self.state.settings.self_tuning and self.state.settings.strategy == "measured"
 
     def _entered(self, name: str) -> _Form | None:
         """The form, its way put; None where nothing is tuned."""
-        if self._busy or not self._open() or self.array._pending:
+        if self._busy or not self._open() or self.state.pending:
             return None
         form = self._forms.get(name) or self._begun(name)
         form.put()
         return form
 
     def _begun(self, name: str) -> _Form:
-        array = self.array
+        calls = self.calls
         self._home = self.home
         captures: dict[str, Captures] = {
-            "backward": array._steps,
-            "forward": array._forwards,
-            "results": array._results,
+            "backward": calls.steps,
+            "forward": calls.forwards,
+            "results": calls.results,
         }
-        form = self._forms[name] = _Form(array, name, captures[name], self._home)
-        if slow_together(array):
+        form = self._forms[name] = _Form(calls, name, captures[name], self._home)
+        if slow_together(self.state):
             form.begin_alone()
         return form
 
@@ -173,7 +172,7 @@ class _Form:
     """One form of calls.
 
     Args:
-        array: whose.
+        calls: of the array.
         name: of the form.
         captures: what records and replays its calls.
         home: how the array runs before anything is tried.
@@ -183,8 +182,9 @@ class _Form:
         lap: a forward whose backward may be yet to come.
     """
 
-    def __init__(self, array: FusedArray, name: str, captures: Captures, home: Way) -> None:
-        self.array, self.name, self.captures, self.home = array, name, captures, home
+    def __init__(self, calls: Calls, name: str, captures: Captures, home: Way) -> None:
+        self.calls, self.state = calls, calls.state
+        self.name, self.captures, self.home = name, captures, home
         self.way: Way | None = None
         self.lap: _Lap | None = None
         self._now = home
@@ -204,11 +204,11 @@ class _Form:
 
     def put(self) -> None:
         """Let the array run as this form does."""
-        (self.way or self._now).put(self.array)
+        (self.way or self._now).put(self.state)
 
     def end(self) -> None:
         """The way in which the array runs now is chosen."""
-        self.way, self.lap = _now(self.array), None
+        self.way, self.lap = _now(self.state), None
 
     def abandon(self) -> None:
         """Leave off trying."""
@@ -228,7 +228,7 @@ class _Form:
 
     def turn(self, function: Any, given: Any, told: tuple[Any, ...]) -> Trial | None:
         """The trial that a call is a part of, its way put; None where it is just a call."""
-        if watched() or torch.compiler.is_compiling() or capturing(self.array.generators.device):
+        if watched() or torch.compiler.is_compiling() or capturing(self.state.generators.device):
             return None
         try:
             kind = form_of(given, grads=True), None if function is None else identity(function), told
@@ -239,14 +239,14 @@ class _Form:
                 return None
             self._kind = kind
             what = f"by itself {self.name} {_name(function)} {told[:-2]}"
-            self._tuning = Tuning(self.array, what, True, self.captures)
+            self._tuning = Tuning(self.calls, what, True, self.captures)
         elif kind != self._kind:
             self._others += 1
             if self._others >= _PATIENCE:
                 self._give_up()
             return None
         trial = None if self._tuning.done else self._tuning.turn(given)
-        self._now = _now(self.array)
+        self._now = _now(self.state)
         if self._tuning.done:
             self.end()
             return None
@@ -265,21 +265,21 @@ class _Form:
             if self._others >= _PATIENCE:
                 self._give_up()
             return
-        lap.way.put(self.array)
+        lap.way.put(self.state)
         self._took(lap.trial, lap.seconds)
 
     def _took(self, trial: Trial, seconds: float) -> None:
         if self._tuning is None or trial.done:
             return
         self._tuning.took(trial, seconds)
-        self._now = _now(self.array)
+        self._now = _now(self.state)
         if self._tuning.done:
             self.end()
 
     def _give_up(self) -> None:
         """What is tried does not come any more."""
         assert self._tuning is not None  # something is tried
-        self.home.put(self.array)
+        self.home.put(self.state)
         self._tuning.settle()
         self.end()
 
@@ -322,13 +322,13 @@ class _Lap:
         self.ended = True
 
 
-def _now(array: FusedArray) -> Way:
-    return Way(array.settings.block_size, array.settings.threads)
+def _now(state: ArrayState) -> Way:
+    return Way(state.settings.block_size, state.settings.threads)
 
 
-def _mode(array: FusedArray) -> tuple[Any, ...]:
+def _mode(state: ArrayState) -> tuple[Any, ...]:
     """What makes calls with equal inputs unlike each other."""
-    return array._skeleton.training, settings()
+    return state.skeleton.training, settings()
 
 
 def _name(function: Any) -> str:

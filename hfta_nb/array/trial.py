@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import nn
 
-from hfta_nb.array import threads
-from hfta_nb.array.native import conv
-from hfta_nb.array.strategy.kept import Times, kept
-from hfta_nb.array.strategy.measuring import clock_of, disturbed
 from hfta_nb.array.ways import Way, convolutions, on_threads
-
-if TYPE_CHECKING:
-    from hfta_nb.array.fused import FusedArray
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.kernels.native import conv
+from hfta_nb.kernels.strategy.kept import kept
+from hfta_nb.kernels.strategy.measuring import clock_of, disturbed
+from hfta_nb.kernels.strategy.times import Times
+from hfta_nb.members import threads
+from hfta_nb.replay.calls import Calls
 
 _HOPELESS = 1.6
 """Times the fastest: slower than this without replaying, a way is not looked at with it."""
@@ -72,7 +72,7 @@ class Trial:
     is kept.
 
     Args:
-        array: whose steps.
+        calls: of the array whose steps these are.
         ways: what is tried, most members at once first.
         replaying: whether steps may be replayed.
         brief: only run each way as ever, as all will be tried again soon.
@@ -91,33 +91,34 @@ class Trial:
 
     def __init__(
         self,
-        array: FusedArray,
+        calls: Calls,
         ways: Sequence[Way],
         replaying: bool,
         budget_s: float | None = None,
         brief: bool = False,
         captures: Captures | None = None,
     ) -> None:
-        self.captures: Captures = array._steps if captures is None else captures
-        self.array, self.ways, self.replaying, self.budget_s = array, list(ways), replaying, budget_s
+        self.calls, state = calls, calls.state
+        self.captures: Captures = calls.steps if captures is None else captures
+        self.state, self.ways, self.replaying, self.budget_s = state, list(ways), replaying, budget_s
         self.brief, self.complete = brief, not brief
         self._cost = 0.0  # what recording the last way has cost
         self.seconds: dict[Way, float] = {}
         self.replayed: set[Way] = set()
         self.steps, self.spent_s, self.done = 0, 0.0, False
-        self.clock = clock_of(array.generators.device)
-        self._asked = array.settings.compiling
+        self.clock = clock_of(state.generators.device)
+        self._asked = state.settings.compiling
         if self._steps:
-            array.settings.compiling = "never"  # what is tried is not worth it
+            state.settings.compiling = "never"  # what is tried is not worth it
         self._plan = self._planned()
         self.way = next(self._plan)
-        self.way.put(array)
+        self.way.put(state)
 
     def took(self, seconds: float) -> None:
         """Of the step that has just been made."""
         self.steps += 1
         self.spent_s += seconds
-        held = self.way.holds(self.array)
+        held = self.way.holds(self.state)
         if not held and not (self.way.threads and len(self.ways) > 1):  # one at a time it is, and no other way
             self.settle()
             return
@@ -125,13 +126,13 @@ class Trial:
             if held:
                 self.way = self._plan.send(seconds)
             else:
-                self.ways, self.seconds = [self.way._replace(block_size=self.array.block_size)], {}
+                self.ways, self.seconds = [self.way._replace(block_size=self.state.settings.block_size)], {}
                 self._plan = self._planned()
                 self.way = next(self._plan)
         except StopIteration:
             self.settle()
         else:
-            self.way.put(self.array)
+            self.way.put(self.state)
 
     def settle(self) -> None:
         """End with the fastest of what is known."""
@@ -139,12 +140,12 @@ class Trial:
             return
         self.done = True
         self._plan.close()
-        best = fastest(self.compared) if self.way.holds(self.array) else None
+        best = fastest(self.compared) if self.way.holds(self.state) else None
         if best is not None:
-            best.put(self.array)
+            best.put(self.state)
         self._leave()
         # What was recorded for others takes room.
-        self.captures.keep(self.array.settings.block_size, self.array.settings.threads)
+        self.captures.keep(self.state.settings.block_size, self.state.settings.threads)
 
     def abandon(self) -> None:
         """End without a choice: somebody else has chosen."""
@@ -155,13 +156,13 @@ class Trial:
 
     def _leave(self) -> None:
         if self._steps:
-            self.array.settings.compiling = self._asked
+            self.state.settings.compiling = self._asked
         self.captures.waiting = self.captures.at_once = False
 
     @property
     def _steps(self) -> bool:
         """Whether what is tried are whole steps."""
-        return self.captures is self.array._steps
+        return self.captures is self.calls.steps
 
     @property
     def compared(self) -> dict[Way, float]:
@@ -186,8 +187,8 @@ class Trial:
         limit = self._limit(min(plain.values()))
         # Where convolutions are trained, fewer members at once win the more by being replayed, and recording is dear:
         # what is recorded first may be the last.
-        trained = self.captures is not self.array._results
-        small = self.replaying and trained and bool(convolutions(self.array))
+        trained = self.captures is not self.calls.results
+        small = self.replaying and trained and bool(convolutions(self.state))
         hopeful = [way for way in self.ways if plain[way] <= limit]
         hopeful.sort(key=lambda way: (way.block_size if small else 0, plain[way]))
         steps.waiting, steps.at_once = not self.replaying, self.replaying
@@ -195,7 +196,7 @@ class Trial:
         if len(hopeful) > 1 and self.replaying:
             yield from self._race(hopeful, laps, plain[self.ways[-1]])
         best = fastest(self.compared)
-        others = [] if best is None else on_threads(best, self.array)
+        others = [] if best is None else on_threads(best, self.state)
         if not self._steps:  # only these have blocks side by side
             others = [way for way in others if way.threads != "blocks"]
         if best is not None and others:
@@ -203,7 +204,7 @@ class Trial:
 
     def _limit(self, least: float) -> float:
         """Seconds of a step as ever by which a way is hopeless, next to the fastest."""
-        if self.replaying and images(self.array):
+        if self.replaying and images(self.state):
             return _HOPELESS_IMAGES * least
         return min(_HOPELESS * least, _LONG[0] * least + _LONG[1])
 
@@ -281,7 +282,7 @@ class Trial:
 
     @property
     def _steps_that_count(self) -> float:
-        return max(_PAID_STEPS, _PART * self.array.settings.planned_steps)
+        return max(_PAID_STEPS, _PART * self.state.settings.planned_steps)
 
     def _won_s(self, alone_s: float) -> float:
         """What the fastest way so far wins, in the steps that count, over steps of this length."""
@@ -292,13 +293,13 @@ class Trial:
         self.replayed.update(laps)
 
 
-def images(array: FusedArray) -> bool:
+def images(state: ArrayState) -> bool:
     """Whether replayed steps may have convolutions of the package's own."""
-    if array.strategy != "measured" or array.generators.device.type != "cpu":
+    if state.settings.strategy != "measured" or state.generators.device.type != "cpu":
         return False
     convolves = any(
         isinstance(m, nn.Conv2d | nn.ConvTranspose2d) and m.weight.dtype == torch.float32
-        for m in array._skeleton.modules()
+        for m in state.skeleton.modules()
     )
     return convolves and conv.usable()
 
@@ -322,15 +323,15 @@ def fastest(seconds: dict[Way, float]) -> Way | None:
 _BRIEFLY = ", in short runs"
 
 
-def known(array: FusedArray, key: str, ways: Iterable[Way]) -> dict[Way, float] | None:
+def known(state: ArrayState, key: str, ways: Iterable[Way]) -> dict[Way, float] | None:
     """Seconds by way of a step like this, from an earlier trial; None where there was none of the same ways.
 
     Short runs also take over what other short ones have found, which have left out what would not have paid.
     """
     every = list(ways)
-    every += [other for way in every for other in on_threads(way, array)]
+    every += [other for way in every for other in on_threads(way, state)]
     by_name = {str(way): way for way in every}
-    times, short = kept(array.generators.device), _PART * array.settings.planned_steps <= _PAID_STEPS
+    times, short = kept(state.generators.device), _PART * state.settings.planned_steps <= _PAID_STEPS
     for name in (key, key + _BRIEFLY)[: 1 + short]:
         found = times.get(name)
         if found is not None and {str(way) for way in ways} <= found.keys() <= by_name.keys():
@@ -338,9 +339,9 @@ def known(array: FusedArray, key: str, ways: Iterable[Way]) -> dict[Way, float] 
     return None
 
 
-def keep(array: FusedArray, key: str, trial: Trial) -> None:
+def keep(state: ArrayState, key: str, trial: Trial) -> None:
     """For `known`, in this process and in others."""
-    device, compared = array.generators.device, trial.compared
+    device, compared = state.generators.device, trial.compared
     times: Times = {str(way): compared.get(way) for way in trial.seconds}
     name = key if trial.complete else key + _BRIEFLY
     kept(device).put(name, times, lasting=not disturbed(device))

@@ -6,23 +6,21 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from hfta_nb.array import threads
-from hfta_nb.array.capture.kinds import form, settings
-from hfta_nb.array.capture.record import NotRecordableError
-from hfta_nb.array.engine import Inputs
-from hfta_nb.array.fallback import snapshot
-from hfta_nb.array.native import build
-from hfta_nb.array.per_member import PerMember, per_member
-from hfta_nb.array.tree import flatten, unflatten
 from hfta_nb.array.trial import Captures, Trial, fastest, images, keep, known, told
 from hfta_nb.array.ways import Way, chosen, ways_of
-
-if TYPE_CHECKING:
-    from hfta_nb.array.fused import FusedArray
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.kernels.native import build
+from hfta_nb.members import threads
+from hfta_nb.members.per_member import PerMember, per_member
+from hfta_nb.members.tree import flatten, unflatten
+from hfta_nb.replay.calls import Calls
+from hfta_nb.replay.kinds import form, settings
+from hfta_nb.replay.record import NotRecordableError
 
 T = TypeVar("T")
 
@@ -40,7 +38,7 @@ class Tuning:
     steps, nothing is tried.
 
     Args:
-        array: whose steps.
+        calls: of the array whose steps these are.
         what: tells steps that are not alike apart, beside their inputs and the model.
         replaying: whether steps may be replayed.
         captures: what records and replays these steps; those of `backward` without.
@@ -49,12 +47,11 @@ class Tuning:
         done: whether the block size has been chosen.
     """
 
-    def __init__(
-        self, array: FusedArray, what: str = "", replaying: bool = True, captures: Captures | None = None
-    ) -> None:
-        self.array, self.what, self.replaying = array, what, replaying and array.capture
-        self.captures: Captures = array._steps if captures is None else captures
-        self.done = array.block_size == 1 and not threads.choice(array.generators.device)
+    def __init__(self, calls: Calls, what: str = "", replaying: bool = True, captures: Captures | None = None) -> None:
+        self.calls, self.state, state = calls, calls.state, calls.state
+        self.what, self.replaying = what, replaying and state.capture
+        self.captures: Captures = calls.steps if captures is None else captures
+        self.done = state.settings.block_size == 1 and not threads.choice(state.generators.device)
         self._trial: Trial | None = None
         self._kind: Any = None
         self._key = ""
@@ -107,27 +104,27 @@ class Tuning:
         self.done = True
 
     def _begun(self, given: Any) -> Trial | None:
-        if self.done or self._trial is not None or self._awaited or self.array._pending:
+        if self.done or self._trial is not None or self._awaited or self.state.pending:
             return self._trial
         build.ask_again(_LSTM)
-        self._kind, self._key = _form(given), key_of(self.array, given, self.what)
-        self._ways = self._ways or ways_of(self.array)
-        before = known(self.array, self._key, self._ways)
+        self._kind, self._key = _form(given), key_of(self.state, given, self.what)
+        self._ways = self._ways or ways_of(self.state)
+        before = known(self.state, self._key, self._ways)
         best = None if before is None else fastest(before)
         if before is None or best is None:
-            if 0 < self.array.settings.planned_steps < _WORTH_STEPS:
+            if 0 < self.state.settings.planned_steps < _WORTH_STEPS:
                 self.done = True
                 return None
-            self._trial = Trial(self.array, self._ways, self.replaying, brief=self._coming(), captures=self.captures)
+            self._trial = Trial(self.calls, self._ways, self.replaying, brief=self._coming(), captures=self.captures)
             return self._trial
-        best.put(self.array)
+        best.put(self.state)
         self._tell(f"block size {best}: found before (nothing was tried for this array), of {told(before)}")
         self.done = True
         return None
 
     def _coming(self) -> bool:
         """Whether a kernel for these steps is being compiled: till it comes they run in another way."""
-        return not self._waited and _recurrent(self.array) and build.arrived(_LSTM) is not None
+        return not self._waited and _recurrent(self.state) and build.arrived(_LSTM) is not None
 
     def _found(self, trial: Trial) -> None:
         if trial.brief:
@@ -135,13 +132,13 @@ class Tuning:
             return
         self.done = True
         if len(trial.seconds) >= len(trial.ways):
-            keep(self.array, self._key, trial)
+            keep(self.state, self._key, trial)
             took = f"{trial.steps} steps, which took {trial.lost_s:.2g} s longer than they do now"
-            self._tell(f"block size {chosen(self.array)}: of {told(trial.seconds)}, tried on {took}")
+            self._tell(f"block size {chosen(self.state)}: of {told(trial.seconds)}, tried on {took}")
 
     def _tell(self, text: str) -> None:
-        settings = self.array.settings
-        if self.captures is self.array._steps or not settings.tuned:
+        settings = self.state.settings
+        if self.captures is self.calls.steps or not settings.tuned:
             settings.tuned = text
 
     def _look(self) -> None:
@@ -157,7 +154,7 @@ class Tuning:
 
 
 def tune(
-    array: FusedArray,
+    calls: Calls,
     inputs: Inputs,
     step: Callable[[], Any],
     budget_s: float,
@@ -166,6 +163,7 @@ def tune(
     """Set the array's `block_size` to that with which a step is fastest; nothing else changes.
 
     Args:
+        calls: of the array.
         inputs: what a step computes with.
         step: does it, with the array's gradients.
         budget_s: about how long to take; each block size has one step at least.
@@ -174,10 +172,11 @@ def tune(
     Returns:
         Seconds of one step by block size, the least of several; nothing where only one is possible.
     """
-    restore = snapshot(array)
-    ways = ways_of(array)
-    with _gradients_kept(array) as forget, build.compiling():  # here it may pay
-        trial = Trial(array, ways, array.capture and not inputs.grad_leaves(), budget_s)
+    state = calls.state
+    restore = state.snapshot()
+    ways = ways_of(state)
+    with _gradients_kept(state) as forget, build.compiling():  # here it may pay
+        trial = Trial(calls, ways, state.capture and not inputs.grad_leaves(), budget_s)
         try:
             while not trial.done:
                 forget()
@@ -189,31 +188,31 @@ def tune(
             restore()
     if len(trial.seconds) < len(ways) or len(trial.seconds) == 1:
         return {}
-    keep(array, key_of(array, (inputs.leaves, inputs.per_member), what), trial)
-    array.settings.tuned = f"block size {chosen(array)}: of {told(trial.seconds)}, in {trial.spent_s:.2g} s before"
+    keep(state, key_of(state, (inputs.leaves, inputs.per_member), what), trial)
+    state.settings.tuned = f"block size {chosen(state)}: of {told(trial.seconds)}, in {trial.spent_s:.2g} s before"
     sizes: dict[int, float] = {}
     for way, seconds in trial.seconds.items():
         sizes[way.block_size] = min(seconds, sizes.get(way.block_size, seconds))
     return sizes if len(sizes) > 1 else {}
 
 
-def _recurrent(array: FusedArray) -> bool:
+def _recurrent(state: ArrayState) -> bool:
     """Whether there is something that a kernel of our own may compute."""
-    return any(isinstance(m, nn.LSTM | nn.LSTMCell) for m in array._skeleton.modules())
+    return any(isinstance(m, nn.LSTM | nn.LSTMCell) for m in state.skeleton.modules())
 
 
-def key_of(array: FusedArray, given: Any, what: str) -> str:
+def key_of(state: ArrayState, given: Any, what: str) -> str:
     """Names steps that are alike, for what is kept of them."""
-    parts = [a.data.shape for a in (*array.arenas, *array.buffer_arenas)]
-    shapes = [(name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in array.named_parameters()]
-    native = _recurrent(array) and build.library(_LSTM, wait=False) is not None
-    across = array.engine.across
-    models = [array._skeleton] if across is None else across.blueprint.templates
-    ways = [array.strategy, array.settings.checkpointed, array.fast_rng, sorted(array.settings.paths)]
-    ways += [native, images(array)]  # whose kernels are compiled for processes to come
+    parts = [a.data.shape for a in (*state.arenas, *state.buffer_arenas)]
+    shapes = [(name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in state.tensors.named_parameters()]
+    native = _recurrent(state) and build.library(_LSTM, wait=False) is not None
+    across = state.engine.across
+    models = [state.skeleton] if across is None else across.templates
+    ways = [state.settings.strategy, state.settings.checkpointed, state.settings.fast_rng, sorted(state.settings.paths)]
+    ways += [native, images(state)]  # whose kernels are compiled for processes to come
     text = repr((parts, shapes, [repr(m) for m in models], ways, settings(), _form(given), what))
     digest = hashlib.sha256(text.encode()).hexdigest()[:24]
-    return f"block sizes of {len(array)} x {type(array._skeleton).__name__} {digest}"
+    return f"block sizes of {len(state)} x {type(state.skeleton).__name__} {digest}"
 
 
 def apart(tree: Any) -> Any:
@@ -237,12 +236,12 @@ def _form(given: Any) -> Any:
 
 
 @contextmanager
-def _gradients_kept(array: FusedArray) -> Iterator[Callable[[], None]]:
+def _gradients_kept(state: ArrayState) -> Iterator[Callable[[], None]]:
     """Gives what forgets all gradients; afterwards they are as before."""
-    parameters = list(array.parameters())
+    parameters = list(state.tensors.parameters())
     before = [p.grad for p in parameters]
-    values = [a.grad.clone() for a in array.arenas] if any(g is not None for g in before) else None
-    missing = dict(array.missing_grads)
+    values = [a.grad.clone() for a in state.arenas] if any(g is not None for g in before) else None
+    missing = dict(state.missing_grads)
 
     def forget() -> None:
         for p in parameters:
@@ -253,7 +252,7 @@ def _gradients_kept(array: FusedArray) -> Iterator[Callable[[], None]]:
     finally:
         for p, grad in zip(parameters, before, strict=True):
             p.grad = grad
-        for arena, value in zip(array.arenas, values or (), strict=False):
+        for arena, value in zip(state.arenas, values or (), strict=False):
             arena.grad.copy_(value)
-        array.missing_grads.clear()
-        array.missing_grads.update(missing)
+        state.missing_grads.clear()
+        state.missing_grads.update(missing)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from hfta_nb.array import threads
-
-if TYPE_CHECKING:
-    from hfta_nb.array.fused import FusedArray
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.members import threads
 
 
 class Way(NamedTuple):
@@ -24,14 +22,14 @@ class Way(NamedTuple):
     block_size: int
     threads: str = ""
 
-    def put(self, array: FusedArray) -> None:
+    def put(self, state: ArrayState) -> None:
         """Let the array run so."""
-        settings = array.settings  # the properties are for those who choose by hand
+        settings = state.settings  # the properties are for those who choose by hand
         settings.block_size, settings.threads = self.block_size, self.threads or settings.threads
 
-    def holds(self, array: FusedArray) -> bool:
+    def holds(self, state: ArrayState) -> bool:
         """Whether it still does: where `vmap` can't follow, members run one at a time."""
-        return array.block_size == self.block_size
+        return state.settings.block_size == self.block_size
 
     def __str__(self) -> str:
         return f"{self.block_size} {_ON[self.threads]}".strip()
@@ -45,49 +43,49 @@ _CONVOLUTIONS = (
 _ON = {"": "", "kernels": "with threads in every kernel", "one": "on one thread", "blocks": "side by side"}
 
 
-def ways_of(array: FusedArray) -> list[Way]:
+def ways_of(state: ArrayState) -> list[Way]:
     """What may be fastest, most members at once first; one where there is no choice."""
-    members = len(array)
-    sizes = {1, members, *(s for s in (4,) if s < members)} if array.block_size > 1 else {1}
-    on = "one" if threads.choice(array.generators.device) else ""
+    members = len(state)
+    sizes = {1, members, *(s for s in (4,) if s < members)} if state.settings.block_size > 1 else {1}
+    on = "one" if threads.choice(state.generators.device) else ""
     return [Way(size, on) for size in sorted(sizes, reverse=True)]
 
 
-def untimed_block_size(array: FusedArray) -> int:
+def untimed_block_size(state: ArrayState) -> int:
     """How many members run at once where nothing may be timed.
 
     On a CPU convolutions of all members at once are slower than one after another on most models that were measured:
     their activations leave the cache, and torch's grouped convolutions are slow, above all in float64.
     """
-    return 1 if convolutions(array) else len(array)
+    return 1 if convolutions(state) else len(state)
 
 
-def slow_together(array: FusedArray) -> bool:
+def slow_together(state: ArrayState) -> bool:
     """Whether several members at once are sure to be no faster: convolutions in float64 on a CPU.
 
     They are torch's own, whose first calls of all members at once take up to four times as long as one after another.
     """
-    return any(m.weight.dtype == torch.float64 for m in convolutions(array))
+    return any(m.weight.dtype == torch.float64 for m in convolutions(state))
 
 
-def convolutions(array: FusedArray) -> list[Any]:
+def convolutions(state: ArrayState) -> list[Any]:
     """Those of the model, on a CPU."""
-    if array.generators.device.type != "cpu":
+    if state.generators.device.type != "cpu":
         return []
-    return [m for m in array._skeleton.modules() if isinstance(m, _CONVOLUTIONS)]
+    return [m for m in state.skeleton.modules() if isinstance(m, _CONVOLUTIONS)]
 
 
-def chosen(array: FusedArray) -> Way:
+def chosen(state: ArrayState) -> Way:
     """How an array runs."""
-    return Way(array.block_size, array.threads if threads.choice(array.generators.device) else "")
+    return Way(state.settings.block_size, state.settings.threads if threads.choice(state.generators.device) else "")
 
 
-def on_threads(best: Way, array: FusedArray) -> list[Way]:
+def on_threads(best: Way, state: ArrayState) -> list[Way]:
     """What may be faster than the best way on one thread, where torch has several."""
     if not best.threads:
         return []
     found = [Way(best.block_size, "kernels")]
-    if len(array) > 1:
-        share = -(-len(array) // threads.at_hand())
+    if len(state) > 1:
+        share = -(-len(state) // threads.at_hand())
         found.append(Way(min(share, best.block_size), "blocks"))
     return found

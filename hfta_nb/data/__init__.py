@@ -1,6 +1,7 @@
 """Data sets, whole or read while a run goes on, and the order in which a run goes through them."""
 
-from hfta_nb.data.catalogue import found, kinds, known, load, names, names_for, resolve, task_of
+from hfta_nb.data.catalogue import found, kinds, load, names, names_for, resolve
+from hfta_nb.data.catalogue_names import known, task_of
 from hfta_nb.data.order import SPLIT_SEED, order, orders
 from hfta_nb.data.own import from_tensors
 from hfta_nb.data.places import Placement, free_bytes, gathered, is_resident, placed, placement

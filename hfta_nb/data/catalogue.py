@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hfta_nb.data import clicks, english, photographs, shapes, tables
+from hfta_nb.data.catalogue_names import TASKS
 from hfta_nb.data.own import from_tensors
 from hfta_nb.data.readers import READERS, read
 from hfta_nb.data.readers.files import directory_of
@@ -36,33 +37,6 @@ BUILT_IN: dict[str, Callable[[], Data]] = {
 """Data sets that need no download."""
 
 
-TASKS: dict[str, str] = {
-    **dict.fromkeys(("digits", "breast_cancer", "wine", "iris", "shapes"), "classification"),
-    "diabetes": "regression",
-    **dict.fromkeys(("photographs", "shape_parts"), "segmentation"),
-    **dict.fromkeys(("english", "english_words"), "language_model"),
-    **dict.fromkeys(("english_masked", "english_words_masked"), "masked_language_model"),
-    "clicks": "click",
-    **dict.fromkeys(("photograph_patches", "digit_images", "image_files", "lsun"), "generation"),
-    **dict.fromkeys(("modelnet40_off", "modelnet40_hdf5"), "classification"),
-    **dict.fromkeys(
-        ("mnist", "fashion_mnist", "cifar10", "cifar100", "tiny_imagenet", "image_folder"), "classification"
-    ),
-    **{
-        "modelnet40": "classification",
-        "shapenet_part": "segmentation",
-        "wikitext": "language_model",
-        "criteo": "click",
-    },
-}
-"""Of built-in data sets and kinds of directories, so that they need not be read to be offered."""
-
-
-def task_of(name: str) -> str | None:
-    """The task of a data set by name; None where it is not known."""
-    return TASKS.get(name.partition(":")[0])
-
-
 def names_for(tasks: Sequence[str]) -> list[str]:
     """Built-in data sets and kinds of directories for any of these tasks."""
     return [n for n, task in TASKS.items() if task in tasks and (n in BUILT_IN or n in READERS)]
@@ -82,12 +56,6 @@ def found(tasks: Sequence[str] = ()) -> list[str]:
     """Kinds of directories that lie under ``$HFTA_NB_DATA``, for any of these tasks (for all without)."""
     there = [kind for kind in READERS if directory_of(kind, None).is_dir()]
     return [kind for kind in there if not tasks or TASKS.get(kind) in tasks]
-
-
-def known(name: str) -> bool:
-    """Whether `load` can be asked for this name again."""
-    kind, colon, _ = name.partition(":")
-    return name in BUILT_IN or (bool(colon) and kind in READERS)
 
 
 @functools.cache

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hfta_nb.data.catalogue_names import known
 from hfta_nb.data.items import in_column, tensor_of
 from hfta_nb.data.labels import IGNORED, check_spread, classes_in
 from hfta_nb.data.order import SPLIT_SEED
@@ -71,8 +72,6 @@ def check_name(name: str) -> None:
     Raises:
         DataError: it is one.
     """
-    from hfta_nb.data.catalogue import known
-
     if known(name):
         raise DataError("is the name of another data set", where="name", got=name, remedy="choose another one")
 

@@ -13,7 +13,6 @@ from torch import nn
 from hfta_nb import augment, losses, metrics, phases
 from hfta_nb.data import AnyData
 from hfta_nb.errors import FamilyError, GridError
-from hfta_nb.family import inputs
 from hfta_nb.family.showing import shown
 from hfta_nb.family.undisturbed import settings_kept
 from hfta_nb.grid import AxisSpec
@@ -126,32 +125,6 @@ class Family:
         training = self.training
         return {"lr": training["lr"], **self.axes, **training, **more}
 
-    def check_data(self, data: AnyData) -> None:
-        """Whether it is for the data's task, and takes its inputs.
-
-        Raises:
-            FamilyError: it is not, it does not, or no loss is known for it.
-        """
-        what = ""
-        if self.tasks and data.task not in self.tasks:
-            what = f"is for {' and '.join(self.tasks)}, and {data.name} is for {data.task}"
-        elif self.inputs and inputs.kind_of(data) not in self.inputs:
-            what = f"needs {' or '.join(self.inputs)}, and {data.name} is {inputs.shown(data)}"
-        if what:
-            from hfta_nb.family.registry import for_data  # which knows this class
-
-            suited = ", ".join(inputs.names_with(self.tasks, self.inputs)) or "own data of that task"
-            like = " or ".join(inputs.KINDS[kind] for kind in self.inputs)
-            others = for_data(data)
-            raise FamilyError(
-                what,
-                where=self.name,
-                accepted=f"{like}: {suited}" if like and data.task in self.tasks else suited,
-                remedy=f"families for {data.name}: {', '.join(others)}" if others else "",
-            )
-        if not self.phases:
-            self.loss_for(data)
-
     @property
     def used_by(self) -> dict[str, tuple[str, frozenset[str]]]:
         """Axes that do nothing unless another axis has one of these values."""
@@ -207,7 +180,7 @@ class Family:
         return metrics.usual(data.task, data.facts) if self.metrics is None else self.metrics
 
     def _repr_html_(self) -> str:
-        return shown(self)
+        return shown(self.name, self.axes, self.specs, self.data, self.help)
 
     def _takes(self, name: str) -> bool:
         """Whether an axis is an argument of `function`."""

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 from hfta_nb.grid import AxisSpec, show
 from hfta_nb.html import table
 
-if TYPE_CHECKING:
-    from hfta_nb.family.recipe import Family
 
+def shown(name: str, axes: Mapping[str, AxisSpec], every: Iterable[str], data: Sequence[str], help: str) -> str:
+    """The axes of a family's models, each with its type, default and what it accepts.
 
-def shown(family: Family) -> str:
-    """The axes of a family's models, each with its type, default and what it accepts."""
-    more = ", ".join(name for name in family.specs if name not in family.axes)
-    data = f"data: {', '.join(family.data)}" if family.data else ""
-    notes = (family.help, data, f"further axes: {more}")
-    rows = [(a.name, a.type, show(a.default), _accepted(a), a.help) for a in family.axes.values()]
-    return table(f"Family {family.name}", ("axis", "type", "default", "accepted", "what it is"), rows, notes)
+    Args:
+        name, axes, data, help: see `Family`.
+        every: names of all axes that a grid may have.
+    """
+    more = ", ".join(axis for axis in every if axis not in axes)
+    suits = f"data: {', '.join(data)}" if data else ""
+    notes = (help, suits, f"further axes: {more}")
+    rows = [(a.name, a.type, show(a.default), _accepted(a), a.help) for a in axes.values()]
+    return table(f"Family {name}", ("axis", "type", "default", "accepted", "what it is"), rows, notes)
 
 
 def _accepted(axis: AxisSpec) -> str:

@@ -1,7 +1,6 @@
 """Optimizers and lr schedulers with one value per member; names and arguments as in `torch.optim`."""
 
 from hfta_nb.optim import lr_scheduler
-from hfta_nb.optim import surgery as surgery  # optimizers import it in their methods, but not in the first step
 from hfta_nb.optim.adafactor import Adafactor
 from hfta_nb.optim.adagrad import Adadelta, Adagrad, RMSprop
 from hfta_nb.optim.adam import Adam, AdamW

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import abc
-import copy
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from hfta_nb.array import FusedArray
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.asked import answer_scheduler
+from hfta_nb.optim.carrier import Carrier
 from hfta_nb.optim.groups import Group, groups_of, listed, names_of
 from hfta_nb.optim.prepared import Prepared
-from hfta_nb.optim.values import HostColumn, Kind, Reader, plain
-
-if TYPE_CHECKING:
-    from hfta_nb.optim.carriers import Carrier
+from hfta_nb.optim.surgery import Surgery
+from hfta_nb.optim.values import HostColumn, Reader, plain
 
 
-class ArrayOptimizer(abc.ABC):
+class ArrayOptimizer(Surgery):
     """Base of the optimizers.
 
     Args:
@@ -45,8 +42,6 @@ class ArrayOptimizer(abc.ABC):
     """
 
     how: ClassVar[str]
-    torch_class: ClassVar[Any]
-    kinds: ClassVar[Mapping[str, Kind]]
 
     def __init__(self, params: Any, defaults: Mapping[str, Any]) -> None:
         self.defaults: Group = dict(defaults)
@@ -114,9 +109,7 @@ class ArrayOptimizer(abc.ABC):
         """A member's values as torch's optimizer keeps them."""
         return values
 
-    def check(  # noqa: B027
-        self, values: Mapping[str, HostColumn], parameters: Mapping[str, Tensor], where: str
-    ) -> None:
+    def check(self, values: Mapping[str, HostColumn], parameters: Mapping[str, Tensor], where: str) -> None:
         """Whatever must hold beyond the bounds of each hyperparameter.
 
         Args:
@@ -256,125 +249,6 @@ class ArrayOptimizer(abc.ABC):
             values: hyperparameters by group, as `read` gives them.
             skip: members that are left as they are.
         """
-
-    @abc.abstractmethod
-    def _state(self) -> dict[str, Any]:
-        """The state of all parameters, as tensors, numbers, lists and dicts."""
-
-    @abc.abstractmethod
-    def _load(self, state: Mapping[str, Any]) -> None:
-        """Take what `_state` gave; raise before anything has changed."""
-
-    @abc.abstractmethod
-    def _member_state(self, index: int) -> dict[str, dict[str, Any]]:
-        """A member's state by parameter, as torch's optimizer names it."""
-
-    @abc.abstractmethod
-    def _load_member(self, index: int, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take a member's state; parameters that are not in it begin anew."""
-
-    @abc.abstractmethod
-    def _copy_rows(self, src: int, dst: int) -> None:
-        """The state of member `dst` becomes that of `src`."""
-
-    @abc.abstractmethod
-    def _reset_row(self, index: int) -> None:
-        """The member has no state any more."""
-
-    @abc.abstractmethod
-    def _take_rows(self, parts: Sequence[tuple[ArrayOptimizer, Sequence[int]]]) -> None:
-        """State begins as these rows of these optimizers, one after another."""
-
-    # Saving and surgery: see `hfta_nb.optim.surgery`.
-
-    def state_dict(self) -> dict[str, Any]:
-        """Hyperparameters, step counts and state, by parameter name: tensors, numbers, lists and dicts only.
-
-        It goes through ``torch.load(..., weights_only=True)``.
-        """
-        from hfta_nb.optim import surgery
-
-        return surgery.state_dict(self)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take what `state_dict` gave.
-
-        Raises:
-            OptimError: it is of another optimizer, other parameters or groups, or another number of members. Nothing
-                has changed then.
-        """
-        from hfta_nb.optim import surgery
-
-        surgery.load_state_dict(self, state_dict)
-
-    def state_of(self, index: int) -> dict[str, Any]:
-        """Member `index` as a `state_dict` of torch's optimizer, for that over the plain module's parameters.
-
-        Raises:
-            IndexError: there is no such member.
-
-        Example:
-            >>> from hfta_nb import fuse, optim
-            >>> array = fuse([torch.nn.Linear(4, 2) for _ in range(3)])
-            >>> optimizer, module = optim.SGD(array, lr=[0.1, 0.2, 0.3]), array[1]
-            >>> alone = torch.optim.SGD(module.parameters())
-            >>> alone.load_state_dict(optimizer.state_of(1))
-            >>> alone.param_groups[0]["lr"]
-            0.2
-        """
-        from hfta_nb.optim import surgery
-
-        return surgery.state_of(self, index)
-
-    def load_state_of(self, index: int, state_dict: Mapping[str, Any]) -> None:
-        """Give member `index` the state and hyperparameters of torch's optimizer of a plain module.
-
-        Raises:
-            IndexError: there is no such member.
-            OptimError: it is of another optimizer or has other groups. Nothing has changed then.
-        """
-        from hfta_nb.optim import surgery
-
-        surgery.load_state_of(self, index, state_dict)
-
-    def copy_member(self, src: int, dst: int) -> None:
-        """Member `dst` takes state, hyperparameters and lr schedules of member `src`, in place."""
-        from hfta_nb.optim import surgery
-
-        surgery.copy_member(self, src, dst)
-
-    def reset_member(self, index: int) -> None:
-        """The member's state begins anew, and so do its lr schedules; other hyperparameters stay."""
-        self._reset_row(index)
-        for scheduler in self.schedulers():
-            scheduler.reset_member(index)
-
-    def select(self, indices: Sequence[int], array: FusedArray) -> ArrayOptimizer:
-        """The optimizer of ``array``, which is ``self.array.select(indices)``, with these members' state.
-
-        Raises:
-            OptimError: the array has another number of members, or other parameters.
-        """
-        from hfta_nb.optim import surgery
-
-        return surgery.merged([(self, list(indices))], array)
-
-    def join(self, other: ArrayOptimizer, array: FusedArray) -> ArrayOptimizer:
-        """The optimizer of ``array``, which is ``hfta_nb.join(self.array, other.array)``, with the state of both.
-
-        Raises:
-            OptimError: the other one is of another class or has other groups.
-        """
-        from hfta_nb.optim import surgery
-
-        parts = [(o, list(range(len(o.array)))) for o in (self, other)]
-        return surgery.merged(parts, array)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> ArrayOptimizer:
-        # With its array, whose copy has parameters of its own.
-        made = self.select(range(len(self.array)), copy.deepcopy(self.array, memo))
-        memo[id(self)] = made
-        return made
 
     def __repr__(self) -> str:
         groups = []

@@ -13,24 +13,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from hfta_nb.array.arena import Arena
 from hfta_nb.errors import OptimError
-from hfta_nb.optim import flat_state
-from hfta_nb.optim.base import ArrayOptimizer
+from hfta_nb.members.arena import Arena
+from hfta_nb.optim.flat_state import FlatState, Numbers, of_rows
+from hfta_nb.optim.flat_state import fill as fill_rows
 from hfta_nb.optim.fused import FusedCalls
 from hfta_nb.optim.one_pass import OnePass
 from hfta_nb.optim.prepared import Prepared
 from hfta_nb.optim.segments import Entry, Segment, divided, entries, laid_out
+from hfta_nb.optim.surgery import Surgery
 from hfta_nb.optim.values import Columns, HostColumn
-
-Numbers = Mapping[str, HostColumn]
-
 
 PIECE = 262144
 """Entries that an elementwise update takes at once on a CPU; measured: fewer cost calls, more leave the cache."""
 
 
-class FlatOptimizer(ArrayOptimizer):
+class FlatOptimizer(FlatState):
     """Base of optimizers over the arenas.
 
     A subclass says which state it needs (`states`), computes the numbers of a step on the host (`numbers`) and applies
@@ -42,7 +40,6 @@ class FlatOptimizer(ArrayOptimizer):
 
     how = "one pass over [M, P]"
     shaped: ClassVar[bool] = False
-    counts_steps: ClassVar[bool] = True
     capturable = False
     """Whether steps may be captured."""
 
@@ -55,14 +52,6 @@ class FlatOptimizer(ArrayOptimizer):
     def fresh(self, name: str, values: Numbers) -> HostColumn | float:
         """What a state is filled with at first."""
         return 0.0
-
-    def _room(self, name: str, p: Tensor) -> Tensor:
-        """An empty tensor for a state of `p`."""
-        return torch.empty_like(p, memory_format=torch.contiguous_format)
-
-    def fresh_scalars(self, values: Numbers) -> dict[str, HostColumn]:
-        """State that is one number per member, at first."""
-        return {}
 
     @abc.abstractmethod
     def numbers(self, values: Numbers, steps: HostColumn, scalars: dict[str, HostColumn]) -> dict[str, HostColumn]:
@@ -104,10 +93,6 @@ class FlatOptimizer(ArrayOptimizer):
             values: hyperparameters.
         """
         return None
-
-    def state_for(self, name: str, values: Mapping[str, Any]) -> bool:
-        """Whether torch's optimizer of a member with these values keeps this state."""
-        return True
 
     # The step.
 
@@ -293,7 +278,7 @@ class FlatOptimizer(ArrayOptimizer):
             rows = slice(None) if name in lacking or len(new) == len(p) else new.tolist()
             if rows != []:
                 fill = np.broadcast_to(self.fresh(name, values), (len(p),))[rows]
-                flat_state.fill(segment.state[name], rows, fill)
+                fill_rows(segment.state[name], rows, fill)
         scalars = self.fresh_scalars(values) if len(new) else {}
         for name, fill in scalars.items():
             old = segment.scalars.get(name, fill)
@@ -347,20 +332,6 @@ class FlatOptimizer(ArrayOptimizer):
     def _scalar(self, name: str, values: Any) -> HostColumn:
         return np.array(values, dtype=scalar_dtype())
 
-    def _member_state(self, index: int) -> dict[str, dict[str, Any]]:
-        return flat_state.member_state(self, index)
-
-    def _told(self, state: dict[str, Any], entry: Entry, index: int) -> dict[str, Any]:
-        """A member's state of one parameter, as torch tells it."""
-        return state
-
-    def _load_member(self, index: int, state: Mapping[str, Mapping[str, Any]]) -> None:
-        flat_state.load_member(self, index, state)
-
-    def _heard(self, name: str, saved: Mapping[str, Any]) -> Any:
-        """A member's number from torch's state."""
-        return float(saved[name])
-
     def _copy_rows(self, src: int, dst: int) -> None:
         self._prepared = None
         for segment in self._segments:
@@ -379,9 +350,9 @@ class FlatOptimizer(ArrayOptimizer):
             steps[index] = 0
             segment.steps, segment.begun = steps, False
 
-    def _take_rows(self, parts: Sequence[tuple[ArrayOptimizer, Sequence[int]]]) -> None:
+    def _take_rows(self, parts: Sequence[tuple[Surgery, Sequence[int]]]) -> None:
         found = [(o._entries(), list(rows)) for o, rows in parts if isinstance(o, FlatOptimizer)]
-        self._lay_out(flat_state.of_rows(found))
+        self._lay_out(of_rows(found))
 
 
 def scalar_dtype() -> Any:

@@ -2,69 +2,104 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.own import Own
 from hfta_nb.optim.segments import Entry
 from hfta_nb.optim.values import HostColumn
 
-if TYPE_CHECKING:
-    from hfta_nb.optim.flat import FlatOptimizer
+Numbers: TypeAlias = Mapping[str, HostColumn]
 
 
-def member_state(optimizer: FlatOptimizer, index: int) -> dict[str, dict[str, Any]]:
-    """See `ArrayOptimizer._member_state`."""
-    found = {}
-    own = Own(optimizer.array, index)
-    group_of = {name: k for k, names in enumerate(optimizer._names) for name in names}
-    values = [{k: v[index] for k, v in rows.items()} for rows in optimizer.read()]
-    for name, e in optimizer._entries().items():
-        if e.steps[index] == 0 or not own.has(name):
-            continue
-        state: dict[str, Any] = {}
-        if optimizer.counts_steps:
-            state["step"] = torch.tensor(float(e.steps[index]), dtype=torch.get_default_dtype())
-        for key, v in e.scalars.items():
-            state[key] = torch.tensor(v[index])
-        for key, t in e.state.items():
-            if optimizer.state_for(key, values[group_of[name]]):
-                state[key] = own.narrow(name, t[index])
-        found[name] = optimizer._told(state, e, index)
-    return {k: v for k, v in found.items() if v}
+class FlatState(ArrayOptimizer):
+    """The part of `FlatOptimizer` that has the state of members.
 
+    Attributes:
+        counts_steps: whether torch's optimizer keeps the number of steps.
+    """
 
-def load_member(optimizer: FlatOptimizer, index: int, state: Mapping[str, Mapping[str, Any]]) -> None:
-    """See `ArrayOptimizer._load_member`."""
-    known = optimizer._entries()
-    own = Own(optimizer.array, index)
-    values = optimizer.read()
-    group_of = {name: k for k, names in enumerate(optimizer._names) for name in names}
-    parameters = dict(optimizer.array.named_parameters())
-    for name, e in known.items():
-        e.steps, e.scalars = e.steps.copy(), {k: v.copy() for k, v in e.scalars.items()}
-        e.state = {k: v.clone() for k, v in e.state.items()}
-        e.steps[index] = 0
-        saved = state.get(name)
-        if not saved:
-            continue
-        e.steps[index] = int(saved.get("step", 1))
-        fresh = optimizer.fresh_scalars(values[group_of[name]])
-        tensors = {k: v for k, v in saved.items() if k != "step" and k not in fresh}
-        for key, value in tensors.items():
-            if value is None:
+    counts_steps: ClassVar[bool] = True
+
+    def _room(self, name: str, p: Tensor) -> Tensor:
+        """An empty tensor for a state of `p`."""
+        return torch.empty_like(p, memory_format=torch.contiguous_format)
+
+    def fresh_scalars(self, values: Numbers) -> dict[str, HostColumn]:
+        """State that is one number per member, at first."""
+        return {}
+
+    def state_for(self, name: str, values: Mapping[str, Any]) -> bool:
+        """Whether torch's optimizer of a member with these values keeps this state."""
+        return True
+
+    @abc.abstractmethod
+    def _entries(self) -> dict[str, Entry]:
+        """State by parameter."""
+
+    @abc.abstractmethod
+    def _lay_out(self, known: Mapping[str, Entry]) -> None:
+        """Lay segments over the arenas as they are now, with this state."""
+
+    def _member_state(self, index: int) -> dict[str, dict[str, Any]]:
+        found = {}
+        own = Own(self.array, index)
+        group_of = {name: k for k, names in enumerate(self._names) for name in names}
+        values = [{k: v[index] for k, v in rows.items()} for rows in self.read()]
+        for name, e in self._entries().items():
+            if e.steps[index] == 0 or not own.has(name):
                 continue
-            if key not in e.state:
-                e.state[key] = torch.zeros_like(optimizer._room(key, parameters[name].detach()))
-            own.widen(name, value, e.state[key][index])
-        for key, first in fresh.items():
-            column = e.scalars.setdefault(key, first.copy())
-            column[index] = optimizer._heard(key, saved)
-    optimizer._lay_out(known)
+            state: dict[str, Any] = {}
+            if self.counts_steps:
+                state["step"] = torch.tensor(float(e.steps[index]), dtype=torch.get_default_dtype())
+            for key, v in e.scalars.items():
+                state[key] = torch.tensor(v[index])
+            for key, t in e.state.items():
+                if self.state_for(key, values[group_of[name]]):
+                    state[key] = own.narrow(name, t[index])
+            found[name] = self._told(state, e, index)
+        return {k: v for k, v in found.items() if v}
+
+    def _load_member(self, index: int, state: Mapping[str, Mapping[str, Any]]) -> None:
+        known = self._entries()
+        own = Own(self.array, index)
+        values = self.read()
+        group_of = {name: k for k, names in enumerate(self._names) for name in names}
+        parameters = dict(self.array.named_parameters())
+        for name, e in known.items():
+            e.steps, e.scalars = e.steps.copy(), {k: v.copy() for k, v in e.scalars.items()}
+            e.state = {k: v.clone() for k, v in e.state.items()}
+            e.steps[index] = 0
+            saved = state.get(name)
+            if not saved:
+                continue
+            e.steps[index] = int(saved.get("step", 1))
+            fresh = self.fresh_scalars(values[group_of[name]])
+            tensors = {k: v for k, v in saved.items() if k != "step" and k not in fresh}
+            for key, value in tensors.items():
+                if value is None:
+                    continue
+                if key not in e.state:
+                    e.state[key] = torch.zeros_like(self._room(key, parameters[name].detach()))
+                own.widen(name, value, e.state[key][index])
+            for key, first in fresh.items():
+                column = e.scalars.setdefault(key, first.copy())
+                column[index] = self._heard(key, saved)
+        self._lay_out(known)
+
+    def _told(self, state: dict[str, Any], entry: Entry, index: int) -> dict[str, Any]:
+        """A member's state of one parameter, as torch tells it."""
+        return state
+
+    def _heard(self, name: str, saved: Mapping[str, Any]) -> Any:
+        """A member's number from torch's state."""
+        return float(saved[name])
 
 
 def of_rows(parts: Sequence[tuple[Mapping[str, Entry], list[int]]]) -> dict[str, Entry]:

@@ -16,7 +16,8 @@ from torch.optim import lr_scheduler as reference
 from hfta_nb.array import PerMember
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
-from hfta_nb.optim.carriers import Carrier, pull, push
+from hfta_nb.optim.carrier import Carrier
+from hfta_nb.optim.carriers import pull, push
 from hfta_nb.optim.values import plain, refused_tuple
 
 Factory = Callable[[torch.optim.Optimizer], reference.LRScheduler]

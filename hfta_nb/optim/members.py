@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.own import Own
+from hfta_nb.optim.surgery import Surgery
 from hfta_nb.optim.values import HostColumn
 
 
@@ -150,7 +151,7 @@ class MemberOptimizer(ArrayOptimizer):
     def _reset_row(self, index: int) -> None:
         self._put(self.members[index], {})
 
-    def _take_rows(self, parts: Sequence[tuple[ArrayOptimizer, Sequence[int]]]) -> None:
+    def _take_rows(self, parts: Sequence[tuple[Surgery, Sequence[int]]]) -> None:
         self._make(None)
         states = [
             o.members[i].state_dict()["state"] for o, rows in parts if isinstance(o, MemberOptimizer) for i in rows

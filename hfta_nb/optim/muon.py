@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from hfta_nb.errors import OptimError
-from hfta_nb.optim.flat import FlatOptimizer, Numbers
+from hfta_nb.optim.flat import FlatOptimizer
+from hfta_nb.optim.flat_state import Numbers
 from hfta_nb.optim.groups import BY_SHAPE
 from hfta_nb.optim.passes import add_, choose, lerp_
 from hfta_nb.optim.values import FLAG, LR, HostColumn, Kind, at_least, uniform

@@ -12,18 +12,15 @@ import warnings
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hfta_nb.optim.fused import settings_of
-from hfta_nb.optim.rates import Rates, rates_of
+from hfta_nb.optim.rates import Rates
 from hfta_nb.optim.values import Columns, HostColumn
-
-if TYPE_CHECKING:
-    from hfta_nb.optim.segments import Segment
 
 DEVICES = {"cuda"}
 """Types of the devices where steps are made this way: elsewhere a kernel launch costs less, and memory more."""
@@ -81,7 +78,7 @@ class OnePass:
         p, g, *states = tensors
         self.counts = torch.tensor(steps, dtype=torch.float32, device=p.device)
         self._places = [t.data_ptr() for t in tensors]
-        self._settings, self._rates = _settings(rule, values), rates
+        self._settings, self._rates = settings(rule, values), rates
         self._device = p.device
         state = dict(zip(rule.states(values), states, strict=True))
         kernels = usable(rule, p, tuple(state))
@@ -118,31 +115,8 @@ class OnePass:
             self._step(None if skip is None else skip.to(self._device, torch.bool))
 
 
-def pass_of(
-    optimizer: Any,
-    segment: Segment,
-    p: Tensor,
-    g: Tensor,
-    state: dict[str, Tensor],
-    values: Numbers,
-    more: Callable[[HostColumn], Numbers] = lambda steps: {},
-) -> OnePass:
-    """The step of a segment: the one that it has, or another one.
-
-    Args:
-        optimizer: a `Rule`.
-        segment: as are the others, see `FlatOptimizer.fused_calls`.
-        more: from the updates so far, per member, to further values.
-    """
-    tensors, lrs, old = [p, g, *state.values()], values["lr"].tolist(), segment.fused
-    if isinstance(old, OnePass) and old.over(tensors, _settings(optimizer, values)):
-        old.learn(lrs)
-        return old
-    steps, rates = segment.steps, rates_of(optimizer, segment.group, p.device, lrs)
-    return OnePass(optimizer, tensors, {**values, **more(steps)}, steps, rates)
-
-
-def _settings(rule: Rule, values: Numbers) -> list[Hashable]:
+def settings(rule: Rule, values: Numbers) -> list[Hashable]:
+    """The values of a rule's hyperparameters, but for the learning rates, as far as a step is bound to them."""
     return settings_of(values, [name for name in rule.kinds if name != "lr"])
 
 

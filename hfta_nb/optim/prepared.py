@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hfta_nb.array import FusedArray
-from hfta_nb.array.threads import scope
+from hfta_nb.members.threads import scope
 
 _grad = operator.attrgetter("grad")
 _COMPARED = (type(None), bool, int, float, str, tuple, list)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch.optim import lr_scheduler as reference
 
-from hfta_nb.optim.carriers import Carrier, pull
+from hfta_nb.optim.carrier import Carrier
+from hfta_nb.optim.carriers import pull
 
 if TYPE_CHECKING:
     from hfta_nb.optim.base import ArrayOptimizer

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from hfta_nb.errors import OptimError
-from hfta_nb.optim.flat import FlatOptimizer, Numbers, not_differentiable, scalar_dtype
+from hfta_nb.optim.flat import FlatOptimizer, not_differentiable, scalar_dtype
+from hfta_nb.optim.flat_state import Numbers
 from hfta_nb.optim.passes import add_, ascended, choose, decayed
 from hfta_nb.optim.values import FLAG, LR, NUMBER, HostColumn, Kind, at_least, pair, power
 

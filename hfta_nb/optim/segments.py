@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hfta_nb.array import FusedArray
-from hfta_nb.array.arena import Arena, Span
+from hfta_nb.members.arena import Arena, Span
 from hfta_nb.optim.fused import FusedCalls
-from hfta_nb.optim.one_pass import OnePass
+from hfta_nb.optim.one_pass import Numbers, OnePass, settings
+from hfta_nb.optim.rates import rates_of
 from hfta_nb.optim.values import Columns, HostColumn
 
 
@@ -77,6 +79,30 @@ class Segment:
             inner = mask[:, s.start - self.start : s.stop - self.start]
             inner.copy_(torch.zeros_like(inner) if own is None else ~own.reshape(len(like), -1).to(like.device))
         return mask
+
+
+def pass_of(
+    optimizer: Any,
+    segment: Segment,
+    p: Tensor,
+    g: Tensor,
+    state: dict[str, Tensor],
+    values: Numbers,
+    more: Callable[[HostColumn], Numbers] = lambda steps: {},
+) -> OnePass:
+    """The step of a segment: the one that it has, or another one.
+
+    Args:
+        optimizer: a `Rule`.
+        segment: as are the others, see `FlatOptimizer.fused_calls`.
+        more: from the updates so far, per member, to further values.
+    """
+    tensors, lrs, old = [p, g, *state.values()], values["lr"].tolist(), segment.fused
+    if isinstance(old, OnePass) and old.over(tensors, settings(optimizer, values)):
+        old.learn(lrs)
+        return old
+    steps, rates = segment.steps, rates_of(optimizer, segment.group, p.device, lrs)
+    return OnePass(optimizer, tensors, {**values, **more(steps)}, steps, rates)
 
 
 @dataclass

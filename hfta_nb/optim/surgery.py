@@ -2,125 +2,282 @@
 
 from __future__ import annotations
 
+import abc
+import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Self
 
 import torch
 
 from hfta_nb.array import FusedArray
 from hfta_nb.errors import OptimError
+from hfta_nb.optim.groups import Group
 from hfta_nb.optim.own import Own
-from hfta_nb.optim.values import plain
-
-if TYPE_CHECKING:
-    from hfta_nb.optim.base import ArrayOptimizer
+from hfta_nb.optim.values import Kind, Reader, plain
 
 
-def state_dict(optimizer: ArrayOptimizer) -> dict[str, Any]:
-    """See `ArrayOptimizer.state_dict`."""
-    groups = []
-    for names, group in zip(optimizer._names, optimizer.param_groups, strict=True):
-        values = {k: plain(v) for k, v in group.items() if k not in ("params", "param_names")}
-        groups.append({**values, "params": list(names)})
-    return {
-        "optimizer": type(optimizer).__name__,
-        "members": len(optimizer.array),
-        "param_groups": groups,
-        "state": optimizer._state(),
-    }
+class Surgery(abc.ABC):
+    """The part of `ArrayOptimizer` that is saved, and whose members are taken out, copied and put together."""
 
+    torch_class: ClassVar[Any]
+    kinds: ClassVar[Mapping[str, Kind]]
+    array: FusedArray
+    defaults: Group
+    param_groups: list[Group]
+    _names: list[list[str]]
+    _readers: list[Reader]
 
-def load_state_dict(optimizer: ArrayOptimizer, saved: Mapping[str, Any]) -> None:
-    """See `ArrayOptimizer.load_state_dict`."""
-    where = type(optimizer).__name__
-    if saved.get("optimizer") != where:
-        raise OptimError("the state of another optimizer", where=where, got=saved.get("optimizer"))
-    if saved["members"] != len(optimizer.array):
-        raise OptimError("another number of members", where=where, got=saved["members"],
-                         accepted=str(len(optimizer.array)))  # fmt: skip
-    names = [list(g["params"]) for g in saved["param_groups"]]
-    if names != optimizer._names:
-        raise OptimError("the state of another array", where=where, got=names, accepted=str(optimizer._names))
-    for reader, group in zip(optimizer._readers, saved["param_groups"], strict=True):
-        reader.read(group)
-    optimizer._load(saved["state"])
-    for group, new in zip(optimizer.param_groups, saved["param_groups"], strict=True):
-        group.update({k: plain(v) for k, v in new.items() if k != "params"})
+    @abc.abstractmethod
+    def _prepare_groups(self, params: Any) -> None:
+        """Take groups of parameters, with their hyperparameters."""
 
+    @abc.abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Attributes that an optimizer made from this one takes over."""
 
-def state_of(optimizer: ArrayOptimizer, index: int) -> dict[str, Any]:
-    """See `ArrayOptimizer.state_of`."""
-    index = checked(optimizer.array, index)
-    state, own = optimizer._member_state(index), Own(optimizer.array, index)
-    numbered: dict[int, Any] = {}
-    groups, count = [], 0
-    for k, (every, group) in enumerate(zip(optimizer._names, optimizer.param_groups, strict=True)):
-        names = [n for n in every if own.has(n)]
-        values = {name: optimizer.rows(k, name)[index] for name in [*optimizer.kinds, *optimizer.extras(k)]}
-        told = torch_group(optimizer, optimizer.told(values))
-        told["params"] = list(range(count, count + len(names)))
-        if "param_names" in group:
-            told["param_names"] = [t for t, n in zip(group["param_names"], every, strict=True) if own.has(n)]
-        groups.append(told)
-        for name in names:
-            if name in state:
-                numbered[count] = state[name]
-            count += 1
-    return {"state": numbered, "param_groups": groups}
+    @abc.abstractmethod
+    def told(self, values: dict[str, Any]) -> dict[str, Any]:
+        """A member's values as torch's optimizer keeps them."""
 
+    @abc.abstractmethod
+    def rows(self, group: int, name: str) -> list[Any]:
+        """The value of every member, of a hyperparameter or anything else in a group."""
 
-def torch_group(optimizer: ArrayOptimizer, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A group as torch's optimizer has it: with what only torch knows (foreach, capturable, ...) at its default."""
-    likeness = torch.nn.Parameter(torch.zeros(1, 1))
-    group = optimizer.torch_class([likeness]).param_groups[0]
-    return {k: values.get(k, v) for k, v in group.items() if k != "params"} | {
-        k: v for k, v in values.items() if k not in group and k not in optimizer.kinds and v is not None
-    }
+    @abc.abstractmethod
+    def extras(self, group: int) -> list[str]:
+        """What the group holds beside parameters and hyperparameters, such as "initial_lr"."""
 
+    @abc.abstractmethod
+    def schedulers(self) -> list[Any]:
+        """The lr schedulers of this optimizer."""
 
-def load_state_of(optimizer: ArrayOptimizer, index: int, saved: Mapping[str, Any]) -> None:
-    """See `ArrayOptimizer.load_state_of`."""
-    index = checked(optimizer.array, index)
-    where = f"{type(optimizer).__name__}, member {index}"
-    own = Own(optimizer.array, index)
-    every = [[n for n in names if own.has(n)] for names in optimizer._names]
-    sizes = [len(g["params"]) for g in saved["param_groups"]]
-    if sizes != [len(n) for n in every]:
-        raise OptimError("groups of other sizes", where=where, got=sizes, accepted=str([len(n) for n in every]))
-    columns: list[dict[str, list[Any]]] = []
-    for k, group in enumerate(saved["param_groups"]):
-        lacking = [name for name in optimizer.kinds if name not in group]
+    def state_dict(self) -> dict[str, Any]:
+        """Hyperparameters, step counts and state, by parameter name: tensors, numbers, lists and dicts only.
+
+        It goes through ``torch.load(..., weights_only=True)``.
+        """
+        groups = []
+        for names, group in zip(self._names, self.param_groups, strict=True):
+            values = {k: plain(v) for k, v in group.items() if k not in ("params", "param_names")}
+            groups.append({**values, "params": list(names)})
+        return {
+            "optimizer": type(self).__name__,
+            "members": len(self.array),
+            "param_groups": groups,
+            "state": self._state(),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take what `state_dict` gave.
+
+        Raises:
+            OptimError: it is of another optimizer, other parameters or groups, or another number of members. Nothing
+                has changed then.
+        """
+        where = type(self).__name__
+        if state_dict.get("optimizer") != where:
+            raise OptimError("the state of another optimizer", where=where, got=state_dict.get("optimizer"))
+        if state_dict["members"] != len(self.array):
+            raise OptimError("another number of members", where=where, got=state_dict["members"],
+                             accepted=str(len(self.array)))  # fmt: skip
+        names = [list(g["params"]) for g in state_dict["param_groups"]]
+        if names != self._names:
+            raise OptimError("the state of another array", where=where, got=names, accepted=str(self._names))
+        for reader, group in zip(self._readers, state_dict["param_groups"], strict=True):
+            reader.read(group)
+        self._load(state_dict["state"])
+        for group, new in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            group.update({k: plain(v) for k, v in new.items() if k != "params"})
+
+    def state_of(self, index: int) -> dict[str, Any]:
+        """Member `index` as a `state_dict` of torch's optimizer, for that over the plain module's parameters.
+
+        Raises:
+            IndexError: there is no such member.
+
+        Example:
+            >>> from hfta_nb import fuse, optim
+            >>> array = fuse([torch.nn.Linear(4, 2) for _ in range(3)])
+            >>> optimizer, module = optim.SGD(array, lr=[0.1, 0.2, 0.3]), array[1]
+            >>> alone = torch.optim.SGD(module.parameters())
+            >>> alone.load_state_dict(optimizer.state_of(1))
+            >>> alone.param_groups[0]["lr"]
+            0.2
+        """
+        index = checked(self.array, index)
+        state, own = self._member_state(index), Own(self.array, index)
+        numbered: dict[int, Any] = {}
+        groups, count = [], 0
+        for k, (every, group) in enumerate(zip(self._names, self.param_groups, strict=True)):
+            names = [n for n in every if own.has(n)]
+            values = {name: self.rows(k, name)[index] for name in [*self.kinds, *self.extras(k)]}
+            told = self._torch_group(self.told(values))
+            told["params"] = list(range(count, count + len(names)))
+            if "param_names" in group:
+                told["param_names"] = [t for t, n in zip(group["param_names"], every, strict=True) if own.has(n)]
+            groups.append(told)
+            for name in names:
+                if name in state:
+                    numbered[count] = state[name]
+                count += 1
+        return {"state": numbered, "param_groups": groups}
+
+    def load_state_of(self, index: int, state_dict: Mapping[str, Any]) -> None:
+        """Give member `index` the state and hyperparameters of torch's optimizer of a plain module.
+
+        Raises:
+            IndexError: there is no such member.
+            OptimError: it is of another optimizer or has other groups. Nothing has changed then.
+        """
+        index = checked(self.array, index)
+        where = f"{type(self).__name__}, member {index}"
+        own = Own(self.array, index)
+        every = [[n for n in names if own.has(n)] for names in self._names]
+        sizes = [len(g["params"]) for g in state_dict["param_groups"]]
+        if sizes != [len(n) for n in every]:
+            raise OptimError("groups of other sizes", where=where, got=sizes, accepted=str([len(n) for n in every]))
+        columns: list[dict[str, list[Any]]] = []
+        for k, group in enumerate(state_dict["param_groups"]):
+            lacking = [name for name in self.kinds if name not in group]
+            if lacking:
+                raise OptimError("the state of another optimizer", where=where, got=sorted(group),
+                                 accepted=f"with {lacking}")  # fmt: skip
+            rows = {name: self.rows(k, name) for name in [*self.kinds, *self.extras(k)]}
+            for name in rows:
+                if name in group:
+                    value = plain(group[name])
+                    rows[name][index] = self.kinds[name].one(name, value) if name in self.kinds else value
+            columns.append(rows)
+        named: dict[str, Mapping[str, Any]] = {}
+        for names, group in zip(every, state_dict["param_groups"], strict=True):
+            for name, number in zip(names, group["params"], strict=True):
+                if number in state_dict["state"]:
+                    named[name] = state_dict["state"][number]
+        known = known_states(type(self).__name__)
+        for name, state in named.items():
+            for key, value in state.items():
+                if known and key not in known:
+                    raise OptimError("the state of another optimizer", where=f"{where}, {name}", got=key)
+                if key in ("exp_avg", "prev", "sum", "square_avg", "ax", "momentum_buffer") and value is not None:
+                    shape = own.shape(name)
+                    if list(value.shape) != shape:
+                        raise OptimError("another shape", where=f"{where}, {name}, {key}", got=list(value.shape),
+                                         accepted=str(shape))  # fmt: skip
+        self._load_member(index, named)
+        for group, rows in zip(self.param_groups, columns, strict=True):
+            group.update(rows)
+
+    def copy_member(self, src: int, dst: int) -> None:
+        """Member `dst` takes state, hyperparameters and lr schedules of member `src`, in place."""
+        for k, group in enumerate(self.param_groups):
+            for name in [*self.kinds, *self.extras(k)]:
+                rows = self.rows(k, name)
+                if rows[src] != rows[dst]:
+                    rows[dst] = rows[src]
+                    group[name] = rows
+        self._copy_rows(src, dst)
+        for scheduler in self.schedulers():
+            scheduler.copy_member(src, dst)
+
+    def reset_member(self, index: int) -> None:
+        """The member's state begins anew, and so do its lr schedules; other hyperparameters stay."""
+        self._reset_row(index)
+        for scheduler in self.schedulers():
+            scheduler.reset_member(index)
+
+    def select(self, indices: Sequence[int], array: FusedArray) -> Self:
+        """The optimizer of ``array``, which is ``self.array.select(indices)``, with these members' state.
+
+        Raises:
+            OptimError: the array has another number of members, or other parameters.
+        """
+        return type(self)._merged([(self, list(indices))], array)
+
+    def join(self, other: Surgery, array: FusedArray) -> Self:
+        """The optimizer of ``array``, which is ``hfta_nb.join(self.array, other.array)``, with the state of both.
+
+        Raises:
+            OptimError: the other one is of another class or has other groups.
+        """
+        parts = [(o, list(range(len(o.array)))) for o in (self, other)]
+        return type(self)._merged(parts, array)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        # With its array, whose copy has parameters of its own.
+        made = self.select(range(len(self.array)), copy.deepcopy(self.array, memo))
+        memo[id(self)] = made
+        return made
+
+    def _torch_group(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """A group as torch's optimizer has it: with what only torch knows (foreach, capturable, ...) at its default."""
+        likeness = torch.nn.Parameter(torch.zeros(1, 1))
+        group = self.torch_class([likeness]).param_groups[0]
+        return {k: values.get(k, v) for k, v in group.items() if k != "params"} | {
+            k: v for k, v in values.items() if k not in group and k not in self.kinds and v is not None
+        }
+
+    @classmethod
+    def _merged(cls, parts: Sequence[tuple[Surgery, list[int]]], array: FusedArray) -> Self:
+        """The optimizer of an array made of these members."""
+        first = parts[0][0]
+        where = cls.__name__
+        for other, _ in parts:
+            if type(other) is not cls or other._names != first._names:
+                raise OptimError("another optimizer, or one with other groups", where=where, got=other)
+        count = sum(len(rows) for _, rows in parts)
+        if count != len(array):
+            raise OptimError("another number of members", where=where, got=count, accepted=f"the array's {len(array)}")
+        parameters = dict(array.named_parameters())
+        lacking = [n for names in first._names for n in names if n not in parameters]
         if lacking:
-            raise OptimError("the state of another optimizer", where=where, got=sorted(group),
-                             accepted=f"with {lacking}")  # fmt: skip
-        rows = {name: optimizer.rows(k, name) for name in [*optimizer.kinds, *optimizer.extras(k)]}
-        for name in rows:
-            if name in group:
-                value = plain(group[name])
-                rows[name][index] = optimizer.kinds[name].one(name, value) if name in optimizer.kinds else value
-        columns.append(rows)
-    named: dict[str, Mapping[str, Any]] = {}
-    for names, group in zip(every, saved["param_groups"], strict=True):
-        for name, number in zip(names, group["params"], strict=True):
-            if number in saved["state"]:
-                named[name] = saved["state"][number]
-    known = known_states(optimizer)
-    for name, state in named.items():
-        for key, value in state.items():
-            if known and key not in known:
-                raise OptimError("the state of another optimizer", where=f"{where}, {name}", got=key)
-            if key in ("exp_avg", "prev", "sum", "square_avg", "ax", "momentum_buffer") and value is not None:
-                shape = own.shape(name)
-                if list(value.shape) != shape:
-                    raise OptimError("another shape", where=f"{where}, {name}, {key}", got=list(value.shape),
-                                     accepted=str(shape))  # fmt: skip
-    optimizer._load_member(index, named)
-    for group, rows in zip(optimizer.param_groups, columns, strict=True):
-        group.update(rows)
+            raise OptimError("the array lacks parameters", where=where, got=lacking)
+        groups = []
+        for k, names in enumerate(first._names):
+            group = {name: _merged_value(parts, k, name) for name in [*first.kinds, *first.extras(k)]}
+            group["params"] = [parameters[n] for n in names]
+            if "param_names" in first.param_groups[k]:
+                group["params"] = list(zip(first.param_groups[k]["param_names"], group["params"], strict=True))
+            groups.append(group)
+        made = object.__new__(cls)
+        made.__dict__.update(first.settings())
+        made.defaults = dict(first.defaults)
+        made._prepare_groups(groups)
+        made._take_rows(parts)
+        return made
+
+    # For subclasses.
+
+    @abc.abstractmethod
+    def _state(self) -> dict[str, Any]:
+        """The state of all parameters, as tensors, numbers, lists and dicts."""
+
+    @abc.abstractmethod
+    def _load(self, state: Mapping[str, Any]) -> None:
+        """Take what `_state` gave; raise before anything has changed."""
+
+    @abc.abstractmethod
+    def _member_state(self, index: int) -> dict[str, dict[str, Any]]:
+        """A member's state by parameter, as torch's optimizer names it."""
+
+    @abc.abstractmethod
+    def _load_member(self, index: int, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take a member's state; parameters that are not in it begin anew."""
+
+    @abc.abstractmethod
+    def _copy_rows(self, src: int, dst: int) -> None:
+        """The state of member `dst` becomes that of `src`."""
+
+    @abc.abstractmethod
+    def _reset_row(self, index: int) -> None:
+        """The member has no state any more."""
+
+    @abc.abstractmethod
+    def _take_rows(self, parts: Sequence[tuple[Surgery, Sequence[int]]]) -> None:
+        """State begins as these rows of these optimizers, one after another."""
 
 
-def known_states(optimizer: ArrayOptimizer) -> set[str]:
-    """Names under which torch's optimizer keeps state; empty where they are torch's own affair."""
+def known_states(name: str) -> set[str]:
+    """Names under which torch's optimizer of this name keeps state; empty where they are torch's own affair."""
     words = {
         "SGD": "momentum_buffer",
         "Muon": "momentum_buffer",
@@ -136,53 +293,11 @@ def known_states(optimizer: ArrayOptimizer) -> set[str]:
         "Rprop": "prev step_size",
         "Adafactor": "row_var col_var variance",
     }
-    found = words.get(type(optimizer).__name__)
+    found = words.get(name)
     return {"step", *found.split()} if found else set()
 
 
-def copy_member(optimizer: ArrayOptimizer, src: int, dst: int) -> None:
-    """See `ArrayOptimizer.copy_member`."""
-    for k, group in enumerate(optimizer.param_groups):
-        for name in [*optimizer.kinds, *optimizer.extras(k)]:
-            rows = optimizer.rows(k, name)
-            if rows[src] != rows[dst]:
-                rows[dst] = rows[src]
-                group[name] = rows
-    optimizer._copy_rows(src, dst)
-    for scheduler in optimizer.schedulers():
-        scheduler.copy_member(src, dst)
-
-
-def merged(parts: Sequence[tuple[ArrayOptimizer, list[int]]], array: FusedArray) -> ArrayOptimizer:
-    """The optimizer of an array made of these members."""
-    first = parts[0][0]
-    where = type(first).__name__
-    for other, _ in parts:
-        if type(other) is not type(first) or other._names != first._names:
-            raise OptimError("another optimizer, or one with other groups", where=where, got=other)
-    count = sum(len(rows) for _, rows in parts)
-    if count != len(array):
-        raise OptimError("another number of members", where=where, got=count, accepted=f"the array's {len(array)}")
-    parameters = dict(array.named_parameters())
-    lacking = [n for names in first._names for n in names if n not in parameters]
-    if lacking:
-        raise OptimError("the array lacks parameters", where=where, got=lacking)
-    groups = []
-    for k, names in enumerate(first._names):
-        group = {name: _merged_value(parts, k, name) for name in [*first.kinds, *first.extras(k)]}
-        group["params"] = [parameters[n] for n in names]
-        if "param_names" in first.param_groups[k]:
-            group["params"] = list(zip(first.param_groups[k]["param_names"], group["params"], strict=True))
-        groups.append(group)
-    made = object.__new__(type(first))
-    made.__dict__.update(first.settings())
-    made.defaults = dict(first.defaults)
-    made._prepare_groups(groups)
-    made._take_rows(parts)
-    return made
-
-
-def _merged_value(parts: Sequence[tuple[ArrayOptimizer, list[int]]], group: int, name: str) -> Any:
+def _merged_value(parts: Sequence[tuple[Surgery, list[int]]], group: int, name: str) -> Any:
     values = [(o.rows(group, name), rows) for o, rows in parts]
     chosen = [column[i] for column, rows in values for i in rows]
     first = plain(parts[0][0].param_groups[group][name])

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from hfta_nb.array.gradients import call_module
+from hfta_nb.array.access import call_module
 from hfta_nb.data import AnyData, Samples, tree_map
 from hfta_nb.phases import Phase
 from hfta_nb.step import in_phase

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
-from hfta_nb.array.capture.standing import Standing
+from hfta_nb.array import FusedArray
+from hfta_nb.array.standing import Standing
+from hfta_nb.optim import GradScaler
+from hfta_nb.phases import Phase
 from hfta_nb.step.graph import Kind, StepGraph
+from hfta_nb.step.precision import Precision
 from hfta_nb.step.protocol import Keep, Scores
+from hfta_nb.step.update import Update
 
-if TYPE_CHECKING:
-    from hfta_nb.step.fused import ArrayStep
+
+class Stepping(Protocol):
+    """A step that may run as a graph; see `ArrayStep`."""
+
+    array: FusedArray
+    updates: list[Update]
+    phases: tuple[Phase, ...]
+    scaler: GradScaler | None
+    precision: Precision
+    graph: StepGraph | None
+    done: int
+
+    def hand(self, keep: Keep, scores: Scores, y: Any) -> None:
+        """Let the scores of a step that is done be kept."""
 
 
 class Again:
@@ -28,7 +45,7 @@ class Again:
 
     __slots__ = ("_bound", "_captured", "_graph", "_known", "_mark", "_precision", "_score", "_standing", "_update")
 
-    def __init__(self, step: ArrayStep, graph: StepGraph, known: Kind, standing: Standing, keep: Keep | None) -> None:
+    def __init__(self, step: Stepping, graph: StepGraph, known: Kind, standing: Standing, keep: Keep | None) -> None:
         (self._update,) = step.updates
         self._score, self._precision = self._update.score, step.precision
         self._graph, self._known = graph, known
@@ -38,7 +55,7 @@ class Again:
         self._mark = self._marked(keep)
 
     @classmethod
-    def of(cls, step: ArrayStep, graph: StepGraph, kind: str, x: Any, y: Any, keep: Keep | None) -> Again | None:
+    def of(cls, step: Stepping, graph: StepGraph, kind: str, x: Any, y: Any, keep: Keep | None) -> Again | None:
         """Of the step that has just run, from its beginning.
 
         Returns:
@@ -52,7 +69,7 @@ class Again:
         standing = Standing.of(step.array, known.marks or (), x, y)
         return None if standing is None else cls(step, graph, known, standing, keep)
 
-    def run(self, step: ArrayStep, x: Any, y: Any, keep: Keep | None) -> Scores | None:
+    def run(self, step: Stepping, x: Any, y: Any, keep: Keep | None) -> Scores | None:
         """The step; None where it is not certain to be the same."""
         captured, update = self._captured(), self._update
         same = step.graph is self._graph and step.precision is self._precision and step.updates[0] is update

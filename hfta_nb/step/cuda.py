@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array import FusedArray, MemberGenerators, cuda_graphs
-from hfta_nb.array.capture.standing import strictly
+from hfta_nb.array import FusedArray, MemberGenerators
+from hfta_nb.array.standing import strictly
+from hfta_nb.kernels import cuda_graphs
 from hfta_nb.step.graph import StepGraph
 from hfta_nb.step.protocol import Scores
 

@@ -11,11 +11,9 @@ from torch import Tensor
 
 from hfta_nb import optim
 from hfta_nb.array import FusedArray, per_member
-from hfta_nb.array.capture.program import Program
-from hfta_nb.array.capture.standing import program_of
-from hfta_nb.array.engine import Inputs
-from hfta_nb.array.fallback import snapshot
+from hfta_nb.array.access import Inputs, Program, snapshot, tuning_of
 from hfta_nb.array.saving import tensors_of
+from hfta_nb.array.standing import program_of
 from hfta_nb.array.tuning import Tuning
 from hfta_nb.errors import out_of_memory
 from hfta_nb.metrics import Metric
@@ -277,7 +275,7 @@ class ArrayStep:
     def tune_while_training(self) -> None:
         """Find the fastest block size by the next steps, which train as ever."""
         words = [type(u.optimizer).__name__ for u in self.updates]
-        self.tuning = Tuning(self.array, f"{self.precision.name} {words}")
+        self.tuning = tuning_of(self.array, f"{self.precision.name} {words}")
         if self.tuning.done:
             self.tuning = None
 

@@ -7,9 +7,9 @@ from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor, nn
 
-from hfta_nb.array.gradients import Arguments, call_module
-from hfta_nb.array.tree import tensor_map
+from hfta_nb.array.access import Arguments, call_module
 from hfta_nb.losses import Loss
+from hfta_nb.members.tree import tensor_map
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
 from hfta_nb.step.precision import whole

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.events import Add, Json, VariantRecord
@@ -13,22 +13,8 @@ from hfta_nb.grid import Grid, configurations
 from hfta_nb.plan import Group, make_plan, whole
 from hfta_nb.study import saving
 from hfta_nb.study.arguments import check_schedules
-
-if TYPE_CHECKING:
-    from hfta_nb.study.definition import Definition
-    from hfta_nb.study.study import Study
-
-
-@dataclass(frozen=True)
-class Added:
-    """Configurations that came after the first run had begun: they are planned apart from all others.
-
-    Attributes:
-        key: of the request that they came with, which counts once; empty where there was none.
-    """
-
-    variants: tuple[dict[str, Json], ...]
-    key: str = ""
+from hfta_nb.study.protocol import Added as Added
+from hfta_nb.study.protocol import Definition, Study
 
 
 def add(study: Study, variants: Any, key: str = "") -> list[int]:

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -21,10 +21,8 @@ from hfta_nb.step import Keep, Scores, Step
 from hfta_nb.step.choices import lr_scheduler_of
 from hfta_nb.study import running
 from hfta_nb.study.arguments import positive
+from hfta_nb.study.protocol import Study
 from hfta_nb.train import Settings, Trainer
-
-if TYPE_CHECKING:
-    from hfta_nb.study.study import Study
 
 TOLERANCES = {"float64": 1e-8, "float32": 1e-5, "tf32": 1e-3, "bf16": 1e-3, "fp16": 1e-3, "bfloat16": 1e-3}
 """Largest difference of two loss curves that counts as equal, whatever the model; by precision, or by dtype in fp32."""

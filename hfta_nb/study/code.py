@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING
 
 from hfta_nb import data as datasets
-
-if TYPE_CHECKING:
-    from hfta_nb.study.result import Result
-    from hfta_nb.study.study import Study
+from hfta_nb.study.protocol import Result, Study
 
 
 def built_in_names() -> list[str]:

@@ -14,6 +14,7 @@ from torch import nn
 from hfta_nb import data as datasets
 from hfta_nb.errors import StudyError
 from hfta_nb.events import GroupRecord
+from hfta_nb.families import check_data
 from hfta_nb.family import Family
 from hfta_nb.grid import Grid, Variant
 from hfta_nb.history import History
@@ -62,7 +63,7 @@ class Definition:
         self.family = arguments.family_of(family, loss, metrics, param_groups)
         self.grid = Grid(grid)
         self.data = datasets.resolve(self.family.data[0] if data is None else data)
-        self.family.check_data(self.data)
+        check_data(self.family, self.data)
         self.epochs = arguments.positive("epochs", epochs)
         self.patience = None if patience is None else arguments.positive("patience", patience)
         self.validate_every = arguments.positive("validate_every", validate_every)

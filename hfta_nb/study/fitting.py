@@ -6,16 +6,14 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
 from hfta_nb.events import Control, Event
 from hfta_nb.grid import show
 from hfta_nb.history import History
-
-if TYPE_CHECKING:
-    from hfta_nb.study.study import Study
+from hfta_nb.study.protocol import Study
 
 Listener = Callable[[Event], Any]
 

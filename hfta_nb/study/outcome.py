@@ -11,13 +11,13 @@ from hfta_nb.errors import StudyError
 from hfta_nb.grid import show
 from hfta_nb.html import pairs
 from hfta_nb.study.adding import axes
+from hfta_nb.study.protocol import Study
 from hfta_nb.study.result import Result
 
 if TYPE_CHECKING:
     import pandas
 
     from hfta_nb.history import Member
-    from hfta_nb.study.study import Study
 
 ALL = "all"
 
@@ -62,7 +62,7 @@ def best(study: Study, over: str | Sequence[str] | None = None) -> Result:
         ranked = [m for m in ranked if m.id in within]
     for member in ranked:
         if member.best_epoch:
-            return study.member(member.id)
+            return Result(study, study._member(member.id))
     raise StudyError("no member has a best epoch yet", where=study.name, remedy="run the study first")
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from hfta_nb.events import Control
 from hfta_nb.memory import shown
+from hfta_nb.study.protocol import Definition
 from hfta_nb.train import Settings, Trainer
 
 if TYPE_CHECKING:
     import pandas
 
     from hfta_nb.plan import Group
-    from hfta_nb.study.definition import Definition
 
 
 def settings_of(study: Definition) -> Settings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,9 +15,7 @@ from hfta_nb.grid import Variant, show
 from hfta_nb.html import pairs
 from hfta_nb.plan import Group
 from hfta_nb.study import code
-
-if TYPE_CHECKING:
-    from hfta_nb.study.study import Study
+from hfta_nb.study.protocol import Study
 
 
 class Result:

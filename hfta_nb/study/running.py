@@ -7,7 +7,7 @@ import functools
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,11 +18,8 @@ from hfta_nb.events import Control, Event
 from hfta_nb.history import History
 from hfta_nb.study import adding, loop, saving
 from hfta_nb.study.arguments import positive
+from hfta_nb.study.protocol import Study
 from hfta_nb.train import Trainer
-
-if TYPE_CHECKING:
-    from hfta_nb.study.study import Study
-
 
 SAMPLE_INTERVAL_S = 0.5
 """How often the device is looked at while a study runs."""
@@ -74,7 +71,7 @@ def keep(study: Study, event: Event) -> None:
         study._read = study.store.events_path.stat().st_size
 
 
-def reload(study: Study) -> Study:
+def reload(study: Study) -> None:
     """See `Study.reload`."""
     for event, offset in study.store.events(study._read):
         study._history.add(event)
@@ -83,7 +80,6 @@ def reload(study: Study) -> Study:
             study.epochs = event.epochs
             if len(event.variants) > len(study.variants):
                 adding.restore(study)
-    return study
 
 
 def looked_at(study: Study) -> History:
@@ -91,7 +87,8 @@ def looked_at(study: Study) -> History:
     if study._running:
         return study._history
     for _ in range(2):  # it may end between the two looks
-        history = study.reload()._history
+        reload(study)
+        history = study._history
         if history.state not in (ev.RUNNING, ev.PAUSED) or study.store.running is not False:
             return history
     history.add(ev.RunChanged(time.time(), ev.FAILED, f"{LOST}; run(resume=True) carries on"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,10 +15,7 @@ from hfta_nb.family import Family
 from hfta_nb.grid import Grid
 from hfta_nb.store import Store
 from hfta_nb.study.arguments import family_of
-
-if TYPE_CHECKING:
-    from hfta_nb.study.definition import Definition
-    from hfta_nb.study.study import Study
+from hfta_nb.study.protocol import Definition, Study
 
 
 def describe(study: Study) -> dict[str, Any]:

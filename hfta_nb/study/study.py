@@ -242,7 +242,8 @@ class Study(Definition):
 
     def reload(self) -> Study:
         """Take in what another process (a worker) has added to the run's directory since; returns the study."""
-        return running.reload(self)
+        running.reload(self)
+        return self
 
     # Saving.
 

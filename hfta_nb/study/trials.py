@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hfta_nb.array.strategy import kept, trials
+from hfta_nb.kernels.strategy import kept, trials
 
 
 def under_trial(pid: int, environment: Mapping[str, str]) -> str:

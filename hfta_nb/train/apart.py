@@ -6,17 +6,14 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from hfta_nb import events as ev
 from hfta_nb.errors import DataError, HftaError, MemberError, StoreError, out_of_memory
 from hfta_nb.events import Event
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep
-
-if TYPE_CHECKING:
-    from hfta_nb.train.group import GroupRun
-    from hfta_nb.train.trainer import Trainer
+from hfta_nb.train.progress import Progress
+from hfta_nb.train.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class Failure:
     detail: str
 
 
-def failure_of(run: GroupRun, error: Exception) -> Failure | None:
+def failure_of(run: Progress, error: Exception) -> Failure | None:
     """What a member of an array that trains has raised; None where the error is not one member's.
 
     An array whose optimizers have stepped can't go on without that member: the others would step twice.
@@ -49,13 +46,13 @@ def failure_of(run: GroupRun, error: Exception) -> Failure | None:
     return None if place is None else noted(run.trainer, run.members.ids[place], error)
 
 
-def unbuilt(trainer: Trainer, group: Group, error: Exception) -> Failure | None:
+def unbuilt(trainer: Schedule, group: Group, error: Exception) -> Failure | None:
     """The same, of an array that is not built yet."""
     place = error.member if isinstance(error, MemberError) else None
     return None if place is None else noted(trainer, group.ids[place], error)
 
 
-def noted(trainer: Trainer, variant: int, error: Exception) -> Failure:
+def noted(trainer: Schedule, variant: int, error: Exception) -> Failure:
     """An error in words; the first one is kept, to be raised should no member succeed."""
     cause = error.__cause__ if isinstance(error, MemberError) and isinstance(error.__cause__, Exception) else error
     message = cause.message if isinstance(cause, HftaError) else str(cause)
@@ -68,13 +65,13 @@ def noted(trainer: Trainer, variant: int, error: Exception) -> Failure:
     return Failure(variant, reason, detail)
 
 
-def leave_out(run: GroupRun, failure: Failure) -> Iterator[Event]:
+def leave_out(run: Progress, failure: Failure) -> Iterator[Event]:
     """The array that trains goes on without the member, from where it is."""
     group, variant = run.group, failure.variant
     if group.serial:
-        yield from run._leave([variant], ev.FAILED, failure.reason, failure.detail)
+        yield from run.leave([variant], ev.FAILED, failure.reason, failure.detail)
         return
-    yield from run._leave([variant], ev.WAITING, f"to be tried alone: {failure.reason}", failure.detail)
+    yield from run.leave([variant], ev.WAITING, f"to be tried alone: {failure.reason}", failure.detail)
     others = [v for v in group.ids if v != variant]
     if others:
         run.members.drop(variant)
@@ -83,7 +80,7 @@ def leave_out(run: GroupRun, failure: Failure) -> Iterator[Event]:
     yield ev.PlanMade(time.time(), run.trainer.records())
 
 
-def build_without(trainer: Trainer, group: Group, failure: Failure) -> Iterator[Event]:
+def build_without(trainer: Schedule, group: Group, failure: Failure) -> Iterator[Event]:
     """An array is to be built without the member."""
     if group.serial:
         yield ev.MemberChanged(time.time(), failure.variant, ev.FAILED, failure.reason, failure.detail)
@@ -97,7 +94,7 @@ def build_without(trainer: Trainer, group: Group, failure: Failure) -> Iterator[
     yield ev.PlanMade(time.time(), trainer.records())
 
 
-def _divide(trainer: Trainer, group: Group, others: list[Group], failure: Failure) -> None:
+def _divide(trainer: Schedule, group: Group, others: list[Group], failure: Failure) -> None:
     """Put the others in the array's place, and the member after all arrays that wait."""
     part = group.part([failure.variant], trainer.free_index, f"not with array {group.index}: {failure.reason}")
     alone = replace(part, serial=True, fitted=True, likes=(), architectures=1, padding=0.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,10 +15,8 @@ from hfta_nb.events import Event
 from hfta_nb.memory import MemoryModel, Meter, can_record, free_bytes, let_go, shown
 from hfta_nb.plan import Group, reckoned
 from hfta_nb.step import ArrayStep
-
-if TYPE_CHECKING:
-    from hfta_nb.train.group import GroupRun
-    from hfta_nb.train.trainer import Trainer
+from hfta_nb.train.group import GroupRun
+from hfta_nb.train.schedule import Schedule
 
 EASY = 4
 """Where the estimate times this fits, nothing is measured before training."""
@@ -41,7 +38,7 @@ RECORDING = 4
 FitEvents = Generator[Event, None, list[Group]]
 
 
-def fit(trainer: Trainer, group: Group, measure: bool = False) -> FitEvents:
+def fit(trainer: Schedule, group: Group, measure: bool = False) -> FitEvents:
     """Divide a group into arrays that fit the device and are as large as asked for.
 
     Args:
@@ -83,7 +80,7 @@ def fit(trainer: Trainer, group: Group, measure: bool = False) -> FitEvents:
     return [replace(part, capacity=group.capacity) for part in group.divided(most, why, trainer.free_index)]
 
 
-def _chosen(trainer: Trainer, group: Group, free: int) -> tuple[Group, MemoryModel]:
+def _chosen(trainer: Schedule, group: Group, free: int) -> tuple[Group, MemoryModel]:
     """The model of the group's memory; with activations computed again, if only so more members fit."""
     model = model_of(trainer, group)
     members, how = len(group.variants), trainer.settings.checkpointing
@@ -95,7 +92,7 @@ def _chosen(trainer: Trainer, group: Group, free: int) -> tuple[Group, MemoryMod
     return group, model
 
 
-def model_of(trainer: Trainer, group: Group, validation: bool = True) -> MemoryModel:
+def model_of(trainer: Schedule, group: Group, validation: bool = True) -> MemoryModel:
     """Through two members and three: one alone takes less than its share, as it runs as the plain module that it is.
 
     Where there are not so many, or no memory for them, through what there is.
@@ -114,7 +111,7 @@ def model_of(trainer: Trainer, group: Group, validation: bool = True) -> MemoryM
     return MemoryModel.of_points(1, one, 2, peaks[0]) if peaks else MemoryModel(0, one)
 
 
-def peak_of(trainer: Trainer, group: Group, members: int, validation: bool = True) -> int | None:
+def peak_of(trainer: Schedule, group: Group, members: int, validation: bool = True) -> int | None:
     """The peak of two training steps of so many members, and of validation; None if it fails for lack of memory."""
     part = group.part(group.ids[:members], group.index, group.reason)
     s, meter = trainer.settings, Meter(trainer.settings.device)
@@ -157,15 +154,13 @@ def _scale(run: GroupRun, group: Group) -> float:
     return max(1.0, group.parameters / max(1, own))
 
 
-def _opened(trainer: Trainer, group: Group) -> GroupRun:
-    from hfta_nb.train.group import GroupRun
-
+def _opened(trainer: Schedule, group: Group) -> GroupRun:
     run = GroupRun(trainer, group, None)
     run.open()
     return run
 
 
-def _fastest(trainer: Trainer, group: Group, most: int, why: str) -> Generator[Event, None, tuple[int, str]]:
+def _fastest(trainer: Schedule, group: Group, most: int, why: str) -> Generator[Event, None, tuple[int, str]]:
     """1, 2, 4, ... members at once while that makes the array faster; the number, and why it is that."""
     yield ev.PhaseChanged(time.time(), group.index, "measuring capacity", f"up to {most} members")
     best, rate, size = 0, 0.0, 1
@@ -182,7 +177,7 @@ def _fastest(trainer: Trainer, group: Group, most: int, why: str) -> Generator[E
         size = min(2 * size, most)
 
 
-def _rate(trainer: Trainer, group: Group, members: int) -> float | None:
+def _rate(trainer: Schedule, group: Group, members: int) -> float | None:
     """Samples a second of an array of so many members, summed over them; None if they don't fit."""
     device = trainer.settings.device
     part = group.part(group.ids[:members], group.index, group.reason)

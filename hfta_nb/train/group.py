@@ -3,59 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hfta_nb import events as ev
-from hfta_nb.augment import Augmenting
 from hfta_nb.errors import out_of_memory
 from hfta_nb.events import Event
 from hfta_nb.memory import Meter, can_record, free_bytes
-from hfta_nb.plan import Group
-from hfta_nb.step import ArrayStep, Scores, Step
+from hfta_nb.step import ArrayStep, Scores
 from hfta_nb.train import apart, keeping, requests
-from hfta_nb.train.batches import Batch, batches_of
+from hfta_nb.train.batches import Batch
 from hfta_nb.train.members import Members
 from hfta_nb.train.passes import LONG_PASS, long_pass
+from hfta_nb.train.progress import Progress
 from hfta_nb.train.scores import EpochScores, accumulators, add, finished
 from hfta_nb.train.speed import SpeedProbe, probe_of
-
-if TYPE_CHECKING:
-    from hfta_nb.train.trainer import Trainer
-
-EVENT_INTERVAL_S = 0.2
-"""Progress is told at most this often; nothing in the loop waits for a screen."""
 
 UNKNOWN_STEPS = 64
 """Room for the scores of an epoch of unknown length at first; it grows."""
 
 
-class GroupRun:
+class GroupRun(Progress):
     """One group from its first step to its last."""
-
-    def __init__(self, trainer: Trainer, group: Group, resume: Mapping[str, Any] | None) -> None:
-        self.trainer, self.group, self.settings = trainer, group, trainer.settings
-        self.data = trainer.data
-        self.batch_size = int(group.rows[0]["batch_size"])
-        self.source = batches_of(trainer.data, self.batch_size, self.settings.device, self.settings.dtype)
-        self.augmenting = Augmenting(trainer.data, self.settings.device, self.settings.dtype)
-        self.resume = resume
-        self.stage = "building"
-        self.whole = True  # whether memory that runs out leaves all as it was before
-        self.ending = False  # the epoch's steps are done, and what follows them is not
-        self.judged = 0  # the last epoch that was validated and whose values have had their effect
-        self.meter: Meter | None = None
-        self.epoch, self.batch = 0, 0  # epochs done, and steps of the next
-        self.steps = 0  # in all
-        self.pass_, self.place = 0, 0  # passes through the data done, and batches of the next
-        self._stream: Iterator[Batch] | None = None
-        self._stream_seeds: list[int] = []
-        self.told = 0  # steps of this epoch whose losses have been told
-        self.samples = 0
-        self.last_told = time.perf_counter()
 
     def events(self) -> Iterator[Event]:
         """The work; what is held open (a loader's processes) is let go of at the end, however it comes."""
@@ -63,17 +34,6 @@ class GroupRun:
             yield from self._events()
         finally:
             self.source.close()
-
-    def forget(self) -> None:
-        """Let go of everything that takes memory on the device; the run can't go on after this."""
-        self.source.close()
-        for name in ("step", "members", "scores", "probe", "resume", "meter", "_stream"):
-            self.__dict__.pop(name, None)
-
-    @property
-    def length(self) -> int | None:
-        """Steps of an epoch; None while that is not known."""
-        return self.trainer.batches(self.group)
 
     def _events(self) -> Iterator[Event]:
         index = self.group.index
@@ -84,7 +44,7 @@ class GroupRun:
         yield from self.members.start()
         for variant in sorted(self.trainer.early_stops & set(self.members.ids)):
             why = "stopped before it started" if self.resume is None else "stopped by request"
-            yield from self._leave([variant], ev.STOPPED, why)
+            yield from self.leave([variant], ev.STOPPED, why)
         if self.resume is None and isinstance(self.step, ArrayStep) and not self.settings.deterministic:
             self.step.tune_while_training()
         self.stage = "training"
@@ -100,14 +60,14 @@ class GroupRun:
             yield self.probe.event()
         keeping.keep_end(self)
         for variant in list(self.members.ids):
-            yield from self._leave([variant], ev.COMPLETE, "")
-        yield from self._save(done=True)
+            yield from self.leave([variant], ev.COMPLETE, "")
+        yield from self.save(done=True)
 
     def open(self) -> None:
         """Build the members and their books, and take up what was left off."""
         s = self.settings
         with self.meter or nullcontext():
-            self.step: Step = self.trainer.build(self.group)
+            self.step = self.trainer.build(self.group)
         if isinstance(self.step, ArrayStep):
             self.step.plan(self.settings.compiling, float(self.settings.epochs * (self.length or 0)))
         if self.trainer.prepare is not None:
@@ -138,7 +98,7 @@ class GroupRun:
                 yield long_pass(self.group.index, self.data.name, self.pass_)
         if self.batch >= LONG_PASS and unknown:  # it has an end
             yield ev.PhaseChanged(time.time(), self.group.index, "training")
-        yield from self._tell(always=True)
+        yield from self.tell(always=True)
         self.epoch, self.batch, self.told = self.epoch + 1, 0, 0
         if not self.members.ids:
             return
@@ -146,7 +106,7 @@ class GroupRun:
         self.ending = True
         yield from self._end_epoch()
         if time.perf_counter() - self.trainer.last_save > self.trainer.checkpoint_every_s:
-            yield from self._save()
+            yield from self.save()
 
     def _next_batch(self) -> Batch | None:
         """The next batch of the epoch; None after its last.
@@ -209,7 +169,7 @@ class GroupRun:
             yield from self._measured(self.meter)
         if probe:
             yield from self._beside(probe, batch)
-        yield from self._tell()
+        yield from self.tell()
 
     def _measured(self, meter: Meter) -> Iterator[Event]:
         """What the array took, told; the plan of what is still to come is corrected by it."""
@@ -278,7 +238,7 @@ class GroupRun:
             self.judged = self.epoch
             yield from told
         for ids, state, reason in self.members.verdicts(self.epoch, values):
-            yield from self._leave(ids, state, reason)
+            yield from self.leave(ids, state, reason)
 
     def _evaluate(self) -> Scores:
         total: Scores = {}
@@ -301,61 +261,11 @@ class GroupRun:
         total |= finished(sums, self.metrics) | kept.computed()
         return {name: total[name] for name in self.validated}
 
-    # Telling.
-
-    def _tell(self, always: bool = False) -> Iterator[Event]:
-        now = time.perf_counter()
-        end = self.batch
-        if self.told >= end or not (always or now - self.last_told >= EVENT_INTERVAL_S):
-            return
-        block = self.scores.rows["loss"][self.told : end]  # reading it waits for the device, so it is read seldom
-        finite = torch.isfinite(block).all(0).tolist()
-        losses = block.mean(0).tolist()
-        lost = [v for v, ok in zip(self.members.ids, finite, strict=True) if not ok]
-        rate = self.samples / max(1e-9, now - self.last_told)
-        clock = self.trainer.clock
-        clock.tick()
-        fresh = self.told
-        waiting = min(1.0, self.source.waited_s / max(1e-9, now - self.last_told))
-        self.told, self.samples, self.last_told, self.source.waited_s = end, 0, now, 0.0
-        length = self.length
-        yield ev.StepsDone(
-            time.time(),
-            self.group.index,
-            self.steps,
-            self.settings.epochs * length if length else 0,
-            self.epoch + (min(1.0, end / length) if length else 0.0),
-            rate,
-            clock.elapsed_s,
-            clock.remaining_s,
-            tuple(self.members.ids),
-            tuple(losses),
-            waiting,
-        )
-        if lost:
-            bad = (~torch.isfinite(block)).int().argmax(0).tolist()
-            at = {v: fresh + b for v, b in zip(self.members.ids, bad, strict=True)}
-            of = f" of {length}" if length else ""
-            for variant in lost:
-                where = f"in epoch {self.epoch + 1}, step {at[variant] + 1}{of}"
-                yield from self._leave([variant], ev.DIVERGED, f"training loss is not finite {where}")
-
     # Requests and members.
 
     def _requests(self) -> Iterator[Event]:
         for request in self.trainer.control.poll():
             yield from requests.answer(self, request)
-
-    def _leave(self, ids: Sequence[int], state: str, reason: str, detail: str = "") -> Iterator[Event]:
-        """Members end: the array goes on without them."""
-        gone = [v for v in ids if v in self.members.ids]
-        if not gone:
-            return
-        keep = [i for i, v in enumerate(self.members.ids) if v not in gone]
-        if keep:
-            self.step = self.step.select(keep)
-            self.scores.select(keep)
-        yield from self.members.leave(gone, keep, state, reason, detail)
 
     # Speed.
 
@@ -371,16 +281,3 @@ class GroupRun:
     def _probe(self) -> SpeedProbe | None:
         wanted = self.settings.measure and self.resume is None
         return probe_of(self.step, self.group, self.settings) if wanted else None
-
-    # Checkpoints.
-
-    def _save(self, done: bool = False) -> Iterator[Event]:
-        if self.trainer.save is None:
-            return
-        path = self.trainer.checkpoint(self.group, None if done else self.state(), self.members.unsaved())
-        self.members.saved()
-        yield ev.CheckpointSaved(time.time(), self.group.index, self.epoch, path)
-
-    def state(self, ids: Sequence[int] | None = None) -> dict[str, Any]:
-        """All that is needed to carry on: a tree of tensors and plain data; of these members alone, if given."""
-        return keeping.state_of(self, ids)

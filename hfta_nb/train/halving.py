@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,13 +13,11 @@ from hfta_nb import events as ev
 from hfta_nb.events import Control, Event
 from hfta_nb.memory import free_bytes, let_go, shown
 from hfta_nb.plan import Group
-
-if TYPE_CHECKING:
-    from hfta_nb.train.group import GroupRun
-    from hfta_nb.train.trainer import Trainer
+from hfta_nb.train.group import GroupRun
+from hfta_nb.train.schedule import Schedule
 
 
-def halve(trainer: Trainer, run: GroupRun, reason: str) -> Iterator[Event]:
+def halve(trainer: Schedule, run: GroupRun, reason: str) -> Iterator[Event]:
     """Put the halves of an array in its place, both to be trained next; an array of one member fails.
 
     The state goes to the host, and the array is let go of, before anything is allocated anew.
@@ -70,7 +68,7 @@ def halve(trainer: Trainer, run: GroupRun, reason: str) -> Iterator[Event]:
 
 
 def _fail(
-    trainer: Trainer,
+    trainer: Schedule,
     group: Group,
     variant: int,
     stage: str,
@@ -87,14 +85,11 @@ def _fail(
 
 
 def _cut(
-    trainer: Trainer, group: Group, state: Mapping[str, Any], parts: Sequence[Sequence[int]]
+    trainer: Schedule, group: Group, state: Mapping[str, Any], parts: Sequence[Sequence[int]]
 ) -> list[dict[str, Any]]:
     """The state of each part of an array, taken out of the whole's on the host."""
-    from hfta_nb.train.group import GroupRun
-    from hfta_nb.train.trainer import Trainer
-
     settings = replace(trainer.settings, device=torch.device("cpu"), measure=False)
-    host = Trainer(settings, [group], Control(), prepare=trainer.prepare)
+    host = Schedule(settings, [group], Control(), prepare=trainer.prepare)
     run = GroupRun(host, group, state)
     try:
         run.open()

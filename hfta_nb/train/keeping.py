@@ -4,42 +4,16 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from hfta_nb.step.choices import by_step, lr_scheduler_of
+from hfta_nb.train.progress import Progress
 from hfta_nb.train.settings import End
 
-if TYPE_CHECKING:
-    from hfta_nb.train.group import GroupRun
 
-
-def state_of(run: GroupRun, ids: Sequence[int] | None = None) -> dict[str, Any]:
-    """All that is needed to carry on: a tree of tensors and plain data; of these members alone, if given."""
-    step, scores, kept = run.step, run.scores, list(run.members.ids)
-    if ids is not None:
-        places = [i for i, v in enumerate(kept) if v in ids]
-        step, scores, kept = step.select(places), copy.deepcopy(scores), list(ids)
-        scores.select(places)
-    return {
-        "epochs": run.settings.epochs,
-        "epoch": run.epoch,
-        "batch": run.batch,
-        "steps": run.steps,
-        "pass": run.pass_,
-        "place": run.place,
-        "told": run.told,
-        "ending": run.ending,
-        "judged": run.judged,
-        "ids": kept,
-        "scores": scores.state(),
-        "members": run.members.state(ids),
-        "step": step.state(),
-    }
-
-
-def load(run: GroupRun, state: Mapping[str, Any]) -> None:
-    """Carry on from what `state_of` gave, with the members that are in it."""
+def load(run: Progress, state: Mapping[str, Any]) -> None:
+    """Carry on from what `Progress.state` gave, with the members that are in it."""
     keep = [i for i, v in enumerate(run.group.variants) if v.id in state["ids"]]
     run.step = run.step.select(keep)
     run.scores.select(keep)
@@ -51,18 +25,18 @@ def load(run: GroupRun, state: Mapping[str, Any]) -> None:
     run.scores.load_state(state["scores"])
 
 
-def keep_end(run: GroupRun) -> None:
+def keep_end(run: Progress) -> None:
     """Keep how far an array is at its end, so that its members can train on; their best weights are kept elsewhere."""
     trainer, ids = run.trainer, list(run.members.ids)
     if trainer.ends is None or not ids:
         return
-    state = state_of(run)
+    state = run.state()
     state["members"] = {**state["members"], "best": {}}
     index = run.group.index
     trainer.ended[index] = End(index, trainer.ends.write_end(index, state), run.epoch, ids)
 
 
-def _replanned(run: GroupRun, state: Mapping[str, Any]) -> Mapping[str, Any]:
+def _replanned(run: Progress, state: Mapping[str, Any]) -> Mapping[str, Any]:
     """The state of the step, with the lr schedules of a run of as many epochs as are wanted now.
 
     A schedule that spans the run (cosine without t_max, say) goes on as if so many had been planned from the start. Any

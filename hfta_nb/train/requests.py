@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from hfta_nb import events as ev
 from hfta_nb.events import Event
-
-if TYPE_CHECKING:
-    from hfta_nb.train.group import GroupRun
+from hfta_nb.train.progress import Progress
 
 
-def answer(run: GroupRun, request: ev.Request) -> Iterator[Event]:
+def answer(run: Progress, request: ev.Request) -> Iterator[Event]:
     """Do what is asked, between two steps."""
     if isinstance(request, ev.Stop) and request.variant is None:
         yield from _stop_all(run)
     elif isinstance(request, ev.Stop):
         if request.variant in run.members.ids:
-            yield from run._leave([request.variant], ev.STOPPED, "stopped by request")
+            yield from run.leave([request.variant], ev.STOPPED, "stopped by request")
         elif request.variant is not None:
             run.trainer.early_stops.add(request.variant)
     elif isinstance(request, ev.Add):
@@ -28,9 +25,9 @@ def answer(run: GroupRun, request: ev.Request) -> Iterator[Event]:
         yield from _pause(run)
 
 
-def _pause(run: GroupRun) -> Iterator[Event]:
-    yield from run._tell(always=True)
-    yield from run._save()
+def _pause(run: Progress) -> Iterator[Event]:
+    yield from run.tell(always=True)
+    yield from run.save()
     yield ev.RunChanged(time.time(), ev.PAUSED)
     while True:
         requests = run.trainer.control.wait(0.5)
@@ -48,9 +45,9 @@ def _pause(run: GroupRun) -> Iterator[Event]:
                 return
 
 
-def _stop_all(run: GroupRun) -> Iterator[Event]:
-    yield from run._tell(always=True)
-    yield from run._save()
+def _stop_all(run: Progress) -> Iterator[Event]:
+    yield from run.tell(always=True)
+    yield from run.save()
     run.trainer.stopped = True
     for member in run.members.active:
         yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, "the run was stopped")

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
-from hfta_nb.array.strategy import measuring
-from hfta_nb.array.strategy.formulations import Formulation
-from hfta_nb.array.strategy.kept import Kept
+from hfta_nb.kernels.strategy import measuring
+from hfta_nb.kernels.strategy.formulations import Formulation
+from hfta_nb.kernels.strategy.times import Kept
 
 aten = torch.ops.aten
 SAMPLES = 512

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 import hfta_nb
 from hfta_nb import Study, fuse, optim
-from hfta_nb.array import FusedArray, checkpointing
+from hfta_nb.array import FusedArray
+from hfta_nb.array.access import checkpoint
+from hfta_nb.eager import checkpointing
 from hfta_nb.memory import Meter
 
 
@@ -86,7 +88,7 @@ def arrays(make: Callable[[], nn.Module], device: torch.device) -> tuple[FusedAr
     for again in (False, True):
         torch.manual_seed(0)
         array = fuse([make().to(device, torch.float64) for _ in range(4)], [3, 1, 4, 1])
-        checkpointing.turn(array, again)
+        checkpoint(array, again)
         made.append(array)
     assert made[1].engine.segments
     return made[0], made[1]
@@ -158,7 +160,7 @@ def test_autocast_is_the_same_the_second_time(device: torch.device) -> None:
     for again in (False, True):
         torch.manual_seed(0)
         array = fuse([tied().to(device) for _ in range(3)], [0, 1, 2])
-        checkpointing.turn(array, again)
+        checkpoint(array, again)
         made.append(array)
     x, y = batch(device)
     for array in made:
@@ -181,7 +183,7 @@ def test_it_takes_less_memory(device: torch.device) -> None:
     layers = [m for _ in range(16) for m in (nn.Linear(64, 64), nn.Tanh())]
     for again in (False, True):
         array = fuse([nn.Sequential(*layers).to(device) for _ in range(4)])
-        checkpointing.turn(array, again)
+        checkpoint(array, again)
         x = torch.rand(4096, 64, device=device)
         with Meter(device) as meter:
             array.backward(lambda out, _: out.square().mean(), x, None)
@@ -220,14 +222,14 @@ def test_explain_tells_what_is_computed_again_and_that_it_is_not_replayed() -> N
 
     array = fuse([made(5), made(5)])
     assert told(array) == []
-    checkpointing.turn(array, True)
+    checkpoint(array, True)
     assert told(array) == ["activations within the model are computed again in the backward"]
     array.capture = False
     reason = "; not replayed, as recording holds what this lets go of"
     assert told(array) == ["activations within the model are computed again in the backward" + reason]
     single = fuse([nn.Linear(4, 2), nn.Linear(4, 2)])
-    checkpointing.turn(single, True)
+    checkpoint(single, True)
     assert told(single) == ["activations are kept, as the model has no segments to compute again"]
     unlike = fuse([made(5), made(4)])
-    checkpointing.turn(unlike, True)
+    checkpoint(unlike, True)
     assert told(unlike) == ["activations are kept, as members are of different architecture"]

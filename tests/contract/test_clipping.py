@@ -159,7 +159,7 @@ def test_padded_entries_count_for_nothing() -> None:
     array = hfta.fuse(make(lambda: nn.Linear(4, 3), 2, torch.float64, CPU))
     own = {k: torch.ones_like(p, dtype=torch.bool) for k, p in array.named_parameters()}
     own["weight"][1, :, 2:] = False
-    array.owned = own
+    array._state.owned = own
     for norm_type in NORMS:
         for p, mask in zip(array.parameters(), own.values(), strict=True):
             p.grad = torch.where(mask, torch.cos(torch.arange(p.numel()).view(p.shape).double()), 0.0)

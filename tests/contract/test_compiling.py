@@ -13,12 +13,12 @@ from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
-from hfta_nb.array.capture import compiling, deciding
-from hfta_nb.array.capture.graphing import Graph
-from hfta_nb.array.capture.norms import said, unsaid
-from hfta_nb.array.capture.record import Call, Place
-from hfta_nb.array.strategy.kept import kept
 from hfta_nb.errors import FusionError
+from hfta_nb.kernels.strategy.kept import kept
+from hfta_nb.replay import compiling, deciding
+from hfta_nb.replay.graphing import Graph
+from hfta_nb.replay.norms import said, unsaid
+from hfta_nb.replay.record import Call, Place
 from tests.training import train
 
 MEMBERS = 3
@@ -245,7 +245,7 @@ def test_what_is_usual_on_a_device_decides_where_nothing_was_measured(monkeypatc
 
 
 def test_without_a_compiler_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hfta_nb.array.capture.compiling.shutil.which", lambda name: None)
+    monkeypatch.setattr("hfta_nb.replay.compiling.shutil.which", lambda name: None)
     array = _array()
     array.compiling = "always"
     _train(array, 5)

@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 import hfta_nb as hfta
-from hfta_nb.array import attempt, cuda_graphs
-from hfta_nb.array.capture import steps as capture
-from hfta_nb.array.strategy import graphed
+from hfta_nb.eager import attempt
+from hfta_nb.kernels import cuda_graphs
+from hfta_nb.kernels.strategy import graphed
+from hfta_nb.replay import steps as capture
 from hfta_nb.step import ArrayStep
 from hfta_nb.step.cuda import CudaGraphs
 from hfta_nb.step.graph import StepGraph

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
-from hfta_nb.array.capture.deferred import Deferred
 from hfta_nb.errors import FusionError
+from hfta_nb.replay.deferred import Deferred
 from tests.contract.replay import MEMBERS, forget, mlp, notes, pair, same
 from tests.contract.serial import plain
 
@@ -75,6 +75,17 @@ def test_values_and_gradients(
     assert notes(array, TOGETHER)
     assert not notes(other, TOGETHER)
     assert type(array(x)) is Deferred
+
+
+def test_where_float32_has_settings_of_its_own_as_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, x: Tensor, y: Tensor, device: torch.device
+) -> None:
+    monkeypatch.setattr("hfta_nb.kernels.strategy.precision.float32", lambda device: ("ieee", "ieee", "ieee"))
+    array, other = pair(plain, device)
+    _warm(array, other, x, y)
+    assert notes(array, TOGETHER)
+    found, wanted = ([v.detach() for v in _step(a, x, y)] for a in (array, other))
+    torch.testing.assert_close(found, wanted, **CLOSE)
 
 
 def test_who_looks_at_a_buffer_sees_what_the_forward_has_written(x: Tensor, y: Tensor, device: torch.device) -> None:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
-from hfta_nb.array.capture.deferred import Deferred
+from hfta_nb.members.tree import tensor_map
+from hfta_nb.replay.deferred import Deferred
 from tests.contract.replay import MEMBERS, forget, notes, pair, same
 from tests.contract.serial import plain
 
@@ -119,7 +120,7 @@ def test_networks_in_turn(kind: Callable[..., Any], block: int, x: Tensor, noise
 
 def tell(values: Any) -> Any:
     """The same, apart from any graph."""
-    return hfta.array.tree.tensor_map(Tensor.detach, values)
+    return tensor_map(Tensor.detach, values)
 
 
 def _begun(array: FusedArray, x: Tensor, noise: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:

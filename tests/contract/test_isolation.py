@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
-from hfta_nb.array.tree import flatten
+from hfta_nb.members.tree import flatten
 from tests.contract.serial import loss_of, make
 
 MEMBERS, POISONED, WHEN, STEPS = 16, 5, 3, 10

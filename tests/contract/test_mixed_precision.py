@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import hfta_nb as hfta
 from hfta_nb.array import MemberGenerators
-from hfta_nb.array.generators import seeded_state
 from hfta_nb.errors import DeviceError
+from hfta_nb.members.generators import seeded_state
 from hfta_nb.metrics import Metric
 from hfta_nb.step import ArrayStep, PlainStep, Precision
 from hfta_nb.step import precision as step_precision

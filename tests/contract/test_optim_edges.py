@@ -151,7 +151,7 @@ def test_nothing_stays_nothing(row: OptimizerRow, eps: float | None) -> None:
                 own = dict(module.named_parameters())[name]
                 box = (i, *(slice(0, n) for n in own.shape))
                 p[box], owned[name][box] = own, True
-    array.owned = owned
+    array._state.owned = owned
     optimizer = make_optimizer(row, array)
     alone = [torch_optimizer(row, m, i) for i, m in enumerate(narrow)]
     for _ in range(6):

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array.native import recurrent
-from hfta_nb.array.native.build import compiling
-from hfta_nb.array.rules.gru import gru, simple
-from hfta_nb.array.rules.lstm import formula
-from hfta_nb.array.strategy import measuring
-from hfta_nb.array.strategy.formulations import COMPILED
+from hfta_nb.kernels.native import recurrent
+from hfta_nb.kernels.native.build import compiling
+from hfta_nb.kernels.strategy import measuring
+from hfta_nb.kernels.strategy.formulations import COMPILED
+from hfta_nb.rules.gru import gru, simple
+from hfta_nb.rules.lstm import formula
 
 SEEDS = [100, 101, 102]
 HOW = "all members at once, step by step"
@@ -177,8 +177,8 @@ def test_a_projection_runs_once_per_member(device: torch.device) -> None:
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("written", [formula, gru, simple], ids=["lstm", "gru", "simple"])
 def test_gradients_can_be_differentiated(written: Callable[..., Any], backward: bool, device: torch.device) -> None:
-    from hfta_nb.array.rules.gru import GRU, Simple
-    from hfta_nb.array.rules.lstm import LSTM
+    from hfta_nb.rules.gru import GRU, Simple
+    from hfta_nb.rules.lstm import LSTM
 
     rule, gates = {formula: (LSTM, 4), gru: (GRU, 3), simple: (Simple, 1)}[written]
     torch.manual_seed(3)

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray, trial
-from hfta_nb.array.strategy import kept
 from hfta_nb.errors import FusionError
+from hfta_nb.kernels.strategy import kept
+from hfta_nb.replay.calls import Calls
 from tests.contract.replay import SEEDS, forget, loss_of_all, mlp, notes, pair, same
 from tests.contract.rows import MODULES
 from tests.contract.serial import loss_of, make, target_for
@@ -35,16 +36,14 @@ def _nothing_known() -> Iterator[None]:
 def costs(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
     """Seconds of a call by block size; the clock is faked. At first all cost the same."""
     found: dict[int, float] = {}
-    arrays: list[FusedArray] = []
     init = trial.Trial.__init__
 
-    def watched(self: Any, array: FusedArray, *args: Any, **kwargs: Any) -> None:
-        arrays.append(array)
-        init(self, array, *args, **kwargs)
+    def watched(self: Any, calls: Calls, *args: Any, **kwargs: Any) -> None:
+        init(self, calls, *args, **kwargs)
         now = [0.0]
 
         def clock() -> float:
-            now[0] += found.get(array.settings.block_size, 1.0)
+            now[0] += found.get(calls.state.settings.block_size, 1.0)
             return now[0]
 
         self.clock = clock

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import MemberGenerators
-from hfta_nb.array.capture.program import Program
-from hfta_nb.array.capture.standing import strictly
+from hfta_nb.array.standing import strictly
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
+from hfta_nb.replay.program import Program
 from hfta_nb.step import ArrayStep, PlainStep, Precision, graph
 from hfta_nb.step.graph import MOST_FAILURES, WARM_STEPS, StepGraph
 from hfta_nb.train.scores import EpochScores

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 import hfta_nb as hfta
-from hfta_nb.array.capture import program as capture
-from hfta_nb.array.strategy.formulations import Operand, formulations
-from hfta_nb.array.strategy.streams import MOST, Parted, Streams, in_turn, partings, runner_of
+from hfta_nb.kernels.strategy.formulations import Operand, formulations
+from hfta_nb.kernels.strategy.streams import MOST, Parted, Streams, in_turn, partings, runner_of
+from hfta_nb.replay import program as capture
 
 aten = torch.ops.aten
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hfta_nb import events as ev
-from hfta_nb.array.native import build
-from hfta_nb.array.strategy import measuring
-from hfta_nb.array.strategy.formulations import COMPILED
+from hfta_nb.kernels.native import build
+from hfta_nb.kernels.strategy import measuring
+from hfta_nb.kernels.strategy.formulations import COMPILED
 from hfta_nb.step import ArrayStep
 from hfta_nb.train.speed import SpeedProbe
 from tests.core.compiled import compiled

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hfta_nb.array.native import build, images
-from hfta_nb.array.native.images import Bound, Images
+from hfta_nb.kernels.native import build, images
+from hfta_nb.kernels.native.images import Bound, Images
 from tests.core.compiled import (
     NEEDS_COMPILER,
     channels_last,

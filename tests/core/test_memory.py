@@ -13,11 +13,11 @@ from torch import nn
 
 from hfta_nb import Study, fuse, memory
 from hfta_nb import events as ev
-from hfta_nb.array.capture import kinds
-from hfta_nb.array.capture.alive import Addresses
 from hfta_nb.errors import StudyError
 from hfta_nb.memory import MemoryModel, Meter, free_bytes, shown
 from hfta_nb.plan import Group
+from hfta_nb.replay import kinds
+from hfta_nb.replay.alive import Addresses
 from hfta_nb.train import Trainer, fitting
 
 GRID = {"lr": [1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 0.2]}
@@ -162,7 +162,7 @@ def test_what_no_memory_holds_is_said_and_not_tried(
     def never(*given: Any, **more: Any) -> Any:
         raise AssertionError("it was built")
 
-    monkeypatch.setattr("hfta_nb.train.trainer.Trainer.build", never)
+    monkeypatch.setattr("hfta_nb.train.schedule.Schedule.build", never)
     study = Study("mlp", {"lr": [1e-3]}, "iris", directory=tmp_path, serial=serial, width=1_000_000, **ASKED)
     assert study.plan(measure=False)["capacity"].isna().all()
     found = study.plan()
@@ -213,7 +213,7 @@ def test_auto_takes_what_is_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_measured_peak_divides_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two arrays of three were planned; the first turns out to take twice what was predicted."""
     trainer_free = {"bytes": 10**12}
-    monkeypatch.setattr("hfta_nb.train.trainer.free_bytes", lambda device: trainer_free["bytes"])
+    monkeypatch.setattr("hfta_nb.train.schedule.free_bytes", lambda device: trainer_free["bytes"])
     study = Study("mlp", GRID, "iris", directory=tmp_path / "run", capacity=3, **ASKED)
     study.plan()
     trainer = Trainer(study.settings(), study.plan_groups, ev.Control())

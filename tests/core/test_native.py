@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array.native import alive, build, recurrent
+from hfta_nb.kernels.native import alive, build, recurrent
 from tests.core.compiled import NEEDS_COMPILER, misread
 from tests.executors.watching import until
 from tests.training import train

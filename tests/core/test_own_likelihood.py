@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb import per_member
-from hfta_nb.array.native import likelihood
-from hfta_nb.array.native.binding import Binding
 from hfta_nb.errors import MemberError
+from hfta_nb.kernels.native import likelihood
+from hfta_nb.kernels.native.binding import Binding
 from tests.core.compiled import NEEDS_COMPILER, close, train_beside
 
 pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("own_libraries")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hfta_nb.array.strategy.pooling import ChannelsLast, max_pool2d
+from hfta_nb.kernels.strategy.pooling import ChannelsLast, max_pool2d
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

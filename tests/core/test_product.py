@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
-from hfta_nb.array.native import build, product
-from hfta_nb.array.strategy import measuring
-from hfta_nb.array.strategy.formulations import COMPILED, PLAIN
+from hfta_nb.kernels.native import build, product
+from hfta_nb.kernels.strategy import measuring
+from hfta_nb.kernels.strategy.formulations import COMPILED, PLAIN
 from tests.core.compiled import NEEDS_COMPILER, close, train_beside
 
 pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("libraries_anew")]

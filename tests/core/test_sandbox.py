@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from hfta_nb.array.strategy import kept, sandbox
-from hfta_nb.array.strategy.formulations import Operand
-from hfta_nb.array.strategy.sandbox import Tried, known_safe, survives
+from hfta_nb.kernels.strategy import kept, sandbox
+from hfta_nb.kernels.strategy.formulations import Operand
+from hfta_nb.kernels.strategy.sandbox import Tried, known_safe, survives
 
 CPU = torch.device("cpu")
 _aten = torch.ops.aten

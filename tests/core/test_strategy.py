@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import trial
-from hfta_nb.array.capture.check import close
-from hfta_nb.array.strategy import measuring, precision
-from hfta_nb.array.strategy.formulations import PLAIN, Formulation, Operand, formulations
-from hfta_nb.array.strategy.kept import VARIABLE, Kept, kept
-from hfta_nb.array.strategy.measuring import choose
-from hfta_nb.array.strategy.products import Copied, InTurn
 from hfta_nb.errors import FusionError
+from hfta_nb.kernels.strategy import measuring, precision
+from hfta_nb.kernels.strategy.formulations import PLAIN, Formulation, Operand, formulations
+from hfta_nb.kernels.strategy.kept import VARIABLE, kept
+from hfta_nb.kernels.strategy.measuring import choose
+from hfta_nb.kernels.strategy.products import Copied, InTurn
+from hfta_nb.kernels.strategy.times import Kept
+from hfta_nb.replay.check import close
 
 CPU = torch.device("cpu")
 MACHINE = {"device": "a processor", "torch": "2", "threads": 1}

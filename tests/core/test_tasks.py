@@ -10,8 +10,11 @@ import torch
 from torch import nn
 
 import hfta_nb as hfta
+from hfta_nb.data.catalogue import BUILT_IN
+from hfta_nb.data.catalogue_names import DIRECTORIES, TASKS
+from hfta_nb.data.readers import READERS
 from hfta_nb.errors import FamilyError
-from hfta_nb.families import constructors
+from hfta_nb.families import check_data, constructors
 from hfta_nb.family import from_function
 
 ROWS = (torch.zeros(9, 4), torch.zeros(9).long())
@@ -99,9 +102,9 @@ def test_inputs_of_a_family_of_ones_own() -> None:
     with pytest.raises(FamilyError, match=r"not a kind of inputs; got 'pictures'; accepted: images, point clouds, "):
         from_function(build, inputs="pictures")
     own = from_function(build, inputs=["table rows", "images"])
-    own.check_data(hfta.data.load("wine"))
+    check_data(own, hfta.data.load("wine"))
     with pytest.raises(FamilyError, match="needs table rows or images, and shapes is point clouds"):
-        own.check_data(hfta.data.load("shapes"))
+        check_data(own, hfta.data.load("shapes"))
 
 
 def test_every_built_in_family_suits_its_data() -> None:
@@ -110,7 +113,7 @@ def test_every_built_in_family_suits_its_data() -> None:
         assert family.tasks, name
         for known in family.data:
             assert hfta.data.task_of(known) in family.tasks
-            family.check_data(hfta.data.load(known))
+            check_data(family, hfta.data.load(known))
 
 
 def test_own_families() -> None:
@@ -129,3 +132,8 @@ def test_a_task_without_a_loss(tmp_path: Path) -> None:
         hfta.Study(from_function(build), {"lr": [1e-3]}, data, directory=tmp_path)
     own = from_function(build, loss=lambda out, y: (out.sum(1) - y).square().mean())
     assert hfta.Study(own, {"lr": [1e-3]}, data, directory=tmp_path).data is data
+
+
+def test_names_of_data_sets_are_those_that_can_be_read() -> None:
+    assert READERS.keys() == DIRECTORIES
+    assert TASKS.keys() - DIRECTORIES == BUILT_IN.keys()

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from hfta_nb.array.strategy import kept, measuring
-from hfta_nb.array.strategy.formulations import PLAIN, Formulation, Operand, same
-from hfta_nb.array.strategy.kept import Kept
-from hfta_nb.array.strategy.trials import killed, take_up, trying, under_trial
+from hfta_nb.kernels.strategy import kept, measuring
+from hfta_nb.kernels.strategy.formulations import PLAIN, Formulation, Operand, same
+from hfta_nb.kernels.strategy.times import Kept
+from hfta_nb.kernels.strategy.trials import killed, take_up, trying, under_trial
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
 KILLER = """
 import os, signal, torch
-from hfta_nb.array.strategy import measuring
-from hfta_nb.array.strategy.formulations import Formulation, Operand
+from hfta_nb.kernels.strategy import measuring
+from hfta_nb.kernels.strategy.formulations import Formulation, Operand
 torch.set_num_threads(1)
 def deadly(function):
     return lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGSEGV)

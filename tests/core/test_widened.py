@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array.strategy import measuring
-from hfta_nb.array.strategy.formulations import PLAIN, Operand, formulations
-from hfta_nb.array.strategy.kept import Kept, Times
-from hfta_nb.array.strategy.widened import HALVES, Widened
+from hfta_nb.kernels.strategy import measuring
+from hfta_nb.kernels.strategy.formulations import PLAIN, Operand, formulations
+from hfta_nb.kernels.strategy.times import Kept, Times
+from hfta_nb.kernels.strategy.widened import HALVES, Widened
 
 CPU = torch.device("cpu")
 aten = torch.ops.aten

@@ -136,8 +136,8 @@ def test_a_way_that_ends_the_worker_is_given_up_and_the_run_begins_again(
     kernel = os.getpid()
 
     def build(width: int = 4, in_features: int = 1, out_features: int = 1) -> nn.Module:
-        from hfta_nb.array.strategy import measuring
-        from hfta_nb.array.strategy.formulations import Formulation
+        from hfta_nb.kernels.strategy import measuring
+        from hfta_nb.kernels.strategy.formulations import Formulation
 
         def ways(function: object, *given: object) -> list[Formulation]:
             return [Formulation("deadly", lambda _: deadly)] if str(function) == "aten.baddbmm.default" else []

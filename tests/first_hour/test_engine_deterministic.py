@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array.native import build
-from hfta_nb.array.strategy import kept, measuring
 from hfta_nb.errors import StudyError
+from hfta_nb.kernels.native import build
+from hfta_nb.kernels.strategy import kept, measuring
 
 EPOCHS = 2
 ROOT = Path(__file__).parents[2]

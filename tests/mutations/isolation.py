@@ -31,7 +31,7 @@ FAULTS = (
     ),
     Fault(
         "selected-streams",
-        "hfta_nb/array/generators.py",
+        "hfta_nb/members/generators.py",
         "return MemberGenerators([self.states[i] for i in indices], self.device)",
         "return MemberGenerators([self.states[i] for i in range(len(indices))], self.device)",
         "members taken out of an array draw the dropout of others",
@@ -39,7 +39,7 @@ FAULTS = (
     ),
     Fault(
         "stream-after-building",
-        "hfta_nb/train/trainer.py",
+        "hfta_nb/train/schedule.py",
         'states.append(seeded_state(variant.seed, s.device) | {"cpu": torch.random.get_rng_state()})',
         "states.append(seeded_state(variant.seed, s.device))",
         "a member's dropout begins with the numbers that its weights were drawn from",
@@ -47,7 +47,7 @@ FAULTS = (
     ),
     Fault(
         "batch-norm-variance",
-        "hfta_nb/array/rules/norm.py",
+        "hfta_nb/rules/norm.py",
         "for statistics, changed in zip(rest[:2], flat[:2], strict=True):",
         "for statistics, changed in zip(rest[:1], flat[:1], strict=True):",
         "running variances stay what they were at first",
@@ -56,14 +56,14 @@ FAULTS = (
     Fault(
         "copied-stream",
         "hfta_nb/array/surgery.py",
-        "    array.generators.keep(dst, array.generators.states[src])\n",
+        "    state.generators.keep(dst, state.generators.states[src])\n",
         "",
         "a copied member draws dropout of its own",
         ("tests/contract/test_surgery.py",),
     ),
     Fault(
         "lost-member",
-        "hfta_nb/train/group.py",
+        "hfta_nb/train/progress.py",
         "finite = torch.isfinite(block).all(0).tolist()",
         "finite = [bool(torch.isfinite(block).all())] * len(self.members.ids)",
         "a member that diverges ends all members of its array",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.fault import Fault
 
-RULES = "hfta_nb/array/rules"
+RULES = "hfta_nb/rules"
 
 FAULTS = (
     Fault(
@@ -57,7 +57,7 @@ FAULTS = (
     ),
     Fault(
         "fallback-usage",
-        "hfta_nb/array/fallback.py",
+        "hfta_nb/eager/fallback.py",
         "{(name, index) for name, node in wanted.items() if node in seen}",
         "{(name, index) for name, node in wanted.items()}",
         "a parameter that a member did not use has a gradient of zero, and is decayed",
@@ -65,7 +65,7 @@ FAULTS = (
     ),
     Fault(
         "blocks-frozen",
-        "hfta_nb/array/blocks.py",
+        "hfta_nb/eager/blocks.py",
         "if block is not None and all(p.requires_grad == named[k].requires_grad for k, p in block.parameters.items()):",
         "if block is not None:",
         "a parameter that is frozen or thawed after the first step goes on as before",

@@ -11,7 +11,7 @@ import hfta_nb as hfta
 from benchmarks.suite.job import Job, UnavailableError
 from benchmarks.suite.modes.base import Mode, table
 from benchmarks.suite.tasks import Feed, Update, inputs
-from hfta_nb.array.gradients import Arguments
+from hfta_nb.eager.gradients import Arguments
 from hfta_nb.step import ArrayStep
 
 ADAM = {"optimizer": "adam", "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "lr_scheduler": "none"}

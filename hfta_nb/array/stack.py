@@ -1,0 +1,79 @@
+"""Stacking plain modules: one module that stands for all, and their tensors with a member axis."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hfta_nb.errors import FusionError
+from hfta_nb.padded.blueprint import Blueprint
+from hfta_nb.padded.compare import difference
+
+
+def check_members(members: Sequence[Any], seeds: Sequence[int] | None) -> None:
+    """See that modules can be members of one array.
+
+    Raises:
+        FusionError: with the member and what is wrong with it.
+    """
+    if not members:
+        raise FusionError("no modules", where="fuse", accepted="a list of at least one module")
+    for i, module in enumerate(members):
+        where = f"fuse, member {i}"
+        if not isinstance(module, nn.Module):
+            raise FusionError("not a module", where=where, got=module, accepted="torch.nn.Module")
+        if any(isinstance(m, torch.jit.ScriptModule) for m in module.modules()):
+            raise FusionError(
+                "compiled by TorchScript, which keeps its parameters where no array can reach them",
+                where=where,
+                got=type(module).__name__,
+                remedy="give the module as it was before torch.jit.script",
+            )
+        first = next(j for j in range(i + 1) if members[j] is module)
+        if first < i:
+            raise FusionError(f"the same module as member {first}", where=where, remedy="build one module per member")
+        devices = {str(t.device) for t in [*members[0].parameters(), *module.parameters()]}
+        if len(devices) > 1:
+            raise FusionError(
+                "modules on different devices", where=where, got=sorted(devices), remedy="move them first"
+            )
+    if seeds is not None and len(seeds) != len(members):
+        raise FusionError("not one seed per member", where="fuse", got=len(seeds), accepted=f"{len(members)} seeds")
+    for i, seed in enumerate(seeds or ()):
+        if isinstance(seed, bool) or not hasattr(seed, "__index__") or not -(2**63) <= int(seed) < 2**64:
+            raise FusionError("not a seed", where=f"fuse, member {i}", got=seed, accepted="a whole number of 64 bits")
+
+
+def stack_members(
+    members: Sequence[nn.Module],
+) -> tuple[nn.Module, dict[str, Tensor], dict[str, Tensor], Blueprint | None]:
+    """A module that stands for all, their parameters and buffers with a member axis, and how unlike members fit.
+
+    Raises:
+        FusionError: they can't be fused.
+    """
+    across = blueprint(*members)
+    if across is not None:
+        with torch.no_grad():
+            return across.skeleton, *across.stacked(members), across
+    states = [dict(m.named_parameters()) for m in members]
+    buffers = [dict(m.named_buffers()) for m in members]
+    with torch.no_grad():
+        parameters = {k: torch.stack([s[k] for s in states]) for k in states[0]}
+        stacked = {k: torch.stack([b[k] for b in buffers]) for k in buffers[0]}
+    return copy.deepcopy(members[0]), parameters, stacked, None
+
+
+def blueprint(*modules: nn.Module) -> Blueprint | None:
+    """How modules of different architecture fit into one array; None if they are alike.
+
+    Raises:
+        FusionError: they don't.
+    """
+    first = modules[0]
+    alike = all(m is first or difference(first, m) is None for m in modules[1:])
+    return None if alike else Blueprint.for_modules(modules)

@@ -1,0 +1,67 @@
+"""Cutting an array into blocks of members that run at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.eager.engine import Block
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.members.views import narrowed
+
+
+def leaf_blocks(state: ArrayState) -> list[Block]:
+    """Blocks whose parameters are leaves over the arena's memory: what `backward` differentiates by.
+
+    They are kept in `ArrayState.views`, as their tensors are views that stay until the array's tensors move.
+    """
+    size, members = state.settings.block_size, len(state)
+    return [_leaf(state, i, min(i + size, members), size == 1) for i in range(0, members, size)]
+
+
+def member_block(state: ArrayState, member: int) -> list[Block]:
+    """A block of one member, which runs as the plain module it is."""
+    return [_leaf(state, member, member + 1, True)]
+
+
+def _leaf(state: ArrayState, start: int, stop: int, single: bool) -> Block:
+    named = dict(state.tensors.named_parameters())
+    block = state.views.get((start, stop, single))
+    if block is not None and all(p.requires_grad == named[k].requires_grad for k, p in block.parameters.items()):
+        return block
+    rows: Any = start if single else slice(start, stop)
+    # A member that runs alone is differentiated at its true sizes.
+    boxes = state.engine.across.boxes(start) if single and state.engine.across is not None else None
+
+    def part(name: str, tensor: Tensor) -> Tensor:
+        return tensor[rows] if boxes is None else narrowed(tensor[rows], boxes[name], 0)
+
+    parameters = {
+        k: part(k, p.detach()).data.requires_grad_(p.requires_grad)
+        for k, p in named.items()
+        if boxes is None or k in boxes
+    }
+    buffers = {k: b[rows] for k, b in state.tensors.named_buffers()}
+    grads = {k: part(k, state.arena_of(k).grad_view(k)) for k in parameters if named[k].requires_grad}
+    block = Block(start, stop, single, parameters, buffers, grads)
+    state.views[start, stop, single] = block
+    return block
+
+
+def graph_blocks(state: ArrayState) -> list[Block]:
+    """Blocks whose parameters are part of the autograd graph: what `forward` differentiates through."""
+    size, single = state.settings.block_size, state.settings.block_size == 1
+    parts = {k: p.unbind(0) if single else torch.split(p, size) for k, p in state.tensors.named_parameters()}
+    buffers = {k: b.unbind(0) if single else torch.split(b, size) for k, b in state.tensors.named_buffers()}
+    return [
+        Block(
+            start,
+            min(start + size, len(state)),
+            single,
+            {k: v[i] for k, v in parts.items()},
+            {k: v[i] for k, v in buffers.items()},
+        )
+        for i, start in enumerate(range(0, len(state), size))
+    ]

@@ -1,0 +1,309 @@
+"""Running a block of an array's members at once through `vmap`, or a single member as the plain module it is."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hfta_nb.eager.attributes import Attributes, Place, taken_off
+from hfta_nb.eager.body import Architectures, Body, Run
+from hfta_nb.eager.checkpointing import alone
+from hfta_nb.eager.intercept import Handler, intercepted
+from hfta_nb.errors import FusionError
+from hfta_nb.members.generators import MemberGenerators
+from hfta_nb.members.per_member import PerMember
+from hfta_nb.members.slots import Slots
+from hfta_nb.members.tree import Rebuild, flatten, tensor_map, unflatten
+from hfta_nb.rules import AloneMode, Context, Disagreement, rule_mode
+from hfta_nb.rules.base import Usage, vmap_level
+
+Call = Callable[[nn.Module, list[Any]], Any]
+"""What to compute for one member, from the module and the leaves of its inputs, while its tensors are in the module."""
+
+
+@dataclass(slots=True)  # not frozen, which would take four times as long to make
+class Inputs:
+    """The inputs of a call taken apart: leaves, which of them are per member, and how to put them together.
+
+    Attributes:
+        copied: members get copies of the tensors that they share, as the model writes into them.
+    """
+
+    leaves: tuple[Any, ...]
+    per_member: tuple[bool, ...]
+    rebuild: Rebuild
+    copied: bool = False
+
+    @classmethod
+    def of(cls, tree: Any, members: int) -> Inputs:
+        leaves, rebuild = flatten(tree)
+        marked = tuple(isinstance(v, PerMember) for v in leaves)
+        for leaf, mark in zip(leaves, marked, strict=True):
+            if mark and not isinstance(leaf.value, Tensor):
+                raise FusionError("an input that is per member must be a tensor", where="per_member", got=leaf.value)
+            if mark and len(leaf) != members:
+                raise FusionError(
+                    "another number of members",
+                    where="per_member input",
+                    got=list(leaf.value.shape),
+                    accepted=f"a first axis of {members}, the array's members",
+                )
+        return cls(tuple(v.value if m else v for v, m in zip(leaves, marked, strict=True)), marked, rebuild)
+
+    @classmethod
+    def positional(cls, tensors: tuple[Tensor, ...]) -> Inputs:
+        """Of a call with these tensors, shared by all members, and no keywords."""
+        return cls(tensors, (False,) * len(tensors), positional)
+
+    def structure(self, leaves: list[Any]) -> Any:
+        return unflatten(self.rebuild, leaves)
+
+    def member(self, index: int) -> list[Any]:
+        return [v[index] if m else self._given(v) for v, m in zip(self.leaves, self.per_member, strict=True)]
+
+    def block(self, start: int, stop: int) -> tuple[list[Any], list[bool]]:
+        """The leaves for some members, and which of them have a member axis."""
+        if not self.copied:
+            pairs = zip(self.leaves, self.per_member, strict=True)
+            return [v[start:stop] if m else v for v, m in pairs], list(self.per_member)
+        leaves: list[Any] = []
+        for v, m in zip(self.leaves, self.per_member, strict=True):
+            own = v[start:stop].clone() if m else v
+            if isinstance(v, Tensor) and not m:
+                own = v.unsqueeze(0).repeat(stop - start, *[1] * v.ndim)
+            leaves.append(own)
+        return leaves, [isinstance(v, Tensor) for v in self.leaves]
+
+    def _given(self, value: Any) -> Any:
+        return value.clone() if self.copied and isinstance(value, Tensor) else value
+
+    def watched(self) -> Inputs:
+        """With copies of the tensors that members share, except those through which a gradient is wanted."""
+        pairs = zip(self.leaves, self.per_member, strict=True)
+        plain = [isinstance(v, Tensor) and not m and not v.requires_grad for v, m in pairs]
+        return replace(self, leaves=tuple(v.clone() if p else v for v, p in zip(self.leaves, plain, strict=True)))
+
+    def grad_leaves(self) -> list[Tensor]:
+        """Inputs through which a gradient is wanted."""
+        return [v for v in self.leaves if isinstance(v, Tensor) and v.requires_grad]
+
+
+def positional(leaves: Iterator[Any]) -> Any:
+    """The arguments of a call with nothing but tensors."""
+    return tuple(leaves), {}
+
+
+@dataclass(frozen=True)
+class Block:
+    """Members ``start .. stop`` with their tensors.
+
+    The tensors have a leading axis of the block's members, or none where `single`: then they are those of one
+    plain module. `grad_rows` is where the gradients of leaf parameters go.
+    """
+
+    start: int
+    stop: int
+    single: bool
+    parameters: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+    grad_rows: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class Engine:
+    """What a call needs of its array.
+
+    Attributes:
+        root: the plain module that calls go through.
+        handlers: what runs in place of submodules, by path; see `intercept`.
+        segments: paths of what a member that runs alone computes again in the backward; see `checkpointing`.
+        used: per function that the model called while `recording`, how it was fused.
+        private: members get tensors of their own where the model shares inputs, or empty ones that it makes, to
+            write into.
+        fast_rng: draw all members' random numbers at once.
+        current: number of the member that runs alone, or did last.
+        attributes: what members have set on themselves.
+        plain: a member that runs alone calls torch's kernels, whatever this package has.
+        across: makes the bodies to run, where members are of different architecture.
+        usage: which parameters members that ran one by one have used, since it was cleared.
+    """
+
+    root: nn.Module
+    slots: Slots
+    generators: MemberGenerators
+    handlers: dict[str, Handler] = field(default_factory=dict)
+    segments: list[str] = field(default_factory=list)
+    used: dict[str, str] = field(default_factory=dict)
+    recording: bool = False
+    private: bool = False
+    fast_rng: bool = False
+    plain: bool = False
+    current: int = 0
+    across: Architectures | None = None
+
+    def __post_init__(self) -> None:
+        self.attributes = Attributes(len(self.generators))
+        self.usage = Usage()
+        self._recurrent = any(isinstance(m, nn.LSTM) for m in self.root.modules())
+
+    def run(self, block: Block, call: Call, inputs: Inputs) -> Any:
+        """Every member's result, each tensor with a leading axis of the block's members."""
+        run = Run(range(block.start, block.stop), block.single, block.parameters, block.buffers)
+        bodies = [self._body(run)] if self.across is None else self.across.bodies(run)
+        results = [
+            self._one(body, block.start + body.rows[0], call, inputs)
+            if body.single
+            else self._many(body, block, call, inputs)
+            for body in bodies
+        ]
+        if len(results) == 1:
+            return results[0]
+        order = [row for body in bodies for row in body.rows]
+        turned = [order.index(row) for row in range(len(order))]
+        return tensor_map(lambda t: t[turned], concatenate(results))
+
+    def _body(self, run: Run) -> Body:
+        def finish(replaced: Mapping[str, Tensor]) -> None:
+            for name, value in replaced.items():
+                run.buffers[name].copy_(value)
+
+        rows = range(len(run.members))
+        tensors = run.parameters, run.buffers
+        return Body(self.root, self.slots, *tensors, rows, finish, handlers=self.handlers, single=run.single)
+
+    def _one(self, body: Body, member: int, call: Call, inputs: Inputs) -> Any:
+        self.current = member
+        leaves = inputs.member(member)
+        changes: dict[Place, Any] = {}
+        with self.generators.member(member), self._tracked(body, self.attributes.of(member), changes):
+            state = {**body.parameters, **body.buffers}
+            with (
+                alone(body.root, self.segments, self.generators) if self.segments else nullcontext(),
+                AloneMode() if self._recurrent and not self.plain else nullcontext(),
+            ):
+                result, replaced = body.slots.call(state, lambda: call(body.root, leaves))
+        self.attributes.keep(member, changes)
+        with torch.no_grad():
+            body.finish(replaced)
+        return tensor_map(lambda t: t.unsqueeze(0), result)
+
+    def _many(self, body: Body, block: Block, call: Call, inputs: Inputs) -> Any:
+        given, own = inputs.block(block.start, block.stop)
+        members = [block.start + row for row in body.rows]
+        if len(members) < block.stop - block.start:
+            given = [v[list(body.rows)] if m else v for v, m in zip(given, own, strict=True)]
+        tensors = [v for v in given if isinstance(v, Tensor)]
+        dims = [0 if m else None for v, m in zip(given, own, strict=True) if isinstance(v, Tensor)]
+        names_p, names_b = list(body.parameters), list(body.buffers)
+        static: dict[str, Any] = {}
+
+        def one(_: Tensor, parameters: list[Tensor], buffers: list[Tensor], batched: list[Tensor]) -> Any:
+            state = {**dict(zip(names_p, parameters, strict=True)), **dict(zip(names_b, buffers, strict=True))}
+            left = iter(batched)
+            leaves = [next(left) if isinstance(v, Tensor) else v for v in given]
+            context = self._context(members)
+            changes: dict[Place, Any] = {}
+            given_attributes = self.attributes.together(context.indices, context)
+            with (
+                rule_mode(context),
+                body.within(context, state),
+                self._tracked(body, given_attributes, changes),
+                intercepted(body.root, body.handlers, context),
+            ):
+                result, replaced = body.slots.call(state, lambda: call(body.root, leaves))
+            if not body.padded:
+                self.attributes.apart(context.indices, changes, context)
+            elif any(not _own(value, state) for value in changes.values()):
+                raise Disagreement("the model keeps values on itself, which members of other sizes can't share")
+            values, static["rebuild"] = flatten(result)
+            static["leaves"], static["replaced"] = values, list(replaced)
+            for value in values:
+                if isinstance(value, Tensor):
+                    body.check(value)
+            return [v for v in values if isinstance(v, Tensor)], list(replaced.values())
+
+        # `vmap` wants something to map over, which a module without parameters need not have; on the members' device,
+        # as a step with tensors of several is not recorded.
+        carrier = torch.empty(len(members), device=self.generators.device)
+        state = carrier, list(body.parameters.values()), list(body.buffers.values())
+        in_dims = (0, 0, 0, dims)
+        # "error": whatever draws random numbers has a rule, so a draw that reaches vmap has slipped through.
+        randomness = "different" if self.fast_rng else "error"
+        with ExitStack() as stack:
+            if self.fast_rng:
+                stack.enter_context(self.generators.member(members[0]))  # one stream serves all
+            results, replaced = torch.func.vmap(one, in_dims=in_dims, randomness=randomness)(*state, tensors)
+        with torch.no_grad():
+            body.finish(dict(zip(static["replaced"], replaced, strict=True)))
+        left = iter(results)
+        values = [next(left) if isinstance(v, Tensor) else v for v in static["leaves"]]
+        return unflatten(static["rebuild"], values)
+
+    def in_place(self, block: Block) -> AbstractContextManager[None]:
+        """Within, a member that runs alone is in the module: a checkpoint runs parts of it again in the backward."""
+        if not block.single:
+            return nullcontext()
+        run = Run(range(block.start, block.stop), True, block.parameters, block.buffers)
+        body = self._body(run) if self.across is None else self.across.bodies(run)[0]
+        return body.slots.filled({**body.parameters, **body.buffers})
+
+    def _tracked(
+        self, body: Body, given: Mapping[Place, Any], changes: dict[Place, Any]
+    ) -> AbstractContextManager[None]:
+        """Watching what the model sets on itself costs as much as a small model; so only where it has been seen to."""
+        if self.recording or self.attributes.values:
+            return taken_off(body.root, given, changes)
+        return nullcontext()
+
+    def _context(self, members: Sequence[int]) -> Context:
+        return Context(
+            members,
+            self.generators,
+            vmap_level(),
+            self.used,
+            self.recording,
+            self.private,
+            self.fast_rng,
+            self.usage,
+            plain=self.plain,
+        )
+
+
+def _own(value: Any, state: Mapping[str, Tensor]) -> bool:
+    """Whether an attribute lists nothing but the module's own tensors, as a recurrent layer's does."""
+    known = {id(t) for t in state.values()}
+    return isinstance(value, list) and all(id(v() if isinstance(v, weakref.ref) else v) in known for v in value)
+
+
+def concatenate(results: list[Any]) -> Any:
+    """The results of successive blocks as one, tensors joined along the member axis.
+
+    Raises:
+        FusionError: members give tensors of different shapes, which can't stand in one tensor.
+    """
+    if len(results) == 1:
+        return results[0]
+    parts = [flatten(r) for r in results]
+    first, rebuild = parts[0]
+    joined = []
+    for values in zip(*(leaves for leaves, _ in parts), strict=True):
+        if isinstance(values[0], Tensor):
+            shapes = [list(v.shape[1:]) for v in values]
+            if any(s != shapes[0] for s in shapes):
+                raise FusionError(
+                    "the members' outputs have different shapes",
+                    where="array(...)",
+                    got=shapes,
+                    remedy="use array.backward or array.evaluate, which see one member's output at a time",
+                )
+            joined.append(torch.cat(values))
+        else:
+            joined.append(values[0])
+    del first
+    return unflatten(rebuild, joined)

@@ -1,0 +1,231 @@
+"""What an array does where `vmap` can't follow: run that submodule member by member, and say so."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hfta_nb.eager.attributes import Attributes, Place, taken_off
+from hfta_nb.eager.intercept import Handler
+from hfta_nb.errors import MemberError
+from hfta_nb.members.slots import Slots
+from hfta_nb.members.tree import flatten, unflatten
+from hfta_nb.rules.base import Context, SharedWrite
+from hfta_nb.rules.members import joined
+
+
+def path_of(error: BaseException, root: nn.Module) -> str | None:
+    """The innermost submodule of `root` whose call the error came out of; None if it was raised elsewhere."""
+    paths = {id(m): name for name, m in root.named_modules()}
+    found = None
+    for frame in _frames(error.__traceback__):
+        if frame.f_code.co_name == "_call_impl":
+            found = paths.get(id(frame.f_locals.get("self")), found)
+    return found
+
+
+def _frames(trace: TracebackType | None) -> Iterator[Any]:
+    while trace is not None:
+        yield trace.tb_frame
+        trace = trace.tb_next
+
+
+def member_error(error: Exception, member: int, root: nn.Module, within: str = "") -> MemberError:
+    """The error of a member's own code, with the member and the submodule in which it was raised."""
+    inner = path_of(error, root)
+    path = ".".join(p for p in (within, inner or "") if p)
+    place = f"`{path}`" if path else "the model's own forward" if inner is not None else "the loss or metric"
+    text = str(error).strip() or "no message"
+    return MemberError(f"{type(error).__name__}: {text}", where=f"member {member}, {place}").of(member)
+
+
+def one_by_one(root: nn.Module, path: str) -> Handler:
+    """Runs the submodule at `path` once per member, as the plain module that it is."""
+    slots = Slots(root.get_submodule(path))
+    names = _own_names(root, path, slots)
+
+    def handler(
+        context: Context, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        leaves, rebuild = flatten((args, kwargs))
+        batched = [isinstance(v, Tensor) and context.batched(v) for v in leaves]
+        state = slots.current()
+        with context.outside():
+            tensors = {name: context.stacked(t) for name, t in state.items()}
+            stacked = [context.stacked(v) if b else v for v, b in zip(leaves, batched, strict=True)]
+            results, news = [], []
+            changed: set[str] = set()
+            attributes = Attributes(context.members)
+            with context.generators.borrowed():
+                for i, index in enumerate(context.indices):
+                    # A member's own copy of what is shared shows whether the module writes into it.
+                    own = [_of_member(v, b, i) for v, b in zip(stacked, batched, strict=True)]
+                    given, named = unflatten(rebuild, own)
+                    before = [v._version if isinstance(v, Tensor) else 0 for v in own]
+                    row = {name: t.select(0, i) for name, t in tensors.items()}
+                    context.generators.enter(index)
+                    changes: dict[Place, Any] = {}
+                    try:
+                        with taken_off(module, {}, changes):
+                            result, new = slots.call(row, lambda g=given, n=named: forward(*g, **n))  # type: ignore[misc]
+                    except Exception as error:
+                        raise member_error(error, index, module, path) from error
+                    finally:
+                        context.generators.leave(index)
+                    for v, b, version in zip(own, batched, before, strict=True):
+                        if isinstance(v, Tensor) and not b and v._version != version:
+                            raise SharedWrite(f"{path} writes into a tensor that the members share")
+                    _note_usage(context, index, result, {names[n]: t for n, t in row.items() if n in names})
+                    results.append(result)
+                    news.append({**row, **new})
+                    changed |= new.keys()
+                    attributes.keep(i, changes)
+            kept = {n: context.wrapped(torch.stack([r[n] for r in news])) for n in changed}
+            out = joined(context, results)
+        slots.replace(kept)
+        for (inner, name), value in attributes.together(range(context.members), context).items():
+            module.get_submodule(inner).__dict__[name] = value
+        return out
+
+    return handler
+
+
+def _own_names(root: nn.Module, path: str, slots: Slots) -> dict[str, str]:
+    """Parameters that are used within the submodule alone: name in it to name in `root`."""
+    whole = Slots(root)
+    places, within = whole.counts(), slots.counts()
+    pairs = {n: f"{path}.{n}" if path else n for n in slots.parameters}
+    return {n: full for n, full in pairs.items() if places.get(full) == within[n]}
+
+
+def _note_usage(context: Context, index: int, result: Any, rows: dict[str, Tensor]) -> None:
+    wanted = {name: t.grad_fn for name, t in rows.items() if t.grad_fn is not None}
+    if not wanted:
+        return
+    seen: set[Any] = set()
+    waiting = [v.grad_fn for v in flatten(result)[0] if isinstance(v, Tensor) and v.grad_fn is not None]
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            waiting += [inner for inner, _ in node.next_functions if inner is not None]
+    context.usage.touched |= wanted.keys()
+    context.usage.used |= {(name, index) for name, node in wanted.items() if node in seen}
+
+
+def _of_member(value: Any, batched: bool, index: int) -> Any:
+    if batched:
+        return value.select(0, index)
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+_ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+
+
+def attention_handlers(root: nn.Module) -> dict[str, Handler]:
+    """Handlers for attention modules of torch, which compute masked rows in another way without gradients.
+
+    Torch's fast path gives padded rows other values. It can only be taken by the plain module, so members run one
+    by one there, where a mask is given.
+    """
+    found: dict[str, Handler] = {}
+    for path, module in root.named_modules():
+        inside = any(path.startswith(f"{outer}.") or not outer for outer in found)
+        if isinstance(module, _ATTENTION) and not inside:
+            found[path] = _fast_path(inspect.signature(module.forward), one_by_one(root, path))
+    return found
+
+
+def _fast_path(signature: inspect.Signature, alone: Handler) -> Handler:
+    def handler(
+        context: Context, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        masked = any("mask" in name and value is not None for name, value in given.items())
+        learns = torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
+        if module.training or learns or not masked:
+            return forward(*args, **kwargs)
+        return alone(context, module, forward, args, kwargs)
+
+    return handler
+
+
+class Settings:
+    """How an array runs. What a failed attempt changes is put back if nothing helps.
+
+    Attributes:
+        block_size: how many members run at once.
+        threads: what steps run on; see `FusedArray.threads`.
+        checkpointed: activations are computed again in the backward (see `checkpointing`).
+        private, fast_rng: see `Engine`.
+        strategy: how kernels are chosen; see `FusedArray.strategy`.
+        compiling: whether replayed steps are compiled; see `FusedArray.compiling`.
+        planned_steps: how many steps are to come, as far as is known.
+        self_tuning: find the fastest way by the first calls; see `FusedArray.self_tuning`.
+        tuned: how the block size was found, for people; empty where it was not.
+        paths: submodules that run one member at a time, and why.
+        notes: what a person should know of the array as a whole.
+        unlike: members are of different architecture; then `paths` run at true sizes, each architecture by itself.
+        apart: why all of the model does; empty where it does not.
+    """
+
+    self_tuning = True
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size, self.threads = block_size, "kernels"
+        self.unlike = False
+        self.apart = ""
+        self.checkpointed = False
+        self.private = False
+        self.fast_rng = False
+        self.strategy = "measured"
+        self.compiling, self.planned_steps = "never", 0.0
+        self.tuned = ""
+        self.paths: dict[str, str] = {}
+        self.notes: list[str] = []
+
+    @property
+    def unproven(self) -> bool:
+        """Whether members run padded, which a proof by execution has to bear out (with random numbers of their own)."""
+        return self.unlike and not self.apart and self.block_size > 1 and not self.fast_rng
+
+    def copy(self) -> Settings:
+        other = Settings(self.block_size)
+        other.threads = self.threads
+        other.private, other.fast_rng, other.checkpointed = self.private, self.fast_rng, self.checkpointed
+        other.unlike, other.apart, other.strategy = self.unlike, self.apart, self.strategy
+        other.compiling, other.planned_steps = self.compiling, self.planned_steps
+        other.self_tuning, other.tuned = self.self_tuning, self.tuned
+        other.paths, other.notes = dict(self.paths), list(self.notes)
+        return other
+
+    def react(self, error: Exception, root: nn.Module) -> None:
+        """Change what the error asks for: tensors of their own first, then the submodule alone, then all alone."""
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if isinstance(error, SharedWrite) and not self.private:
+            self.private = True
+            self.notes.append(f"members get copies of what they share: {reason}")
+            return
+        # A proof by execution names the place where members part.
+        path = error.path if hasattr(error, "path") else path_of(error, root)
+        while path and path in self.paths:
+            path = path.rpartition(".")[0]
+        if path and _is_called(root, path):
+            self.paths[path] = reason
+            return
+        if self.unlike and not self.apart:
+            self.apart = reason
+            self.notes.append(f"members of each architecture by themselves: {reason}")
+            return
+        self.block_size = 1
+        self.notes.append(f"one member at a time, as vmap can't run it: {reason}")
+
+
+def _is_called(root: nn.Module, path: str) -> bool:
+    """Whether the module has a forward of its own: a list of modules is no place to fall back to."""
+    return type(root.get_submodule(path)).forward is not nn.Module.forward

@@ -1,0 +1,213 @@
+"""Block-wise differentiation of an array, and where its gradients go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from hfta_nb.eager.engine import Block, Call, Inputs, concatenate
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.errors import FusionError
+from hfta_nb.members.tree import tensor_map
+from hfta_nb.members.views import narrowed
+from hfta_nb.rules.autocast import uncast
+
+
+class Arguments(NamedTuple):
+    """Inputs, and keywords beside them that are none of the data's.
+
+    Attributes:
+        given: as `call_module` takes it.
+        keywords: by name.
+    """
+
+    given: Any
+    keywords: Mapping[str, Any]
+
+
+def call_module(module: nn.Module, given: Any) -> Any:
+    """Call with a tuple of positional inputs, a dict of keyword inputs, one input, or `Arguments`."""
+    if isinstance(given, Arguments):
+        inputs, named = given
+        if isinstance(inputs, tuple):
+            return module(*inputs, **named)
+        return module(**inputs, **named) if isinstance(inputs, dict) else module(inputs, **named)
+    if isinstance(given, tuple):
+        return module(*given)
+    return module(**given) if isinstance(given, dict) else module(given)
+
+
+def target_of(function: Callable[..., Any], y: Any) -> Any:
+    """The target; with each member's settings beside it for a loss that has some (`hfta_nb.losses`)."""
+    make = getattr(function, "target_per_member", None)
+    return y if make is None else make(y)
+
+
+def loss_call(loss_fn: Callable[..., Any], inputs: Inputs, has_aux: bool) -> Call:
+    """What `FusedArray.backward` computes for a member: its loss and what comes with that.
+
+    Args:
+        loss_fn: from one member's output and the target to its loss; with `has_aux`, to the loss and any tree beside.
+        inputs: the arguments of the model and the target.
+        has_aux: what `loss_fn` returns.
+    """
+
+    def call(module: nn.Module, leaves: list[Any]) -> Any:
+        given, target = inputs.structure(leaves)
+        result = loss_fn(call_module(module, given), target)
+        loss, aux = result if has_aux else (result, None)
+        return scalar(loss), aux
+
+    return call
+
+
+def scalar(loss: Any) -> Tensor:
+    """A member's loss, seen to be one number.
+
+    Raises:
+        FusionError: it is not.
+    """
+    if not isinstance(loss, Tensor) or loss.ndim:
+        shown = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else loss
+        raise FusionError("the loss of a member must be a scalar tensor", where="loss_fn", got=shown)
+    return loss
+
+
+def vector_jacobian(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], grads: Sequence[Tensor]
+) -> Sequence[Tensor | None]:
+    """`torch.autograd.grad` with gradients of the outputs, of a graph that stays.
+
+    Torch's function imports its symbolic shapes when it is given gradients, which takes up to a second the first
+    time.
+    """
+    run = getattr(torch.autograd.graph, "_engine_run_backward", None)
+    if run is None:  # another torch
+        return torch.autograd.grad(outputs, inputs, grads, retain_graph=True, allow_unused=True)
+    found: Sequence[Tensor | None] = run(
+        tuple(outputs), tuple(grads), True, False, tuple(inputs), allow_unreachable=True, accumulate_grad=False
+    )
+    return found
+
+
+class Gradients:
+    """The gradients of one `backward`: computed block by block, written into the arena, then delivered to `.grad`.
+
+    Args:
+        state: of the array.
+        inputs: of this call.
+        keep: False to compute them only (to see whether, or how fast, that works).
+        watch: put what was computed only into `found`, by parameter and member.
+        scale: ``[M]``, times which a member's loss is differentiated.
+        only: names of the parameters by which it is differentiated; None for all.
+    """
+
+    def __init__(
+        self,
+        state: ArrayState,
+        inputs: Inputs,
+        *,
+        keep: bool = True,
+        watch: bool = False,
+        scale: Tensor | None = None,
+        only: Collection[str] | None = None,
+    ) -> None:
+        self.state, self.inputs, self.keep, self.watch, self.scale = state, inputs, keep, watch, scale
+        self.only = only
+        self.parameters = dict(state.tensors.named_parameters())
+        self.fresh = {name for name, p in self.parameters.items() if p.grad is None}
+        self.received: dict[str, list[Block]] = {}
+        self.found: dict[str, dict[int, Tensor]] = {}
+        self.changed: list[tuple[Tensor, Tensor]] = []
+        self.upstream: list[Tensor | None] = [None] * len(inputs.grad_leaves())
+
+    def of(self, call: Call, blocks: Sequence[Block]) -> tuple[Tensor, Any]:
+        """Losses ``[M]`` and auxiliary results, detached."""
+        try:
+            return self._of(call, blocks)
+        except BaseException:
+            for rows, before in reversed(self.changed):
+                rows.copy_(before)
+            raise
+
+    def _of(self, call: Call, blocks: Sequence[Block]) -> tuple[Tensor, Any]:
+        results = []
+        self.state.engine.usage.clear()
+        for block in blocks:
+            losses, aux = self.state.engine.run(block, call, self.inputs)
+            names = [name for name, p in block.parameters.items() if p.requires_grad and self._wants(name)]
+            wanted = [block.parameters[name] for name in names] + self.inputs.grad_leaves()
+            if not wanted or not losses.requires_grad:
+                raise FusionError("the loss depends on nothing that requires a gradient", where="backward")
+            weights = None if self.scale is None else self.scale[block.start : block.stop].to(losses)
+            total = losses.sum() if weights is None else (losses * weights).sum()
+            with self.state.engine.in_place(block), uncast():
+                grads = torch.autograd.grad(total, wanted, allow_unused=True)
+            if self.keep:
+                self._take(block, names, grads)
+            elif self.watch:
+                self._note(block, names, grads)
+            results.append((losses.detach(), tensor_map(Tensor.detach, aux)))
+        return concatenate(results)  # type: ignore[no-any-return]
+
+    def _wants(self, name: str) -> bool:
+        return self.only is None or name in self.only
+
+    def _note(self, block: Block, names: list[str], grads: Sequence[Tensor | None]) -> None:
+        for name, grad in zip(names, grads[: len(names)], strict=True):
+            if grad is not None:
+                rows = [grad] if block.single else grad.unbind(0)
+                self.found.setdefault(name, {}).update(zip(range(block.start, block.stop), rows, strict=True))
+
+    def _take(self, block: Block, names: list[str], grads: Sequence[Tensor | None]) -> None:
+        fresh_to, fresh_from = [], []
+        for name, grad in zip(names, grads[: len(names)], strict=True):
+            if grad is None:
+                continue
+            self.received.setdefault(name, []).append(block)
+            if name in self.fresh:
+                fresh_to.append(block.grad_rows[name])
+                fresh_from.append(grad)
+            else:
+                old = self.parameters[name].grad
+                assert old is not None  # else it would be fresh
+                rows = old[block.start] if block.single else old[block.start : block.stop]
+                rows = narrowed(rows, grad.shape, 0)
+                self.changed.append((rows, rows.clone()))
+                rows.add_(grad)
+        if fresh_to:
+            torch._foreach_copy_(fresh_to, fresh_from)
+        for i, grad in enumerate(grads[len(names) :]):
+            before = self.upstream[i]
+            self.upstream[i] = grad if before is None or grad is None else before + grad
+
+    def deliver(self) -> None:
+        """Set `.grad`, and pass the gradients of the inputs on."""
+        members = len(self.state)
+        missing = self.state.missing_grads
+        for name in [n for n in missing if n in self.fresh]:
+            del missing[name]
+        unused = self.state.engine.usage.unused(members)
+        for name, blocks in self.received.items():
+            have = {i for b in blocks for i in range(b.start, b.stop)} - set(unused.get(name, ()))
+            if name not in self.fresh:  # added to what was there: who had none may have one now
+                still = [i for i in missing.pop(name, ()) if i not in have]
+                missing.update({name: still} if still else {})
+                continue
+            if not have:
+                continue
+            view = self.state.arena_of(name).grad_view(name)
+            if self.state.engine.across is not None and len(have) < members:
+                have |= set(self.state.engine.across.lacking(name))  # a gradient of zero is all that they can have
+            if len(have) < members:
+                lacking = [i for i in range(members) if i not in have]
+                view[lacking] = 0
+                missing[name] = lacking
+            self.parameters[name].grad = view
+        self.state.clear_padding(self.received)
+        pairs = [(x, g) for x, g in zip(self.inputs.grad_leaves(), self.upstream, strict=True) if g is not None]
+        if pairs:
+            torch.autograd.backward([x for x, _ in pairs], [g for _, g in pairs])

@@ -1,0 +1,58 @@
+"""Telling a person of inputs that have a member axis and are not marked as per member."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+from torch import Tensor, nn
+
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.errors import ArrayWarning
+
+_AXES: tuple[tuple[type[nn.Module], int], ...] = (
+    (nn.Linear, 2),
+    (nn.Conv1d, 3),
+    (nn.Conv2d, 4),
+    (nn.Conv3d, 5),
+    (nn.RNNBase, 3),
+    (nn.Embedding, 2),
+)
+"""Layers, and how many axes a mini-batch for each has as a rule."""
+
+
+def warn_of_shared(state: ArrayState, inputs: Inputs) -> None:
+    """Warn, once for each array, where an input looks as if its first axis counted members, and is not marked.
+
+    That is plausible where the first layer expects one axis fewer, and the first axis is as long as there are members.
+    """
+    members = len(state)
+    first = inputs.leaves[0] if inputs.leaves else None
+    if state.told or members < 2 or inputs.per_member[0] or not isinstance(first, Tensor):
+        return
+    layer = next((m for m in state.skeleton.modules() if not list(m.children())), None)
+    # A subclass of Linear is a part of another layer, such as attention, whose inputs are not its own.
+    axes = next(
+        (n for kind, n in _AXES if isinstance(layer, kind) and (kind is not nn.Linear or type(layer) is kind)), 0
+    )
+    if not axes or first.ndim != axes + 1 or first.shape[0] != members:
+        return
+    state.told = True
+    shape = f"[{members}, {', '.join(str(n) for n in first.shape[1:])}]"
+    text = (
+        f"the input {shape} goes to all {members} members as a whole, although its first axis is as long as there are "
+        f"members and {type(layer).__name__} takes {axes} axes: if each member is to get an entry of its own, call "
+        "array(hfta_nb.per_member(x))"
+    )
+    warnings.warn(text, ArrayWarning, stacklevel=_level_outside())
+
+
+def _level_outside() -> int:
+    """The `stacklevel`, for a warning of `warn_of_shared`, of the first frame outside of the package and torch."""
+    frame: Any = sys._getframe(2)
+    level = 2
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ("hfta_nb", "torch"):
+        frame, level = frame.f_back, level + 1
+    return level

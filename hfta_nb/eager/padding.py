@@ -1,0 +1,51 @@
+"""Keeping the gradients of padding at zero."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hfta_nb.members.arena import Arena
+
+
+class Padding:
+    """Which entries of an array's arenas are padding.
+
+    Args:
+        arenas: of the parameters.
+        owned: by parameter, which entries are the members' own; see `FusedArray`.
+    """
+
+    def __init__(self, arenas: Sequence[Arena], owned: Mapping[str, Tensor]) -> None:
+        self._arenas, self._owned = arenas, owned
+        self._masks: dict[int, Tensor] = {}
+
+    @torch.no_grad()
+    def clear(self, parameters: Mapping[str, nn.Parameter], names: Collection[str]) -> None:
+        """Set the gradients of padding to zero: they are, but for those of members that are lost to NaN.
+
+        Args:
+            parameters: all, by name.
+            names: of those whose gradients have changed.
+        """
+        for number, arena in enumerate(self._arenas):
+            mask = self._mask(number)
+            held = {s.name for s in arena.spans if arena.holds_grad(parameters[s.name], s.name)}
+            if held:
+                arena.grad.masked_fill_(mask, 0)
+            for span in arena.spans:
+                grad = parameters[span.name].grad
+                if span.name in names and grad is not None and span.name not in held:
+                    grad.masked_fill_(mask[:, span.start : span.stop].view(grad.shape), 0)
+
+    def _mask(self, number: int) -> Tensor:
+        if number not in self._masks:
+            arena = self._arenas[number]
+            mask = torch.zeros_like(arena.data, dtype=torch.bool)
+            for span in arena.spans:
+                if span.name in self._owned:
+                    mask[:, span.start : span.stop] = ~self._owned[span.name].to(mask.device).flatten(1)
+            self._masks[number] = mask
+        return self._masks[number]

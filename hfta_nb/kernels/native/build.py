@@ -1,0 +1,198 @@
+"""Compiling a C file of this package and loading it; whatever goes wrong, there is no library, which is no error.
+
+Nothing is compiled on import, and nothing waits for a compiler but the tuning of an array (`compiling`), which is when
+ways to compute are compared. The library is kept with the times of kernels (`HFTA_NB_CACHE`), named by its source, the
+compiler and the processor, so that a machine compiles once, and any process may load it. ``HFTA_NB_NATIVE=off``
+compiles and loads nothing. ``HFTA_NB_NATIVE_MARCH`` names the processor to compile for, and ``HFTA_NB_NATIVE_FLAGS`` is
+given to the compiler as well. Only the compiler knows which values are valid: one that it rejects is a failure to
+compile like any other, so there is no library, rather than one for another processor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hfta_nb.kernels.native import background
+from hfta_nb.kernels.native.alive import alive
+from hfta_nb.kernels.strategy.kept import VARIABLE as CACHE
+
+VARIABLE = "HFTA_NB_NATIVE"
+MARCH = "HFTA_NB_NATIVE_MARCH"
+FLAGS = "HFTA_NB_NATIVE_FLAGS"
+_FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-pthread")
+_OF_THIS_PROCESSOR = ("-march=native", "-mcpu=native")
+_TIME_S = 60
+_AWAITED = ("lstm",)
+"""Libraries that the process which asks for them begins to use when they come."""
+
+_loaded: dict[tuple[str, ...], ctypes.CDLL | None] = {}
+_compiling = 0
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """Within, a library that is asked for and not there is compiled."""
+    global _compiling
+    _compiling += 1
+    try:
+        yield
+    finally:
+        _compiling -= 1
+
+
+def library(name: str, wait: bool = True) -> ctypes.CDLL | None:
+    """The library of ``<name>.c``; None where it is switched off, not compiled yet or can't be made.
+
+    Args:
+        wait: where `compiling`, wait for it. Else it is compiled in the background wherever it is asked for and not
+            there, for processes to come: within one the answer stays the same, and so do results.
+    """
+    if _switched_off():
+        return None
+    given = name, *(os.environ.get(v, "") for v in (CACHE, "XDG_CACHE_HOME", "CC", "PATH", MARCH, FLAGS))
+    found = _loaded.get(given)
+    now = wait and _compiling > 0
+    if found is None and (given not in _loaded or (now and (*given, "tried") not in _loaded)):
+        found = _loaded[given] = _library(given[0], given[1], given[2], given[3], wait)
+        if now:
+            _loaded[(*given, "tried")] = None
+    return found
+
+
+def make_all() -> list[str]:
+    """Compile all that is not there yet, and wait for it.
+
+    Returns:
+        The names of the libraries that there are then.
+    """
+    with compiling():
+        return [source.stem for source in sorted(Path(__file__).parent.glob("*.c")) if library(source.stem) is not None]
+
+
+def waiting() -> bool:
+    """Whether a compiler is waited for; see `compiling`."""
+    return _compiling > 0
+
+
+def arrived(name: str) -> bool | None:
+    """Whether a library that is compiled in the background can be had now; None where none is."""
+    if (folder := _folder(os.environ.get(CACHE, ""), os.environ.get("XDG_CACHE_HOME", ""))) is None:
+        return None
+    compiler = _compiler(os.environ.get("CC", ""))
+    if compiler is None or _switched_off() or _answered(name):
+        return None
+    kept = folder / f"{name}-{_key(Path(__file__).with_name(f'{name}.c'), compiler)}.so"
+    if kept.is_file():
+        return True
+    return False if kept.with_suffix(".making").exists() else None
+
+
+def ask_again(name: str) -> None:
+    """Let the next `library` look whether it is there by now."""
+    for given in [given for given, found in _loaded.items() if given[0] == name and found is None]:
+        del _loaded[given]
+
+
+def _switched_off() -> bool:
+    return os.environ.get(VARIABLE, "").lower() == "off"
+
+
+def _answered(name: str) -> bool:
+    return any(found is not None for given, found in _loaded.items() if given[0] == name)
+
+
+def _compiler(cc: str) -> str | None:
+    return next((found for c in (cc, "cc", "gcc", "clang") if c and (found := shutil.which(c))), None)
+
+
+def _library(name: str, given: str, xdg: str, cc: str, wait: bool) -> ctypes.CDLL | None:
+    compiler = _compiler(cc)
+    if compiler is None or os.name != "posix":
+        return None
+    source = Path(__file__).with_name(f"{name}.c")
+    try:
+        folder = _folder(given, xdg)
+        kept = None if folder is None else folder / f"{name}-{_key(source, compiler)}.so"
+        if kept is not None and kept.is_file():
+            return ctypes.CDLL(str(kept))
+        if not wait and kept is not None:
+            commands = [_command(compiler, machine, source) for machine in _machines()]
+            background.compile_into(kept, commands, awaited=name in _AWAITED)
+        if not (wait and _compiling):
+            return None
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as room:
+            made = _compiled(compiler, source, Path(room))
+            if made is None:
+                return None
+            if kept is None:
+                return ctypes.CDLL(str(made))  # loaded, it needs its file no more
+            os.replace(made, kept)
+            return ctypes.CDLL(str(kept))
+    except OSError:
+        return None
+
+
+def _folder(given: str, xdg: str) -> Path | None:
+    if given.lower() == "off":
+        return None
+    with contextlib.suppress(RuntimeError):  # there is no home
+        return Path(given) if given else (Path(xdg) if xdg else Path.home() / ".cache") / "hfta_nb"
+    return None
+
+
+def _compiled(compiler: str, source: Path, room: Path) -> Path | None:
+    """Compiled for this processor, or for any of its kind; for the one that is asked for, or for none."""
+    out = room / "library.so"
+    for machine in _machines():
+        command = [*_command(compiler, machine, source), "-o", str(out)]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=_TIME_S, check=False)
+        except subprocess.SubprocessError:
+            return None
+        if done.returncode == 0 and out.is_file() and alive(out):
+            return out
+    return None
+
+
+def _machines() -> tuple[str | None, ...]:
+    march = os.environ.get(MARCH)
+    return (f"-march={march}",) if march else (*_OF_THIS_PROCESSOR, None)
+
+
+def _command(compiler: str, machine: str | None, source: Path) -> list[str]:
+    more = os.environ.get(FLAGS, "").split()
+    return [compiler, *_FLAGS, *([] if machine is None else [machine]), *more, str(source), "-lm"]
+
+
+def _key(source: Path, compiler: str) -> str:
+    """Of all that the library depends on; what another processor has made may have instructions that this one lacks."""
+    stamp = Path(compiler).resolve().stat()
+    asked = (os.environ.get(variable, "") for variable in (MARCH, FLAGS))
+    return _digest(source.parent, compiler, stamp.st_size, stamp.st_mtime_ns, *asked)
+
+
+@cache
+def _digest(folder: Path, *compiler: Any) -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    known = [next((v for v in lines if v.startswith(word)), "") for word in ("model name", "flags", "Features")]
+    sources = [p.read_text(encoding="utf-8") for p in sorted(folder.glob("*.[ch]"))]  # one may include another
+    system = [sys.platform, platform.machine(), *platform.libc_ver()]  # `platform.platform()` starts a process
+    parts = [*system, *sources, *compiler, *known, *_FLAGS]
+    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:24]

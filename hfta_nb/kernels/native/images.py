@@ -1,0 +1,96 @@
+"""Batch norm in training and group norm of images, with the ReLU and max-pooling that follow, by `images.c`."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from hfta_nb.kernels.native.build import library
+
+_NUMBERS = ("samples", "channels", "height", "width", "groups", "last", "turned", "relu", "pool")
+_POINTERS = (
+    *("x", "grad", "weight", "bias", "out", "mean", "scale", "running_mean", "running_var"),
+    *("weight_grad", "bias_grad", "room", "sums"),
+)
+
+
+class _Images(ctypes.Structure):
+    _fields_ = [
+        *((n, ctypes.c_ssize_t) for n in _NUMBERS),
+        *((n, ctypes.c_double) for n in ("eps", "momentum")),
+        *((n, ctypes.c_void_p) for n in _POINTERS),
+    ]
+
+
+def usable() -> bool:
+    """Whether the library is there. If it is not, it is compiled in the background, for processes to come."""
+    return library("images", wait=False) is not None
+
+
+@dataclass(frozen=True)
+class Images:
+    """What a norm is of, and what follows it.
+
+    Attributes:
+        size: ``(N, C, H, W)``.
+        groups: of channels; 0 for a batch norm.
+        last: whether channels lie side by side; else the pixels of a channel do.
+        relu, pool: whether a ReLU follows, and whether then the largest of each window of 2 x 2 is taken.
+        eps: added to the variance.
+        momentum: of the running statistics.
+        turned: whether, though `last`, pixels of the gradient lie side by side.
+    """
+
+    size: tuple[int, int, int, int]
+    groups: int
+    last: bool
+    relu: bool
+    pool: bool
+    eps: float
+    momentum: float = 0.0
+    turned: bool = False
+
+
+@cache
+def _function(found: ctypes.CDLL, name: str) -> Callable[[object], None]:
+    function = getattr(found, name)
+    function.restype = None
+    return function  # type: ignore[no-any-return]
+
+
+class Bound:
+    """A function of the library; called with the tensors of a run, by what they are there, it computes.
+
+    Args:
+        images: what it is of.
+        backward: compute gradients.
+    """
+
+    def __init__(self, images: Images, backward: bool) -> None:
+        found = library("images", wait=False)
+        assert found is not None  # asked before
+        self._images = _Images(*images.size, images.groups, images.last, images.turned, images.relu, images.pool)
+        self._images.eps, self._images.momentum = images.eps, images.momentum
+        found.hfta_images_room.restype = ctypes.c_ssize_t
+        self._argument = ctypes.byref(self._images)
+        rooms = (
+            torch.empty(found.hfta_images_room(self._argument)),
+            torch.empty(4 * images.size[1], dtype=torch.float64),
+        )
+        self._images.room, self._images.sums = (room.data_ptr() for room in rooms)
+        self._call = _function(found, "hfta_images_backward" if backward else "hfta_images")
+        self._kept: dict[str, Tensor | None] = {}
+        self._rooms = rooms
+
+    def __call__(self, **tensors: Tensor | None) -> None:
+        kept, images = self._kept, self._images
+        for name, tensor in tensors.items():
+            if kept.get(name) is not tensor:
+                kept[name] = tensor
+                setattr(images, name, None if tensor is None else tensor.data_ptr())
+        self._call(self._argument)

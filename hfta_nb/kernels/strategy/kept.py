@@ -1,0 +1,84 @@
+"""Times of kernels kept on disk, so that a machine is measured once.
+
+One JSON file per processor, build of torch, number of threads, limit of oneDNN's instructions and, on a GPU, setting of
+TF32, in ``hfta_nb`` under the user's cache directory (``$XDG_CACHE_HOME``, ``~/.cache``), or where ``$HFTA_NB_CACHE``
+says; ``HFTA_NB_CACHE=off`` keeps nothing. Whatever is wrong with the file or the directory is no error: kernels are
+measured anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from hfta_nb.kernels.strategy import precision, trials
+from hfta_nb.kernels.strategy.times import Kept
+
+VARIABLE = "HFTA_NB_CACHE"
+_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+"""Environment variables with the newest instructions that oneDNN may use: by them it takes other kernels."""
+
+
+def kept(device: torch.device) -> Kept:
+    """The times of this device, torch, number of threads, instructions and meaning of float32."""
+    limits = tuple(os.environ.get(name, "") for name in _LIMITS)
+    return _kept(*_where(os.environ), device, torch.get_num_threads(), limits, precision.float32(device))
+
+
+@cache
+def _kept(
+    given: str, xdg: str, device: torch.device, threads: int, limits: tuple[str, ...], float32: tuple[str, ...]
+) -> Kept:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+    machine = {"device": name, "torch": torch.__version__, "threads": threads, "capability": _capability()}
+    machine |= {"build": _build(), "limits": list(limits)}
+    if float32:
+        machine["float32"] = " ".join(float32)
+    place = folder({VARIABLE: given, "XDG_CACHE_HOME": xdg})
+    if place is None:
+        return Kept(None, machine)
+    digest = hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:16]
+    found = Kept(place / f"kernels-{digest}.json", machine)
+    trials.take_up(found)
+    return found
+
+
+def folder(environment: Mapping[str, str]) -> Path | None:
+    """Where a process with these environment variables keeps its files; None where it keeps none."""
+    given, xdg = _where(environment)
+    if given.lower() == "off":
+        return None
+    try:
+        return Path(given) if given else (Path(xdg) if xdg else Path.home() / ".cache") / "hfta_nb"
+    except RuntimeError:  # there is no home
+        return None
+
+
+def _where(environment: Mapping[str, str]) -> tuple[str, str]:
+    return environment.get(VARIABLE, ""), environment.get("XDG_CACHE_HOME", "")
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()  # the second may start a process
+
+
+def _capability() -> str:
+    """The vector instructions that torch uses."""
+    return str(torch.backends.cpu.get_cpu_capability())
+
+
+def _build() -> str:
+    """Of torch and the libraries in it: another oneDNN may come with the same version of torch."""
+    return hashlib.sha256(torch.__config__.show().encode()).hexdigest()[:16]

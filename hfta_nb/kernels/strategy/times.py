@@ -1,0 +1,84 @@
+"""A file of times by what is computed, which several processes read and write."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+_FORMAT = 1
+
+Times = dict[str, float | None]
+"""Seconds by way to compute; None where it failed or its numbers were not right."""
+
+
+class Kept:
+    """Times by what is computed, read from a file and written to it.
+
+    Args:
+        path: of the file; None to keep nothing.
+        machine: what times hold for.
+
+    Attributes:
+        hopeless: what can't be measured, as this process has found.
+    """
+
+    def __init__(self, path: Path | None, machine: dict[str, Any]) -> None:
+        self.path, self.machine = path, machine
+        self._times: dict[str, Times] = self._read()
+        self._new: dict[str, Times] = {}
+        self._own: set[str] = set()
+        self.hopeless: set[str] = set()
+
+    def get(self, what: str) -> Times | None:
+        """Times found earlier."""
+        return self._times.get(what)
+
+    def own(self, what: str) -> bool:
+        """Whether times were found by this process, rather than read."""
+        return what in self._own
+
+    def put(self, what: str, times: Times, lasting: bool = True) -> None:
+        """Note times; `write` brings those to disk that last."""
+        self._times[what] = times
+        self._own.add(what)
+        if lasting:
+            self._new[what] = times
+
+    def write(self) -> None:
+        """Add what is new to the file; other processes may do so too, and of two at the same moment one is lost."""
+        if self.path is None or not self._new:
+            return
+        content = {"format": _FORMAT, "machine": self.machine, "seconds": {**self._read(), **self._new}}
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            number, name = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.stem, suffix=".tmp")
+            try:
+                with open(number, "w", encoding="utf-8") as file:
+                    json.dump(content, file, indent=1)
+                os.replace(name, self.path)
+            except BaseException:
+                os.unlink(name)
+                raise
+        self._new = {}
+
+    def _read(self) -> dict[str, Times]:
+        if self.path is None:
+            return {}
+        try:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+            if content["format"] != _FORMAT or content["machine"] != self.machine:
+                return {}
+            found = content["seconds"]
+            return {k: v for k, v in found.items() if _are_times(v)}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {}
+
+
+def _are_times(found: Any) -> bool:
+    return isinstance(found, dict) and all(
+        v is None or (isinstance(v, float) and 0 < v < float("inf")) for v in found.values()
+    )

@@ -1,0 +1,122 @@
+"""What an array of members of different architecture knows of them."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hfta_nb.members.views import narrowed
+from hfta_nb.padded.compare import difference
+from hfta_nb.padded.merge import Merger
+
+
+class Blueprint:
+    """Members, their architectures, and the skeleton in which all find their place.
+
+    Args:
+        templates: one plain module per architecture; copied.
+        of: by member, the number of its architecture.
+
+    Attributes:
+        skeleton: the union of the members; its tensors have no memory.
+        templates, of: as given.
+        names: by architecture, the member's names of parameters and buffers to those of the skeleton.
+        every_name: the same with all names of a tied tensor.
+        modules: by architecture, its own paths of modules to those of the skeleton.
+        shapes: by architecture and own name, the shape.
+
+    Raises:
+        FusionError: they can't be fused.
+    """
+
+    def __init__(self, templates: Sequence[nn.Module], of: Sequence[int]) -> None:
+        self.templates, self.of = [copy.deepcopy(t) for t in templates], list(of)
+        merger = Merger(self.templates, [self.of.index(a) if a in self.of else 0 for a in range(len(templates))])
+        self.skeleton = merger.merge()
+        self.names, self.modules, self.sites = merger.names, merger.modules, merger.sites
+        self.every_name = merger.every_name
+        self.shapes = [
+            {n: tuple(t.shape) for n, t in [*m.named_parameters(), *m.named_buffers()]} for m in self.templates
+        ]
+        self._boxes = [
+            {target: shapes[own] for own, target in names.items()}
+            for names, shapes in zip(self.names, self.shapes, strict=True)
+        ]
+        self.union = {n: tuple(t.shape) for n, t in [*self.skeleton.named_parameters(), *self.skeleton.named_buffers()]}
+
+    @classmethod
+    def for_modules(cls, modules: Sequence[nn.Module]) -> Blueprint:
+        """The blueprint of these members."""
+        templates: list[nn.Module] = []
+        of: list[int] = []
+        for module in modules:
+            found = next((i for i, t in enumerate(templates) if t is module or difference(t, module) is None), None)
+            if found is None:
+                found = len(templates)
+                templates.append(module)
+            of.append(found)
+        return cls(templates, of)
+
+    def select(self, indices: Sequence[int]) -> Blueprint:
+        """That of some of the members; the skeleton is the same, so that every tensor keeps its layout."""
+        return Blueprint(self.templates, [self.of[i] for i in indices])
+
+    def boxes(self, architecture: int) -> dict[str, tuple[int, ...]]:
+        """An architecture's shapes, by name in the skeleton."""
+        return self._boxes[architecture]
+
+    def stacked(self, modules: Sequence[nn.Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The members' parameters and buffers, padded with zeros to ``[M, *shape]``, by name in the skeleton."""
+        found: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
+        for result, get in zip(found, (nn.Module.named_parameters, nn.Module.named_buffers), strict=True):
+            for name, tensor in get(self.skeleton):
+                device = next(t.device for m in modules for t in [*m.parameters(), *m.buffers()])
+                result[name] = torch.zeros(len(modules), *tensor.shape, dtype=tensor.dtype, device=device)
+            for i, module in enumerate(modules):
+                for name, tensor in get(module):
+                    target = result[self.names[self.of[i]][name]][i]
+                    narrowed(target, tensor.shape, 0).copy_(tensor.detach())
+        return found
+
+    def owned(self) -> Iterator[tuple[str, Tensor]]:
+        """For every tensor with padding, which entries are the members' own: bool ``[M, *shape]``."""
+        boxes = [self.boxes(a) for a in range(len(self.templates))]
+        for name, shape in self.union.items():
+            if all(boxes[a].get(name) == shape for a in self.of):
+                continue
+            own = torch.zeros(len(self.of), *shape, dtype=torch.bool)
+            for i, a in enumerate(self.of):
+                if name in boxes[a]:
+                    narrowed(own[i], boxes[a][name], 0).fill_(True)
+            yield name, own
+
+    def waste(self) -> float:
+        """The share of the parameters that is padding."""
+        names = [n for n, _ in self.skeleton.named_parameters()]
+        total = len(self.of) * sum(math.prod(self.union[n]) for n in names)
+        used = sum(math.prod(self.boxes(a).get(n, (0,))) for a in self.of for n in names)
+        return 1 - used / total if total else 0.0
+
+    def own_tensors(self, member: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """From tensors ``[M, *shape]`` of the skeleton to a member's own, by its own names."""
+        a = self.of[member]
+        return {
+            own: narrowed(tensors[target][member], self.shapes[a][own], 0)
+            for own, target in self.names[a].items()
+            if target in tensors
+        }
+
+    def narrower(self, member: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+        """A function from one member's row of the skeleton's `state_dict` to the `state_dict` of its plain module."""
+        a = self.of[member]
+        shapes = {key: tuple(value.shape) for key, value in self.templates[a].state_dict().items()}
+        names = {key: self.every_name[a][key] for key in shapes}
+
+        def narrow(row: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {key: narrowed(row[names[key]], shape, 0) for key, shape in shapes.items()}
+
+        return narrow

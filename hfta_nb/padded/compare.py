@@ -1,0 +1,209 @@
+"""What keeps two modules apart: the first difference that is more than the values of their tensors.
+
+One module of an array stands in for all of them while it runs, so everything about it that is not
+a parameter or buffer must be the same in all: classes, hyperparameters such as a stride or a
+dropout rate, train/eval flags, hooks, plain attributes. What can't be shown to be the same counts
+as different.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils.hooks import RemovableHandle
+
+INTERNAL = frozenset(nn.Module().__dict__) - {"training"}
+_HOOKS = tuple(k for k in nn.Module().__dict__ if k.endswith("_hooks"))
+_CLASS_INTERNAL = frozenset(
+    {"__dict__", "__weakref__", "__doc__", "__annotations__", "__annotations_cache__", "__slotnames__"}
+)
+_MAX_DEPTH = 12
+
+
+def difference(a: nn.Module, b: nn.Module) -> str | None:
+    """The first thing that keeps `a` and `b` from being two members of one array, or None.
+
+    Returns:
+        For example ``conv1.out_channels: 8 and 16``.
+    """
+    return next(Comparison(a, b).differences(), None)
+
+
+class Comparison:
+    def __init__(self, a: nn.Module, b: nn.Module) -> None:
+        self.a, self.b = a, b
+        # Tensors and modules met again inside an attribute are the same if they sit at the same path.
+        self.paths_a, self.paths_b = _paths(a), _paths(b)
+        self._types: dict[tuple[type, type], bool] = {}
+
+    def differences(self) -> Iterator[str]:
+        names_a = dict(self.a.named_modules(remove_duplicate=False))
+        names_b = dict(self.b.named_modules(remove_duplicate=False))
+        for path, module in names_a.items():
+            if path not in names_b:
+                yield f"{path}: only the first has this submodule"
+                return
+            yield from self._module(path, module, names_b[path])
+        for path in names_b:
+            if path not in names_a:
+                yield f"{path}: only the second has this submodule"
+                return
+        if list(names_a) != list(names_b):
+            yield "the submodules stand in another order"
+
+    def _module(self, path: str, a: nn.Module, b: nn.Module) -> Iterator[str]:
+        if not self.same_type(type(a), type(b)):
+            yield f"{path or 'module'}: {type(a).__name__} and {type(b).__name__}"
+            return
+        yield from self._attributes(path, a, b)
+        yield from self._tensors(path, a, b)
+
+    def _attributes(self, path: str, a: nn.Module, b: nn.Module) -> Iterator[str]:
+        left = {k: v for k, v in a.__dict__.items() if k not in INTERNAL}
+        right = {k: v for k, v in b.__dict__.items() if k not in INTERNAL}
+        for key in [*left, *(k for k in right if k not in left)]:
+            where = f"{path}.{key}" if path else key
+            if key not in left or key not in right:
+                yield f"{where}: only the {'first' if key in left else 'second'} has this attribute"
+            elif not self.same(left[key], right[key]):
+                yield f"{where}: {_brief(left[key])} and {_brief(right[key])}"
+        for key in _HOOKS:
+            if not self.same(list(a.__dict__[key].values()), list(b.__dict__[key].values())):
+                yield f"{path or 'module'}: {key.strip('_')} that differ"
+
+    def _tensors(self, path: str, a: nn.Module, b: nn.Module) -> Iterator[str]:
+        pairs: list[tuple[Mapping[str, Tensor | None], Mapping[str, Tensor | None]]]
+        pairs = [(a._parameters, b._parameters), (a._buffers, b._buffers)]
+        for left, right in pairs:
+            for key in [*left, *(k for k in right if k not in left)]:
+                where = f"{path}.{key}" if path else key
+                reason = _tensor_difference(left.get(key), right.get(key))
+                if reason:
+                    yield f"{where}: {reason}"
+                elif self.paths_a.get(id(left.get(key))) != self.paths_b.get(id(right.get(key))):
+                    yield f"{where}: tied to another parameter in one of them"
+        if a._non_persistent_buffers_set != b._non_persistent_buffers_set:
+            yield f"{path or 'module'}: persistent buffers that differ"
+
+    def same_type(self, x: type, y: type) -> bool:
+        """One class, or one class statement run twice (inside a build function, say)."""
+        if x is y:
+            return True
+        if (x.__module__, x.__qualname__) != (y.__module__, y.__qualname__) or len(x.__bases__) != len(y.__bases__):
+            return False
+        if (x, y) not in self._types:
+            self._types[x, y] = True  # a method that mentions its own class comes back here
+            parts = [{k: v for k, v in vars(c).items() if k not in _CLASS_INTERNAL} for c in (x, y)]
+            bases = all(self.same_type(u, v) for u, v in zip(x.__bases__, y.__bases__, strict=True))
+            self._types[x, y] = bases and self.same(parts[0], parts[1])
+        return self._types[x, y]
+
+    def same(self, x: Any, y: Any, depth: int = 0) -> bool:
+        if x is y:
+            return True
+        if isinstance(x, type) and isinstance(y, type):
+            return self.same_type(x, y)
+        if not self.same_type(type(x), type(y)) or depth > _MAX_DEPTH:
+            return False
+        if isinstance(x, Tensor | nn.Module):
+            known = self.paths_a.get(id(x)), self.paths_b.get(id(y))
+            if known[0] is not None or known[1] is not None:
+                return known[0] == known[1]
+            return _equal_tensors(x, y) if isinstance(x, Tensor) else difference(x, y) is None
+        if isinstance(x, Mapping):
+            return list(x) == list(y) and all(self.same(x[k], y[k], depth + 1) for k in x)
+        if isinstance(x, list | tuple):
+            return len(x) == len(y) and all(self.same(u, v, depth + 1) for u, v in zip(x, y, strict=True))
+        if isinstance(x, types.FunctionType):
+            return self._same_function(x, y, depth)
+        if isinstance(x, staticmethod | classmethod):
+            return self.same(x.__func__, y.__func__, depth + 1)
+        if isinstance(x, property):
+            return self.same((x.fget, x.fset, x.fdel), (y.fget, y.fset, y.fdel), depth + 1)
+        if isinstance(x, types.MethodType):
+            return x.__func__ is y.__func__ and self.same(x.__self__, y.__self__, depth + 1)
+        if isinstance(x, functools.partial):
+            parts = (x.func, x.args, x.keywords), (y.func, y.args, y.keywords)
+            return self.same(*parts, depth + 1)
+        if isinstance(x, RemovableHandle):
+            return True  # says which hook, not what it does
+        if isinstance(x, weakref.ref):
+            return self.same(x(), y(), depth + 1)
+        return self._same_object(x, y, depth)
+
+    def _same_function(self, x: types.FunctionType, y: types.FunctionType, depth: int) -> bool:
+        cells = [[c.cell_contents for c in f.__closure__ or ()] for f in (x, y)]
+        return (
+            x.__code__ == y.__code__
+            and x.__globals__ is y.__globals__
+            and self.same(x.__defaults__, y.__defaults__, depth + 1)
+            and self.same(x.__kwdefaults__, y.__kwdefaults__, depth + 1)
+            and self.same(cells[0], cells[1], depth + 1)
+        )
+
+    def _same_object(self, x: Any, y: Any, depth: int) -> bool:
+        if getattr(type(x), "__eq__", None) is not object.__eq__ and not dataclasses.is_dataclass(x):
+            try:
+                return bool(x == y)
+            except Exception:  # an __eq__ that can't answer has not shown them to be the same
+                return False
+        left, right = _state(x), _state(y)
+        return left is not None and right is not None and self.same(left, right, depth + 1)
+
+
+def _state(value: Any) -> dict[str, Any] | None:
+    """What an object holds, in its `__dict__` or in slots."""
+    slots = [s for c in type(value).__mro__ for s in _names(c.__dict__.get("__slots__", ()))]
+    if not slots and not hasattr(value, "__dict__"):
+        return None
+    return {**{s: getattr(value, s) for s in slots if hasattr(value, s)}, **getattr(value, "__dict__", {})}
+
+
+def _names(slots: Any) -> list[str]:
+    return [s for s in ([slots] if isinstance(slots, str) else slots) if s not in ("__dict__", "__weakref__")]
+
+
+def _paths(module: nn.Module) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for path, child in module.named_modules(remove_duplicate=False):
+        found.setdefault(id(child), path)
+        for name, tensor in [*child._parameters.items(), *child._buffers.items()]:
+            if tensor is not None:
+                found.setdefault(id(tensor), f"{path}.{name}" if path else name)
+    return found
+
+
+def _tensor_difference(x: Tensor | None, y: Tensor | None) -> str:
+    if x is None or y is None:
+        return "" if x is y else "only one of them has this tensor"
+    if is_lazy(x) or is_lazy(y):
+        return "" if is_lazy(x) and is_lazy(y) else "waits for its shape in one of them only"
+    if x.shape != y.shape:
+        return f"shapes {list(x.shape)} and {list(y.shape)}"
+    if x.dtype != y.dtype:
+        return f"{x.dtype} and {y.dtype}"
+    if x.requires_grad != y.requires_grad:
+        return "requires_grad in one of them only"
+    return "" if type(x) is type(y) else f"{type(x).__name__} and {type(y).__name__}"
+
+
+def _equal_tensors(x: Tensor, y: Tensor) -> bool:
+    same = x.shape == y.shape and x.dtype == y.dtype and x.device == y.device
+    if same and x.device.type == "meta":
+        return True  # no values to compare; the plan compares again with real ones before it trains
+    return same and bool(torch.equal(x, y))
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, types.FunctionType):
+        return value.__qualname__
+    text = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+    return text if len(text) <= 60 else text[:59] + "…"

@@ -1,0 +1,24 @@
+"""Padding rules: how a function is computed for members of different sizes at once.
+
+`PADDED` maps a function to a rule ``rule(mode, function, args, kwargs)``. Every rule keeps one promise: padded entries
+are zero in what it returns, and pass no gradient on. A rule that can't keep it for a call returns `NotImplemented`; the
+function then runs at true sizes, once per group of like members. A new rule is one row in a table.
+"""
+
+from hfta_nb.padded.mode import Rule
+from hfta_nb.padded.rules import arithmetic, attention, elementwise, layers, norm, packing, reduce, shape, spatial
+
+PADDED: dict[object, Rule] = {
+    **elementwise.RULES,
+    **arithmetic.RULES,
+    **layers.RULES,
+    **spatial.RULES,
+    **norm.RULES,
+    **reduce.RULES,
+    **shape.RULES,
+    **packing.RULES,
+    **attention.RULES,
+}
+"""All padding rules, by function."""
+
+__all__ = ["PADDED"]

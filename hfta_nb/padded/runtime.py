@@ -1,0 +1,247 @@
+"""How a block of members of different architecture runs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hfta_nb.eager.body import Body, Run
+from hfta_nb.eager.intercept import Handler
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.errors import FusionError
+from hfta_nb.members.slots import Slots
+from hfta_nb.members.views import narrowed
+from hfta_nb.padded.blueprint import Blueprint
+from hfta_nb.padded.merge import Site
+from hfta_nb.padded.mode import PaddedMode, active
+from hfta_nb.padded.rules import PADDED
+from hfta_nb.padded.tags import Tag, rows_of, tag_of, tagged, views
+from hfta_nb.padded.unlike import Kind, in_groups
+from hfta_nb.rules import Context
+
+
+class Across:
+    """Makes the bodies that an engine runs.
+
+    Members of one architecture run as their own plain module, at their true sizes. Others run through the skeleton,
+    padded to the largest of them.
+
+    Attributes:
+        apart: why members of different architecture don't run together; empty where they do.
+    """
+
+    def __init__(self, blueprint: Blueprint, slots: Slots) -> None:
+        self.blueprint, self.slots = blueprint, slots
+        self.apart = ""
+        self._template_slots = [Slots(t) for t in blueprint.templates]
+        here = dict(blueprint.skeleton.named_modules())
+        self._flags = [
+            (module, _nearest(here, blueprint.modules[a][path]))
+            for a, template in enumerate(blueprint.templates)
+            for path, module in template.named_modules()
+        ]
+        self._handlers: dict[str, Handler] = {}
+        self._masks: dict[tuple[str, tuple[int, ...], torch.device], Tensor] = {}
+
+    def bodies(self, run: Run) -> list[Body]:
+        """The bodies for some members with their tensors ``[k, *shape]``, or ``[*shape]`` of a single one."""
+        self._copy_flags()
+        of = [self.blueprint.of[i] for i in run.members]
+        if run.single:
+            return [self._like(run, [0], of[0], alone=True)]
+        if len(set(of)) > 1 and not self.apart:
+            return [self._unlike(run, of)]
+        groups: dict[int, list[int]] = {}
+        for row, a in enumerate(of):
+            groups.setdefault(a, []).append(row)
+        return [self._like(run, rows, a, alone=len(rows) == 1) for a, rows in groups.items()]
+
+    @property
+    def templates(self) -> list[nn.Module]:
+        """A plain module of each architecture."""
+        return self.blueprint.templates
+
+    @property
+    def sites(self) -> list[Site]:
+        """What is set anew for the members that run."""
+        return self.blueprint.sites
+
+    def template(self, member: int) -> nn.Module:
+        """The plain module that a member runs alone through."""
+        return self.blueprint.templates[self.blueprint.of[member]]
+
+    def boxes(self, member: int) -> dict[str, tuple[int, ...]]:
+        """A member's shapes, by name in the skeleton, of the tensors that it has."""
+        return self.blueprint.boxes(self.blueprint.of[member])
+
+    def lacking(self, name: str) -> list[int]:
+        """The members that have no such tensor."""
+        boxes = [self.blueprint.boxes(a) for a in range(len(self.blueprint.templates))]
+        return [i for i, a in enumerate(self.blueprint.of) if name not in boxes[a]]
+
+    def settle(self, paths: Collection[str], apart: str) -> None:
+        """Say which submodules run each architecture by itself, and whether all of the model does."""
+        self.apart = apart
+        self._handlers = {path: by_architecture(self.blueprint, path) for path in paths}
+
+    def member(self, index: int, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
+        """A member as its own plain module, with copies of its tensors."""
+        a = self.blueprint.of[index]
+        self._copy_flags()
+        own: dict[str, Tensor] = {
+            k: nn.Parameter(v.detach().clone(), requires_grad=v.requires_grad)
+            for k, v in self.blueprint.own_tensors(index, parameters).items()
+        }
+        own |= {k: v.detach().clone() for k, v in self.blueprint.own_tensors(index, buffers).items()}
+        with self._template_slots[a].filled(own):
+            return copy.deepcopy(self.blueprint.templates[a])
+
+    def state(self, index: int, array: nn.Module) -> dict[str, Tensor]:
+        """Views of a member's tensors, by the keys of its own `state_dict`."""
+        a = self.blueprint.of[index]
+        tensors = {k: v.detach() for k, v in [*array.named_parameters(), *array.named_buffers()]}
+        with self._template_slots[a].filled(self.blueprint.own_tensors(index, tensors)):
+            return self.blueprint.templates[a].state_dict()
+
+    def _copy_flags(self) -> None:
+        """Train and eval of the plain modules are those of the skeleton."""
+        for module, here in self._flags:
+            if module.training is not here.training:
+                module.training = here.training
+
+    def _like(self, run: Run, rows: list[int], architecture: int, *, alone: bool) -> Body:
+        names, shapes = self.blueprint.names[architecture], self.blueprint.shapes[architecture]
+
+        def part(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            given = {own: tensors[name] for own, name in names.items() if name in tensors}
+            if alone:
+                given = {own: t if run.single else t[rows[0]] for own, t in given.items()}
+                return {own: narrowed(t, shapes[own], 0) for own, t in given.items()}
+            return {own: narrowed(rows_of(t, rows), shapes[own]) for own, t in given.items()}
+
+        parameters, buffers = part(run.parameters), part(run.buffers)
+        in_place = alone or views(rows)
+
+        def finish(replaced: Mapping[str, Tensor]) -> None:
+            for own, value in buffers.items():
+                if own in replaced:
+                    value.copy_(replaced[own])
+                if not in_place:
+                    for i, row in enumerate(rows):
+                        narrowed(run.buffers[names[own]][row], shapes[own], 0).copy_(value[i])
+
+        return Body(
+            self.blueprint.templates[architecture],
+            self._template_slots[architecture],
+            parameters,
+            buffers,
+            rows,
+            finish,
+            single=alone,
+        )
+
+    def _unlike(self, run: Run, of: list[int]) -> Body:
+        boxes = [self.blueprint.boxes(a) for a in of]
+        tags: dict[str, Tag] = {}
+        parts: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
+        for part, tensors in zip(parts, (run.parameters, run.buffers), strict=True):
+            for name, tensor in tensors.items():
+                own = [b.get(name) or (0,) * (tensor.ndim - 1) for b in boxes]
+                shape = [max(n) for n in zip(*own, strict=True)]
+                value = narrowed(tensor, shape)
+                tags[name] = tuple(zip(*own, strict=True))
+                if tensor.requires_grad and not tensor.is_leaf and any(c and len(set(c)) > 1 for c in tags[name]):
+                    # Whatever comes back, padding gets no gradient; not even from a member that is lost to NaN.
+                    # (That of leaves is cleared where it is delivered, in one pass over the arena.)
+                    value = torch.where(self._mask(name, own, shape, value.device), value, value.new_zeros(()))
+                part[name] = value
+        parameters, buffers = parts
+
+        @contextmanager
+        def within(context: Context, state: Mapping[str, Tensor]) -> Iterator[None]:
+            for site in self.blueprint.sites:
+                site.set(of)
+            for name, tensor in state.items():
+                tagged(tensor, tags[name])
+            with PaddedMode(context, PADDED, of):
+                yield
+
+        def finish(replaced: Mapping[str, Tensor]) -> None:
+            for name, value in replaced.items():
+                buffers[name].copy_(value)
+
+        return Body(
+            self.blueprint.skeleton,
+            self.slots,
+            parameters,
+            buffers,
+            list(range(len(of))),
+            finish,
+            within,
+            _unpadded,
+            self._handlers,
+            padded=True,
+        )
+
+    def _mask(self, name: str, own: list[tuple[int, ...]], shape: list[int], device: torch.device) -> Tensor:
+        key = (name, tuple(n for b in own for n in b), device)
+        if key not in self._masks:
+            mask = torch.zeros(len(own), *shape, dtype=torch.bool, device=device)
+            for row, box in zip(mask, own, strict=True):
+                narrowed(row, box, 0).fill_(True)
+            self._masks[key] = mask
+        return self._masks[key]
+
+
+def across_of(state: ArrayState) -> Across | None:
+    """What makes the bodies of an array's members; None where they are of one architecture."""
+    found = state.engine.across
+    assert found is None or isinstance(found, Across)  # there is no other
+    return found
+
+
+def by_architecture(blueprint: Blueprint, path: str) -> Handler:
+    """Runs the submodule at a path of the skeleton at true sizes, members of each architecture by themselves."""
+    place = Slots(blueprint.skeleton.get_submodule(path))
+    kinds: list[Kind] = []
+    kind_of: dict[int, int | None] = {}
+    for a, template in enumerate(blueprint.templates):
+        own = next((o for o, target in blueprint.modules[a].items() if target == path), None)
+        kind_of[a] = None if own is None else len(kinds)
+        if own is not None:
+            module = template.get_submodule(own)
+            slots = Slots(module)
+            targets = {n: blueprint.every_name[a][f"{own}.{n}"] for n in [*slots.parameters, *slots.buffers]}
+            kinds.append(Kind(module, slots, {n: t.removeprefix(f"{path}.") for n, t in targets.items()}))
+
+    def handler(context: Context, module: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        return in_groups(active(), kinds, kind_of, place.current(), args, kwargs)
+
+    return handler
+
+
+def _unpadded(value: Tensor) -> None:
+    """See that a result is not padded.
+
+    Raises:
+        FusionError: members' results have different shapes.
+    """
+    if tag_of(value) is not None:
+        raise FusionError(
+            "members of different architecture give outputs of different shapes",
+            where="the model's output",
+            got=tag_of(value),
+            remedy="give them a last layer of one size, or fuse them in separate arrays",
+        )
+
+
+def _nearest(modules: Mapping[str, nn.Module], path: str) -> nn.Module:
+    """The module at a path, or the innermost one above it."""
+    while path not in modules:
+        path = path.rpartition(".")[0]
+    return modules[path]

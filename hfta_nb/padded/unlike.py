@@ -1,0 +1,160 @@
+"""A place in the model where members have different modules, or some have none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hfta_nb.members.slots import Slots
+from hfta_nb.members.views import narrowed
+from hfta_nb.padded.groups import Part, combined, nested
+from hfta_nb.padded.mode import PaddedMode, active
+from hfta_nb.padded.tags import Tag, box, full, rows_of, tag_of, tagged, views
+from hfta_nb.padded.tree import take_apart
+from hfta_nb.rules import Context, Disagreement
+
+
+class Holder(nn.Module):
+    """Parameters and buffers under the names that they have in the members."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A module that some architectures have at a place.
+
+    Attributes:
+        names: the module's own names of its parameters and buffers to those at the place.
+    """
+
+    module: nn.Module
+    slots: Slots
+    names: dict[str, str]
+
+
+class Unlike(Holder):
+    """Runs members with one kind of module together, and hands the input through where a member has none.
+
+    No member's numbers go through another's module, so what is not a member's own can't spoil its gradient.
+
+    Attributes:
+        kinds: the modules, each for some of the architectures.
+        kind_of: by architecture, the index of its kind; None where it has no such module.
+    """
+
+    _kinds: list[Kind]
+    _own: Slots
+
+    def __init__(self, kinds: Sequence[nn.Module], kind_of: dict[int, int | None]) -> None:
+        super().__init__()
+        self.kinds, self.kind_of = list(kinds), kind_of
+        self.training = kinds[0].training
+
+    def settle(self) -> None:
+        """Find the places of the tensors of the kinds, once they are all there."""
+        self._own, self._kinds = Slots(self), []
+        for module in self.kinds:
+            slots = Slots(module)
+            self._kinds.append(Kind(module, slots, {n: n for n in [*slots.parameters, *slots.buffers]}))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        for kind in self.kinds:
+            if kind.training != self.training:
+                kind.train(self.training)
+        return in_groups(active(), self._kinds, self.kind_of, self._own.current(), args, kwargs)
+
+
+def in_groups(
+    mode: PaddedMode,
+    kinds: Sequence[Kind],
+    kind_of: dict[int, int | None],
+    state: dict[str, Tensor],
+    args: Any,
+    kwargs: Any,
+) -> Any:
+    """Run members with one kind of module together; those without hand their first input through.
+
+    Args:
+        state: the tensors at the place, as one member sees them.
+    """
+    groups: dict[int | None, list[int]] = {}
+    for row, architecture in enumerate(mode.architectures):
+        groups.setdefault(kind_of[architecture], []).append(row)
+    if None in groups and not args and not kwargs:
+        raise Disagreement("a member has no such module, and there is no input to hand through")
+    context = mode.context
+    with context.outside():
+        parts = []
+        for kind, rows in groups.items():
+            if kind is None:
+                parts.append(_handed_through(context, rows, args, kwargs))
+            else:
+                parts.append(_run(mode, kinds[kind], rows, args, kwargs, state))
+        return combined(context, parts)
+
+
+def _run(mode: PaddedMode, kind: Kind, rows: list[int], args: Any, kwargs: Any, state: dict[str, Tensor]) -> Part:
+    context = mode.context
+    leaves, rebuild = take_apart((args, kwargs))
+    names = list(kind.names)
+    tensors = [*leaves, *(state[kind.names[n]] for n in names)]
+    batched = [isinstance(v, Tensor) and context.batched(v) for v in tensors]
+    own = [_rows(context, v, rows) if b else (v, None) for v, b in zip(tensors, batched, strict=True)]
+    found: dict[str, Any] = {}
+
+    def run(sub: Context, given: list[Any]) -> Any:
+        for value, (_, tag) in zip(given, own, strict=True):
+            if isinstance(value, Tensor) and tag is not None:
+                tagged(value, tag)
+        positional, named = rebuild(iter(given[: len(leaves)]))
+        filled = dict(zip(names, given[len(leaves) :], strict=True))
+        with PaddedMode(sub, mode.rules, [mode.architectures[r] for r in rows]):
+            result, replaced = kind.slots.call(filled, lambda: kind.module(*positional, **named))
+        values, found["rebuild"] = take_apart(result)
+        found["replaced"] = list(replaced)
+        return values, list(replaced.values())
+
+    part = nested(context, rows, run, [v for v, _ in own], batched)
+    kept = len(part.leaves) - len(found["replaced"])
+    changed = dict(zip(found["replaced"], part.leaves[kept:], strict=True))
+    buffers = set(kind.slots.buffers)
+    for name, (value, _) in zip(names, own[len(leaves) :], strict=True):
+        # Rows that lie beside each other are views: what was written into them is where it belongs.
+        if name in buffers and name not in changed and not views(rows):
+            changed[name] = value
+    for name, value in changed.items():
+        _keep(context, state[kind.names[name]], value, rows)
+    return Part(rows, part.leaves[:kept], part.tags[:kept], found["rebuild"])
+
+
+def _rows(context: Context, tensor: Tensor, rows: list[int]) -> tuple[Tensor, Tag | None]:
+    """Some members' rows without the padding that none of them needs, and the tag of the rest."""
+    tag = tag_of(tensor)
+    own = rows_of(context.stacked(tensor), rows)
+    if tag is None:
+        return own, None
+    sub = tuple(None if c is None else tuple(c[r] for r in rows) for c in tag)
+    boxes = [box(tensor.shape, tag, r) for r in rows]
+    return narrowed(own, [max(n) for n in zip(*boxes, strict=True)]), sub
+
+
+def _handed_through(context: Context, rows: list[int], args: Any, kwargs: Any) -> Part:
+    leaves, rebuild = take_apart(args[0] if args else next(iter(kwargs.values())))
+    values, tags = [], []
+    for leaf in leaves:
+        value, tag = _rows(context, leaf, rows) if isinstance(leaf, Tensor) else (leaf, None)
+        values.append(value)
+        tags.append(None if tag is None or not any(c and len(set(c)) > 1 for c in tag) else tag)
+    return Part(rows, values, tags, rebuild)
+
+
+@torch.no_grad()
+def _keep(context: Context, buffer: Tensor, value: Tensor, rows: list[int]) -> None:
+    """Put some members' new values into a buffer; a view that was written into already has them."""
+    whole = context.stacked(buffer)
+    for i, row in enumerate(rows):
+        target = narrowed(whole[row], box(buffer.shape, full(buffer), row), 0)
+        target.copy_(narrowed(value[i], target.shape, 0))

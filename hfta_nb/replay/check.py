@@ -1,0 +1,204 @@
+"""Comparing a program with what it was recorded from, and undoing one that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.kernels.strategy import precision
+from hfta_nb.rules.autocast import half_under_way
+
+Made = TypeVar("Made")
+
+
+class Before:
+    """The buffers and generators of an array before a call.
+
+    Args:
+        state: of the array.
+    """
+
+    def __init__(self, state: ArrayState) -> None:
+        self.state = state
+        self.states = list(state.generators.states)
+        self.buffers = [a.data.clone() for a in state.buffer_arenas]
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Undo what the call has changed of them."""
+        for arena, before in zip(self.state.buffer_arenas, self.buffers, strict=True):
+            arena.data.copy_(before)
+        self.state.generators.states = list(self.states)
+
+
+@contextmanager
+def undone_if_it_fails(state: ArrayState) -> Iterator[Before]:
+    """After an error within, buffers and generators are as they were before."""
+    before = Before(state)
+    try:
+        yield before
+    except BaseException:
+        before.put_back()
+        raise
+
+
+@contextmanager
+def left_alone(state: ArrayState) -> Iterator[None]:
+    """Afterwards buffers, gradients in the arenas, generators and what was noted of a call are as they were before."""
+    after, usage = state.snapshot(), state.engine.usage
+    touched, used = set(usage.touched), set(usage.used)
+    kept = [a.grad.clone() for a in state.arenas]
+    try:
+        yield
+    finally:
+        after()
+        with torch.no_grad():
+            for arena, grad in zip(state.arenas, kept, strict=True):
+                arena.grad.copy_(grad)
+        usage.touched, usage.used = touched, used
+
+
+class Outcome(NamedTuple):
+    """What a call has come to.
+
+    Attributes:
+        results: what it returns.
+        gradients: of parameters.
+        buffers: of the array, by arena.
+        states: of the members' generators.
+    """
+
+    results: Sequence[Tensor]
+    gradients: Sequence[Tensor]
+    buffers: Sequence[Tensor]
+    states: Sequence[Mapping[str, Tensor]]
+
+    def other_than(self, old: Outcome, kinks: bool = False) -> str:
+        """Why it is not the same; empty where it is, but for rounding.
+
+        Args:
+            kinks: rounding may have turned a unit on or off, and with it a sample's share of the gradients.
+        """
+        exact = close(old.results, self.results) and close(old.buffers, self.buffers)
+        if not exact or not (close(old.gradients, self.gradients) or (kinks and self._near(old))):
+            return "gives other numbers"
+        for state, now in zip(old.states, self.states, strict=True):
+            if any(not torch.equal(state[k], now[k]) for k in state):
+                return "draws other random numbers"
+        return ""
+
+    def _near(self, old: Outcome) -> bool:
+        pairs = list(zip(old.gradients, self.gradients, strict=True))
+        apart = sum(float((a - b).double().square().sum()) for a, b in pairs)
+        return apart <= _KINKS**2 * sum(float(a.double().square().sum()) for a, _ in pairs)
+
+
+_KINKS = 0.01
+"""The length of the difference that kinks may make of all gradients, as a part of their length."""
+
+
+def outcome(state: ArrayState, results: Sequence[Tensor], gradients: Sequence[Tensor]) -> Outcome:
+    """What the array holds now, copied, beside these results and gradients of it, which are not."""
+    buffers = [a.data.clone() for a in state.buffer_arenas]
+    return Outcome(results, gradients, buffers, [dict(s) for s in state.generators.states])
+
+
+def proven(
+    state: ArrayState,
+    restore: Callable[[], None],
+    results: Sequence[Tensor],
+    make: Callable[[bool], tuple[Made, Callable[[], Sequence[Tensor]]]],
+    gradients: Sequence[tuple[Tensor, Tensor]] = (),
+) -> tuple[Made, str]:
+    """A program that gives what the recorded call gave; or the last one tried, and why it is not the same.
+
+    Kernels that are chosen by time round otherwise, and a unit that rounding turns on or off changes a sample's share
+    of the gradients. Where that has put the program too far off, one of the recorded kernels proves the recording;
+    then the other has to be as near as such units let it be, or the recorded kernels stay.
+
+    Args:
+        state: of the array, after the recorded call.
+        restore: puts it back to where the call began.
+        results: of the recorded call.
+        make: from whether kernels may be chosen to a program, and what runs it with its inputs filled in.
+        gradients: of the recorded call, each with where the program writes it.
+    """
+    chosen = state.settings.strategy == "measured"
+    made, run = make(chosen)
+    reason = compared(state, restore, results, run, gradients)
+    if not reason or not chosen:
+        return made, reason
+    plain, run_plain = make(False)
+    reason = compared(state, restore, results, run_plain, gradients)
+    if reason or compared(state, restore, results, run, gradients, kinks=True):
+        return plain, reason
+    return made, ""
+
+
+@torch.no_grad()
+def compared(
+    state: ArrayState,
+    restore: Callable[[], None],
+    results: Sequence[Tensor],
+    run: Callable[[], Sequence[Tensor]],
+    gradients: Sequence[tuple[Tensor, Tensor]] = (),
+    kinks: bool = False,
+) -> str:
+    """Run a program from where the recorded call began; why it is not the same, or nothing. Nothing has changed then.
+
+    Args:
+        state, restore, results, gradients: as for `proven`.
+        run: the program, with its inputs filled in; gives results in the same order.
+        kinks: as for `Outcome.other_than`.
+    """
+    old = outcome(state, results, [g for g, _ in gradients])
+    with left_alone(state):
+        restore()
+        try:
+            found = outcome(state, run(), [room for _, room in gradients]).other_than(old, kinks)
+        except Exception as error:
+            return failure(error)
+    return f"replayed, it {found}" if found else ""
+
+
+def failure(error: Exception) -> str:
+    """The reason not to replay a program that raised an error."""
+    return f"replaying failed: {str(error).strip() or type(error).__name__}"
+
+
+_HALF = 2.0**-5
+"""How far from each other values may be under autocast, as a part of the largest: wrong programs are far from that."""
+
+
+def close(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
+    """Whether tensors are the same: to the bit, or to the rounding of the largest of them.
+
+    Where memory lies may change the order of sums. A gradient that is exactly zero but for rounding (a bias before
+    batch norm) is measured by the others. Under autocast a rounding to 16 bits may turn a unit on or off,
+    and with it a sample's share of a gradient.
+    """
+    pairs = [(a, b) for a, b in zip(old, new, strict=True) if not _same_bits(a, b)]
+    if any(not a.is_floating_point() for a, _ in pairs):
+        return False
+    sizes = [a[a.isfinite()].abs().max().item() for a in old if a.is_floating_point() and a.isfinite().any()]
+    largest = max(sizes, default=0.0)
+    least = 0.0 if half_under_way() is None else _HALF
+    return all(torch.allclose(a, b, rtol=0, atol=max(_rounding(a), least) * largest, equal_nan=True) for a, b in pairs)
+
+
+def _rounding(tensor: Tensor) -> float:
+    """How far from each other values may be, as a part of the largest: 64 times what sums are rounded to, or 8 where
+    factors are rounded to fewer bits before."""
+    own = torch.finfo(tensor.dtype).eps
+    return max(64 * own, 8 * precision.rounding(tensor.device, tensor.dtype))
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    if a.shape == b.shape and torch.equal(a, b):  # one pass; not so where there are NaNs
+        return True
+    return bool(((a == b) | ((a != a) & (b != b))).all())

@@ -1,0 +1,233 @@
+"""Images with channels last: the same step on another layout of memory, where that is faster.
+
+Convolutions of oneDNN, and those of a GPU's tensor cores, run on channels that lie side by side; given images with
+channels first, they copy what comes and goes. What a convolution, a norm or a pointwise function makes of an image
+lies as the image does, so a step whose inputs lie so is one of channels last throughout.
+
+A plain module is given images as they come, so a convolution with channels last may be one that no plain module calls:
+what is not known to be safe is made in a child process first (`sandbox`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.errors import out_of_memory
+from hfta_nb.kernels.strategy.formulations import Operand
+from hfta_nb.kernels.strategy.kept import kept
+from hfta_nb.kernels.strategy.measuring import clock_of
+from hfta_nb.kernels.strategy.sandbox import Tried, survives
+from hfta_nb.kernels.strategy.times import Times
+from hfta_nb.kernels.strategy.trials import killed, trying
+from hfta_nb.replay.check import left_alone, outcome
+from hfta_nb.replay.compiling import Source
+from hfta_nb.replay.record import Place
+
+GIVEN, LAST = "as given", "channels last"
+
+_aten = torch.ops.aten
+_CONVOLUTIONS = frozenset(
+    found
+    for name in ("convolution", "mkldnn_convolution", "cudnn_convolution")
+    if (found := getattr(getattr(_aten, name, None), "default", None)) is not None
+)
+_BACKWARD = _aten.convolution_backward.default
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""In float64, where runs are compared to the last bit, nothing is chosen."""
+
+_GAIN = 0.97
+"""The other layout must take less than this part of the time."""
+_CLEAR = 1.1
+"""One that takes so many times as long has lost."""
+_LAPS = 2, 3
+"""Of each layout: at least, and at most while the other one seems to be faster, but not clearly."""
+_LAP_S = 2e-3
+"""A lap lasts about this long or longer."""
+
+
+Run = Callable[[], Sequence[Tensor]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The layout of a step, and how it was chosen.
+
+    Attributes:
+        chosen: one of `GIVEN` and `LAST`.
+        seconds: of a step by layout; None where it can't be had, or gives other numbers.
+        note: for people; what went wrong, if anything did.
+    """
+
+    chosen: str
+    seconds: Times
+    note: str = ""
+
+    def __str__(self) -> str:
+        ways = sorted(self.seconds.items(), key=lambda way: way[0] != self.chosen)
+        told = "; ".join(f"{name} {s * 1e3:.3g} ms" for name, s in ways if s is not None)
+        return "; ".join(part for part in (f"images {told}" if told else "", self.note) if part)
+
+
+def choose(
+    state: ArrayState,
+    source: Source,
+    inputs: Inputs,
+    given: Run,
+    make: Callable[[Inputs], Run],
+    rooms: Sequence[Tensor],
+    restore: Callable[[], None],
+) -> tuple[Layout, Inputs] | None:
+    """Try a step with channels last where it may be faster; the array is left as it is.
+
+    Args:
+        state: of the array, after the step.
+        source: of the step's program.
+        inputs: where the program reads them, filled in.
+        given: the program.
+        make: from inputs of the other layout, filled in, to the program that reads them; may run the step.
+        rooms: where both write gradients.
+        restore: puts the array back to where the step began.
+
+    Returns:
+        The layout, and inputs of the other one if that was chosen: the last call of `make` gave the program; None
+        where there is nothing to choose.
+    """
+    if not _may_turn(source, inputs):
+        return None
+    known = kept(source.device)
+    times = known.get(_key(source))
+    if times is not None and (layout := _layout(times)).chosen == GIVEN:
+        return layout, inputs
+    if LAST in killed(known, _key(source)) or not survives(_turned_calls(source), source.device):
+        return Layout(GIVEN, {}, f"{LAST} not tried: torch's convolutions of these shapes may end the process"), inputs
+    other = _turned_all(inputs)
+    with left_alone(state), trying(known, _key(source), LAST):
+        try:
+            restore()
+            old = outcome(state, given(), [room.clone() for room in rooms])
+            restore()
+            last = make(other)
+            restore()
+            trouble = outcome(state, last(), rooms).other_than(old, kinks=True)
+            if not trouble and times is None:
+                times = _timed(given, last, source.device)
+        except Exception as error:
+            trouble = f"fails: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
+            if out_of_memory(error):
+                return Layout(GIVEN, {}, f"{LAST} {trouble}"), inputs
+    if trouble or times is None:
+        _keep(source, {GIVEN: None, LAST: None})
+        return Layout(GIVEN, {}, f"{LAST} {trouble}"), inputs
+    _keep(source, times)
+    layout = _layout(times)
+    return layout, other if layout.chosen == LAST else inputs
+
+
+def _layout(times: Times) -> Layout:
+    given, last = times.get(GIVEN), times.get(LAST)
+    if given is None or last is None:
+        return Layout(GIVEN, {}, f"{LAST} failed or gave other numbers when it was tried")
+    return Layout(LAST if last < _GAIN * given else GIVEN, times)
+
+
+def _may_turn(source: Source, inputs: Inputs) -> bool:
+    """Whether a step has convolutions of images, and inputs that can lie with channels last."""
+    if not any(_image(v, m) for v, m in zip(inputs.leaves, inputs.per_member, strict=True)):
+        return False
+    return any(
+        c.function in _CONVOLUTIONS and len(c.args[0].size) == 4 and c.args[0].dtype in _DTYPES for c in source.calls
+    )
+
+
+def _turned_calls(source: Source) -> list[Tried]:
+    """The convolutions of a step, and their backward passes, as they are on images with channels last."""
+    found = []
+    for call in source.calls:
+        images = 2 if call.function is _BACKWARD else 1 if call.function in _CONVOLUTIONS else 0
+        if images and not call.kwargs:
+            args = [_as_operand(a, last=i < images) for i, a in enumerate(call.args)]
+            found.append(Tried(call.function, args))
+    return found
+
+
+def _as_operand(value: Any, last: bool) -> Any:
+    if not isinstance(value, Place):
+        return value
+    if not last or len(value.size) not in (3, 4):
+        return Operand(value.size, value.stride, value.dtype)
+    channels, pixels = value.size[1], value.size[2:]
+    steps = [math.prod(pixels[i + 1 :]) * channels for i in range(len(pixels))]
+    return Operand(value.size, (channels * math.prod(pixels), 1, *steps), value.dtype)
+
+
+def _image(leaf: Any, per_member: bool) -> bool:
+    return isinstance(leaf, Tensor) and leaf.ndim == 4 + per_member and leaf.dtype in _DTYPES
+
+
+@torch.no_grad()
+def _turned_all(inputs: Inputs) -> Inputs:
+    """Copies of the inputs, images with channels last. Also those with one channel, which lie the same either way."""
+    return replace(inputs, leaves=tuple(map(_turned, inputs.leaves, inputs.per_member)))
+
+
+def _turned(leaf: Any, per_member: bool) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf
+    if not _image(leaf, per_member):
+        return leaf.clone()
+    axes = (*range(per_member), *(per_member + a for a in (0, 2, 3, 1)))
+    room = torch.empty([leaf.shape[a] for a in axes], dtype=leaf.dtype, device=leaf.device)
+    return room.permute([axes.index(a) for a in range(leaf.ndim)]).copy_(leaf)
+
+
+def stored_alike(leaves: Sequence[Any], places: Sequence[Place]) -> list[Any]:
+    """The tensors among results, in memory as those at these places."""
+    left = iter(places)
+    return [_as(v, next(left)) if isinstance(v, Tensor) else v for v in leaves]
+
+
+def _as(tensor: Tensor, place: Place) -> Tensor:
+    lengths = zip(tensor.shape, tensor.stride(), place.stride, strict=True)
+    if all(mine == theirs for size, mine, theirs in lengths if size > 1):
+        return tensor
+    room = torch.empty_strided(tensor.shape, place.stride, dtype=tensor.dtype, device=tensor.device)
+    return room.copy_(tensor)
+
+
+def _keep(source: Source, seconds: Times) -> None:
+    """Note times for later, where other processes have had no part in them."""
+    times = kept(source.device)
+    alone = source.device.type != "cpu" or torch.get_num_threads() == 1
+    times.put(_key(source), seconds, lasting=alone)
+    times.write()
+
+
+def _key(source: Source) -> str:
+    return f"layout of {source.digest()}"
+
+
+def _timed(given: Run, last: Run, device: torch.device) -> Times:
+    """Seconds of both, which have run before; the least of laps in turn, ended once it is clear."""
+    clock = clock_of(device)
+    runs = {GIVEN: given, LAST: last}
+    least = dict.fromkeys(runs, float("inf"))
+    counts = dict.fromkeys(runs, 1)
+    fewest, most = _LAPS
+    for lap in range(most):
+        for name, run in runs.items():
+            begin = clock()
+            for _ in range(counts[name]):
+                run()
+            least[name] = min(least[name], max(clock() - begin, 1e-9) / counts[name])
+            counts[name] = max(1, round(_LAP_S / least[name]))
+        if lap + 1 >= fewest and not least[LAST] < least[GIVEN] < _CLEAR * least[LAST]:
+            break
+    return dict(least)

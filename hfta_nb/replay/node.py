@@ -1,0 +1,233 @@
+"""The node of the autograd graph that a replayed `array(x)` is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hfta_nb.eager.blocks import graph_blocks
+from hfta_nb.eager.engine import Block, Inputs
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.errors import FusionError
+from hfta_nb.members.tree import flatten
+from hfta_nb.replay.check import Before, failure
+from hfta_nb.replay.delivery import apart, delivered, settle, written
+from hfta_nb.replay.halves import Ready
+from hfta_nb.replay.kinds import watched
+from hfta_nb.replay.seen_forward import SeenForward
+
+Run = Callable[[Inputs, Sequence[Block]], Any]
+"""What computes the outputs as ever, block by block."""
+
+SPENT = "Trying to backward through the graph a second time, without retain_graph=True the first"
+MODIFIED = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation: a parameter or an "
+    "input of array(x), since it was called"
+)
+
+
+class Ticket:
+    """What the backward of one replayed forward needs.
+
+    Args:
+        state: of the array that ran.
+        seen: its kind of call.
+        inputs: of this call.
+        run: computes the outputs as ever.
+        start: buffers and generators before the call; None where it leaves them as they are.
+    """
+
+    __slots__ = (
+        *("state", "seen", "start", "inputs", "run", "made", "reads", "arenas", "serial"),
+        *("_read", "_given", "_autocast", "__weakref__"),
+    )
+
+    def __init__(
+        self,
+        state: ArrayState,
+        seen: SeenForward,
+        inputs: Inputs,
+        run: Run,
+        start: Before | None,
+    ) -> None:
+        made = seen.made
+        assert made is not None  # it has just run
+        self.state, self.seen, self.start, self.made = state, seen, start, made
+        self.inputs: Inputs | None = inputs
+        self.run: Run | None = run
+        self.reads, self.arenas = seen.reads, state.arenas
+        self.serial = made.halves.serial
+        self._read = [p._version for p in made.needs[0]]
+        self._given = versions(inputs.leaves)
+        self._autocast = _autocast() if torch._C._is_any_autocast_enabled() else ()
+
+    @property
+    def spent(self) -> bool:
+        """Whether what the forward left in memory is there no more."""
+        return self.made.halves.serial != self.serial
+
+    def gradients(self, nodes: Sequence[Any], wanted: Sequence[bool], grads: Sequence[Tensor | None]) -> list[Any]:
+        """The gradients of the roots, None for those that are delivered already.
+
+        Args:
+            nodes: of the roots, in the graph.
+            wanted: of the roots, whether a gradient is asked for.
+            grads: of the outputs.
+        """
+        self._unchanged()
+        watching = torch.is_grad_enabled() or torch._C._is_any_autocast_enabled() or watched()
+        found = None if watching or self.arenas is not self.state.arenas else self._found(nodes, grads)
+        if found is None:
+            return self._again(wanted, grads)
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            self.inputs, self.run = None, None  # the caller may keep the loss for long
+        return found
+
+    def _found(self, nodes: Sequence[Any], grads: Sequence[Tensor | None]) -> list[Any] | None:
+        """The gradients of the roots by the program; None where they have to be computed again."""
+        if self.spent:
+            return None
+        used = tuple(g is not None for g in grads)
+        if used != self.made.used:
+            self.seen.other_outputs(used)
+            return None
+        try:
+            for room, grad in zip(self.made.grads, (g for g in grads if g is not None), strict=True):
+                room.copy_(grad)
+            return self._replayed(nodes)
+        except Exception as error:
+            self.seen.refuse(failure(error))
+            return None
+
+    def _unchanged(self) -> None:
+        """See that what the backward reads of parameters and inputs is as it was, as autograd does for what it saves.
+
+        Raises:
+            RuntimeError: it is not, or the graph is no more.
+        """
+        if self.inputs is None:
+            raise RuntimeError(SPENT)
+        parameters, positions = self.made.needs
+        same = self._read == [p._version for p in parameters]
+        if same and positions:
+            now = versions(self.inputs.leaves)
+            same = all(now[i] == self._given[i] for i in positions)
+        if not same:
+            raise RuntimeError(MODIFIED)
+
+    def _replayed(self, nodes: Sequence[Any]) -> list[Any]:
+        made = self.made
+        count = len(made.learning)
+        if not count:
+            return _passed(made, made.halves.backward())
+        if _accumulated(nodes[:count], made.learning):
+            upstream = self._deliver()
+            found: list[Any] = [None] * count
+        else:
+            gradients, upstream = apart(self.state, made.targets, made.halves.backward)
+            by = {id(t.parameter): g for t, g in zip(made.targets, gradients, strict=True)}
+            found = [by.get(id(p)) for p in made.learning]
+        return found + _passed(made, upstream)
+
+    def _deliver(self) -> list[Tensor]:
+        """Run the backward and see to it that its gradients become `.grad`; returns those of the inputs."""
+        state, targets, backward = self.state, self.made.targets, self.made.halves.backward
+        if any(t.parameter.grad is not None for t in targets):
+            return delivered(state, targets, backward)
+        upstream = written(targets, backward)
+        # At the end: what else of the graph depends on the parameters may give them a gradient meanwhile.
+        torch.autograd.Variable._execution_engine.queue_callback(partial(settle, state, targets))
+        return upstream
+
+    def _again(self, wanted: Sequence[bool], grads: Sequence[Tensor | None]) -> list[Any]:
+        """Compute the forward once more, from where it began, and differentiate it as ever."""
+        state, inputs, run = self.state, self.inputs, self.run
+        assert inputs is not None  # else the graph would be no more
+        assert run is not None
+        if versions(inputs.leaves) != self._given or self.reads is None or not self.reads.hold():
+            raise FusionError(
+                "the backward has to compute the forward again, but since then an input or the model has changed",
+                where="array(x)",
+                remedy="change them after the backward, or set array.capture = False",
+            )
+        create = torch.is_grad_enabled()
+        if not create:
+            own = [
+                v.detach().requires_grad_() if isinstance(v, Tensor) and v.requires_grad else v for v in inputs.leaves
+            ]
+            inputs = replace(inputs, leaves=tuple(own))
+        now = state.snapshot()
+        if self.start is not None:
+            self.start.put_back()
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(torch.enable_grad())
+                for kind, dtype in self._autocast:
+                    stack.enter_context(torch.autocast(kind, dtype=dtype))
+                result = run(inputs, graph_blocks(state))
+        finally:
+            now()
+        tensors = [v for v in flatten(result)[0] if isinstance(v, Tensor)]
+        outputs = [t for t, d in zip(tensors, self.made.differentiable, strict=True) if d]
+        pairs = [(t, g) for t, g in zip(outputs, grads, strict=True) if g is not None]
+        roots = [*self.made.learning, *inputs.grad_leaves()]
+        found = iter(
+            torch.autograd.grad(
+                [t for t, _ in pairs],
+                [root for root, want in zip(roots, wanted, strict=True) if want],
+                [g for _, g in pairs],
+                create_graph=create,
+                allow_unused=True,
+            )
+        )
+        return [next(found) if want else None for want in wanted]
+
+
+def _accumulated(nodes: Sequence[Any], learning: Sequence[nn.Parameter]) -> bool:
+    """Whether all gradients of parameters go to `.grad`, and nobody wants to see them on their way."""
+    if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in learning):
+        return False
+    try:
+        return all(torch._C._will_engine_execute_node(node) for node, _ in nodes)
+    except RuntimeError:  # within `torch.autograd.grad`, which hands gradients to its caller
+        return False
+
+
+def versions(leaves: Sequence[Any]) -> list[int]:
+    """Of each, how often it has been changed in place."""
+    return [v._version if isinstance(v, Tensor) else 0 for v in leaves]
+
+
+def _autocast() -> tuple[tuple[str, torch.dtype], ...]:
+    """The devices with an autocast under way, and to what."""
+    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
+
+
+def _passed(made: Ready, upstream: Sequence[Tensor]) -> list[Any]:
+    """The gradients of the inputs, each in its place."""
+    left = iter(upstream)
+    return [next(left) if passes else None for passes in made.passes]
+
+
+class Replayed(torch.autograd.Function):
+    """The outputs of a replayed forward, as they depend on parameters and inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, ticket: Ticket, outputs: tuple[Tensor, ...], *roots: Tensor) -> tuple[Tensor, ...]:
+        ctx.ticket = ticket
+        ctx.set_materialize_grads(False)
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        return (None, None, *ctx.ticket.gradients(ctx.next_functions, ctx.needs_input_grad[2:], grads))
+
+
+attached: Callable[..., tuple[Tensor, ...]] = super(torch.autograd.Function, Replayed).apply
+"""`Replayed.apply` without what it does for transforms of `torch.func`, within which nothing is replayed."""

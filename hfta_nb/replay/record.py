@@ -1,0 +1,389 @@
+"""Writing down which kernels a step calls, and on which memory.
+
+A `TorchDispatchMode` sees every kernel below autograd and `vmap`. What it notes names memory rather than tensors: a
+storage and the geometry of a view of it. Views are then no operations of their own, and what is written in place needs
+no care: a program that makes the same calls on the same memory in the same order computes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hfta_nb.members.generators import State, current_state
+from hfta_nb.replay.alive import Addresses
+from hfta_nb.replay.kernels import SHAPE_ONLY
+
+
+class Place(NamedTuple):
+    """A strided view of a storage."""
+
+    storage: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+
+
+@dataclass
+class Call:
+    """One kernel.
+
+    Attributes:
+        function: the overload of an aten operator.
+        args, kwargs: with a `Place` for every tensor.
+        results: the places of the tensors returned; None for what is not a tensor.
+        makes: storages that did not exist before.
+        writes: storages written to that did.
+        member: whose random numbers it draws, if it draws any.
+    """
+
+    function: Any
+    args: Any
+    kwargs: Any
+    results: tuple[Place | None, ...]
+    makes: tuple[int, ...]
+    writes: frozenset[int]
+    member: int | None = None
+    draws: bool = False
+    _reads: frozenset[int] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def reads(self) -> frozenset[int]:
+        """Storages among the arguments."""
+        if self._reads is None:
+            self._reads = frozenset(p.storage for p in places((self.args, self.kwargs)))
+        return self._reads
+
+    def changes(self) -> frozenset[int]:
+        """Storages that it makes or writes to."""
+        return self.writes | set(self.makes)
+
+    def like(self, other: Call) -> bool:
+        """Whether both do the same to the same memory."""
+        return (
+            self.function is other.function
+            and self.results == other.results
+            and self.member == other.member
+            and _same(self.args, other.args)
+            and (not (self.kwargs or other.kwargs) or _same(self.kwargs, other.kwargs))
+        )
+
+
+def places(tree: Any) -> list[Place]:
+    """All places in nested lists, tuples and dicts."""
+    if isinstance(tree, Place):
+        return [tree]
+    found: list[Place] = []
+    _gather(tree, found)
+    return found
+
+
+def _gather(tree: Any, found: list[Place]) -> None:
+    for value in tree.values() if isinstance(tree, dict) else tree:
+        kind = type(value)
+        if kind is Place:
+            found.append(value)
+        elif kind not in _LEAVES and isinstance(value, list | tuple | dict):
+            _gather(value, found)
+
+
+_LEAVES = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
+"""Types of arguments in which there is nothing, by far the most besides places."""
+
+
+def _same(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    if type(a) is Place:
+        return bool(a == b)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
+    return bool(a == b) or a is b or (a != a and b != b)
+
+
+class NotRecordableError(Exception):
+    """Why a step can't be replayed."""
+
+
+_READS_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_VIEWS_AND_CHECKS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::item"}
+
+
+class _Facts(NamedTuple):
+    """What the schema of an overload says.
+
+    Attributes:
+        reads: its result, or the shape of it, depends on values.
+        seeded: it may draw random numbers.
+        writes: arguments that it writes to, by place and by name.
+    """
+
+    name: str
+    reads: bool
+    seeded: bool
+    writes: tuple[tuple[int, str], ...]
+
+
+@cache
+def _facts(func: Any) -> _Facts:
+    schema, tags = func._schema, func.tags
+    written = enumerate(a.name if a.alias_info is not None and a.alias_info.is_write else "" for a in schema.arguments)
+    return _Facts(
+        schema.name,
+        any(tag in tags for tag in _READS_VALUES),
+        torch.Tag.nondeterministic_seeded in tags,
+        tuple((i, name) for i, name in written if name),
+    )
+
+
+@dataclass
+class Recording:
+    """What was seen.
+
+    Attributes:
+        calls: in order.
+        held: by number, a tensor of every storage that was there before, or is `lasting`; of others an empty one on
+            their device, as a step makes several times what it needs at once.
+        sizes: bytes of every storage, by number.
+        lasting: storages that calls have made of nothing, or of such, and not written to.
+        outside: storages that were there before.
+        given: those of them that are inputs, which may lie anywhere.
+        constants: those of them that Python code has made of numbers; they may lie anywhere too.
+        reason: why this can't be replayed; empty where it can.
+        cut: how many of the calls belong to the first of two halves; None where there are no halves.
+        blocks: how many calls there were at the end of each block of members.
+        lanes: how many threads may run blocks side by side.
+    """
+
+    calls: list[Call] = field(default_factory=list)
+    held: list[Tensor] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    lasting: set[int] = field(default_factory=set)
+    outside: set[int] = field(default_factory=set)
+    given: set[int] = field(default_factory=set)
+    constants: set[int] = field(default_factory=set)
+    reason: str = ""
+    cut: int | None = None
+    blocks: list[int] = field(default_factory=list)
+    lanes: int = 1
+
+    def forget_made(self) -> None:
+        """Let go of what calls have made, all that a step makes in sum; the recording can only be compared then."""
+        kept, self.lasting = self.outside | self.constants, set()
+        self.held = [t if i in kept else t.new_empty(0) for i, t in enumerate(self.held)]
+
+    def like(self, other: Recording) -> bool:
+        """Whether two steps were the same."""
+        anywhere = self.given | self.constants
+        same_outside = (self.outside, self.given, self.constants) == (
+            other.outside,
+            other.given,
+            other.constants,
+        ) and all(_address(self.held[i]) == _address(other.held[i]) for i in self.outside - anywhere)
+        same_constants = same_outside and all(torch.equal(self.held[i], other.held[i]) for i in self.constants)
+        halves_alike = (self.cut, self.blocks, self.lanes) == (other.cut, other.blocks, other.lanes)
+        return same_constants and halves_alike and len(self.calls) == len(other.calls) and all(
+            a.like(b) for a, b in zip(self.calls, other.calls, strict=True)
+        )  # fmt: skip
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within, every kernel is noted in `recording`.
+
+    Args:
+        device: all tensors must lie there.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device = device
+        self.recording = Recording()
+        self._numbers: dict[int, int] = {}
+        self._addresses = Addresses()
+        self._empty: dict[torch.device, Tensor] = {}
+        self._quiet = 0
+        self._member: int | None = None
+        self._state: State | None = None
+
+    def __enter__(self) -> Recorder:
+        torch.clear_autocast_cache()  # a weight that was cast before would be taken for one that stays as it is
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports its compiler here, which takes a second
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not _facts(func).seeded:
+            out = func(*args, **kwargs)
+            self._seen(func, args, kwargs, out, False)
+            return out
+        before = current_state(self.device)
+        out = func(*args, **kwargs)
+        after = current_state(self.device)
+        draws = not _equal(before, after)  # attention may, and without dropout doesn't
+        if draws and self._state is not None and not _equal(before, self._state):
+            self.recording.reason = self.recording.reason or "the model sets the state of the random generator"
+        self._state = after if draws else self._state
+        self._seen(func, args, kwargs, out, draws)
+        return out
+
+    def _seen(self, func: Any, args: Any, kwargs: Any, out: Any, draws: bool) -> None:
+        if not self._quiet and not self.recording.reason:
+            try:
+                self._note(func, args, kwargs, out, draws)
+            except NotRecordableError as error:
+                self.recording.reason = str(error)
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Within, nothing is noted."""
+        self._quiet += 1
+        try:
+            yield
+        finally:
+            self._quiet -= 1
+
+    def cut(self) -> None:
+        """From now on calls belong to the second half."""
+        self.recording.cut = len(self.recording.calls)
+
+    def member(self, index: int | None) -> None:
+        """From now on random numbers are this member's."""
+        self._member = index
+        self._state = current_state(self.device)
+
+    def place(self, tensor: Tensor) -> Place:
+        """The place of a tensor; one of a storage never seen was there before.
+
+        Raises:
+            NotRecordableError: it is not a plain tensor on the device.
+        """
+        number = self._numbers.get(_address(tensor))
+        if number is None:
+            number = self._number(tensor)
+            self.recording.outside.add(number)
+        return _place(tensor, number)
+
+    def known(self, tensor: Tensor) -> int | None:
+        """The number of a tensor's storage, if it has come by."""
+        return self._numbers.get(_address(tensor))
+
+    def _number(self, tensor: Tensor) -> int:
+        if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+            raise NotRecordableError(f"a tensor of type {type(tensor).__name__}, {tensor.layout}")
+        if tensor.device.type != self.device.type and tensor.numel() > 1:
+            raise NotRecordableError(f"tensors on {tensor.device} and {self.device}")
+        number = self._numbers[_address(tensor)] = len(self.recording.held)
+        self._addresses.keep(tensor.untyped_storage())
+        self.recording.held.append(tensor)
+        self.recording.sizes.append(tensor.untyped_storage().nbytes())
+        return number
+
+    def _let_go(self, number: int) -> None:
+        """Hold a storage no longer, so that its memory is free once the step needs it no more."""
+        tensor = self.recording.held[number]
+        empty = self._empty.get(tensor.device)
+        if empty is None:
+            empty = self._empty[tensor.device] = tensor.new_empty(0)
+        self.recording.held[number] = empty
+        self.recording.lasting.discard(number)
+
+    def _note(self, func: Any, args: Any, kwargs: Any, out: Any, draws: bool) -> None:
+        name, reads, _, written = _facts(func)
+        if name == "aten::lift_fresh" and self.known(args[0]) is None:
+            self.recording.constants.add(self.place(args[0]).storage)
+            return
+        if name in _VIEWS_AND_CHECKS or (reads and not _by_number(name, args)):
+            raise NotRecordableError(f"{name.removeprefix('aten::')} reads a value into Python")
+        given, named = self._placed(args), self._placed(kwargs) if kwargs else {}
+        writes: set[int] = set()
+        for i, argument in written:
+            value = given[i] if i < len(given) else named.get(argument)
+            writes.update(p.storage for p in places([value]))
+        if writes & self.recording.constants:
+            raise NotRecordableError("a constant that the model makes is written to")
+        results: list[Place | None] = []
+        makes: list[int] = []
+        numbers = self._numbers
+        for storage in writes & self.recording.lasting:
+            self._let_go(storage)
+        lasting = not draws and not writes and "empty" not in name and self._of_constants(func, given, named)
+        for tensor in _flat(out):
+            if not isinstance(tensor, Tensor):
+                results.append(None)
+                continue
+            number = numbers.get(_address(tensor))
+            if number is None:
+                number = self._number(tensor)
+                makes.append(number)
+                self.recording.lasting.add(number)
+                if not lasting:
+                    self._let_go(number)
+            elif writes:
+                self.recording.sizes[number] = tensor.untyped_storage().nbytes()
+            results.append(_place(tensor, number))
+        if draws and self._member is None:
+            raise NotRecordableError(f"{name.removeprefix('aten::')} draws random numbers that are no member's")
+        if not makes and not writes and any(r is not None for r in results) and not draws:
+            return  # a view
+        member = self._member if draws else None
+        self.recording.calls.append(
+            Call(func, given, named, tuple(results), tuple(makes), frozenset(writes), member, draws)
+        )
+
+    def _of_constants(self, func: Any, given: Any, named: Any) -> bool:
+        """Whether what a call makes may be made once for all steps; see `needs.constant`."""
+        return func in SHAPE_ONLY or all(p.storage in self.recording.lasting for p in places((given, named)))
+
+    def _placed(self, tree: Any) -> Any:
+        if type(tree) in _LEAVES:
+            return tree
+        if isinstance(tree, Tensor):
+            if tree.is_conj() or tree.is_neg():
+                raise NotRecordableError("a lazily conjugated tensor")
+            return self.place(tree)
+        if isinstance(tree, list | tuple):
+            made = [self._placed(v) for v in tree]
+            return made if isinstance(tree, list) or type(tree) is not tuple else tuple(made)
+        if isinstance(tree, dict):
+            return {k: self._placed(v) for k, v in tree.items()}
+        if isinstance(tree, torch.Generator):
+            raise NotRecordableError("a generator of the model's own")
+        return tree
+
+
+def _by_number(name: str, args: Sequence[Any]) -> bool:
+    """Whether entries are picked by their numbers, so that it is known how many; not by a mask."""
+    if name not in ("aten::index", "aten::_unsafe_index"):
+        return False
+    return all(i is None or i.dtype in (torch.int64, torch.int32) for i in args[1])
+
+
+def _equal(a: State, b: State) -> bool:
+    return all(torch.equal(v, b[k]) for k, v in a.items())
+
+
+def _flat(out: Any) -> list[Any]:
+    if isinstance(out, list | tuple):
+        return [v for part in out for v in _flat(part)]
+    return [out]
+
+
+def _address(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _place(tensor: Tensor, number: int) -> Place:
+    return Place(number, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)

@@ -1,0 +1,200 @@
+"""What rules share: the mode that calls them, and the way from a tensor under `vmap` to its member axis and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _functorch as functorch
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+
+from hfta_nb.errors import out_of_memory
+from hfta_nb.members.generators import MemberGenerators
+from hfta_nb.rules.autocast import Kept, cast
+
+
+class Disagreement(RuntimeError):  # noqa: N818  (a reason to go another way, not a failure)
+    """Members would go different ways here: `vmap` can't follow. The array then runs the submodule member by member."""
+
+
+class SharedWrite(Disagreement):
+    """Members would write different values into a tensor that they share."""
+
+
+@dataclass
+class Usage:
+    """Which members' results depended on which parameters, where members ran one by one.
+
+    Alone, a parameter that was not used has no gradient; stacked, its row has zeros.
+    """
+
+    touched: set[str] = field(default_factory=set)
+    used: set[tuple[str, int]] = field(default_factory=set)
+
+    def clear(self) -> None:
+        self.touched.clear()
+        self.used.clear()
+
+    def unused(self, members: int) -> dict[str, list[int]]:
+        """Parameter to the members that did not use it."""
+        found = {name: [i for i in range(members) if (name, i) not in self.used] for name in self.touched}
+        return {name: lacking for name, lacking in found.items() if lacking}
+
+
+@dataclass
+class Context:
+    """What a rule may need to know of the call it is part of.
+
+    Attributes:
+        indices: the numbers, in the array, of the members of this call (a block of the array, or all of it).
+        generators: of the whole array.
+        level: of the array's `vmap`.
+        used: function name to how it was fused, for `FusedArray.explain`; filled while `recording`.
+        private: members get tensors of their own where the model makes empty ones, to write into.
+        fast_rng: draw all members' random numbers at once.
+        usage: what members that ran one by one have used.
+        casts: of weights, under autocast.
+        plain: call the kernels that the plain module calls, where there is a choice.
+    """
+
+    indices: Sequence[int]
+    generators: MemberGenerators
+    level: int
+    used: dict[str, str]
+    recording: bool = False
+    private: bool = False
+    fast_rng: bool = False
+    usage: Usage = field(default_factory=Usage)
+    modes: list[TorchFunctionMode] = field(default_factory=list)
+    casts: Kept = field(default_factory=dict)
+    plain: bool = False
+
+    @property
+    def members(self) -> int:
+        """M of this call."""
+        return len(self.indices)
+
+    def batched(self, tensor: Tensor) -> bool:
+        """Whether members have values of their own in it."""
+        return bool(functorch.is_batchedtensor(tensor)) and functorch.maybe_get_level(tensor) == self.level
+
+    def stacked(self, tensor: Tensor) -> Tensor:
+        """The tensor with its member axis in front; a shared one is expanded, without memory of its own."""
+        if not self.batched(tensor):
+            return tensor.expand(self.members, *tensor.shape)
+        value: Tensor = functorch.get_unwrapped(tensor)
+        return value.movedim(functorch.maybe_get_bdim(tensor), 0)
+
+    def wrapped(self, tensor: Tensor) -> Tensor:
+        """A tensor ``[M, ...]`` as the model sees it, without its member axis."""
+        result: Tensor = functorch._add_batch_dim(tensor, 0, self.level)
+        return result
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Within, operations work on stacked tensors and are differentiated as usual: `vmap` and the rules are left."""
+        with temporarily_pop_interpreter_stack(), _without(self.modes):
+            yield
+
+    def note(self, function: Callable[..., Any], how: str) -> None:
+        """Say how a function was fused."""
+        if self.recording:
+            self.used[function_name(function)] = how
+
+
+@contextmanager
+def _without(modes: Sequence[TorchFunctionMode]) -> Iterator[None]:
+    """Within, these modes and those entered after them are off: torch takes the ways it takes for plain modules."""
+    stack = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    first = next((i for i, mode in enumerate(stack) if any(mode is m for m in modes)), len(stack))
+    taken = [torch._C._pop_torch_function_stack() for _ in stack[first:]]
+    try:
+        yield
+    finally:
+        for mode in reversed(taken):
+            torch._C._push_on_torch_function_stack(mode)
+
+
+_REQUIRES_GRAD: Any = Tensor.requires_grad
+
+Rule = Callable[[Context, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+Fallback = Callable[[Context, Callable[..., Any], tuple[Any, ...], dict[str, Any], Exception], Any]
+"""What to do with a function that `vmap` can't run, and the error that it gave."""
+
+
+class RuleMode(TorchFunctionMode):
+    """Sends every function that the model calls to its rule, where it has one."""
+
+    def __init__(self, context: Context, rules: Mapping[object, Rule], fallback: Fallback) -> None:
+        super().__init__()
+        self.context, self.rules, self.fallback = context, rules, fallback
+        context.modes.append(self)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        rule = self.rules.get(func)
+        context, kwargs = self.context, kwargs or {}
+        if functorch.maybe_current_level() != context.level:  # a `vmap` of the model's own
+            return func(*args, **kwargs)
+        name = function_name(func)
+        if torch._C._is_any_autocast_enabled():
+            args, kwargs = cast(name, args, kwargs, context.casts)
+        if rule is not None:
+            return rule(context, func, args, kwargs)
+        if name == "__get__":  # reading an attribute
+            return self._attribute(func, args, kwargs)
+        if context.recording and not name.startswith("__"):
+            context.used.setdefault(name, "vmap")
+        # Torch's own loop over members, for functions that it has no rule for, would not be seen: ours is noted.
+        functorch._set_vmap_fallback_enabled(False)  # type: ignore[attr-defined]
+        try:
+            return func(*args, **kwargs)
+        except Disagreement:
+            raise
+        except Exception as error:
+            if out_of_memory(error):
+                raise
+            return self.fallback(context, func, args, kwargs, error)
+        finally:
+            functorch._set_vmap_fallback_enabled(True)  # type: ignore[attr-defined]
+
+    def _attribute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if getattr(func, "__self__", None) is _REQUIRES_GRAD and self.context.batched(args[0]):
+            return functorch.get_unwrapped(args[0]).requires_grad  # `vmap` hides it: a wrapper says False
+        return func(*args, **kwargs)
+
+
+def memory_order(tensor: Tensor) -> tuple[int, ...]:
+    """The axes of a member's part of ``[M, ...]`` from the slowest to the fastest; dropout draws in this order."""
+    strides = tensor.stride()[1:]
+    sizes = tensor.shape[1:]
+    return tuple(sorted(range(len(strides)), key=lambda i: (-strides[i] if sizes[i] > 1 else 0, i)))
+
+
+def stored_as(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
+    """``[M, ...]`` with the members' axes in memory in this order, from the slowest to the fastest."""
+    if memory_order(tensor) == order:
+        return tensor
+    forward = (0, *(i + 1 for i in order))
+    back = [forward.index(i) for i in range(tensor.ndim)]
+    return tensor.permute(forward).contiguous().permute(back)
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", function))
+
+
+def arguments(names: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Positional and keyword arguments by name."""
+    return dict(zip(names, args, strict=False)) | dict(kwargs)
+
+
+def vmap_level() -> int:
+    """The level of the innermost `vmap` under way."""
+    return int(torch._C._functorch.maybe_current_level() or 0)

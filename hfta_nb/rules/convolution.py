@@ -1,0 +1,113 @@
+"""Convolutions: pointwise ones as batched matrix products, others `vmap`'s grouped ones, stored as torch's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hfta_nb.rules.base import Context, Rule, arguments, memory_order, stored_as
+
+_NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+_NAMES_TRANSPOSED = (*_NAMES[:5], "output_padding", "groups", "dilation")
+
+
+def _convolution(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    given = arguments(_NAMES if function in _POINTWISE else _NAMES_TRANSPOSED, args, kwargs)
+    if function in _POINTWISE and _pointwise(context, given):
+        context.note(function, "batched matrix product")
+        with context.outside():
+            return context.wrapped(_product(context, given["input"], given["weight"], given.get("bias")))
+    out = _grouped(context, function, given)
+    tensors = [v for v in (given.get("input"), given.get("weight")) if isinstance(v, Tensor)]
+    if not context.batched(out) or out.ndim < 4:
+        return out
+    last = (0, *range(2, out.ndim), 1)  # channels last
+    with context.outside():
+        wanted = any(v.ndim == out.ndim and memory_order(context.stacked(v)) == last for v in tensors)
+        order = last if wanted else tuple(range(out.ndim))
+        return context.wrapped(stored_as(context.stacked(out), order))
+
+
+def _grouped(context: Context, function: Callable[..., Any], given: dict[str, Any]) -> Any:
+    """`vmap`'s own, of as many members at a time as a library takes."""
+    at_once = _at_once(context, function, given)
+    if at_once >= context.members:
+        context.note(function, "vmap, a grouped convolution")
+        return function(**given)
+    context.note(function, f"vmap, grouped convolutions of {at_once} members each, for more elements are too many")
+    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    rest = {name: value for name, value in given.items() if name not in tensors}
+    axes = tuple(0 if context.batched(value) else None for value in tensors.values())
+
+    def one(*values: Tensor) -> Any:
+        return function(**dict(zip(tensors, values, strict=True)), **rest)
+
+    with context.outside():
+        stacked = [context.stacked(v) if context.batched(v) else v for v in tensors.values()]
+        return context.wrapped(torch.vmap(one, axes, chunk_size=at_once)(*stacked))
+
+
+def _at_once(context: Context, function: Callable[..., Any], given: dict[str, Any]) -> int:
+    """How many members' images may be one tensor. One member's is what it is alone."""
+    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    most = _most(given["input"].device)
+    if most is None or not any(map(context.batched, tensors.values())):
+        return context.members
+    with context.outside():
+        there = {n: torch.empty(v.shape, dtype=v.dtype, device="meta") for n, v in tensors.items()}
+        out = function(**{**given, **there})
+    return int(max(1, most // max(1, out.numel(), given["input"].numel())))
+
+
+def _most(device: torch.device) -> int | None:
+    """How many elements a tensor of a convolution may have; None for any number.
+
+    cuDNN counts them with 32 bits in most of its kernels; torch then takes kernels of its own, which are many times
+    slower, or fails.
+    """
+    return 2**31 - 1 if device.type == "cuda" else None
+
+
+def _pointwise(context: Context, given: dict[str, Any]) -> bool:
+    """Whether this is a linear map of the channels, with inputs and weights of the members' own.
+
+    Not in float64, which is for comparisons: there a member gets the bits of the plain convolution.
+    """
+    x, weight, bias = given["input"], given["weight"], given.get("bias")
+    if context.members < 2 or not (isinstance(x, Tensor) and isinstance(weight, Tensor)) or x.ndim != weight.ndim:
+        return False
+    settings = (("stride", 1), ("padding", 0), ("groups", 1))
+    plain = all(_all(given.get(name, value), value) for name, value in settings)
+    own = context.batched(x) and context.batched(weight)
+    fits = all(size == 1 for size in weight.shape[2:]) and x.shape[1] == weight.shape[1] and x.numel() > 0
+    dtypes = {t.dtype for t in (x, weight, bias) if t is not None}
+    if not (plain and own and fits and len(dtypes) == 1) or torch.float64 in dtypes:
+        return False
+    with context.outside():
+        return memory_order(context.stacked(x))[-1] != 1  # channels last
+
+
+def _all(value: Any, wanted: int) -> bool:
+    return all(v == wanted for v in (value if isinstance(value, tuple | list) else (value,)))
+
+
+def _product(context: Context, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``[M, N, O, ...]``, in memory as a grouped convolution over M times the channels leaves it."""
+    whole, factors = context.stacked(x), context.stacked(weight)
+    members, samples, channels, *space = whole.shape
+    columns = whole.transpose(1, 2).reshape(members, channels, -1)
+    rows = factors.reshape(members, -1, channels)
+    if bias is None:
+        out = torch.bmm(rows, columns)
+    else:
+        out = torch.baddbmm(context.stacked(bias).unsqueeze(-1), rows, columns)
+    apart = out.view(members, -1, samples, *space).movedim(2, 0)
+    return apart.contiguous().transpose(0, 1)
+
+
+_POINTWISE = frozenset({F.conv1d, F.conv2d, F.conv3d})
+RULES: dict[object, Rule] = dict.fromkeys((*_POINTWISE, F.conv_transpose2d, F.conv_transpose3d), _convolution)

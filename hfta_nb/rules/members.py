@@ -1,0 +1,108 @@
+"""Running a function once per member, each with its own slices and its own random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.members.tree import flatten, unflatten
+from hfta_nb.rules.base import (
+    Context,
+    Disagreement,
+    SharedWrite,
+    function_name,
+    memory_order,
+    stored_as,
+)
+
+RANDOM = "member by member, each with its own random numbers"
+
+
+def member_by_member(context: Context, function: Callable[..., Any], args: Any, kwargs: Any, how: str = RANDOM) -> Any:
+    """Call `function` once per member, with the member's slices and the member's generators; differentiable.
+
+    Raises:
+        Disagreement: members give values that can't stand beside each other: other numbers, other shapes.
+    """
+    context.note(function, how)
+    with context.outside():
+        return joined(context, each_member(context, function, args, kwargs))
+
+
+def each_member(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
+    """The results of the members. Only within `context.outside`."""
+    leaves, rebuild = flatten((args, kwargs))
+    stacked = [context.stacked(v) if isinstance(v, Tensor) else v for v in leaves]
+    results = []
+    with context.generators.borrowed():
+        for i, index in enumerate(context.indices):
+            own = [v.select(0, i) if isinstance(v, Tensor) else v for v in stacked]
+            given, named = unflatten(rebuild, own)
+            context.generators.enter(index)
+            try:
+                results.append(function(*given, **named))
+            finally:
+                context.generators.leave(index)
+    return results
+
+
+def joined(context: Context, results: list[Any]) -> Any:
+    """The members' results as the model sees one: tensors with their member axis hidden, anything else if all agree."""
+    parts = [flatten(r) for r in results]
+    first, rebuild = parts[0]
+    if any(len(leaves) != len(first) for leaves, _ in parts):
+        raise Disagreement("members give results of different form")
+    return unflatten(rebuild, [_together(context, list(v)) for v in zip(*(leaves for leaves, _ in parts), strict=True)])
+
+
+def _together(context: Context, values: list[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, Tensor):
+        if not all(isinstance(v, Tensor) and v.shape == first.shape and v.dtype == first.dtype for v in values):
+            raise Disagreement("members give tensors of different shapes")
+        stacked = torch.stack(values)
+        return context.wrapped(stored_as(stacked, memory_order(first.unsqueeze(0))))
+    if all(v is first for v in values):
+        return first
+    try:
+        agree = all(type(v) is type(first) and bool(v == first) for v in values)
+    except Exception:  # an array, say: what can't be shown to be equal is not
+        agree = False
+    if not agree:
+        raise Disagreement("members come to different values, on which the model's way depends")
+    return first
+
+
+def by_members(context: Context, function: Callable[..., Any], args: Any, kwargs: Any, error: Exception) -> Any:
+    """A function that `vmap` has failed at: member by member, if that works.
+
+    Raises:
+        Exception: the function's own error, where it fails for a member alone as well.
+        SharedWrite: it writes into a tensor that the members share.
+    """
+    leaves, _ = flatten((args, kwargs))
+    if not any(isinstance(v, Tensor) and context.batched(v) for v in leaves):
+        raise error
+    target = kwargs.get("out", args[0] if args and _in_place(function) else None)
+    if isinstance(target, Tensor) and not context.batched(target):
+        raise SharedWrite(f"{function_name(function)} writes into a tensor that the members share") from error
+    how = "member by member, as vmap can't run it"
+    if target is None:
+        try:
+            return member_by_member(context, function, args, kwargs, how)
+        except Disagreement:
+            raise
+        except Exception:
+            raise error from None
+    context.note(function, how)
+    with context.outside():
+        each_member(context, function, args, kwargs)
+    return target
+
+
+def _in_place(function: Callable[..., Any]) -> bool:
+    name = function_name(function)
+    return name in ("__setitem__", "__delitem__") or (name.endswith("_") and not name.endswith("__"))

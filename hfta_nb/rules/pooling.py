@@ -1,0 +1,48 @@
+"""Pooling: the members stand beside each other in the batch, so that torch's own kernels run as for one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hfta_nb.rules.base import Context, Rule
+
+
+def _pool(axes: int) -> Rule:
+    """Of a function over `axes` spatial axes, with or without a batch in front of the channels."""
+
+    def rule(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        x = args[0] if args else kwargs.get("input")
+        if not isinstance(x, Tensor) or not context.batched(x) or x.ndim not in (axes + 1, axes + 2):
+            return function(*args, **kwargs)
+        context.note(function, "the members beside each other in the batch")
+        with context.outside():
+            whole = context.stacked(x)
+            lead = whole.shape[: whole.ndim - axes - 1]
+            rest = {k: v for k, v in kwargs.items() if k != "input"}
+            out = function(whole.reshape(-1, *whole.shape[-axes - 1 :]), *args[1:], **rest)
+            parts = [t.view(*lead, *t.shape[1:]) for t in (out if isinstance(out, tuple) else (out,))]
+            wrapped = tuple(context.wrapped(t) for t in parts)
+        return wrapped if isinstance(out, tuple) else wrapped[0]
+
+    return rule
+
+
+_FUNCTIONS = {
+    1: (F.avg_pool1d, F.max_pool1d, F.max_pool1d_with_indices, F.adaptive_avg_pool1d, F.adaptive_max_pool1d),
+    2: (F.avg_pool2d, F.max_pool2d, F.max_pool2d_with_indices, F.adaptive_avg_pool2d, F.adaptive_max_pool2d),
+    3: (F.avg_pool3d, F.max_pool3d, F.max_pool3d_with_indices, F.adaptive_avg_pool3d, F.adaptive_max_pool3d),
+}
+_ALSO = {
+    1: (torch.max_pool1d, torch.adaptive_avg_pool1d, F.adaptive_max_pool1d_with_indices),
+    2: (torch.max_pool2d, F.adaptive_max_pool2d_with_indices),
+    3: (torch.max_pool3d, F.adaptive_max_pool3d_with_indices),
+}
+
+RULES: dict[object, Rule] = {
+    function: _pool(axes) for table in (_FUNCTIONS, _ALSO) for axes, group in table.items() for function in group
+}

@@ -1,0 +1,123 @@
+"""What the files of a study take: a study as far as they ask of it, so that they need not import it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from hfta_nb.data import AnyData
+from hfta_nb.events import Control, Event, Json
+from hfta_nb.family import Family
+from hfta_nb.grid import Grid, Variant
+from hfta_nb.history import History
+from hfta_nb.plan import Group
+from hfta_nb.step import Precision
+from hfta_nb.store import Store
+from hfta_nb.train import Settings, Trainer
+
+
+@dataclass(frozen=True)
+class Added:
+    """Configurations that came after the first run had begun: they are planned apart from all others.
+
+    Attributes:
+        key: of the request that they came with, which counts once; empty where there was none.
+    """
+
+    variants: tuple[dict[str, Json], ...]
+    key: str = ""
+
+
+class Definition(Protocol):
+    """What is asked of a study, and the plan that follows from it; see `hfta_nb.study.definition.Definition`."""
+
+    family: Family
+    grid: Grid
+    data: AnyData
+    fixed: dict[str, Any]
+    epochs: int
+    patience: int | None
+    validate_every: int
+    steps_per_epoch: int | None
+    dtype: torch.dtype
+    device: torch.device
+    serial: bool
+    seed: int
+    across: float | str
+    capacity: int | str | None
+    checkpointing: str
+    compile: str
+    deterministic: bool
+    strategy: str
+    monitor: str
+    maximize: bool
+    name: str
+    plan_groups: list[Group]
+    added: list[Added]
+    store: Store
+    _precision: Precision
+
+    @property
+    def precision(self) -> str:
+        """In what the members compute."""
+
+    def settings(self) -> Settings:
+        """What the training loop needs to know."""
+
+
+class Study(Definition, Protocol):
+    """A study with its run; see `hfta_nb.study.study.Study`."""
+
+    _history: History
+    _read: int
+    _running: int
+    _trainer: Trainer | None
+    _extended: bool
+
+    @property
+    def variants(self) -> list[Variant]:
+        """All variants, in the order of the grid."""
+
+    @property
+    def data_name(self) -> str:
+        """Of the data set."""
+
+    @property
+    def directory(self) -> Path:
+        """Where the run is kept."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of all curves."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything that was asked for but family, grid and data."""
+
+    @property
+    def history(self) -> History:
+        """The state of the run."""
+
+    def run(
+        self, control: Control | None = None, resume: bool = False, *, epochs: int | None = None
+    ) -> Iterator[Event]:
+        """Train; iterate to do the work."""
+
+    def _member(self, id: int) -> Variant:
+        """The variant of a number."""
+
+
+class Result(Protocol):
+    """What came of one variant; see `hfta_nb.study.result.Result`."""
+
+    @property
+    def study(self) -> Study:
+        """It is part of."""
+
+    @property
+    def variant(self) -> Variant:
+        """Its number, configuration and seed."""

@@ -1,0 +1,305 @@
+"""The arrays of a run: which there are, which are still to be trained, and how each is built and kept."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
+from hfta_nb.array.access import checkpoint, untimed_block_size
+from hfta_nb.data import placed
+from hfta_nb.errors import MemberError, out_of_memory
+from hfta_nb.events import Add, Control, Event, GroupRecord, PhaseChanged
+from hfta_nb.family.undisturbed import undisturbed
+from hfta_nb.grid import Variant
+from hfta_nb.members.generators import seeded_state
+from hfta_nb.memory import MemoryModel, free_bytes, shown
+from hfta_nb.plan import Group
+from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
+from hfta_nb.train.settings import Clock, End, Ends, Save, Settings
+
+
+@dataclass(frozen=True)
+class Todo:
+    """An array that is to be trained.
+
+    Attributes:
+        run: how far it is; None where it has not begun.
+        end: where it trains on after its end.
+    """
+
+    group: Group
+    run: Mapping[str, Any] | None = None
+    end: End | None = None
+
+
+class Schedule:
+    """The arrays of a run: those that train, those that wait, and how far they are. See `Trainer`, which trains them.
+
+    Args:
+        settings: of the run.
+        groups: what to train.
+        control: requests.
+        save: keeps checkpoints; None to keep nothing.
+        resume: the state of a checkpoint, to carry on from there.
+        prepare: puts something around each group's step.
+        checkpoint_every_s: seconds between two checkpoints; one is also made on a pause, a stop and a group's end.
+        ends: keeps how far arrays are that are done, so that they can train on; None to keep nothing.
+        take: plans variants that a request asks for, and calls `add`; says why not, where they can't be.
+
+    Attributes:
+        ended: by array, what is kept of its end.
+        stopped: whether the run was asked to stop.
+        error: the first that a member's own code has raised.
+        early_stops: variants that were stopped before their group began.
+        arrays: all arrays of the run in the order of training, done ones as well; more where memory makes it so.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        groups: Sequence[Group],
+        control: Control,
+        save: Save | None = None,
+        resume: Mapping[str, Any] | None = None,
+        prepare: Callable[[Step], Step] | None = None,
+        checkpoint_every_s: float = 10.0,
+        ends: Ends | None = None,
+        take: Callable[[Add], str] | None = None,
+    ) -> None:
+        self.settings, self.control, self.save, self.ends = settings, control, save, ends
+        self.take = take
+        self.prepare = prepare
+        self.checkpoint_every_s = checkpoint_every_s
+        self.stopped = False
+        self.error: Exception | None = None
+        self.data = placed(settings.data, settings.device, settings.dtype)
+        self.lengths: dict[int, int] = {}  # by batch size, of the passes of a stream, once known
+        self.arrays = list(groups)
+        self.waiting: deque[Todo] = deque()
+        self.ended: dict[int, End] = {}
+        self.clock = Clock(work_total=self._work())
+        self.early_stops: set[int] = set()
+        self.last_save = time.perf_counter()
+        if resume is None:
+            self.waiting.extend(map(Todo, groups))
+        else:
+            self._take_up(resume)
+
+    def added(self, request: Add) -> Iterator[Event]:
+        """Take in variants that a request asks for."""
+        why = "nothing takes it in" if self.take is None else self.take(request)
+        if why:
+            yield PhaseChanged(time.time(), self.arrays[0].index, "training", f"not added: {why}")
+
+    def add(self, groups: Sequence[Group]) -> None:
+        """Train these arrays as well, after all others."""
+        self.arrays.extend(groups)
+        self.waiting.extend(map(Todo, groups))
+        self.clock.work_total = self._work()
+
+    def put_first(self, groups: Sequence[Group], runs: Sequence[Mapping[str, Any] | None]) -> None:
+        """Train these arrays next, in this order, from where they are."""
+        self.waiting.extendleft(reversed([Todo(g, r) for g, r in zip(groups, runs, strict=True)]))
+
+    def put_last(self, group: Group) -> None:
+        """Train this array after all others."""
+        self.waiting.append(Todo(group))
+
+    def measured(self, group: Group, peak_bytes: int, held_bytes: int) -> Group:
+        """Take in what an array took in its first steps, where that is more than planned or nothing was measured yet.
+
+        Arrays like it that wait are divided if they would not fit now.
+
+        Args:
+            peak_bytes: the most that it took.
+            held_bytes: what it holds between two steps, which is not free now.
+
+        Returns:
+            The array with its new figures.
+        """
+        members = len(group.variants)
+        model = MemoryModel(group.fixed_bytes, group.memory_bytes)
+        if group.measured and peak_bytes <= model.bytes(members):
+            return group
+        model = model.corrected(members, peak_bytes)
+        free = free_bytes(self.settings.device) + held_bytes
+        known: dict[str, Any] = {"memory_bytes": model.member_bytes, "fixed_bytes": model.fixed_bytes, "measured": True}
+        known["too_large"] = False  # it has trained
+        if group.capacity and self.settings.capacity is None:
+            known["capacity"] = model.capacity(free)
+        found = replace(group, **known)
+        self.replace(group, [found])
+        waiting = list(self.waiting)
+        self.waiting.clear()
+        for todo in waiting:
+            begun = todo.run is not None or todo.end is not None
+            if begun or not (todo.group.fitted and alike(todo.group, group)):
+                self.waiting.append(todo)
+                continue
+            other = replace(todo.group, **known)
+            parts = [other]
+            fits = max(1, model.capacity(free))
+            if fits < len(other.variants):
+                why = f"{fits} members fit in {shown(free)}, as measured in array {group.index}"
+                parts = other.divided(fits, why, self.free_index)
+            self.replace(todo.group, parts)
+            self.waiting.extend(map(Todo, parts))
+        return found
+
+    def replace(self, group: Group, by: Sequence[Group]) -> None:
+        """Put these arrays in the place of another."""
+        place = next(i for i, g in enumerate(self.arrays) if g.index == group.index)
+        self.arrays[place : place + 1] = by
+
+    def records(self) -> tuple[GroupRecord, ...]:
+        """All arrays, as records."""
+        return tuple(g.record() for g in self.arrays)
+
+    @property
+    def free_index(self) -> int:
+        """A number that no array has."""
+        return max(g.index for g in self.arrays) + 1
+
+    # Checkpoints.
+
+    def checkpoint(self, group: Group, run: Mapping[str, Any] | None, weights: Mapping[int, Any]) -> str:
+        """Keep where the run is.
+
+        Args:
+            group, run: the array that trains, and how far it is; None where it is done.
+            weights: the best weights of variants, which are kept beside it.
+        """
+        assert self.save is not None  # asked before
+        self.clock.tick()
+        todo = [] if run is None else [Todo(group, run)]
+        state = {
+            "elapsed_s": self.clock.elapsed_s,
+            "work_done": self.clock.work_done,
+            "arrays": [_told(g) for g in self.arrays],
+            "todo": [{"array": t.group.index, "run": t.run} for t in [*todo, *self.waiting] if t.end is None],
+            "ends": [asdict(end) for end in self.ended.values()],
+        }
+        path = self.save(state, weights)
+        self.last_save = time.perf_counter()
+        return path
+
+    def _take_up(self, state: Mapping[str, Any]) -> None:
+        self.clock.elapsed_s, self.clock.work_done = float(state["elapsed_s"]), float(state["work_done"])
+        if "todo" not in state:  # written before arrays could be divided while they train
+            first = int(state["group"])
+            self.waiting.extend(Todo(g) for g in self.arrays[first:])
+            if state["run"] is not None:
+                self.waiting[0] = Todo(self.arrays[first], state["run"])
+            return
+        plan = self.arrays
+        self.arrays = [_heard(told, plan) for told in state["arrays"]]
+        by_index = {g.index: g for g in self.arrays}
+        self.waiting.extend(Todo(by_index[t["array"]], t["run"]) for t in state["todo"])
+        for end in (End(**told) for told in state.get("ends", ())):
+            self.ended[end.array] = end
+            if end.epochs < self.settings.epochs:
+                self.waiting.append(Todo(by_index[end.array], end=end))
+        known = {id for group in self.arrays for id in group.ids}
+        for group in plan:
+            if not known.issuperset(group.ids):  # added since
+                self.add([replace(group, index=self.free_index)])
+
+    def _work(self) -> float:
+        """Steps of all members of all groups; NaN while that is not known."""
+        lengths = [self.batches(g) for g in self.arrays]
+        steps = [math.nan if length is None else self.settings.epochs * length for length in lengths]
+        return float(sum(len(g.variants) * n for g, n in zip(self.arrays, steps, strict=True)))
+
+    def batches(self, group: Group) -> int | None:
+        """Steps in an epoch of this group; None while that is not known."""
+        size = int(group.rows[0]["batch_size"])
+        return self.settings.steps_per_epoch or self.data.batches(size) or self.lengths.get(size)
+
+    def learn(self, batch_size: int, length: int) -> None:
+        """So many batches a pass through a stream has."""
+        self.lengths[batch_size] = length
+        self.clock.work_total = self._work()
+
+    def _module(self, group: Group, arguments: Mapping[str, Any]) -> nn.Module:
+        """A plain module of a group."""
+        s = self.settings
+        module = s.family.build(**arguments).to(s.device, s.dtype)
+        if has_lazy(module):
+            sample = self.data.sample(int(group.rows[0]["batch_size"]), s.device, s.dtype)
+            take_shapes(module, lambda m: call_all(m, sample, s.family.phases))
+        return module
+
+    def build(self, group: Group) -> Step:
+        """The step of a group, each member initialised and seeded as it would be alone."""
+        s = self.settings
+        modules, states = [], []
+        with undisturbed():
+            for variant, arguments in [*zip(group.variants, group.arguments, strict=True), *group.likes]:
+                torch.default_generator.manual_seed(variant.seed)
+                try:
+                    modules.append(self._module(group, arguments))
+                except Exception as error:
+                    if out_of_memory(error):
+                        raise
+                    raise _unbuilt(variant, len(modules), error) from error
+                # The CPU's stream goes on from where building left it; a GPU's has not been drawn from yet.
+                states.append(seeded_state(variant.seed, s.device) | {"cpu": torch.random.get_rng_state()})
+        s.precision.check_modules(modules)
+        generators = MemberGenerators(states, s.device)
+        objective, metrics = s.family.objective_for(s.data), s.family.metrics_for(s.data)
+        steps = self.batches(group)
+        if group.serial:
+            return PlainStep(modules[0], group.rows[0], objective, metrics, s.epochs, generators, s.precision, steps)
+        array = fuse(modules, [v.seed for v in (*group.variants, *(v for v, _ in group.likes))])
+        array.generators.states = generators.states
+        if group.likes:
+            array = array.select(range(len(group.variants)))
+        array.strategy = s.strategy
+        if s.deterministic:
+            array.block_size = untimed_block_size(array)
+        array.capture = group.captured and not group.checkpointed  # recording holds what checkpointing lets go of
+        if group.checkpointed:
+            checkpoint(array, True)
+        return ArrayStep(array, group.rows, objective, metrics, s.epochs, s.precision, steps)
+
+
+def _unbuilt(variant: Variant, place: int, error: Exception) -> MemberError:
+    words = f"can't be built ({type(error).__name__}: {error})"
+    return MemberError(words, where=f"member {place}, {variant.label}").of(place)
+
+
+def _told(group: Group) -> dict[str, Any]:
+    """What of an array its plan does not say."""
+    sizes = {"memory_bytes": group.memory_bytes, "fixed_bytes": group.fixed_bytes, "capacity": group.capacity}
+    flags = {"fitted": group.fitted, "measured": group.measured, "checkpointed": group.checkpointed}
+    flags |= {"captured": group.captured, "serial": group.serial}
+    likes = [v.id for v, _ in group.likes]
+    return {"index": group.index, "variants": list(group.ids), "reason": group.reason, "likes": likes, **sizes, **flags}
+
+
+def _heard(told: Mapping[str, Any], plan: Sequence[Group]) -> Group:
+    """The array that `_told` told of."""
+    ids = tuple(told["variants"])
+    whole = next(g for g in plan if ids[0] in g.ids)
+    every = {v.id: (v, a) for g in plan for v, a in zip(g.variants, g.arguments, strict=True)}
+    known = {
+        k: told[k]
+        for k in ("memory_bytes", "fixed_bytes", "capacity", "fitted", "measured", "checkpointed", "captured")
+    }
+    known["serial"] = bool(told.get("serial", whole.serial))
+    likes = tuple(every[i] for i in told["likes"])
+    return replace(whole.part(ids, int(told["index"]), told["reason"]), likes=likes, **known)
+
+
+def alike(a: Group, b: Group) -> bool:
+    """Whether two arrays were one until capacity divided them."""
+    sizes = [(g.capacity, g.parameters, g.rows[0]["batch_size"]) for g in (a, b)]
+    return sizes[0] == sizes[1] and a.capacity > 0
