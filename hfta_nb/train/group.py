@@ -18,6 +18,7 @@ from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, Scores, Step
 from hfta_nb.train import apart, keeping, requests
 from hfta_nb.train.batches import Batch, batches_of
+from hfta_nb.train.clock import work_left
 from hfta_nb.train.members import Members
 from hfta_nb.train.passes import LONG_PASS, long_pass
 from hfta_nb.train.scores import EpochScores, accumulators, add, finished
@@ -87,6 +88,7 @@ class GroupRun:
         if self.resume is None and isinstance(self.step, ArrayStep) and not self.settings.deterministic:
             self.step.tune_while_training()
         self.stage = "training"
+        self.trainer.clock.cool()
         yield ev.PhaseChanged(time.time(), index, "training")
         self.probe = self._probe()
         if self.ending and self.members.ids:
@@ -203,7 +205,7 @@ class GroupRun:
         self.scores.end(batch.size)
         self.batch, self.steps = self.batch + 1, self.steps + 1
         self.samples += batch.size * len(self.members.ids)
-        self.trainer.clock.work_done += len(self.members.ids)
+        self.trainer.clock.did(len(self.members.ids), tuning or probe is not None)
         if self.meter is not None and self.steps >= 2:  # the second has the optimizer's state beside its activations
             yield from self._measured(self.meter)
         if probe:
@@ -321,7 +323,7 @@ class GroupRun:
             self.epoch + (min(1.0, end / length) if length else 0.0),
             rate,
             clock.elapsed_s,
-            clock.remaining_s,
+            clock.remaining_s(work_left(self)),
             tuple(self.members.ids),
             tuple(losses),
             waiting,
