@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hfta_nb.errors import HftaError
+from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.ui.machine import ENDED
 from hfta_nb.ui.text import words
 
@@ -30,7 +31,7 @@ def press(bench: Workbench, name: str) -> None:
     """Do what a button of this name does; a second Train asks first."""
     try:
         if name == "train" and bench.state in ENDED and not bench.train_view.asking:
-            bench.ask_again()
+            _ask_again(bench)
         else:
             getattr(bench, _METHODS[name])()
     except (HftaError, OSError) as error:
@@ -38,6 +39,27 @@ def press(bench: Workbench, name: str) -> None:
             bench.results.say(words(error), bad=True)
         else:
             bench.say(words(error), "bad")
+
+
+def _ask_again(bench: Workbench) -> None:
+    """Ask whether a new run is meant, as there is one already.
+
+    Raises:
+        StudyError: nothing that could be trained is defined.
+    """
+    problem = bench.planned()
+    if problem:
+        raise StudyError(f"can't train now: {problem}")
+    where = bench.study.directory
+    bench.train_view.ask(f"There is a {bench.state} run already; it stays in {where}. Start a new one?")
+
+
+def press_reattach(bench: Workbench, path: Path) -> None:
+    """Bring a saved run back."""
+    try:
+        bench.restore(path)
+    except (HftaError, OSError) as error:
+        bench.say(words(error), "bad")
 
 
 def press_row(bench: Workbench, what: str, member: int) -> None:
