@@ -48,6 +48,7 @@ class GroupRun(Progress):
         if self.resume is None and isinstance(self.step, ArrayStep) and not self.settings.deterministic:
             self.step.tune_while_training()
         self.stage = "training"
+        self.trainer.clock.cool()
         yield ev.PhaseChanged(time.time(), index, "training")
         self.probe = self._probe()
         if self.ending and self.members.ids:
@@ -164,7 +165,7 @@ class GroupRun(Progress):
         self.scores.end(batch.size)
         self.batch, self.steps = self.batch + 1, self.steps + 1
         self.samples += batch.size * len(self.members.ids)
-        self.trainer.clock.work_done += len(self.members.ids)
+        self.trainer.clock.did(len(self.members.ids), tuning or probe is not None)
         if self.meter is not None and self.steps >= 2:  # the second has the optimizer's state beside its activations
             yield from self._measured(self.meter)
         if probe:
