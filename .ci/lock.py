@@ -1,5 +1,5 @@
-"""Writes requirements.lock, exact pins of everything that `make lab` and `make test` install, and requirements-docs.lock,
-of what `make docs` needs besides.
+"""Writes requirements.lock, exact pins of everything that `make lab` and `make test` install, and a lock for the docs,
+requirements-docs.lock, of what `make docs` needs besides.
 
 Resolves the newest versions that pyproject.toml allows in a throw-away environment and then walks the
 metadata of what was installed, from the project's own requirements down, once for each Python and platform that

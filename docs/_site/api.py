@@ -1,6 +1,6 @@
 """Entries of the reference for public names, as directives of Sphinx's autodoc.
 
-``<!-- generated: api hfta_nb.optim -->`` on a page is all of that module's ``__all__`` which no page of the reference names
+``<!-- generated: api hfta_nb.optim -->`` stands for all of that module's ``__all__`` that no page of the reference names
 itself. What a page names itself is in an ``eval-rst`` block: ``.. autofunction:: hfta_nb.fuse``.
 """
 
@@ -16,7 +16,14 @@ from docs._site.layout import ROOT
 
 MODULES = (
     *("hfta_nb", "hfta_nb.optim", "hfta_nb.optim.lr_scheduler", "hfta_nb.data", "hfta_nb.figures", "hfta_nb.ui"),
-    *("hfta_nb.callbacks", "hfta_nb.errors", "hfta_nb.events", "hfta_nb.losses", "hfta_nb.metrics", "hfta_nb.executors"),
+    *(
+        "hfta_nb.callbacks",
+        "hfta_nb.errors",
+        "hfta_nb.events",
+        "hfta_nb.losses",
+        "hfta_nb.metrics",
+        "hfta_nb.executors",
+    ),
 )
 """Modules that are documented; those that define no ``__all__`` by their public functions and classes."""
 

@@ -60,7 +60,9 @@ def _notebook(text: str, path: str, page: str, used: set[str]) -> str:
 def _decisions() -> str:
     found = sorted((layout.ROOT / "docs" / "decisions").glob("*.md"))
     listed = "\n".join(f"- [{p.stem}]({p.name})" for p in found)
-    return f"---\norphan: true\n---\n\n# Decisions\n\nWhat was decided, what was measured for it, and why.\n\n{listed}\n"
+    return (
+        f"---\norphan: true\n---\n\n# Decisions\n\nWhat was decided, what was measured for it, and why.\n\n{listed}\n"
+    )
 
 
 def _other(path: str, folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hfta_nb
 
 project = "hfta_nb"
-author = copyright = "The hfta_nb developers"  # noqa: A001 - the name that Sphinx reads
+author = copyright = "The hfta_nb developers"
 version = release = hfta_nb.__version__
 
 extensions = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -15,6 +16,7 @@ SOURCE = (".py", ".c", ".h", ".js", ".css", ".toml")
 TEXT = (".json", ".jsonl", ".yml", ".lock")
 
 
+@functools.cache
 def pages() -> dict[str, str]:
     """The repository's path of every Markdown page and notebook, to its path below the site's source."""
     docs = ROOT / "docs"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 from docs._site.layout import ROOT, place_of, relative
@@ -34,14 +35,15 @@ def source_map() -> str:
     return "\n".join(_folder(folder, folders[folder]) for folder in sorted(folders))
 
 
-def first_line(path: Path) -> str:
+def summary(path: Path) -> str:
     """What a file is for, in its own words."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         found = ast.get_docstring(ast.parse(text)) or ""
     else:
         found = text.lstrip().removeprefix("/*").removeprefix("//").lstrip(" *\n")
-    return found.strip().partition("\n")[0].removesuffix("*/").strip()
+    paragraph = re.split(r"\n\s*\n", found.strip())[0].partition("*/")[0]
+    return " ".join(re.sub(r"^\s*\* ?", "", paragraph, flags=re.M).split())
 
 
 def _folder(folder: Path, files: list[Path]) -> str:
@@ -57,5 +59,5 @@ def _folder(folder: Path, files: list[Path]) -> str:
         place = place_of(path.relative_to(ROOT).as_posix())
         assert place is not None  # as it was listed a moment ago
         link = relative(place, MAP)
-        lines.append(f"| [{path.name}]({link}) | {first_line(path).replace('|', chr(92) + '|')} |")
+        lines.append(f"| [`{path.name}`]({link}) | {summary(path).replace('|', chr(92) + '|')} |")
     return "\n".join(lines) + "\n"

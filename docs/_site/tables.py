@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from unittest import mock
 
+from docs._site.meanings import meaning
 from hfta_nb.augment import BY_KIND
 from hfta_nb.data import names
 from hfta_nb.data.catalogue import TASKS
@@ -116,7 +117,7 @@ def _used(name: str) -> str:
 def _family(recipe: Family) -> str:
     rows = []
     for name, axis in recipe.axes.items():
-        rows.append((f"`{name}`", _type(axis), _code(show(axis.default)), axis.help or "-"))
+        rows.append((f"`{name}`", _type(axis), _code(show(axis.default)), axis.help or meaning(recipe.name, name)))
     facts = ", ".join(map(_code, recipe.facts)) or "none"
     lines = [f"## `{recipe.name}`\n\n{recipe.help}\n"] if recipe.help else [f"## `{recipe.name}`\n"]
     lines.append(f"Data: {', '.join(map(_code, recipe.data))} (default: `{recipe.data[0]}`). Tasks: "
