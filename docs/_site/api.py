@@ -1,7 +1,7 @@
 """Entries of the reference for public names, as directives of Sphinx's autodoc.
 
-``<!-- generated: api hfta_nb.optim -->`` stands for all of that module's ``__all__`` that no page of the reference names
-itself. What a page names itself is in an ``eval-rst`` block: ``.. autofunction:: hfta_nb.fuse``.
+``<!-- generated: api hfta_nb.optim -->`` stands for all of that module's ``__all__`` that no page of the reference
+names itself. What a page names is in an ``eval-rst`` block: ``.. autofunction:: hfta_nb.fuse``.
 """
 
 from __future__ import annotations
