@@ -6,9 +6,11 @@ names itself. What a page names is in an ``eval-rst`` block: ``.. autofunction::
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import inspect
+import itertools
 import re
 import types
 
@@ -78,7 +80,8 @@ def rest(module: str) -> list[str]:
 def entries(module: str) -> str:
     """The directives of `rest`."""
     found = importlib.import_module(module)
-    lines = [entry(f"{module}.{name}", getattr(found, name)) for name in rest(module)]
+    names = sorted(rest(module), key=lambda name: not callable(getattr(found, name)))  # constants last
+    lines = [entry(f"{module}.{name}", getattr(found, name)) for name in names]
     return "```{eval-rst}\n" + "\n".join(lines) + "\n```\n"
 
 
@@ -88,4 +91,22 @@ def entry(name: str, thing: object) -> str:
         kind = "exception" if issubclass(thing, Exception) else "class"
         members = "" if name.startswith(_WITHOUT_MEMBERS) else "   :members:\n"
         return f".. auto{kind}:: {name}\n{members}"
-    return f".. auto{'function' if callable(thing) and hasattr(thing, '__name__') else 'data'}:: {name}\n"
+    if callable(thing) and hasattr(thing, "__name__"):
+        return f".. autofunction:: {name}\n"
+    # Not autodata, which would show the docstring of the value's type.
+    shown = f"{{{', '.join(map(repr, sorted(thing)))}}}" if isinstance(thing, frozenset) else repr(thing)
+    value = "" if " at 0x" in shown else f"   :value: {shown}\n"
+    return f".. py:data:: {name}\n{value}\n   {comment(name)}\n"
+
+
+def comment(name: str) -> str:
+    """The string below the assignment of a constant, on one line; empty where there is none."""
+    module, _, last = name.rpartition(".")
+    for path in sorted((ROOT / module.replace(".", "/")).parent.rglob("*.py")):
+        if f".{path.relative_to(ROOT).with_suffix('').as_posix().replace('/', '.')}".startswith(f".{module}"):
+            body = ast.parse(path.read_text(encoding="utf-8")).body
+            for above, below in itertools.pairwise(body):
+                targets = getattr(above, "targets", [getattr(above, "target", None)])
+                if any(isinstance(t, ast.Name) and t.id == last for t in targets) and isinstance(below, ast.Expr):
+                    return " ".join(str(ast.literal_eval(below.value)).split())
+    return ""
