@@ -13,6 +13,9 @@ MAKERS = {**tables.MAKERS, "api": api.entries, "source_map": sources.source_map}
 _ORPHANS = ("decisions/", "dependencies.md")
 """Pages that stand in no table of contents."""
 
+_UNSEARCHED = ("decisions/", "changelog.md")
+"""Pages of history, which a search for how things are leaves out."""
+
 _PICTURE = re.compile(r"\.(png|svg)$")
 
 
@@ -41,7 +44,8 @@ def assemble(folder: Path) -> None:
 def _page(text: str, path: str, page: str, used: set[str]) -> str:
     text = links.rewritten(text, path, page, used)
     text = tables.filled(text, MAKERS)
-    return f"---\norphan: true\n---\n\n{text}" if page.startswith(_ORPHANS) else text
+    head = ["orphan: true"] * page.startswith(_ORPHANS) + ["nosearch: true"] * page.startswith(_UNSEARCHED)
+    return "\n".join(["---", *head, "---", "", text]) if head else text
 
 
 def _notebook(text: str, path: str, page: str, used: set[str]) -> str:
