@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 from docs._site import api, layout, links, sources, tables
 
@@ -16,6 +17,7 @@ _ORPHANS = ("decisions/", "dependencies.md")
 _UNSEARCHED = ("decisions/", "changelog.md")
 """Pages of history, which a search for how things are leaves out."""
 
+_EMPTY_TAG = re.compile(r"<(\w+)[^>]*></\1>")
 _PICTURE = re.compile(r"\.(png|svg)$")
 
 
@@ -58,7 +60,16 @@ def _notebook(text: str, path: str, page: str, used: set[str]) -> str:
             cell["source"] = links.rewritten(source, path, page, used)
         for output in cell.get("outputs", []):
             output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
+        if "outputs" in cell:
+            cell["outputs"] = [output for output in cell["outputs"] if _shows(output)]
     return json.dumps(notebook)
+
+
+def _shows(output: dict[str, Any]) -> bool:
+    """Whether there is anything to see of an output."""
+    forms = {kind: "".join(form) for kind, form in output.get("data", {}).items()}
+    forms["text/html"] = _EMPTY_TAG.sub("", forms.get("text/html", ""))
+    return output["output_type"] != "display_data" or any(form.strip() for form in forms.values())
 
 
 def _decisions() -> str:
