@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def source_map() -> str:
     return "\n".join(_folder(folder, folders[folder]) for folder in sorted(folders))
 
 
+@functools.cache
 def summary(path: Path) -> str:
     """What a file is for, in its own words."""
     text = path.read_text(encoding="utf-8")

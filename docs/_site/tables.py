@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from unittest import mock
 
 from docs._site.meanings import meaning
+from hfta_nb import Family, families, family
 from hfta_nb.augment import BY_KIND
-from hfta_nb.data import names
-from hfta_nb.data.catalogue import TASKS
+from hfta_nb.data import names, task_of
 from hfta_nb.data.readers import READERS
-from hfta_nb.family import Family, families, family
 from hfta_nb.grid import AxisSpec, show
 from hfta_nb.training_axes import ALIASES, TRAINING_AXES, USED_BY
 
@@ -131,7 +130,7 @@ def _family(recipe: Family) -> str:
 
 
 def _task(name: str) -> str:
-    return TASKS[name].replace("_", " ")
+    return (task_of(name) or "").replace("_", " ")
 
 
 def _suited(name: str) -> str:
