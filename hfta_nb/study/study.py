@@ -36,7 +36,7 @@ class Study(Definition):
         epochs: passes through the training data, or times `steps_per_epoch` optimizer steps.
         batch_size: samples in a mini-batch, unless it is an axis.
         patience: validations without improvement of `monitor` after which a member stops; None for never.
-        monitor: the metric that decides which epoch is best: "val_" and a metric's name, or "val_loss". By default the
+        monitor: the metric that decides which epoch is best: ``val_<metric>`` or ``val_loss``. By default the
             family's, or the task's first metric where it is a score, else "val_loss".
         device: "cpu", "cuda", "cuda:1", ...; by default the GPU if there is one.
         dtype: "float32", "float64" or "bfloat16", or torch's dtype of that name: of parameters and everything else.
