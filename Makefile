@@ -16,7 +16,7 @@ export ATEN_CPU_CAPABILITY := avx2
 export ONEDNN_MAX_CPU_ISA := AVX2
 export HFTA_NB_NATIVE_MARCH := x86-64-v3
 endif
-CODE := $(wildcard hfta_nb tests benchmarks notebooks .ci)
+CODE := $(wildcard hfta_nb tests benchmarks notebooks docs .ci)
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 NBVAL := --nbval --nbval-cell-timeout=300 -p tests.pictures $(addprefix --nbval-sanitize-with=,$(wildcard notebooks/sanitize.cfg))
 WORKERS ?= 2
@@ -28,12 +28,14 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=$(WORKERS)
 TESTS := $(PYTEST) --dist loadgroup --no-loadscope-reorder -p no:nbval tests
 # Belongs to the lock's torch (a test compares them).
 TORCHVISION := torchvision==0.28.0
+# Where Sphinx and what it needs lie, beside the environment, which `make lab` and `make test` need not wait for.
+DOCS := $(VENV)/docs
 BROWSER := $(if $(HFTA_NB_NO_BROWSER),,chromium)
 # What the package's own kernels are compiled with where the sanitizers watch them; torch's memory is watched as well.
 SANITIZERS := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 KERNEL_TESTS := $(wildcard tests/core/test_own_*.py) $(addprefix tests/core/test_,$(addsuffix .py,conv images native norm product rows))
 
-.PHONY: help lab test test-all test-share checks checks-all lint types format nbval nbval-all pytest pytest-all sanitize zoo \
+.PHONY: help lab test test-all test-share checks checks-all lint types format nbval nbval-all pytest pytest-all sanitize zoo docs \
 	coverage chromium lock clean venv notebooks coverage-page performance-page
 
 help: ## show this list
@@ -45,7 +47,7 @@ lab: venv ## open JupyterLab at the quickstart notebook
 
 test: checks pytest ## lint, types, the quickstart, and the tests: one row of each long table
 
-test-all: checks-all pytest-all zoo sanitize ## lint, types, all notebooks, every row of every test, and sanitizers
+test-all: docs checks-all pytest-all zoo sanitize ## lint, types, all notebooks, every row of every test, and sanitizers
 
 test-share: venv $(BROWSER) ## one eighth of what `make test` leaves out; SHARE=3/8 says which
 	$(TESTS) -m long --share $(or $(SHARE),0/8) $(PYTEST_ARGS)
@@ -76,6 +78,15 @@ zoo: venv ## torchvision's models, which the other tests skip
 	$(BIN)/python -m pip install --quiet --no-deps --no-compile --upgrade --target $(VENV)/zoo $(TORCHVISION)
 	PYTHONPATH=$(VENV)/zoo $(PYTEST) -p tests.contract.zoo.operators -k torchvision \
 		tests/contract/test_zoo.py tests/core/test_constructors.py $(PYTEST_ARGS)
+
+docs: venv $(DOCS)/installed ## the documentation site, into build/site
+	PYTHONPATH=$(CURDIR):$(DOCS) OMP_NUM_THREADS=1 $(BIN)/python -m docs._site build/site
+
+# The stamp is written last, so that an install that was interrupted is done again.
+$(DOCS)/installed: requirements-docs.lock | venv
+	rm -rf $(DOCS)
+	$(BIN)/python -m pip install --quiet --no-deps --no-compile --target $(DOCS) --requirement requirements-docs.lock
+	touch $@
 
 nbval: venv ## the quickstart: run it, and compare its outputs with those saved
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(NOTEBOOK) $(NBVAL)

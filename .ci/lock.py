@@ -1,4 +1,5 @@
-"""Writes requirements.lock: exact pins of everything that `make lab` and `make test` install.
+"""Writes requirements.lock, exact pins of everything that `make lab` and `make test` install, and a lock for the docs,
+requirements-docs.lock, of what `make docs` needs besides.
 
 Resolves the newest versions that pyproject.toml allows in a throw-away environment and then walks the
 metadata of what was installed, from the project's own requirements down, once for each Python and platform that
@@ -25,6 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 TORCH = "torch==2.13.0"
 EXTRAS = ("lab", "dev")
+DOCS_LOCK = ROOT / "requirements-docs.lock"
+DOCS_EXTRAS = (*EXTRAS, "docs")
 PYTHONS = ("3.11", "3.12", "3.13")
 PLATFORMS = {"linux": "Linux", "darwin": "Darwin"}
 CUDA = ("nvidia-", "cuda-", "triton")
@@ -38,41 +41,51 @@ HEADER = """\
 # Written by `make lock`; don't edit by hand. No index addresses: the machine's own package index is asked, so that
 # torch may be the CPU build or the CUDA build, whichever it offers, and brings its own CUDA libraries.
 """
+DOCS_HEADER = """\
+# What `make docs` needs besides requirements.lock, at exact versions. Written by `make lock`; don't edit by hand.
+"""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Write requirements.lock.")
     parser.add_argument("--installed", action="store_true", help="pin what this interpreter has installed")
     if parser.parse_args().installed:
-        LOCK.write_text(HEADER + "\n".join(pins()) + "\n", encoding="utf-8")
-        sys.stdout.write(f"wrote {LOCK.relative_to(ROOT)}\n")
+        main_pins = pins(EXTRAS)
+        docs_pins = [line for line in pins(DOCS_EXTRAS) if _name(line) not in set(map(_name, main_pins))]
+        for path, header, lines in ((LOCK, HEADER, main_pins), (DOCS_LOCK, DOCS_HEADER, docs_pins)):
+            path.write_text(header + "\n".join(lines) + "\n", encoding="utf-8")
+            sys.stdout.write(f"wrote {path.relative_to(ROOT)}\n")
         return 0
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         python = str(Path(folder, "bin", "python"))
-        subprocess.run([python, "-m", "pip", "install", TORCH, "packaging", *requirements()], check=True)
+        subprocess.run([python, "-m", "pip", "install", TORCH, "packaging", *requirements(DOCS_EXTRAS)], check=True)
         return subprocess.run([python, __file__, "--installed"], check=False).returncode
 
 
-def requirements() -> list[str]:
-    """The project's requirements with the extras that are locked."""
+def requirements(names: tuple[str, ...]) -> list[str]:
+    """The project's requirements with these extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    found = [*project["dependencies"], *(line for extra in EXTRAS for line in extras[extra])]
+    found = [*project["dependencies"], *(line for extra in names for line in extras[extra])]
     return [line for line in found if not line.startswith(project["name"] + "[")]
 
 
-def pins() -> list[str]:
+def pins(extras: tuple[str, ...]) -> list[str]:
     """One line per package, with a marker where it isn't needed everywhere."""
     places = list(itertools.product(PYTHONS, PLATFORMS))
     needed: dict[str, list[tuple[str, str]]] = {}
     for place in places:
-        for name in closure(*place):
+        for name in closure(extras, *place):
             needed.setdefault(name, []).append(place)
     return [f"{name}=={version(name)}{marker(needed[name], places)}" for name in sorted(needed)]
 
 
-def closure(python: str, platform: str) -> set[str]:
+def _name(pin: str) -> str:
+    return pin.partition("==")[0]
+
+
+def closure(extras: tuple[str, ...], python: str, platform: str) -> set[str]:
     """Names of all packages that the requirements lead to on one Python and platform."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
@@ -88,21 +101,21 @@ def closure(python: str, platform: str) -> set[str]:
         "platform_python_implementation": "CPython",
     }
     seen: set[tuple[str, frozenset[str]]] = set()
-    todo = [Requirement(line) for line in requirements()]
+    todo = [Requirement(line) for line in requirements(extras)]
     while todo:
         requirement = todo.pop()
-        extras = requirement.extras or {""}
+        asked = requirement.extras or {""}
         if requirement.marker and not requirement.marker.evaluate({**environment, "extra": ""}):
             continue
         name = canonicalize_name(requirement.name)
-        key = (name, frozenset(extras))
+        key = (name, frozenset(asked))
         if key in seen or name in LEFT_OUT or (name.startswith(CUDA) and name not in NOT_CUDA):
             continue
         seen.add(key)
         for line in needs(name):
             child = Requirement(line)
             marker = child.marker
-            if marker is None or any(marker.evaluate({**environment, "extra": extra}) for extra in (*extras, "")):
+            if marker is None or any(marker.evaluate({**environment, "extra": extra}) for extra in (*asked, "")):
                 child.marker = None
                 todo.append(child)
     return {name for name, _ in seen}

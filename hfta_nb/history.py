@@ -95,6 +95,7 @@ class History:
         halvings: `ArrayHalved`, oldest first.
         samples: `DeviceSampled`, oldest first.
         pauses: times (begin, end) in seconds since the epoch; the last end is None while paused.
+        tried: `ForwardTried`, oldest first.
     """
 
     def __init__(self) -> None:
@@ -112,6 +113,7 @@ class History:
         self.samples: list[ev.DeviceSampled] = []
         self.pauses: list[tuple[float, float | None]] = []
         self.checkpoint: ev.CheckpointSaved | None = None
+        self.tried: list[ev.ForwardTried] = []
 
     def add(self, event: Event) -> None:
         """Take one event in."""
@@ -234,6 +236,9 @@ class History:
     def _member_checked(self, event: ev.MemberChecked) -> None:
         self.members[event.variant].check = event
 
+    def _forward_tried(self, event: ev.ForwardTried) -> None:
+        self.tried.append(event)
+
 
 _HANDLERS: dict[type[Event], Any] = {
     ev.RunStarted: History._run_started,
@@ -249,4 +254,5 @@ _HANDLERS: dict[type[Event], Any] = {
     ev.DeviceSampled: History._device_sampled,
     ev.CheckpointSaved: History._checkpoint_saved,
     ev.MemberChecked: History._member_checked,
+    ev.ForwardTried: History._forward_tried,
 }

@@ -17,13 +17,14 @@ What is not an axis is as in torch: rmsprop's alpha, adadelta's rho and eps, nad
 
 LR_SCHEDULERS = (
     *("none", "step", "cosine", "exponential", "linear", "cosine_restarts"),
-    *("polynomial", "onecycle", "sequential"),
+    *("polynomial", "onecycle", "sequential", "multistep", "constant", "cyclic", "plateau"),
 )
 
 _CLASSES = {
     **{"step": "StepLR", "cosine": "CosineAnnealingLR", "exponential": "ExponentialLR", "linear": "LinearLR"},
     **{"cosine_restarts": "CosineAnnealingWarmRestarts", "polynomial": "PolynomialLR", "onecycle": "OneCycleLR"},
-    "sequential": "SequentialLR",
+    **{"sequential": "SequentialLR", "multistep": "MultiStepLR", "constant": "ConstantLR", "cyclic": "CyclicLR"},
+    "plateau": "ReduceLROnPlateau",
 }
 """Names of torch's classes that stand for the same."""
 
@@ -54,7 +55,8 @@ _AXES = [
         "str",
         "none",
         LR_SCHEDULERS,
-        help="How lr changes: each epoch; with warmup_steps, and for onecycle, each optimizer step.",
+        help="How lr changes: each epoch; with warmup_steps, and for onecycle and cyclic, each optimizer step; for "
+        "plateau, when the monitored metric has stopped improving.",
         aliases=_SAME["lr_scheduler"],
     ),
     AxisSpec(
@@ -70,7 +72,8 @@ _AXES = [
         "int",
         10,
         low=1,
-        help="Epochs between two drops of lr, for step; of the warm-up, for sequential, which goes on with a cosine.",
+        help="Epochs between two drops of lr, for step; of the warm-up before a cosine, for sequential; of "
+        "the changed lr, for constant; in which lr rises, and then falls, for cyclic.",
         fusible=True,
     ),
     AxisSpec(
@@ -78,7 +81,25 @@ _AXES = [
         "float",
         0.1,
         low=0.0,
-        help="Factor of each drop of lr, for step; of each epoch, for exponential.",
+        help="Factor of each drop of lr, for step, multistep and plateau; of each epoch, for exponential; in the first "
+        "step_size epochs, for constant.",
+        fusible=True,
+    ),
+    AxisSpec(
+        "milestones",
+        "integers",
+        None,
+        low=1,
+        help="Epochs after which lr drops, for multistep, as [30, 60] or 30/60; half and three quarters of the run by "
+        "default.",
+        fusible=True,
+    ),
+    AxisSpec(
+        "plateau_patience",
+        "int",
+        10,
+        low=0,
+        help="Validations without an improvement of the monitored metric after which lr drops, for plateau.",
         fusible=True,
     ),
     AxisSpec(
@@ -89,8 +110,8 @@ _AXES = [
         help="Epochs of the cosine, of one before it restarts, or of the way to 0; all by default.",
         fusible=True,
     ),
-    AxisSpec("eta_min", "float", 0.0, low=0.0, help="Last lr of the cosine.", fusible=True),
-    AxisSpec("min_lr", "float", None, low=0.0, help="Last lr of the cosine; eta_min by default.", fusible=True),
+    AxisSpec("eta_min", "float", 0.0, low=0.0, help="Lowest lr: of a cosine, cyclic and plateau.", fusible=True),
+    AxisSpec("min_lr", "float", None, low=0.0, help="Lowest lr; eta_min by default.", fusible=True),
     AxisSpec(
         "pct_start",
         "float",
@@ -117,10 +138,15 @@ USED_BY: dict[str, tuple[str, frozenset[str]]] = {
     "nesterov": ("optimizer", frozenset({"sgd"})),
     **dict.fromkeys(("beta1", "beta2"), ("optimizer", frozenset({*_ADAMS, "sparse_adam", "muon"}))),
     "eps": ("optimizer", frozenset({*_ADAMS, "rmsprop", "sparse_adam", "muon"})),
-    "step_size": ("lr_scheduler", frozenset({"step", "sequential"})),
-    "gamma": ("lr_scheduler", frozenset({"step", "exponential"})),
+    "step_size": ("lr_scheduler", frozenset({"step", "sequential", "constant", "cyclic"})),
+    "gamma": ("lr_scheduler", frozenset({"step", "exponential", "multistep", "constant", "plateau"})),
+    "milestones": ("lr_scheduler", frozenset({"multistep"})),
+    "plateau_patience": ("lr_scheduler", frozenset({"plateau"})),
     "t_max": ("lr_scheduler", frozenset({"cosine", "linear", "cosine_restarts", "polynomial"})),
-    **dict.fromkeys(("eta_min", "min_lr"), ("lr_scheduler", frozenset({"cosine", "cosine_restarts", "sequential"}))),
+    **dict.fromkeys(
+        ("eta_min", "min_lr"),
+        ("lr_scheduler", frozenset({"cosine", "cosine_restarts", "sequential", "cyclic", "plateau"})),
+    ),
     "pct_start": ("lr_scheduler", frozenset({"onecycle"})),
     "power": ("lr_scheduler", frozenset({"polynomial"})),
 }

@@ -1,7 +1,7 @@
 """Import circles of a package, and private names that one folder takes from another.
 
-`circles` reads every import: those at the top, within functions and under ``TYPE_CHECKING``. Python also imports the
-packages in which a module lies; that does not count, as the face of a package imports what is in it.
+`circles` reads every import: those at the top, within functions, under ``TYPE_CHECKING`` and by ``importlib``. Python
+also imports the packages in which a module lies; that does not count, as the face of a package imports what is in it.
 """
 
 from __future__ import annotations
@@ -52,8 +52,13 @@ def _name(path: Path, root: Path) -> str:
 
 
 def _reached(node: ast.AST, top: str, package: str, known: Collection[str]) -> Iterator[str]:
-    """The modules that a statement imports: of ``from a import b`` the module b, or else a."""
-    if isinstance(node, ast.Import):
+    """The modules that a statement or call imports: of ``from a import b`` the module b, or else a."""
+    if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        first, _, rest = str(node.args[0].value).partition(".")
+        if name in ("import_module", "__import__") and first == top and rest in known:
+            yield rest
+    elif isinstance(node, ast.Import):
         for alias in node.names:
             first, _, rest = alias.name.partition(".")
             if first == top and rest in known:

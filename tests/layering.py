@@ -32,6 +32,7 @@ _HEADLESS = {
     "colors",
     "averages",
     "html",
+    "own_lines",
     "tables",
 }
 
@@ -44,6 +45,7 @@ TABLE: dict[str, set[str]] = {
     "search": {"errors", "events", "grid"},
     "averages": {"errors", "events", "grid", "history"},
     "html": set(),
+    "own_lines": set(),
     "tables": set(),
     "store": {"errors", "events"},
     "telemetry": {"errors", "events"},
@@ -68,13 +70,26 @@ TABLE: dict[str, set[str]] = {
     "families": {*_RECIPE, "family"},
     "step": {"errors", "members", "kernels", "array", "optim", "losses", "metrics", "phases"},
     "plan": {"errors", "events", "grid", "data", "augment", "family", "phases", "array", "step"},
-    "train": {*_TRAINING},
+    "train": {*_TRAINING, "own_lines"},
     "fleet": {"errors", "events", "plan", "train", "data"},
     "study": {*_HEADLESS},
     "executors": {"study", "errors", "events", "history"},
     "figures": {"errors", "events", "grid", "history", "colors", "averages"},
     "callbacks": {"errors", "events", "grid"},
-    "ui": {"errors", "events", "grid", "history", "colors", "figures", "families", "study", "executors", FACE},
+    "ui": {
+        "errors",
+        "events",
+        "grid",
+        "history",
+        "colors",
+        "figures",
+        "family",
+        "families",
+        "study",
+        "executors",
+        "own_lines",
+        FACE,
+    },
     "cli": {"errors", "events", "grid", "history", "store", "study", "executors", FACE},
     FACE: {*_HEADLESS, "study", "executors", "callbacks"},
     "__main__": {"cli"},
@@ -115,7 +130,7 @@ ANYWHERE: dict[str, set[str]] = {
 LOCKS = {"Lock", "RLock"}
 """Locks start nothing: a part that is called from threads may have these of `threading`, and no more, anywhere."""
 
-WITHOUT_TORCH = {"errors", "events", "grid", "history", "colors", "search", "averages", "html", "tables"}
+WITHOUT_TORCH = {"errors", "events", "grid", "history", "colors", "search", "averages", "html", "own_lines", "tables"}
 MAY_PRINT = {"cli", "ui"}
 
 

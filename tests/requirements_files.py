@@ -39,13 +39,16 @@ def required(*extras: str) -> dict[str, Requirement]:
     return {canonicalize_name(r.name): r for r in found if r.name != table["name"]}
 
 
-def locked() -> list[Requirement]:
-    """The pins of requirements.lock."""
-    return [Requirement(line) for line in lock_lines() if not line.startswith("#")]
+LOCK, DOCS_LOCK = "requirements.lock", "requirements-docs.lock"
 
 
-def lock_lines() -> list[str]:
-    return (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+def locked(file: str = LOCK) -> list[Requirement]:
+    """The pins of a lock."""
+    return [Requirement(line) for line in lock_lines(file) if not line.startswith("#")]
+
+
+def lock_lines(file: str = LOCK) -> list[str]:
+    return (ROOT / file).read_text(encoding="utf-8").splitlines()
 
 
 def environment() -> dict[str, Any]:

@@ -68,6 +68,7 @@ def test_time_that_a_part_leaves_is_for_those_after_it(tmp_path: Path, monkeypat
     assert given == [120.0, 320.0, 480.0]
 
 
+@pytest.mark.long
 def test_what_a_run_does_not_reach_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -133,7 +133,7 @@ class Failing(Mode):
         return [[1.0] * self.job.members] * held
 
 
-@pytest.mark.each
+@pytest.mark.only(wrong=Lazy)
 @pytest.mark.parametrize("wrong", [Hasty, Lazy])
 def test_a_mode_that_trains_something_else_is_marked_and_gets_no_ratio(
     wrong: type[Mode], monkeypatch: pytest.MonkeyPatch
@@ -165,6 +165,7 @@ def test_a_compiled_step_is_measured_as_compiled_or_not_at_all(monkeypatch: pyte
     assert not {"vmap_compiled", "ours_compiled"} & {*default("cpu"), *default("cuda")}
 
 
+@pytest.mark.long
 def test_a_mode_that_fails_leaves_its_reason_and_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MODES, "failing", Failing)
     _, found, ours = measure(job(), ["failing", "ours"], PEAKS, rounds=2, lap_s=0.001)

@@ -38,6 +38,7 @@ def _plant(tmp_path: Path, files: dict[str, str]) -> Path:
         ("import pkg.b", "from pkg import a"),
         ("from . import b", "if TYPE_CHECKING:\n    from pkg.a import x"),
         ("from .b import y", "def f():\n    from .a import x"),
+        ("from .b import y", "import importlib\nimportlib.import_module('pkg.a')"),
         ("from pkg.b import y", "from pkg.c import z"),
     ],
 )

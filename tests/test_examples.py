@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import pkgutil
+import re
+from pathlib import Path
 
 import pytest
 
@@ -29,3 +32,18 @@ def test_the_public_face_has_examples() -> None:
     for name in (*names, "events.requests"):
         found = finder.find(importlib.import_module(f"hfta_nb.{name}"))
         assert sum(len(t.examples) for t in found), name
+
+
+def test_what_a_docstring_calls_an_example_is_run() -> None:
+    """A section of that name holds prompts, so that doctest finds it, and skips none."""
+    silent, skipped = [], []
+    sources = {path: path.read_text(encoding="utf-8") for path in Path(hfta_nb.__file__).parent.rglob("*.py")}
+    for path in sorted(p for p, text in sources.items() if "Example" in text or ">>>" in text):
+        for node in ast.walk(ast.parse(sources[path])):
+            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                continue
+            text = ast.get_docstring(node) or ""
+            sections = re.split(r"^Examples?:\s*$", text, flags=re.M)[1:]
+            silent += [f"{path.name}: {getattr(node, 'name', '')}" for part in sections if ">>> " not in part]
+            skipped += [path.name for line in text.splitlines() if "+SKIP" in line]
+    assert (silent, skipped) == ([], [])

@@ -136,6 +136,7 @@ def test_one_point_only_can_be_seen() -> None:
     assert figures.png(figures.utilization(history)).startswith(b"\x89PNG")
 
 
+@pytest.mark.each("value")
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.0, 1e300, 1e-300, -1.0])
 @pytest.mark.parametrize("log_y", [False, True])
 def test_any_value_draws(value: float, log_y: bool) -> None:

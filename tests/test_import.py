@@ -52,6 +52,7 @@ def test_a_study_can_be_made_without_jupyter_installed() -> None:
     assert "torch" in imported_by(code)
 
 
+@pytest.mark.long
 def test_star_import_gives_the_public_face() -> None:
     code = "from hfta_nb import *\nassert callable(fuse) and callable(family) and callable(families) and Study"
     assert "hfta_nb" in imported_by(code)

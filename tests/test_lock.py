@@ -10,19 +10,22 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tests.requirements_files import ROOT, lock_lines, locked, project, required
+from tests.requirements_files import DOCS_LOCK, LOCK, ROOT, lock_lines, locked, project, required
 
 PINS = {canonicalize_name(r.name): r for r in locked()}
 WANTED = required("lab", "dev")
+DOCS_PINS = {canonicalize_name(r.name): r for r in locked(DOCS_LOCK)}
 
 
-def test_every_line_is_a_pin_and_nothing_else() -> None:
+@pytest.mark.parametrize("file", [LOCK, DOCS_LOCK])
+def test_every_line_is_a_pin_and_nothing_else(file: str) -> None:
     pin = re.compile(r'[a-z0-9-]+==[0-9][0-9a-z.]*(; (sys_platform|python_version) (==|<|>=) "[a-z0-9.]+")?')
-    assert [line for line in lock_lines() if not line.startswith("#") and not pin.fullmatch(line)] == []
+    assert [line for line in lock_lines(file) if not line.startswith("#") and not pin.fullmatch(line)] == []
 
 
-def test_no_line_names_an_index_or_an_address() -> None:
-    assert [line for line in lock_lines() if re.search(r"://|^-|@|--(hash|index|find)|file:", line)] == []
+@pytest.mark.parametrize("file", [LOCK, DOCS_LOCK])
+def test_no_line_names_an_index_or_an_address(file: str) -> None:
+    assert [line for line in lock_lines(file) if re.search(r"://|^-|@|--(hash|index|find)|file:", line)] == []
 
 
 def test_no_package_is_pinned_twice() -> None:
@@ -70,6 +73,17 @@ def test_what_the_lock_pins_needs_nothing_that_it_lacks() -> None:
     assert lacking == {"torchvision"}
 
 
+def test_the_documentation_needs_its_own_lock_beside_the_first_one() -> None:
+    """So that it can be installed into a folder of its own, and `make lab` and `make test` do without."""
+    assert len(locked(DOCS_LOCK)) == len(DOCS_PINS)
+    assert DOCS_PINS.keys() & PINS.keys() == set()
+    asked = required("docs").keys() - required().keys()
+    assert len(asked) >= 3
+    for name in asked:
+        [pin] = DOCS_PINS[name].specifier
+        assert required("docs")[name].specifier.contains(pin.version), "run `make lock`"
+
+
 def test_no_torchvision_is_installed_and_the_one_that_is_tested_apart_belongs_to_torch() -> None:
     assert "torchvision" not in PINS
     made = re.search(r"^TORCHVISION := torchvision==0\.(\d+)\.\d+$", (ROOT / "Makefile").read_text("utf-8"), re.M)
@@ -79,4 +93,4 @@ def test_no_torchvision_is_installed_and_the_one_that_is_tested_apart_belongs_to
 
 
 def test_the_extras_are_those_that_people_are_told_of() -> None:
-    assert set(project()["optional-dependencies"]) == {"lab", "search", "ray", "data", "bench", "dev"}
+    assert set(project()["optional-dependencies"]) == {"lab", "search", "ray", "data", "bench", "docs", "dev"}

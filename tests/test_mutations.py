@@ -36,6 +36,7 @@ def test_text_that_is_not_there_once_is_an_error(tmp_path: Path) -> None:
         Fault("gone", "some.py", "= 3", "= 2", "", ()).source(tmp_path)
 
 
+@pytest.mark.long
 def test_a_fault_is_found_in_a_copy_by_a_test_that_passes_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

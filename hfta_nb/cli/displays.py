@@ -155,7 +155,7 @@ class Lines:
             return
         self._last_s = now
         last = self._progress.history.progress
-        clock = f"{show.duration(last.elapsed_s)}, {show.duration(last.remaining_s)} left" if last else ""
+        clock = f"{show.duration(last.elapsed_s)}, {show.left(last.remaining_s)}" if last else ""
         parts = [clock, self._progress.rate(), self._progress.states()]
         best = self._progress.best()
         parts.append(f"best {best}" if best else "")
@@ -242,7 +242,7 @@ class Screen:
             done = float(group.epochs) if group.state == DONE else group.done
             clock = show.duration(group.elapsed_s) if group.elapsed_s else ""
             if group.state == ACTIVE:
-                clock += f", {show.duration(group.remaining_s)} left"
+                clock += f", {show.left(group.remaining_s)}"
             table.add_row(
                 Text(f"array {group.index}"),
                 Text(show.several(group.members, "member")),
@@ -252,6 +252,6 @@ class Screen:
             )
         last = self._progress.history.progress
         if last is not None and len(groups) > 1:
-            left = f"{show.duration(last.elapsed_s)}, {show.duration(last.remaining_s)} left"
+            left = f"{show.duration(last.elapsed_s)}, {show.left(last.remaining_s)}"
             table.add_row(Text("all"), Text(""), Text(""), Text(""), Text(left))
         return table

@@ -33,19 +33,23 @@ class GroupProgress:
     done: float = 0.0
     elapsed_s: float = 0.0
     state: str = WAITING
-    _done_at_start: float = 0.0
     _began_s: float = math.nan
+    _settled: tuple[float, float] | None = None  # epochs done and seconds elapsed when a rate was first known
 
     @property
     def remaining_s(self) -> float:
-        """Estimate at the rate measured so far; NaN before there is one."""
-        advanced = self.done - self._done_at_start
-        return self.elapsed_s * (self.epochs - self.done) / advanced if advanced > 0 else math.nan
+        """Estimate at the rate since the run has one; NaN before."""
+        if self._settled is None or self.done <= self._settled[0]:
+            return math.nan
+        done, elapsed_s = self._settled
+        return (self.elapsed_s - elapsed_s) * (self.epochs - self.done) / (self.done - done)
 
     def step(self, event: ev.StepsDone) -> None:
         if math.isnan(self._began_s):  # also after a resumption, where it doesn't begin at 0
-            self._began_s, self._done_at_start = event.elapsed_s, event.epochs_done
+            self._began_s = event.elapsed_s
         self.done, self.elapsed_s = event.epochs_done, event.elapsed_s - self._began_s
+        if self._settled is None and math.isfinite(event.remaining_s):
+            self._settled = self.done, self.elapsed_s
 
 
 class Progress:

@@ -26,6 +26,11 @@ def duration(time_s: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
+def left(time_s: float) -> str:
+    """``0:41 left``; ``estimating`` where that is not known yet."""
+    return f"{duration(time_s)} left" if math.isfinite(time_s) else "estimating"
+
+
 def metric(value: float) -> str:
     """Four digits; ``-`` where there is no number."""
     return f"{value:.4g}" if math.isfinite(value) else NOTHING

@@ -170,6 +170,11 @@ class Data(Inputs):
         standard = None if self.standard is None else (self.standard[0].to(device), self.standard[1].to(device))
         return replace(self, x=parts[0], y=parts[1], x_validation=parts[2], y_validation=parts[3], standard=standard)
 
+    def head(self, n: int) -> Data:
+        """The first `n` samples of training and of validation, copied."""
+        parts = {name: tree_map(torch.clone, take(getattr(self, name), slice(n))) for name in PARTS}
+        return replace(self, **parts)
+
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name, to be kept: "x", or "x.0", "x.1", ... of a tuple, "x.name" of a dict."""
         named: dict[str, Tensor] = {}

@@ -186,7 +186,8 @@ class StepsDone(Event):
         epochs_done: epochs so far as a fraction, of the epochs planned.
         samples_per_s: training samples a second, summed over members, since the last such event.
         elapsed_s: seconds of training so far, pauses left out, over all groups and resumptions.
-        remaining_s: estimate of the seconds left for the whole run at the measured rate.
+        remaining_s: estimate of the seconds left for the whole run at the measured rate; NaN until that was measured in
+            training that tries nothing any more.
         variants: ids of the members still training.
         train_loss: for each of them, the mean training loss over the steps since the last such event.
         waiting_share: the share of the time since then in which training waited for its data, from 0 to 1.
@@ -291,6 +292,26 @@ class MemberChecked(Event):
     def verdict(self) -> str:
         """In words: "equal", "differs" or "can't tell"."""
         return "equal" if self.equal else "differs" if self.decided else "can't tell"
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardTried(Event):
+    """A variant's forward and loss were called with one batch, before anything trained. Not stored.
+
+    Attributes:
+        reason: the error in words; empty where there was none.
+        file, line, function, source: the innermost line of the person's own code in its traceback; empty and 0 where
+            there is none. The source is empty where it can't be read there.
+        detail: the traceback.
+    """
+
+    variant: int
+    reason: str = ""
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    source: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

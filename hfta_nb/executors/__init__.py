@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hfta_nb.executors.cores import threads
 from hfta_nb.executors.handle import RunHandle
-from hfta_nb.executors.pool import close_all, prewarm
+from hfta_nb.executors.pool import close_all, prewarm, warm
 from hfta_nb.executors.start import start
 
-__all__ = ["RunHandle", "close_all", "prewarm", "start", "threads"]
+__all__ = ["RunHandle", "close_all", "prewarm", "start", "threads", "warm"]

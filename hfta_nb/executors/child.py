@@ -49,6 +49,7 @@ def main(kernel: int) -> NoReturn:
     if jobs.empty():
         _warm_up()
     sender = frames.Sender(outbox, "hfta_nb sender", UNSENT)
+    sender.put({"run": 0, "ready": True})
     while True:
         message, payload = jobs.get()
         run = message["run"]

@@ -88,12 +88,7 @@ class RunHandle:
         Returns:
             What ends the subscription; may be called from the callback, and again.
 
-        Example:
-            To miss nothing and see nothing twice, look at `history` and subscribe under the lock::
-
-                with run.lock:
-                    show(run.history)
-                    unsubscribe = run.subscribe(update)
+        To miss nothing and see nothing twice, hold `lock` while you read `history` and subscribe.
         """
         key = object()
         with self.lock:

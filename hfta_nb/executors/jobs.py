@@ -15,7 +15,8 @@ LONGEST_REASON = 500
 
 
 class Runnable(Protocol):
-    """What is needed of a study; one to be checked has `check_events` as well."""
+    """What is needed of a study; one to be checked has `check_events` as well, one to be tried
+    `forward_events`."""
 
     def run(self, control: Control | None = None, resume: bool = False) -> Iterator[Event]: ...
 
@@ -35,6 +36,10 @@ def _check(study: Any, control: Control, resume: bool, arguments: Mapping[str, A
             return
 
 
+def _try(study: Any, control: Control, resume: bool, arguments: Mapping[str, Any]) -> Iterator[Event]:
+    return cast("Iterator[Event]", study.forward_events(**arguments))
+
+
 def _run_again(study: Any, control: Control, resume: bool, arguments: Mapping[str, Any]) -> Iterator[Event]:
     from hfta_nb.study.running import again  # it imports torch
 
@@ -44,7 +49,8 @@ def _run_again(study: Any, control: Control, resume: bool, arguments: Mapping[st
 AGAIN = "run again"
 """The job of a process that goes on where another one has crashed before there was a checkpoint."""
 
-JOBS: dict[str, Callable[[Any, Control, bool, Mapping[str, Any]], Iterator[Event]]] = {"run": _run, "check": _check}
+Job = Callable[[Any, Control, bool, Mapping[str, Any]], Iterator[Event]]
+JOBS: dict[str, Job] = {"run": _run, "check": _check, "try": _try}
 
 
 def perform(

@@ -46,6 +46,12 @@ class Pool:
             if not self._idle:
                 self._idle.append(self._start())
 
+    @property
+    def warm(self) -> bool:
+        """Whether an idle worker would begin a job at once."""
+        with self._lock:
+            return any(worker.alive and worker.ready and worker.fresh for worker in self._idle)
+
     def close(self) -> None:
         """End all workers."""
         with self._lock:
@@ -91,6 +97,11 @@ def prewarm() -> None:
     Does nothing where one is idle.
     """
     _pool.prewarm()
+
+
+def warm() -> bool:
+    """Whether a worker is there that would begin a job at once."""
+    return _pool.warm
 
 
 def close_all() -> None:

@@ -33,7 +33,7 @@ def start(
         study: it is copied to the worker; read what it gets there by ``study.reload()``, or from the handle's history.
         kind: "worker" for a process of its own, "inline" for a thread of this process.
         resume: carry on from the last checkpoint.
-        job: "run" for ``study.run``, "check" for ``study.check_events``.
+        job: "run" for ``study.run``, "check" for ``study.check_events``, "try" for ``study.forward_events``.
         arguments: for that method.
 
     Raises:

@@ -54,6 +54,9 @@ class Worker:
         on_idle: called when a job is done, on the thread that delivers events, before the job's last event.
         on_exit: called when the process has ended.
         another: starts another worker.
+
+    Attributes:
+        ready: whether it has imported what a job needs.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Worker:
         self._handle: RunHandle | None = None
         self._job: tuple[dict[str, Any], Callable[[], bytes]] = {}, bytes
         self._run = 0
+        self.ready = False
         self._files: dict[str, int] = {}
         self._log = Log()
         self._own = cores.environment()
@@ -152,6 +156,9 @@ class Worker:
             os.close(file)
 
     def _take(self, message: frames.Message) -> None:
+        if message.get("ready"):
+            self.ready = True
+            return
         handle = self._handle
         if handle is None or message.get("run") != self._run:
             return

@@ -161,6 +161,7 @@ class Family:
         return known | {k: v for k, v in config.items() if self._takes(k)}
 
     def loss_for(self, data: AnyData) -> losses.Loss:
+        """The family's loss, or the usual one of the data's task."""
         return self.loss or losses.for_task(data.task)
 
     def objective_for(self, data: AnyData) -> losses.Loss | tuple[Phase, ...]:
@@ -177,6 +178,7 @@ class Family:
         return (names if self.phases else names + measured), names + measured
 
     def metrics_for(self, data: AnyData) -> dict[str, Metric]:
+        """The family's metrics by name, or the usual ones of the data's task."""
         return metrics.usual(data.task, data.facts) if self.metrics is None else self.metrics
 
     def _repr_html_(self) -> str:

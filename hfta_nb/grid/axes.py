@@ -47,7 +47,7 @@ class AxisSpec:
 
     Attributes:
         name: the axis.
-        type: "float", "int", "bool", "str" or "any".
+        type: "float", "int", "bool", "str", "integers" (ascending, at least one) or "any".
         default: the value when the axis is not in the grid.
         choices: the only values accepted, if any.
         low, high: inclusive bounds for numbers; None for none.
@@ -86,6 +86,8 @@ class AxisSpec:
             raise GridError("not a choice", where=self.name, got=value, accepted=", ".join(map(show, self.choices)))
         if self.type in ("float", "int"):
             value = self._number(value)
+        elif self.type == "integers":
+            value = self._integers(value)
         elif self.type == "bool" and not isinstance(value, bool):
             raise GridError("not a boolean", where=self.name, got=value, accepted="true, false")
         elif self.type == "str" and not isinstance(value, str):
@@ -109,6 +111,19 @@ class AxisSpec:
         if below or (self.high is not None and value > self.high):
             raise GridError("out of bounds", where=self.name, got=value, accepted=self._bounds())
         return value
+
+    def _integers(self, value: Json) -> tuple[int, ...]:
+        if isinstance(value, str):  # as on a command line, where a comma parts the values of an axis
+            texts = value.split("/")
+            value = tuple(int(text) if text.strip().isdigit() else text for text in texts)
+        numbers = value if isinstance(value, tuple) else (value,)
+        for number in numbers:
+            if isinstance(number, bool) or not isinstance(number, int) or number < (self.low or 0):
+                numbers = ()
+        if not numbers or list(numbers) != sorted(set(numbers)):  # type: ignore[type-var]
+            accepted = f"ascending whole numbers from {self.low or 0:g}, as [30, 60] or 30/60"
+            raise GridError("not a list of whole numbers", where=self.name, got=value, accepted=accepted)
+        return numbers  # type: ignore[return-value]
 
     def _bounds(self) -> str:
         low = "" if self.low is None else f"at least {self.low:,g}"

@@ -73,13 +73,15 @@ def parse_axis(text: str, specs: Mapping[str, AxisSpec] | None = None) -> tuple[
 
 
 def parse_scalar(text: str) -> Json:
-    """A number, true, false, none, or else the text itself (quotes taken off)."""
+    """A number, true, false, none, or else the text itself (quotes taken off), such as 30/60."""
     word = text.strip()
     lowered = word.lower()
     if lowered in _WORDS:
         return _WORDS[lowered]
     if len(word) >= 2 and word[0] == word[-1] and word[0] in "'\"":
         return word[1:-1]
+    if re.fullmatch(r"\d+(/\d+)+", word):  # several whole numbers, which an axis of lists takes apart
+        return word
     with contextlib.suppress(ValueError):
         return int(word)
     try:

@@ -31,7 +31,7 @@ from hfta_nb.replay.record import NotRecordableError
 from hfta_nb.replay.recorded import RecordedForward
 from hfta_nb.replay.seen_forward import SeenForward
 
-_SETTINGS = 5
+_SETTINGS = 6
 """The place of torch's settings in what `state_of` tells."""
 
 

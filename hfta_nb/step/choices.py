@@ -101,6 +101,12 @@ def _lowest(row: Row) -> float:
     return float(row["eta_min"] if row.get("min_lr") is None else row["min_lr"])
 
 
+def _milestones(row: Row, span: Span) -> list[int]:
+    if row.get("milestones") is not None:
+        return [number * span.epoch for number in row["milestones"]]
+    return sorted({max(1, span.total // 2), max(1, span.total * 3 // 4)})
+
+
 LR_SCHEDULERS: dict[str, tuple[str, Callable[[Row, Span], dict[str, Any]]]] = {
     "step": ("StepLR", lambda row, span: {"step_size": row["step_size"] * span.epoch, "gamma": row["gamma"]}),
     "exponential": ("ExponentialLR", lambda row, span: {"gamma": row["gamma"] ** (1 / span.epoch)}),
@@ -119,12 +125,32 @@ LR_SCHEDULERS: dict[str, tuple[str, Callable[[Row, Span], dict[str, Any]]]] = {
         lambda row, span: {"max_lr": row["lr"], "total_steps": span.total, "pct_start": row["pct_start"]},
     ),
     "sequential": ("SequentialLR", lambda row, span: {"milestones": [row["step_size"] * span.epoch]}),
+    "multistep": ("MultiStepLR", lambda row, span: {"milestones": _milestones(row, span), "gamma": row["gamma"]}),
+    "constant": (
+        "ConstantLR",
+        lambda row, span: {"factor": row["gamma"], "total_iters": row["step_size"] * span.epoch},
+    ),
+    "cyclic": (
+        "CyclicLR",
+        lambda row, span: {
+            **{"base_lr": _lowest(row), "max_lr": row["lr"], "step_size_up": row["step_size"] * span.epoch},
+            "cycle_momentum": False,
+        },
+    ),
+    # Any improvement counts, so that a metric that is to rise may be given with its sign turned.
+    "plateau": (
+        "ReduceLROnPlateau",
+        lambda row, span: {
+            **{"factor": row["gamma"], "patience": row["plateau_patience"], "min_lr": _lowest(row)},
+            **{"threshold": 0.0, "threshold_mode": "abs"},
+        },
+    ),
 }
 """By the axis's value: the class's name, here and in torch, and what it is given in a run of this length.
 
 "sequential" is a linear warm-up over `step_size` epochs, or `warmup_steps` steps, and then half a cosine."""
 
-BY_STEP = ("onecycle",)
+BY_STEP = ("onecycle", "cyclic")
 """Schedules that go on with every optimizer step, as torch's documentation has it."""
 
 
@@ -164,6 +190,13 @@ def _span(row: Row, epochs: int, steps_per_epoch: int | None) -> Span:
 
 Factory = Callable[[torch.optim.Optimizer], reference.LRScheduler]
 
+_NO_WARMUP = {
+    "onecycle": "it has a warm-up of its own: set its length by pct_start",
+    "cyclic": "it begins with its lowest lr",
+    "plateau": "leave one of them out: it goes on with validations, and a warm-up with optimizer steps",
+}
+"""Schedules without a warm-up, and what to do."""
+
 
 def factory_of(row: Row, epochs: int, steps_per_epoch: int | None = None) -> Factory | None:
     """What makes a member's lr scheduler, warm-up and all, of torch's classes; None for no schedule.
@@ -177,9 +210,9 @@ def factory_of(row: Row, epochs: int, steps_per_epoch: int | None = None) -> Fac
     if found is None and warmup is None:
         return None
     span = _span(row, epochs, steps_per_epoch)
-    if warmup and found is not None and found[0] == "OneCycleLR":
-        raise OptimError("onecycle has a warm-up of its own", where="warmup_steps", got=warmup,
-                         remedy="set its length by pct_start")  # fmt: skip
+    remedy = _NO_WARMUP.get(row["lr_scheduler"])
+    if warmup and remedy is not None:
+        raise OptimError(f"{row['lr_scheduler']} takes none", where="warmup_steps", got=warmup, remedy=remedy)
 
     def after(optimizer: torch.optim.Optimizer) -> reference.LRScheduler:
         if found is None:

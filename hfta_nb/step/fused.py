@@ -17,6 +17,7 @@ from hfta_nb.array.standing import program_of
 from hfta_nb.array.tuning import Tuning
 from hfta_nb.errors import out_of_memory
 from hfta_nb.metrics import Metric
+from hfta_nb.optim.lr_scheduler import ReduceLROnPlateau
 from hfta_nb.step.again import Again
 from hfta_nb.step.choices import by_step, check_scaled
 from hfta_nb.step.cuda import graph_of
@@ -231,9 +232,14 @@ class ArrayStep:
         if not self.by_step:
             self.step_lr_schedulers()
 
+    def end_validation(self, values: Sequence[float]) -> None:
+        for update in self.updates:
+            if isinstance(update.lr_scheduler, ReduceLROnPlateau):
+                update.lr_scheduler.step(list(values))
+
     def step_lr_schedulers(self) -> None:
         for update in self.updates:
-            if update.lr_scheduler is not None:
+            if not isinstance(update.lr_scheduler, ReduceLROnPlateau | None):
                 update.lr_scheduler.step()
 
     def evaluate(self, x: Any, y: Any) -> Scores:

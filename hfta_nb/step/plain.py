@@ -155,9 +155,14 @@ class PlainStep:
         if not self.by_step:
             self.step_lr_schedulers()
 
+    def end_validation(self, values: Sequence[float]) -> None:
+        for update in self.updates:
+            if isinstance(update.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                update.lr_scheduler.step(values[0])
+
     def step_lr_schedulers(self) -> None:
         for update in self.updates:
-            if update.lr_scheduler is not None:
+            if not isinstance(update.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau | None):
                 update.lr_scheduler.step()
 
     @torch.no_grad()

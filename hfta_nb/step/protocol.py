@@ -58,8 +58,15 @@ class Step(Protocol):
     def end_epoch(self) -> None:
         """Let the lr schedulers that count epochs go on."""
 
+    def end_validation(self, values: Sequence[float]) -> None:
+        """Let the lr schedulers that follow a metric go on.
+
+        Args:
+            values: per member, the monitored metric, lower is better.
+        """
+
     def step_lr_schedulers(self) -> None:
-        """Let the lr schedulers go on by one, whatever they count."""
+        """Let the lr schedulers go on by one, whether they count epochs or steps; not those that follow a metric."""
 
     def evaluate(self, x: Any, y: Any) -> Scores:
         """Loss and metrics without training."""

@@ -134,6 +134,9 @@ class _Nudged:
     def end_epoch(self) -> None:
         self.inner.end_epoch()
 
+    def end_validation(self, values: Sequence[float]) -> None:
+        self.inner.end_validation(values)
+
     def step_lr_schedulers(self) -> None:
         self.inner.step_lr_schedulers()
 

@@ -129,13 +129,17 @@ class Definition:
 
         Args:
             measure: measure on the device what members take, and so how many fit (and with ``capacity="auto"`` how many
-                are fastest); once. Without, memory is an estimate until the study runs.
+                are fastest); once. Each architecture's forward and loss are called with one batch first. Without, no
+                forward runs, and memory is an estimate until the study runs.
 
         Returns:
             One row per array: ``members``, ``variants`` (their numbers), ``fused_over``, ``split_because``,
             ``architectures`` and ``padding`` (the share of the parameters that is), ``parameters`` and
             ``memory_bytes`` of one member, ``fixed_bytes`` of the array beside them, and its ``capacity``: 0 where
             not even one member fits, None where nothing was measured.
+
+        Raises:
+            FamilyError: a forward or a loss raises; the message begins with that line of the person's own code.
         """
         if measure:
             self.plan_groups = planning.fitted(self)

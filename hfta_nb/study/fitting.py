@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 from typing import Any
 
 from hfta_nb import events as ev
@@ -75,14 +76,13 @@ def bar(study: Study) -> Iterator[Listener]:
         TaskProgressColumn,
         TextColumn,
         TimeElapsedColumn,
-        TimeRemainingColumn,
     )
 
     words = TextColumn("{task.description}")
-    columns = (words, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (words, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}"))
     # Drawn as events come: no thread of its own.
     with Progress(*columns, auto_refresh=False) as shown:
-        task = shown.add_task(study.name, total=1.0)
+        task = shown.add_task(study.name, total=1.0, left="")
 
         drawn_s = -math.inf
 
@@ -91,7 +91,7 @@ def bar(study: Study) -> Iterator[Listener]:
             now = time.monotonic()
             if now - drawn_s >= DRAW_INTERVAL_S or isinstance(event, ev.RunChanged):
                 drawn_s, history = now, study.history
-                shown.update(task, completed=share(history), description=words_of(history))
+                shown.update(task, completed=share(history), description=words_of(history), left=left_of(history))
                 shown.refresh()
 
         yield add
@@ -107,6 +107,14 @@ def share(history: History) -> float:
         done += reached
         total += reached if member.state in ev.FINAL_STATES else max(reached, history.run.epochs)
     return done / total if total else 1.0
+
+
+def left_of(history: History) -> str:
+    """``0:00:22 left``; ``estimating`` where that is not known yet; nothing where nothing trains."""
+    if history.state != ev.RUNNING or history.progress is None:
+        return ""
+    remaining_s = history.progress.remaining_s
+    return f"{timedelta(seconds=round(remaining_s))} left" if math.isfinite(remaining_s) else "estimating"
 
 
 def words_of(history: History) -> str:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from hfta_nb import events as ev
+from hfta_nb.errors import FamilyError
 from hfta_nb.events import Control
 from hfta_nb.memory import shown
+from hfta_nb.own_lines import OwnLine
 from hfta_nb.study.protocol import Definition
 from hfta_nb.train import Settings, Trainer
+from hfta_nb.train.trying import tried
 
 if TYPE_CHECKING:
     import pandas
@@ -31,12 +35,25 @@ def fitted(study: Definition) -> list[Group]:
     """The arrays of a study, each as large as the device and the study's capacity let it be."""
     if all(g.fitted for g in study.plan_groups):
         return study.plan_groups
+    for event in tried(study.settings(), study.plan_groups):
+        if event.reason:
+            raise forward_error(study, event)
     trainer = Trainer(study.settings(), study.plan_groups, Control())
     for group in list(trainer.arrays):
         if not group.fitted:
             for _ in trainer.fitted(group, measure=True):
                 pass
     return trainer.arrays
+
+
+def forward_error(study: Definition, event: ev.ForwardTried) -> FamilyError:
+    """That a variant's forward or loss raises; the person's own line comes first."""
+    own = OwnLine(event.file, event.line, event.function, event.source) if event.file else None
+    label = next(v.label for g in study.plan_groups for v in g.variants if v.id == event.variant)
+    where = f"{study.family.name}, {label}" if own is None else str(own)
+    of = "" if own is None else f" ({study.family.name}, {label})"
+    return FamilyError(f"{event.reason}, tried on one batch{of}", where=where,
+                       remedy="mend it, or plan(measure=False) runs no forward")  # fmt: skip
 
 
 def table(groups: Sequence[Group]) -> pandas.DataFrame:

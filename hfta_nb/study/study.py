@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfta_nb import events as ev
+from hfta_nb.data import Data
 from hfta_nb.events import Control, Event
 from hfta_nb.family import Family
 from hfta_nb.history import History
@@ -15,6 +17,7 @@ from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.definition import Definition
 from hfta_nb.study.fitting import fit
 from hfta_nb.study.result import Result
+from hfta_nb.train.trying import tried
 
 if TYPE_CHECKING:
     import pandas
@@ -33,7 +36,7 @@ class Study(Definition):
         epochs: passes through the training data, or times `steps_per_epoch` optimizer steps.
         batch_size: samples in a mini-batch, unless it is an axis.
         patience: validations without improvement of `monitor` after which a member stops; None for never.
-        monitor: the metric that decides which epoch is best: "val_" and a metric's name, or "val_loss". By default the
+        monitor: the metric that decides which epoch is best: ``val_<metric>`` or ``val_loss``. By default the
             family's, or the task's first metric where it is a score, else "val_loss".
         device: "cpu", "cuda", "cuda:1", ...; by default the GPU if there is one.
         dtype: "float32", "float64" or "bfloat16", or torch's dtype of that name: of parameters and everything else.
@@ -182,6 +185,21 @@ class Study(Definition):
             for event in check_member(self, self._member(variant), epochs):
                 running.keep(self, event)
                 yield event
+
+    def forward_events(self) -> Iterator[ev.ForwardTried]:
+        """Call the forward and the loss of one member of each architecture with one batch; nothing is trained or kept.
+
+        Yields:
+            `ForwardTried` per architecture, of which at most 32 are tried.
+        """
+        yield from tried(self.settings(), self.plan_groups)
+
+    def excerpt(self) -> Study:
+        """A copy with one batch of the data, for `forward_events` in a process that it is sent to."""
+        made = copy.copy(self)
+        if isinstance(self.data, Data):
+            made.data = self.data.head(max(int(row["batch_size"]) for group in self.plan_groups for row in group.rows))
+        return made
 
     def check(self, members: Sequence[int] | None = None, epochs: int | None = None) -> pandas.DataFrame:
         """`check_events` run through, as a table.

@@ -48,6 +48,7 @@ class GroupRun(Progress):
         if self.resume is None and isinstance(self.step, ArrayStep) and not self.settings.deterministic:
             self.step.tune_while_training()
         self.stage = "training"
+        self.trainer.clock.cool()
         yield ev.PhaseChanged(time.time(), index, "training")
         self.probe = self._probe()
         if self.ending and self.members.ids:
@@ -164,7 +165,7 @@ class GroupRun(Progress):
         self.scores.end(batch.size)
         self.batch, self.steps = self.batch + 1, self.steps + 1
         self.samples += batch.size * len(self.members.ids)
-        self.trainer.clock.work_done += len(self.members.ids)
+        self.trainer.clock.did(len(self.members.ids), tuning or probe is not None)
         if self.meter is not None and self.steps >= 2:  # the second has the optimizer's state beside its activations
             yield from self._measured(self.meter)
         if probe:
@@ -231,7 +232,12 @@ class GroupRun(Progress):
         yield ev.EpochDone(time.time(), self.group.index, self.epoch, self.steps, tuple(self.members.ids), values)
         if not validated:
             return
-        yield from self.members.take_epoch(self.epoch, values, self.step.weights())
+        if self.judged < self.epoch:  # a run that was left among these events has done it
+            told = list(self.members.take_epoch(self.epoch, values, self.step.weights()))
+            monitored = values[self.settings.monitor]
+            self.step.end_validation([-v for v in monitored] if self.settings.maximize else monitored)
+            self.judged = self.epoch
+            yield from told
         for ids, state, reason in self.members.verdicts(self.epoch, values):
             yield from self.leave(ids, state, reason)
 

@@ -21,7 +21,7 @@ def load(run: Progress, state: Mapping[str, Any]) -> None:
     run.members.load(state["members"], state["ids"])
     run.epoch, run.batch, run.told = int(state["epoch"]), int(state["batch"]), int(state["told"])
     run.steps, run.pass_, run.place = int(state["steps"]), int(state["pass"]), int(state["place"])
-    run.ending = bool(state.get("ending", False))
+    run.ending, run.judged = bool(state.get("ending", False)), int(state.get("judged", 0))
     run.scores.load_state(state["scores"])
 
 

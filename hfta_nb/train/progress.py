@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -45,6 +46,7 @@ class Progress:
         self.stage = "building"
         self.whole = True  # whether memory that runs out leaves all as it was before
         self.ending = False  # the epoch's steps are done, and what follows them is not
+        self.judged = 0  # the last epoch that was validated and whose values have had their effect
         self.meter: Meter | None = None
         self.epoch, self.batch = 0, 0  # epochs done, and steps of the next
         self.steps = 0  # in all
@@ -93,7 +95,7 @@ class Progress:
             self.epoch + (min(1.0, end / length) if length else 0.0),
             rate,
             clock.elapsed_s,
-            clock.remaining_s,
+            clock.remaining_s(self.work_left()),
             tuple(self.members.ids),
             tuple(losses),
             waiting,
@@ -105,6 +107,25 @@ class Progress:
             for variant in lost:
                 where = f"in epoch {self.epoch + 1}, step {at[variant] + 1}{of}"
                 yield from self.leave([variant], ev.DIVERGED, f"training loss is not finite {where}")
+
+    def work_left(self) -> float:
+        """The work (see `Clock`) of all members that are still to train, from the present step on; NaN while that is
+        not known."""
+        trainer = self.trainer
+
+        def work(group: Group, members: int, steps: float) -> float:
+            length = trainer.batches(group)
+            return math.nan if length is None else members * max(0.0, trainer.settings.epochs * length - steps)
+
+        total = work(self.group, len(self.members.ids), self.steps)
+        for todo in trainer.waiting:
+            if todo.end is not None:
+                total += work(todo.group, len(todo.end.members), todo.end.epochs * (trainer.batches(todo.group) or 0))
+            elif todo.run is not None:
+                total += work(todo.group, len(todo.run["ids"]), float(todo.run["steps"]))
+            else:
+                total += work(todo.group, len(set(todo.group.ids) - trainer.early_stops), 0.0)
+        return total
 
     # Members.
 
@@ -145,6 +166,7 @@ class Progress:
             "place": self.place,
             "told": self.told,
             "ending": self.ending,
+            "judged": self.judged,
             "ids": kept,
             "scores": scores.state(),
             "members": self.members.state(ids),

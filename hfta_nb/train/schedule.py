@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +22,8 @@ from hfta_nb.members.generators import seeded_state
 from hfta_nb.memory import MemoryModel, free_bytes, shown
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
-from hfta_nb.train.settings import Clock, End, Ends, Save, Settings
+from hfta_nb.train.clock import Clock
+from hfta_nb.train.settings import End, Ends, Save, Settings
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Schedule:
         self.arrays = list(groups)
         self.waiting: deque[Todo] = deque()
         self.ended: dict[int, End] = {}
-        self.clock = Clock(work_total=self._work())
+        self.clock = Clock()
         self.early_stops: set[int] = set()
         self.last_save = time.perf_counter()
         if resume is None:
@@ -103,7 +103,6 @@ class Schedule:
         """Train these arrays as well, after all others."""
         self.arrays.extend(groups)
         self.waiting.extend(map(Todo, groups))
-        self.clock.work_total = self._work()
 
     def put_first(self, groups: Sequence[Group], runs: Sequence[Mapping[str, Any] | None]) -> None:
         """Train these arrays next, in this order, from where they are."""
@@ -212,12 +211,6 @@ class Schedule:
             if not known.issuperset(group.ids):  # added since
                 self.add([replace(group, index=self.free_index)])
 
-    def _work(self) -> float:
-        """Steps of all members of all groups; NaN while that is not known."""
-        lengths = [self.batches(g) for g in self.arrays]
-        steps = [math.nan if length is None else self.settings.epochs * length for length in lengths]
-        return float(sum(len(g.variants) * n for g, n in zip(self.arrays, steps, strict=True)))
-
     def batches(self, group: Group) -> int | None:
         """Steps in an epoch of this group; None while that is not known."""
         size = int(group.rows[0]["batch_size"])
@@ -226,7 +219,6 @@ class Schedule:
     def learn(self, batch_size: int, length: int) -> None:
         """So many batches a pass through a stream has."""
         self.lengths[batch_size] = length
-        self.clock.work_total = self._work()
 
     def _module(self, group: Group, arguments: Mapping[str, Any]) -> nn.Module:
         """A plain module of a group."""

@@ -1,9 +1,7 @@
-"""What a training run needs to know, and where its time goes."""
+"""What a training run needs to know."""
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -95,29 +93,3 @@ class Ends(Protocol):
 
 Save = Callable[[dict[str, Any], Mapping[int, Mapping[str, Tensor]]], str]
 """Keeps a checkpoint and the best weights of some variants; returns where."""
-
-
-@dataclass
-class Clock:
-    """Where the time of a run goes."""
-
-    elapsed_s: float = 0.0
-    work_done: float = 0.0
-    work_total: float = 1.0
-    since: float = field(default_factory=time.perf_counter)
-
-    def tick(self) -> float:
-        now = time.perf_counter()
-        lap, self.since = now - self.since, now
-        self.elapsed_s += lap
-        return lap
-
-    def skip(self) -> None:
-        """Leave out what passed since the last tick (a pause)."""
-        self.since = time.perf_counter()
-
-    @property
-    def remaining_s(self) -> float:
-        if not self.work_done or math.isnan(self.work_total):
-            return math.nan
-        return self.elapsed_s / self.work_done * max(0.0, self.work_total - self.work_done)

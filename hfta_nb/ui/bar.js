@@ -22,6 +22,23 @@ function adopt(root, hints, signal) {
   root.addEventListener("focusin", hint, { signal });
 }
 
+/** The part of the page that scrolls, as JupyterLab has it, or the window. */
+function frame(root) {
+  const outer = root.closest(".jp-WindowedPanel-outer");
+  return outer ? outer.getBoundingClientRect() : { top: 0, bottom: innerHeight };
+}
+
+/** Scrolls to where the run is to be watched, unless that is on the screen already. */
+function scrollTo(root) {
+  const train = root.querySelector(".hfta-train") ?? root;
+  const seen = frame(root);
+  const whole = root.getBoundingClientRect();
+  const part = train.getBoundingClientRect();
+  const height = Math.min(part.height + 120, seen.bottom - seen.top);
+  if (part.top >= seen.top && part.top + height <= seen.bottom) return;
+  (whole.height <= seen.bottom - seen.top ? root : train).scrollIntoView({ block: "start" });
+}
+
 function render({ model, el, signal }) {
   const controller = new AbortController();
   signal?.addEventListener("abort", () => controller.abort());
@@ -49,12 +66,34 @@ function render({ model, el, signal }) {
     link.textContent = lost ? "disconnected" : "connected";
     link.dataset.lost = String(lost);
     el.closest(".hfta-workbench")?.classList.toggle("hfta-lost", lost);
-    const directory = model.get("directory");
-    const saved = directory
-      ? ` The run is saved in ${directory}. To go on from there: Workbench.reattach(${JSON.stringify(directory)})`
-      : " Run the cell again.";
-    gone.textContent = lost ? `Disconnected: the kernel was restarted or has ended.${saved}` : "";
+    if (lost !== Boolean(gone.firstChild)) gone.replaceChildren(...(lost ? farewell() : []));
   };
+  const farewell = () => {
+    const [directory, [command, args]] = [model.get("directory"), model.get("way_back")];
+    const words = "Disconnected: the kernel was restarted or has ended.";
+    if (!directory) return [element("span", "", {}, `${words} Run the cell again.`)];
+    const call = `Workbench.reattach(${JSON.stringify(directory)})`;
+    const saved = element("span", "", {}, `${words} The run is saved in ${directory}. To go on from there: ${call} `);
+    if (!command || !el.closest(".jp-NotebookPanel")) return [saved];
+    // A command of JupyterLab's own, as there is no kernel here to ask.
+    const attributes = { type: "button", "data-commandlinker-command": command, "data-commandlinker-args": args };
+    const title = "Bring the Workbench back with this run, in a cell below";
+    return [saved, element("button", "hfta-way-back", { ...attributes, title }, "Reattach")];
+  };
+  // Once the sections above and below have found their places.
+  let [frames, still, height] = [0, 0, -1];
+  const settled = () => {
+    const root = el.closest(".hfta-workbench");
+    if (controller.signal.aborted || !model.get("reveal")) return;
+    still = root?.offsetHeight && root.offsetHeight === height ? still + 1 : 0;
+    height = root?.offsetHeight ?? -1;
+    if (frames++ < 180 && still < 6) { requestAnimationFrame(settled); return; }
+    model.set("reveal", false);
+    model.save_changes();
+    if (root) scrollTo(root);
+  };
+  const reveal = () => { [frames, still, height] = [0, 0, -1]; if (model.get("reveal")) requestAnimationFrame(settled); };
+  model.on("change:reveal", reveal);
   const observer = new MutationObserver(connection);
   observer.observe(el, { attributes: true, attributeFilter: ["class"] });
   let tries = 0;
@@ -68,9 +107,11 @@ function render({ model, el, signal }) {
   };
   attached();
   draw();
+  reveal();
   controller.signal.addEventListener("abort", () => {
     observer.disconnect();
     for (const name of names) model.off(`change:${name}`, draw);
+    model.off("change:reveal", reveal);
   });
   return () => controller.abort();
 }

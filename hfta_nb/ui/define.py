@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import ipywidgets
@@ -16,6 +15,7 @@ from hfta_nb.families import watch
 from hfta_nb.grid import AxisSpec, show
 from hfta_nb.ui import fields
 from hfta_nb.ui.axis_row import AxisRow
+from hfta_nb.ui.definition import Definition, Listed, parted
 from hfta_nb.ui.parts import button, words
 from hfta_nb.ui.text import count, escape
 from hfta_nb.ui.text import words as error_words
@@ -37,25 +37,6 @@ FIRST_GRID: dict[str, tuple[Json, ...]] = {"lr": (1e-3, 3e-3, 1e-2)}
 """What the grid is when nothing was said: enough to press Train."""
 
 
-@dataclass(frozen=True)
-class Definition:
-    """What stands in the fields.
-
-    Attributes:
-        family: its name.
-        data: a name, or the person's own data.
-        grid: values per axis, as far as they can be read.
-        options: the other arguments of `hfta_nb.Study`.
-        problems: what can't be read, in words, by axis or label of the field.
-    """
-
-    family: str
-    data: Any
-    grid: dict[str, tuple[Json, ...]]
-    options: dict[str, Any] = field(default_factory=dict)
-    problems: dict[str, str] = field(default_factory=dict)
-
-
 class Define(ipywidgets.VBox):  # type: ignore[misc]
     """The fields of a definition.
 
@@ -63,7 +44,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         changed: called whenever a field may mean something else.
         family: name of the family, or the family.
         data: a name, own data (`hfta_nb.Data`), or tensors ``(x, y)``; the family's default without.
-        grid: axis names to values.
+        grid: axis names to values, or listed configurations, which are shown and can be taken out.
         epochs, batch_size, patience, seed, dtype, precision, device: as in `hfta_nb.Study`.
         options: further arguments of `hfta_nb.Study`; shown, but not to be changed here.
     """
@@ -73,7 +54,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         changed: Callable[[], None],
         family: Any = "cnn",
         data: Any = None,
-        grid: Mapping[str, Any] | None = None,
+        grid: Any = None,
         *,
         epochs: int = 20,
         batch_size: int | None = None,
@@ -100,7 +81,8 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         )
         hint = "What it is trained on: data sets that suit the family"
         self.data_field = fields.choice("data", self._data_names(), hint, data)
-        self._specs: dict[str, AxisSpec] = self._axes_now(grid or ())
+        product, listed = (FIRST_GRID, ()) if grid is None else parted(grid)
+        self._specs: dict[str, AxisSpec] = self._axes_now(product)
         self.epochs_field = fields.whole("epochs", epochs, 1, "How often each member sees the training data")
         self.batch_field = fields.whole("batch size", batch_size or self._usual_batch, 1, _BATCH)
         pace = self._options.pop("steps_per_epoch", None), self._options.pop("validate_every", 1)
@@ -124,13 +106,15 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self.add_button = button("add axis", "Sweep one more axis", "hfta-add")
         self.problem = words("hfta-problem")
         self.fields_problem = words("hfta-problem")
-        super().__init__([*self._fields(), self.fields_problem, self.rows_box, self.add_button, self.problem])
-        self._fill(FIRST_GRID if grid is None else hfta.Grid(grid).axes)
+        self.listed = Listed(listed, self._edited)
+        lines = [self.fields_problem, self.rows_box, self.listed, self.add_button, self.problem]
+        super().__init__([*self._fields(), *lines])
+        self._fill(product)
         self._listen()
         self._quiet = False
 
     def __repr__(self) -> str:
-        return f"Define({self.family_field.value!r}, {self.data_field.value!r}, {self.definition().grid!r})"
+        return f"Define({self.family_field.value!r}, {self.data_field.value!r}, {self.definition().axes!r})"
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -179,10 +163,11 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             options["batch_size"] = None  # its default is left unsaid, so that the code cell does not say it either
         options["patience"] = options["patience"] or None
         data = self._own.get(self.data_field.value, self.data_field.value)
-        grid = {name: row.values for name, row in rows.items() if row.values is not None}
+        axes = {name: row.values for name, row in rows.items() if row.values is not None}
         problems = {self.fields[name].description: said for name, said in self._misread().items()}
         problems |= {name: row.error for name, row in rows.items() if row.error}
-        return Definition(self.family_field.value, data, grid, options | self._options, problems)
+        listed = self.listed.configurations
+        return Definition(self.family_field.value, data, axes, listed, options | self._options, problems)
 
     def complain(self, error: BaseException | None) -> str:
         """Show what keeps the definition from being planned: beside the field or axis it is about, or below all.
@@ -205,10 +190,9 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
     def summary(self, variants: int | None) -> str:
         """The definition in one line."""
         found = self.definition()
-        axes = " x ".join(f"{len(values)} {name}" for name, values in found.grid.items()) or "no axis"
         total = "" if variants is None else f" = {count(variants, 'variant')}"
         epochs = count(found.options["epochs"], "epoch") if found.options["epochs"] else "? epochs"
-        return f"{found.family} on {self.data_field.value}, {epochs}; {axes}{total}"
+        return f"{found.family} on {self.data_field.value}, {epochs}; {found.size}{total}"
 
     def hints(self) -> dict[str, str]:
         """What to say of each field, by its label."""

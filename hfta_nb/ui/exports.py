@@ -57,5 +57,5 @@ def name_of(thing: object, otherwise: str) -> str:
     from IPython.core.getipython import get_ipython
 
     shell = get_ipython()
-    names = shell.user_ns.items() if shell is not None else ()
+    names = list(shell.user_ns.items()) if shell is not None else ()  # a cell may be adding to it
     return next((n for n, v in names if v is thing and not n.startswith("_")), otherwise)

@@ -31,6 +31,10 @@ class Later:
         else:
             self._loop.call_soon_threadsafe(work, context=self._context)
 
+    def here(self, work: Callable[[], None]) -> None:
+        """Call now, as if from the place where this was made; on the kernel's own thread."""
+        self._context.copy().run(work)  # a copy: the context may be entered already
+
     def after(self, delay_s: float, work: Callable[[], None]) -> None:
         """Call on the loop's thread after a delay; from any thread."""
         loop = self._loop

@@ -28,6 +28,8 @@ class Bar(anywidget.AnyWidget):  # type: ignore[misc]
         status: what is going on, in one line.
         level: "idle", "busy", "good" or "bad".
         directory: where the run is saved, for the words shown when the kernel is gone.
+        way_back: the command of JupyterLab's, and its arguments as JSON, of the button that is shown then.
+        reveal: asks the front end to scroll to the run, once; it answers by setting this back.
         hints: what is shown when the pointer rests on a control, by its label: ipywidgets shows the tooltip of a field
             that has a label nowhere.
     """
@@ -40,6 +42,8 @@ class Bar(anywidget.AnyWidget):  # type: ignore[misc]
     status = traitlets.Unicode("").tag(sync=True)
     level = traitlets.Enum(["idle", "busy", "good", "bad"], "idle").tag(sync=True)
     directory = traitlets.Unicode("").tag(sync=True)
+    way_back = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    reveal = traitlets.Bool(False).tag(sync=True)
     hints = traitlets.Dict().tag(sync=True)
 
     def __repr__(self) -> str:

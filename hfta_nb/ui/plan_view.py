@@ -125,21 +125,28 @@ def device_text(device: Any) -> str:
 
 
 class PlanView(ipywidgets.VBox):  # type: ignore[misc]
-    """The plan as a sentence and a table; or what keeps it from being made."""
+    """The plan as a sentence and a table; or what keeps it from being made.
+
+    Attributes:
+        groups: of the run that were shown last.
+        tried: what came of trying each architecture's forward.
+    """
 
     def __init__(self) -> None:
         self.sentence = words("hfta-plan-sentence")
         self.arrays = words("hfta-plan-arrays")
         self.needs = words("hfta-plan-needs")
         self.manner = words("hfta-plan-needs")
-        super().__init__([self.sentence, self.arrays, self.needs, self.manner])
+        self.tried = words("hfta-plan-tried")
+        self.groups: Sequence[GroupRecord] = ()
+        super().__init__([self.sentence, self.arrays, self.needs, self.manner, self.tried])
 
     def __repr__(self) -> str:
         return "PlanView()"
 
     def show(self, study: Study, groups: Sequence[GroupRecord] | None = None) -> str:
         """Show a study's plan, or what has become of it in its run (see `summary`); returns the sentence."""
-        said = summary(study, groups)
+        said, self.groups = summary(study, groups), groups or self.groups
         self.sentence.value = escape(said)
         self.arrays.value = plan_table(study, groups)
         self.needs.value = escape(needs(study, groups))

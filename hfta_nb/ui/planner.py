@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.study import Study
-from hfta_nb.ui.define import Define, Definition
+from hfta_nb.ui.define import Define
+from hfta_nb.ui.definition import Definition
 from hfta_nb.ui.plan_view import PlanView
 from hfta_nb.ui.text import words
 

@@ -2,37 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from pathlib import Path
 
-from hfta_nb.errors import HftaError
+from hfta_nb.errors import HftaError, StudyError
+from hfta_nb.ui.bench import Bench
 from hfta_nb.ui.machine import ENDED
-from hfta_nb.ui.results import Results
 from hfta_nb.ui.text import words
-from hfta_nb.ui.train_view import TrainView
-
-
-class Bench(Protocol):
-    """What has the buttons; see `Workbench`."""
-
-    train_view: TrainView
-    results: Results
-
-    @property
-    def state(self) -> str:
-        """What the run is doing."""
-
-    def ask_again(self) -> None:
-        """Ask whether a second run is meant."""
-
-    def say(self, text: str, level: str) -> None:
-        """A sentence in the status line."""
-
-    def stop(self, member: int | None = None) -> None:
-        """Stop the run, or one member."""
-
-    def take(self, member: int) -> Any:
-        """Give a member's module to the notebook."""
-
 
 _METHODS = {
     "train": "train",
@@ -53,7 +28,7 @@ def press(bench: Bench, name: str) -> None:
     """Do what a button of this name does; a second Train asks first."""
     try:
         if name == "train" and bench.state in ENDED and not bench.train_view.asking:
-            bench.ask_again()
+            _ask_again(bench)
         else:
             getattr(bench, _METHODS[name])()
     except (HftaError, OSError) as error:
@@ -61,6 +36,27 @@ def press(bench: Bench, name: str) -> None:
             bench.results.say(words(error), bad=True)
         else:
             bench.say(words(error), "bad")
+
+
+def _ask_again(bench: Bench) -> None:
+    """Ask whether a new run is meant, as there is one already.
+
+    Raises:
+        StudyError: nothing that could be trained is defined.
+    """
+    problem = bench.planned()
+    if problem:
+        raise StudyError(f"can't train now: {problem}")
+    where = bench.study.directory
+    bench.train_view.ask(f"There is a {bench.state} run already; it stays in {where}. Start a new one?")
+
+
+def press_reattach(bench: Bench, path: Path) -> None:
+    """Bring a saved run back."""
+    try:
+        bench.restore(path)
+    except (HftaError, OSError) as error:
+        bench.say(words(error), "bad")
 
 
 def press_row(bench: Bench, what: str, member: int) -> None:

@@ -104,6 +104,13 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
         mark = ' class="hfta-error"' if bad else ""
         self.note.value = f'<span role="status"{mark}>{escape(text)}</span>' if text else ""
 
+    def checked(self, found: list[ev.MemberChecked] | str) -> None:
+        """What came of a check, or why there could be none."""
+        if isinstance(found, str):
+            self.say(f"The check failed. {found}", bad=True)
+        else:
+            self.show_check(found)
+
     def show_check(self, checks: list[ev.MemberChecked]) -> None:
         """What the comparison with serial training found, in a sentence."""
         parts = []

@@ -8,10 +8,8 @@ from typing import Any
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
+from hfta_nb.grid import Grid
 from hfta_nb.study import Study
-
-ALIVE_S = 5.0
-"""A run writes its device's measurements twice a second: one that was silent for longer than this is dead."""
 
 INTERRUPTED = "the process that trained it ended before the run did (the kernel was restarted, or the machine)"
 
@@ -22,18 +20,26 @@ def as_interrupted(study: Study) -> Study:
     Raises:
         StudyError: the run is still on, in another process.
     """
-    history = study.history
+    history = study.history  # FAILED by now where the run was on, and nobody holds its lock
     if history.run is None or history.state in ev.FINAL_STATES:
         return study
-    last = history.samples[-1].time_s if history.samples else history.run.time_s
-    if time.time() - last < ALIVE_S:
+    if study.store.running:
         raise StudyError(
             "the run is still on, in another process",
             where=str(study.directory),
             remedy="watch it there, or stop it there and try again in some seconds",
         )
+    # Here the system knows no locks: who reattaches knows that nobody is at it.
     history.add(ev.RunChanged(time.time(), ev.FAILED, INTERRUPTED))
     return study
+
+
+def grid_of(study: Study) -> Grid:
+    """All variants of a study, those that were added to it as well."""
+    grid = study.grid
+    for one in study.added:
+        grid = grid.plus(one.variants)
+    return grid
 
 
 def arguments_of(study: Study) -> dict[str, Any]:
@@ -43,7 +49,7 @@ def arguments_of(study: Study) -> dict[str, Any]:
     return {
         "family": study.family,
         "data": study.data if own else study.data_name,
-        "grid": dict(study.grid.axes),
+        "grid": grid_of(study),
         "epochs": study.epochs,
         "batch_size": fixed.pop("batch_size", None),
         "patience": study.patience,
@@ -66,5 +72,6 @@ def arguments_of(study: Study) -> dict[str, Any]:
         "across": study.across,
         **({"validate_every": study.validate_every} if study.validate_every > 1 else {}),
         **({"steps_per_epoch": study.steps_per_epoch} if study.steps_per_epoch else {}),
+        **({"name": study.name} if study.name != f"{study.family.name} on {study.data_name}" else {}),
         **fixed,
     }

@@ -1,22 +1,39 @@
 """What a saved notebook shows: a picture and a table in outputs of their own, beside the widget that it can't keep.
 
 JupyterLab does not save widgets unless it is told to, so a notebook that is opened again, or turned into HTML,
-would show nothing of a run. While the widget is alive, the style sheet hides both.
+would show nothing of a run. While the widget is alive, the style sheet hides both. Where it is not, a style that comes
+with the table hides what JupyterLab says in the widget's place ("Error displaying widget: model not found").
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hfta_nb.history import History
+from hfta_nb.study import Study
 from hfta_nb.ui.leaderboard import table_of
 from hfta_nb.ui.text import count, escape, table
 
 MOST_ROWS = 50
 _LEFT_OUT = ("rank",)
 _numbers = itertools.count(1)
+
+STYLE = (
+    "<style>"
+    # An output above that is text alone: what stands in the place of a widget whose model is gone.
+    ".jp-OutputArea-child:not(:has(> .jp-OutputArea-output *)):has(~ .jp-OutputArea-child .hfta-static){display:none}"
+    # The button works by a command of JupyterLab's, and is nothing elsewhere.
+    ".hfta-reattach button{display:none}.jp-NotebookPanel .hfta-reattach button{display:inline-block;margin-right:8px;"
+    "padding:2px 12px;font:inherit;color:inherit;background:none;border:1px solid currentColor;border-radius:3px;"
+    "cursor:pointer}"
+    "</style>"
+)
+
+_COMMANDS = ("notebook:insert-cell-below", "notebook:replace-selection", "notebook:run-cell")
 
 
 def picture(history: History, **options: Any) -> bytes:
@@ -33,8 +50,13 @@ def picture_bundle(history: History) -> dict[str, Any]:
     return {"image/png": picture(history), "text/plain": f"[curves and utilization{of}]"}
 
 
-def table_bundle(history: History) -> dict[str, Any]:
-    """The leaderboard as an output of a cell."""
+def table_bundle(history: History, name: str = "") -> dict[str, Any]:
+    """The leaderboard as an output of a cell.
+
+    Args:
+        history: of the run.
+        name: of the variable that a reattached Workbench gets; there is no way back to one without.
+    """
     shown = table_of(history)
     keep = [i for i, c in enumerate(shown["columns"]) if c["key"] not in _LEFT_OUT]
     head = [shown["columns"][i]["label"] for i in keep]
@@ -42,9 +64,47 @@ def table_bundle(history: History) -> dict[str, Any]:
     rest = len(shown["rows"]) - len(rows)
     more = f"and {count(rest, 'more member')}" if rest > 0 else ""
     title = _title(history)
-    markup = table(head, rows, "hfta-static-table")
-    body = f'<div class="hfta-static"><p>{escape(title)}</p>{markup}<p>{escape(more)}</p></div>'
-    return {"text/html": body, "text/plain": "\n".join(filter(None, [title, _aligned(head, rows), more]))}
+    markup, plain = _way_back(history.run.directory, name) if history.run and name else ("", "")
+    body = f"<p>{escape(title)}</p>{markup}{table(head, rows, 'hfta-static-table')}<p>{escape(more)}</p>"
+    said = "\n".join(filter(None, [title, plain, _aligned(head, rows), more]))
+    return {"text/html": f'<div class="hfta-static">{STYLE if name else ""}{body}</div>', "text/plain": said}
+
+
+def note_bundle(text: str, directory: str = "", name: str = "") -> dict[str, Any]:
+    """A sentence in the widget's place, where there is nothing to show yet.
+
+    Args:
+        text: the sentence.
+        directory, name: of a run that is on, and of the variable that a reattached Workbench gets.
+    """
+    markup, plain = _way_back(directory, name) if directory else ("", "")
+    body = f'<div class="hfta-static">{STYLE}<p>{escape(text)}</p>{markup}</div>'
+    return {"text/html": body, "text/plain": "\n".join(filter(None, [text, plain])) if directory else ""}
+
+
+def reattach_code(directory: str, name: str) -> str:
+    """The code of a cell that brings a Workbench back with a saved run."""
+    return f"from hfta_nb.ui import Workbench\n\n{name} = Workbench.reattach({_near(directory)!r})\n{name}"
+
+
+def reattach_command(directory: str, name: str) -> tuple[str, str]:
+    """JupyterLab's command that puts this code into a cell below and runs it: its name, and its arguments as JSON."""
+    arguments = {"commands": _COMMANDS, "args": {"text": reattach_code(directory, name)}, "errorIfNotEnabled": True}
+    return "apputils:run-all-enabled", json.dumps(arguments)
+
+
+def _way_back(directory: str, name: str) -> tuple[str, str]:
+    """How the Workbench is brought back: as markup with a button, and as text."""
+    command, arguments = reattach_command(directory, name)
+    call = f"Workbench.reattach({_near(directory)!r})"
+    button = (
+        f'<button type="button" data-commandlinker-command="{command}" data-commandlinker-args="{escape(arguments)}">'
+        "Reattach</button>"
+    )
+    return (
+        f'<p class="hfta-reattach">{button}The Workbench comes back with this run by <code>{escape(call)}</code></p>',
+        f"to bring the Workbench back: {call}",
+    )
 
 
 def _title(history: History) -> str:
@@ -70,28 +130,54 @@ def _aligned(head: list[str], rows: list[list[str]]) -> str:
 
 
 class Fallback:
-    """The two outputs of a cell in which a Workbench is displayed; empty until a run has ended."""
+    """The two outputs of a cell in which a Workbench is displayed: a sentence first, then picture and table.
 
-    def __init__(self) -> None:
+    Args:
+        said: what the Workbench says of itself.
+        name: the variable that holds it.
+    """
+
+    def __init__(self, said: Callable[[], str], name: Callable[[], str]) -> None:
+        self._said, self._name = said, name
         self._places: list[tuple[str, str]] = []
+        self._cell: Any = None
+
+    @property
+    def placed(self) -> bool:
+        """Whether the Workbench is displayed anywhere."""
+        return bool(self._places)
+
+    @property
+    def here(self) -> bool:
+        """Whether it was displayed last in the cell that is running."""
+        return self.placed and self._cell == _cell()
 
     def place(self, history: History | None) -> None:
         """Make room below the widget; filled at once where there is a run that has ended."""
         number = next(_numbers)
         ids = (f"hfta-picture-{number}", f"hfta-table-{number}")
         if history is None:
-            bundles = ({"text/plain": ""}, {"text/html": '<div class="hfta-static"></div>', "text/plain": ""})
+            note = f"{self._said()} was here. Run this cell again to have it back."
+            bundles: tuple[dict[str, Any], ...] = ({"text/plain": ""}, note_bundle(note))
         else:
-            bundles = (picture_bundle(history), table_bundle(history))
+            bundles = (picture_bundle(history), table_bundle(history, self._name()))
         for bundle, identity in zip(bundles, ids, strict=True):
             _publish(bundle, identity, update=False)
         self._places.append(ids)
+        self._cell = _cell()
+
+    def begin(self, study: Study) -> None:
+        """A run begins: should the kernel end with it, there is a way back to what was saved of it."""
+        members = count(len(study.variants), "member")
+        said = f"{study.family.name} on {study.data_name}, {members}; saved in {_near(str(study.directory))}"
+        self._put({"text/plain": ""}, note_bundle(said, str(study.directory), self._name()))
 
     def update(self, history: History) -> None:
         """Put the run into every such place. Call it on the kernel's own thread only: output has a cell there."""
-        if not self._places:
-            return
-        bundles = picture_bundle(history), table_bundle(history)
+        if self._places:
+            self._put(picture_bundle(history), table_bundle(history, self._name()))
+
+    def _put(self, *bundles: dict[str, Any]) -> None:
         for ids in self._places:
             for bundle, identity in zip(bundles, ids, strict=True):
                 _publish(bundle, identity, update=True)
@@ -103,12 +189,26 @@ def show(history: History) -> None:
         _publish(bundle, None, update=False)
 
 
-def _publish(bundle: dict[str, Any], identity: str | None, update: bool) -> None:
+def in_notebook() -> bool:
+    """Whether there is a front end that may show widgets."""
+    return hasattr(_shell(), "kernel")
+
+
+def _cell() -> Any:
+    """What tells the cell that is running from others."""
+    return getattr(_shell(), "execution_count", None)
+
+
+def _shell() -> Any:
     from IPython.core.getipython import get_ipython
+
+    return get_ipython()
+
+
+def _publish(bundle: dict[str, Any], identity: str | None, update: bool) -> None:
     from IPython.display import display
 
-    shell = get_ipython()
-    if shell is None:
+    if _shell() is None:
         return
     kwargs: dict[str, Any] = {"display_id": identity} if identity else {}
     if "image/png" in bundle:

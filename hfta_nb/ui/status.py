@@ -10,7 +10,7 @@ from hfta_nb.ui.text import count, shorten
 _LEVELS = {Phase.FINISHED: "good", Phase.FAILED: "bad", Phase.STOPPED: "idle"}
 
 
-def status(phase: Phase, history: History, variants: int | None, problem: str) -> tuple[str, str]:
+def status(phase: Phase, history: History, variants: int | None, problem: str, wrong: str = "") -> tuple[str, str]:
     """What is going on in one line, and how good or bad that is.
 
     Args:
@@ -18,10 +18,13 @@ def status(phase: Phase, history: History, variants: int | None, problem: str) -
         history: of the run.
         variants: how many are defined; None where they can't be planned.
         problem: why not, in words.
+        wrong: what was found to go wrong by trying it, in words.
     """
     if phase is Phase.IDLE:
         if variants is None:
             return shorten(f"not ready: {problem}"), "bad"
+        if wrong:
+            return shorten(wrong), "bad"
         return f"ready to train {count(variants, 'variant')}", "idle"
     members = count(len(history.members), "variant") if history.members else ""
     texts = {

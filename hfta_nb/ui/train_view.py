@@ -14,9 +14,6 @@ from hfta_nb.ui.machine import AT_REST, BUTTONS, ENDED, Phase, why_not
 from hfta_nb.ui.parts import Progress, button, words
 from hfta_nb.ui.text import clock, count, escape, memory, number, rate, shorten
 
-SETTLED_S = 2.0
-"""After so much training the rate says something about the time left."""
-
 MUCH = 0.1
 """Above this share of the time it is told that training waits for its data."""
 
@@ -61,8 +58,7 @@ def progress_text(history: History, phase: Phase) -> str:
 
 
 def _remaining(now: ev.StepsDone) -> str:
-    # The first steps are slow, and a number that is wrong by a factor of a hundred is worse than none.
-    return "estimating" if now.elapsed_s < SETTLED_S else f"{clock(now.remaining_s)} left"
+    return f"{clock(now.remaining_s)} left" if math.isfinite(now.remaining_s) else "estimating"
 
 
 def details(history: History, phase: Phase) -> list[str]:

@@ -11,29 +11,34 @@ import ipywidgets
 from hfta_nb import events as ev
 from hfta_nb import executors
 from hfta_nb.errors import StudyError
+from hfta_nb.family import Family
 from hfta_nb.history import History
 from hfta_nb.study import Study
-from hfta_nb.ui import pressing, results, static, watch
+from hfta_nb.ui import pressing
 from hfta_nb.ui.define import Define
-from hfta_nb.ui.exports import name_of, take_home_code, write_csv, write_png
-from hfta_nb.ui.leaderboard import table_of
+from hfta_nb.ui.exports import take_home_code, write_csv, write_png
+from hfta_nb.ui.lasting import Lasting
 from hfta_nb.ui.loop import Debounced, Later
 from hfta_nb.ui.machine import AT_REST, ENDED, why_not
-from hfta_nb.ui.parts import Bar, Section
+from hfta_nb.ui.offer import Offer
+from hfta_nb.ui.parts import Bar
 from hfta_nb.ui.plan_view import PlanView, device_text
 from hfta_nb.ui.planner import Planner
+from hfta_nb.ui.redrawing import clear, refresh, sections_of
 from hfta_nb.ui.results import Results
-from hfta_nb.ui.saved import arguments_of, as_interrupted
+from hfta_nb.ui.returning import loaded, restore
+from hfta_nb.ui.saved import arguments_of
 from hfta_nb.ui.session import Session
 from hfta_nb.ui.status import status
 from hfta_nb.ui.train_view import TrainView
+from hfta_nb.ui.trial import Trial
 from hfta_nb.ui.watch import Watch
 
 REPLAN_S = 0.25
 """How long nothing must be typed before the plan is made again."""
 
-AFTER_START = ("Watch", "Results")
-"""Sections that a run fills."""
+FIELDS = (*("family", "data", "grid", "epochs", "batch_size", "patience"), *("seed", "dtype", "precision", "device"))
+"""Arguments that have a field of their own."""
 
 
 class Workbench(ipywidgets.VBox):  # type: ignore[misc]
@@ -44,7 +49,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
     Args:
         family: name of the family, or the family.
         data: a name, own data (`hfta_nb.Data`), or tensors ``(x, y)``; the family's default without.
-        grid: axis names to values; all of it can be changed on the screen.
+        grid: axis names to values, all of which can be changed on the screen; or listed configurations.
         epochs, batch_size, patience, seed, dtype, precision, device: as in `hfta_nb.Study`.
         executor: where it trains: "worker" (a process of its own) or "inline" (a thread, for tests).
         options: further arguments of `hfta_nb.Study`, such as ``optimizer="sgd"`` or ``directory="runs/first"``.
@@ -65,7 +70,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self,
         family: Any = "cnn",
         data: Any = None,
-        grid: Mapping[str, Any] | None = None,
+        grid: Any = None,
         *,
         epochs: int = 20,
         batch_size: int | None = None,
@@ -79,47 +84,36 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
     ) -> None:
         self._later = Later()
         self._replan = Debounced(self._later, REPLAN_S, self._plan)
-        self._fallback = static.Fallback()
-        self._session = Session(executor, self._later, self)
+        self._lasting = Lasting(self, self._later)
         self._waiting = False
-        self._groups: tuple[ev.GroupRecord, ...] = ()
         self.taken: Any = None
-        self.define = Define(
-            self._replan,
-            family,
-            data,
-            grid,
-            epochs=epochs,
-            batch_size=batch_size,
-            patience=patience,
-            seed=seed,
-            dtype=dtype,
-            precision=precision,
-            device=device,
-            options=options,
-        )
-        self.bar = Bar()
+        given = {"family": family, "data": data, "grid": grid, "epochs": epochs, "batch_size": batch_size}
+        given |= {"patience": patience, "seed": seed, "dtype": dtype, "precision": precision, "device": device}
+        super().__init__(self._made(executor, given | options))
+        self.add_class("hfta-workbench")
+        self._plan()
+
+    def _made(self, executor: str, given: Mapping[str, Any]) -> list[Any]:
+        """The parts on the screen, for what is given."""
+        self._wrong = ""  # what was found out by trying
+        self._session = Session(executor, self._later, self)
+        fields = {k: v for k, v in given.items() if k in FIELDS}
+        options = {k: v for k, v in given.items() if k not in FIELDS}
+        self.define = Define(self._replan, **fields, options=options)
+        self.bar, self.offer = Bar(), Offer(lambda path: pressing.press_reattach(self, path))
         self.plan_view = PlanView()
         self._planner = Planner(self.define, self.plan_view)
+        self._trial = Trial(executor, self._later, self._tried)
         self.train_view = TrainView(self._pressed)
         self.watch = Watch()
         self.results = Results(self._pressed, self._asked)
         self.live, self.leaderboard = self.watch.live, self.results.leaderboard
-        views = {
-            "Define": self.define,
-            "Plan": self.plan_view,
-            "Train": self.train_view,
-            "Watch": self.watch,
-            "Results": self.results,
-        }
-        # There is nothing to watch yet: the first run unfolds these.
-        self.sections = {title: Section(title, [view], title not in AFTER_START) for title, view in views.items()}
+        bodies = self.define, self.plan_view, self.train_view, self.watch, self.results
+        self.sections = sections_of(bodies)
         # In the front end: rows and curves follow each other while the kernel is busy with a cell.
         self._selection = ipywidgets.jslink((self.live, "selected"), (self.leaderboard, "selected"))
         self.live.observe(lambda _: self.refresh(), "color_by")
-        super().__init__([self.bar, *self.sections.values()])
-        self.add_class("hfta-workbench")
-        self._plan()
+        return [self.bar, self.offer, *self.sections.values()]
 
     # What it is.
 
@@ -134,6 +128,11 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         if found is None:
             raise StudyError("nothing is planned", where="Workbench", remedy=self._planner.problem)
         return found
+
+    @property
+    def family(self) -> Family | None:
+        """Of what is planned, with all that it was given in code; None where nothing can be planned."""
+        return None if self._planner.draft is None else self._planner.draft.family
 
     @property
     def state(self) -> str:
@@ -159,7 +158,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         if self._session.kind == "worker":
             executors.prewarm()
         display(self._repr_mimebundle_(), raw=True)
-        self._fallback.place(self.history if self._session.phase in ENDED else None)
+        self._lasting.displayed()
 
     def show(self) -> None:
         """Display the Workbench in the output of this cell."""
@@ -171,21 +170,24 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         """Train what is defined.
 
         Args:
-            wait: whether to wait for the end, and then show picture and table as output of this cell. An interrupt
-                ends the waiting; the run goes on.
+            wait: whether to wait for the end, and then show picture and table as output of this cell. A notebook
+                scrolls to the Workbench meanwhile; one that is displayed nowhere is displayed here. An interrupt ends
+                the waiting; the run goes on.
 
         Raises:
             StudyError: nothing that could be trained is defined, or a run is on.
             HftaError: the run failed.
         """
-        self._replan.now()
-        reason = why_not("train", self._session.phase, self._planner.problem)
+        reason = why_not("train", self._session.phase, self.planned())
         if reason:
             raise StudyError(f"can't train now: {reason}", where="Workbench")
         self._waiting = wait
         try:
             study = self._planner.fresh()
             self._clear()
+            if wait:
+                self._lasting.be_seen()
+            self._lasting.begun(study)
             self._session.start(study)
             if wait:
                 self.handle.wait()  # in the end everybody who listens has seen the last event
@@ -193,7 +195,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             self._waiting = False
         if wait:
             self.refresh()
-            static.show(self.history)
+            self._lasting.waited()
             if self.handle.error is not None:
                 raise self.handle.error
 
@@ -207,9 +209,12 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     def resume(self) -> None:
         """Go on after a pause; or carry a stopped or failed run on from its last checkpoint."""
-        if self._session.phase in ENDED:
+        carried_on = self._session.phase in ENDED
+        if carried_on:
             self._clear()
         self._session.ask("resume")
+        if carried_on:
+            self._lasting.begun(self.study)
 
     def stop(self, member: int | None = None) -> None:
         """Stop the run, or one member of it; what was learnt so far is kept."""
@@ -232,7 +237,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             StudyError: there is no run, or it is still on.
         """
         chosen = list(members or self.leaderboard.selected or [self.study.best().variant.id])
-        handle = self._session.check(chosen, self._checked)
+        handle = self._session.check(chosen, self.results.checked)
         if not handle.ended:
             self.results.say(f"training {', '.join(f'#{i}' for i in chosen)} alone, to compare ...")
         return handle
@@ -241,7 +246,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         """Take a member home: its best weights in a plain module, also kept as `taken`; the code for it is shown."""
         result = self.study.member(member)
         self.taken = result.module()
-        name = name_of(self, "workbench")
+        name = self._lasting.name
         self.results.show_code(f"take #{member} home", take_home_code(name, result))
         self.results.say(f"#{member} is in {name}.taken")
         return self.taken
@@ -259,46 +264,77 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         return self.results.show_code("a cell that reproduces this sweep", self.study.to_code())
 
     @classmethod
-    def reattach(cls, path: str | Path, *, family: Any = None, executor: str = "worker") -> Workbench:
+    def reattach(cls, path: str | Path, *, family: Any = None, data: Any = None, executor: str = "worker") -> Workbench:
         """A Workbench with the run that was saved in a directory: what is known of it is shown, and it can be resumed.
 
         Args:
             path: the directory of the run.
             family: the family, where it was defined by the user and is not defined now.
+            data: the data, where it was a stream, of which nothing is kept.
             executor: as for a new one.
 
         Raises:
-            StoreError: there is no run there, or it is damaged.
+            StoreError: there is no run there, it is damaged, or its data must be given.
             StudyError: the run is still on, in another process.
             FamilyError: its family is not known.
         """
-        study = as_interrupted(Study.load(path, family=family))
+        study = loaded(path, family, data)
         made = cls(executor=executor, **arguments_of(study))
-        made._clear()
-        made.live.start(study.history)
-        if study.history.run is not None:
-            made.run_began(study.history.run)
-        made._session.adopt(study)
+        made._adopt(study)
         return made
+
+    def restore(self, path: str | Path) -> None:
+        """Bring a saved run onto this screen, with what was defined for it; as `reattach`, in place.
+
+        Args:
+            path: the directory of the run.
+
+        Raises:
+            StoreError: there is no run there, or it is damaged.
+            StudyError: a run is on, here or there.
+            FamilyError: its family is not known.
+        """
+        restore(self, path)
+
+    def remake(self, study: Study) -> None:
+        """Lay everything out anew, for the run of a study that was read from disk."""
+        self._let_go()
+        self.children = self._made(self._session.kind, arguments_of(study))
+        self._plan()
+        self._adopt(study)
+        self._later.here(self._lasting.keep)
 
     def close(self) -> None:
         """Take it off the screen. A run goes on; stop it first if it should not."""
-        # ipywidgets closes one that could not be made as well, and every one again when it is collected.
-        for part in ("_session", "define", "live"):
-            if part in self.__dict__:
-                self.__dict__[part].close()
+        self._let_go()
         super().close()
 
     # Planning.
 
+    def planned(self) -> str:
+        """Plan what was typed last; returns what keeps it from being trained, in words."""
+        self._replan.now()
+        return self._planner.problem
+
     def _plan(self) -> None:
         line = self._planner.plan()
+        if self._session.phase in AT_REST:
+            self._trial.plan(self._planner.draft)
         self.sections["Plan"].summarise(line)
         self.sections["Define"].summarise(self.define.summary(self._planner.variants))
         self.bar.hints = self.define.hints()
         if self._planner.draft is not None and self._session.phase in AT_REST:
             self.bar.device = device_text(self._planner.draft.device)
+        if self._session.study is None:
+            self._lasting.look()
         self.phase_changed()
+
+    def _tried(self, markup: str, wrong: str) -> None:
+        self.plan_view.tried.value, before, self._wrong = markup, self._wrong, wrong
+        if wrong != before:
+            if wrong:
+                self.sections["Plan"].summarise(wrong)
+            self.phase_changed()
 
     # What a session shows on (`hfta_nb.ui.session.Screen`).
 
@@ -307,7 +343,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     def run_began(self, event: ev.RunStarted) -> None:
         self.bar.device = f"{event.device} {event.device_name}".strip()
-        self.bar.directory = event.directory
+        self._lasting.tell(event.directory)
 
     def starting(self, what: str) -> None:
         self.say(f"starting: {what}", "busy")
@@ -317,68 +353,43 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     def ended(self) -> None:
         if not self._waiting:
-            self._later.soon(self._keep)
+            self._later.soon(self._lasting.keep)
 
     def phase_changed(self) -> None:
         phase, session = self._session.phase, self._session
         self.train_view.enable(phase, self._planner.problem, session.has_checkpoint)
         self.results.enable(session.history.run is not None, phase in AT_REST, self._planner.draft is not None)
-        self.say(*status(phase, session.history, self._planner.variants, self._planner.problem))
+        self.say(*status(phase, session.history, self._planner.variants, self._planner.problem, self._wrong))
 
     def refresh(self) -> None:
-        with self._session.reading():
-            history = self._session.history
-            table = table_of(history, self.live.color_by)
-            lines = {"Watch": watch.summary(history), "Results": results.summary(history)}
-            lines["Train"] = self.train_view.show(history, self._session.phase)
-            groups = history.groups
-        if table != self.leaderboard.table:
-            self.leaderboard.table = table
-        for title, line in lines.items():
-            self.sections[title].summarise(line)
-        if groups != self._groups and groups and self._session.phase not in AT_REST:
-            # Measured by now, and cut where that was too much; until a field is edited.
-            self._groups = groups
-            self.sections["Plan"].summarise(self.plan_view.show(self.study, groups))
+        refresh(self, self._session)
 
     # The screen.
 
     def _clear(self) -> None:
         """Make room for a run."""
-        self._groups = ()
-        for title, section in self.sections.items():
-            # So that a screen holds what matters while a run is on: the plan says the most of it in one line.
-            section.head.unfolded = True if title in AFTER_START else section.head.unfolded and title != "Plan"
-        self.train_view.ask("")
-        self.train_view.fail("", "")
-        self.results.say("")
+        self._trial.leave()
+        clear(self)
 
-    def _keep(self) -> None:
-        """Put the run into the saved outputs; on the kernel's own thread."""
-        if self.history.run is not None:
-            self._fallback.update(self.history)
+    def _adopt(self, study: Study) -> None:
+        """Show a run that was read from disk."""
+        self._clear()
+        self.live.start(study.history)
+        if study.history.run is not None:
+            self.run_began(study.history.run)
+        self._session.adopt(study)
+        self.bar.reveal = True
 
-    def _checked(self, found: list[ev.MemberChecked] | str) -> None:
-        if isinstance(found, str):
-            self.results.say(f"The check failed. {found}", bad=True)
-        else:
-            self.results.show_check(found)
+    def _let_go(self) -> None:
+        # ipywidgets closes one that could not be made as well, and every one again when it is collected.
+        for part in ("_session", "define", "live"):
+            if part in self.__dict__:
+                self.__dict__[part].close()
+        for child in self.children:
+            child.close()
 
     def _pressed(self, name: str) -> None:
         pressing.press(self, name)
-
-    def ask_again(self) -> None:
-        """Ask whether a new run is meant, as there is one already.
-
-        Raises:
-            StudyError: nothing that could be trained is defined.
-        """
-        self._replan.now()
-        if self._planner.problem:
-            raise StudyError(f"can't train now: {self._planner.problem}")
-        self.train_view.ask(
-            f"There is a {self._session.phase} run already; it stays in {self.study.directory}. Start a new one?"
-        )
 
     def _asked(self, what: str, member: int) -> None:
         pressing.press_row(self, what, member)

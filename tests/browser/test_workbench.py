@@ -111,6 +111,7 @@ def tab_to(screen: Screen, name: str) -> None:
     raise AssertionError(f"Tab never reaches {name!r}; it is at {page.evaluate(here)!r}")
 
 
+@pytest.mark.long
 def test_names_with_markup_are_text_in_light_dark_and_narrow(notebook: Notebook, lab: Lab) -> None:
     notebook.open(lab.write("hostile/hostile.ipynb", [HOSTILE]))
     notebook.focus_mode()
@@ -178,6 +179,11 @@ def test_a_run_outlives_an_interrupt_and_its_worker_and_ends_with_its_kernel(not
     eventually(lambda: all(gone(p.pid) for p in found), "the worker to end with its kernel")
     assert workers(lab) == []
     assert Path(directory, "events.jsonl").stat().st_size > 0
+    screen.root.locator(".hfta-gone").get_by_role("button", name="Reattach").click()
+    notebook.page.locator(".hfta-workbench").nth(1).wait_for(timeout=90_000)  # the new kernel imports torch
+    back = Screen(notebook, "wb", 1)
+    back.wait_state("failed")  # as its worker ended
+    expect(back.root.locator(".hfta-failed [role=alert]")).to_contain_text("ended before the run did")
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -38,6 +39,14 @@ def screen(events: Iterable[Event], width: int = 100) -> str:
         display._progress.add(event)
     out.print(display.picture())
     return file.getvalue()
+
+
+def test_the_time_left_is_no_guess() -> None:
+    early = replace(steps(0, 0.1, 2.0, (0, 1)), remaining_s=math.nan)
+    begin = [started(), planned((0, 1), (2,)), ev.PhaseChanged(0.0, 0, "training")]
+    assert "; 0:02, estimating; " in lines([*begin, early, *epoch(0, 1, {0: 0.5, 1: 0.5}), ev.Heartbeat(1.0)])[-1]
+    assert screen([*begin, early]).count("estimating") == 2  # of the array, and of all
+    assert "-" not in screen([*begin, early]).split("all ")[1].splitlines()[0]
 
 
 def test_the_rate_tells_of_waiting_where_it_is_much() -> None:

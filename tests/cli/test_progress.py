@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -49,6 +50,16 @@ def test_time_left_of_a_resumed_run_counts_what_was_done_since() -> None:
 
 def test_time_left_is_unknown_before_a_rate_is() -> None:
     assert math.isnan(feed([started(), planned((0, 1, 2)), steps(0, 0.5, 3.0, (0, 1, 2))]).groups[0].remaining_s)
+
+
+def test_time_left_follows_the_rate_since_the_run_has_one() -> None:
+    """The first steps of an array try what is fastest: a rate of theirs would tell of hours."""
+    tuning = [replace(steps(0, 0.1 * i, 60.0 * i, (0, 1, 2)), remaining_s=math.nan) for i in (1, 2)]
+    settled = [steps(0, 0.5, 121.0, (0, 1, 2)), steps(0, 1.5, 125.0, (0, 1, 2))]
+    assert math.isnan(feed([started(), planned((0, 1, 2)), *tuning]).groups[0].remaining_s)
+    group = feed([started(), planned((0, 1, 2)), *tuning, *settled]).groups[0]
+    assert group.elapsed_s == 65.0
+    assert group.remaining_s == pytest.approx(4.0 * 2.5)
 
 
 def test_states_are_counted() -> None:

@@ -77,6 +77,17 @@ def test_values_and_gradients(
     assert type(array(x)) is Deferred
 
 
+def test_where_float32_has_settings_of_its_own_as_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, x: Tensor, y: Tensor, device: torch.device
+) -> None:
+    monkeypatch.setattr("hfta_nb.kernels.strategy.precision.float32", lambda device: ("ieee", "ieee", "ieee"))
+    array, other = pair(plain, device)
+    _warm(array, other, x, y)
+    assert notes(array, TOGETHER)
+    found, wanted = ([v.detach() for v in _step(a, x, y)] for a in (array, other))
+    torch.testing.assert_close(found, wanted, **CLOSE)
+
+
 def test_who_looks_at_a_buffer_sees_what_the_forward_has_written(x: Tensor, y: Tensor, device: torch.device) -> None:
     if device.type != "cpu":
         pytest.skip("a GPU's random streams are not put off")

@@ -84,6 +84,7 @@ def _out_and_in(fresh, x, y, before: int, after: int):
     return rest[2]
 
 
+@pytest.mark.only(row=LR_SCHEDULERS[::4])
 @lr_schedulers
 def test_state_goes_out_and_in(row: OptimizerRow) -> None:
     modules, x, y = setup()
@@ -143,6 +144,7 @@ def optimizer_lrs(optimizer) -> list[list[float]]:
     return [optimizer.rows(k, "lr") for k in range(len(optimizer.param_groups))]
 
 
+@pytest.mark.only(row=LR_SCHEDULERS[::4])
 @lr_schedulers
 def test_surgery(row: OptimizerRow) -> None:
     _surgery(lambda o: getattr(lr_scheduler, row.name)(o, **row.settings))

@@ -30,6 +30,7 @@ RECORDS = [
     ev.DeviceSampled(1.0, "cpu", {"core0": 0.5}),
     ev.CheckpointSaved(1.0, 0, 1, "here"),
     ev.MemberChecked(1.0, 0, 3, {"val_loss": 1e-12}, 1e-8, False, False),
+    ev.ForwardTried(1.0, 3, "RuntimeError: no", "model.py", 12, "forward", "x = self.fc(x)", "trace"),
     ev.Heartbeat(1.0),
     ev.Add(({"lr": 0.1, "width": 8}, {"betas": (0.9, 0.99)}), "key"),
     ev.Pause(),

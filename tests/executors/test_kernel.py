@@ -94,3 +94,35 @@ def test_a_run_of_a_kernel(kernel: Any) -> None:
     assert os.getpgid(pid) == os.getpgid(manager.provisioner.process.pid)
     manager.restart_kernel(now=True)
     until(lambda: gone(pid), "the worker to end")
+
+
+FIT = """
+import os, signal, threading
+import hfta_nb as hfta
+from hfta_nb import events as ev
+
+def pressed_soon(event):
+    if isinstance(event, ev.EpochDone) and event.epoch == 2:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+study = hfta.Study("mlp", {"lr": [1e-3, 1e-2]}, "iris", epochs=10**6, device="cpu", directory="fitted")
+study.fit(on_event=pressed_soon)
+"""
+"""A fit that would take for ever, and "Interrupt kernel" in the middle of it."""
+
+AFTER = """
+reached = study.history.members[0].epoch
+print(study.history.state, reached >= 2, study.store.running, type(study.best().module()).__name__)
+"""
+
+ON = """
+table = study.fit(resume=True, epochs=reached + 3, progress=False)
+print(study.history.state, set(table["epochs"]) == {reached + 3})
+"""
+
+
+def test_an_interrupt_of_fit_leaves_a_study_that_goes_on(kernel: Any) -> None:
+    _, cell = kernel
+    assert cell(FIT)[1] == "KeyboardInterrupt"
+    assert cell(AFTER) == ("STOPPED True False Sequential\n", "")
+    assert cell(ON) == ("COMPLETE True\n", "")

@@ -62,6 +62,7 @@ def test_a_prewarmed_worker_takes_the_first_run() -> None:
     executors.prewarm()
     executors.prewarm()
     (waiting,) = pool.pool()._idle
+    until(executors.warm, "the worker to be ready")
     assert run(Fake())[0].pid == waiting.pid
 
 

@@ -137,7 +137,8 @@ def test_aliases_are_no_axes_and_mean_some() -> None:
     ("options", "message"),
     [
         ({"warmup_steps": 8}, "fewer than the 8 optimizer steps of the run"),
-        ({"warmup_steps": 2, "lr_scheduler": "onecycle"}, "onecycle has a warm-up of its own"),
+        ({"warmup_steps": 2, "lr_scheduler": "onecycle"}, "it has a warm-up of its own"),
+        ({"warmup_steps": 2, "lr_scheduler": "plateau"}, "plateau takes none"),
     ],
 )
 def test_a_warm_up_that_can_t_be(options: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ FAULTS = (
     Fault(
         "cli-remaining",
         "hfta_nb/cli/progress.py",
-        "advanced = self.done - self._done_at_start",
-        "advanced = self.done",
+        "/ (self.done - done)",
+        "/ self.done",
         "the time left of a run that was resumed is told as far too short",
         ("tests/cli/test_progress.py",),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +17,8 @@ from ui.bench import Make
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import HftaError, StoreError, StudyError
-from hfta_nb.study import Study
-from hfta_nb.ui import Workbench, saved, static
-from hfta_nb.ui.saved import INTERRUPTED
+from hfta_nb.study import Study, saved_runs
+from hfta_nb.ui import Workbench, static
 
 DEADLINE_S = 60.0
 
@@ -109,16 +109,42 @@ def test_the_check_against_serial_comes_to_the_leaderboard(ran: Workbench) -> No
 
 def test_outputs_of_a_displayed_workbench_are_filled_when_a_run_ends(make: Make, published: list[Any]) -> None:
     bench = make(executor="inline", epochs=1)
-    bench._fallback.place(None)
+    bench._lasting.displayed()
     places = [identity for _, identity, _ in published]
     assert len(set(places)) == 2
+    assert "Run this cell again to have it back." in published[1][0]["text/html"]
+    assert published[1][0]["text/plain"] == ""
     bench.train()
     bench.handle.wait(DEADLINE_S)
     updates = [(sorted(bundle), identity) for bundle, identity, update in published if update]
-    assert updates == [(["image/png", "text/plain"], places[0]), (["text/html", "text/plain"], places[1])]
+    begun = [(["text/plain"], places[0]), (["text/html", "text/plain"], places[1])]
+    assert updates == [*begun, (["image/png", "text/plain"], places[0]), (["text/html", "text/plain"], places[1])]
     before = len(published)
-    bench._fallback.place(bench.history)  # displayed once more
+    bench._lasting.displayed()  # once more
     assert [sorted(b) for b, _, _ in published[before:]] == [["image/png", "text/plain"], ["text/html", "text/plain"]]
+
+
+def test_a_run_that_was_waited_for_is_in_both_cells(make: Make, published: list[Any], monkeypatch: Any) -> None:
+    bench = make(executor="inline", epochs=1)
+    bench._lasting.displayed()
+    place = published[-1][1]
+    monkeypatch.setattr(static, "_cell", lambda: "another one")
+    bench.run()
+    assert bench.bar.reveal  # the page scrolls from the last cell to where the run is to be watched
+    shown = [
+        (identity, "Reattach" in bundle["text/html"]) for bundle, identity, _ in published[2:] if "text/html" in bundle
+    ]
+    assert shown == [(place, True), (None, False), (place, True)]
+
+
+def test_where_it_is_displayed_in_the_cell_that_waits_the_run_is_shown_once(
+    make: Make, published: list[Any], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(static, "_cell", lambda: 3)
+    bench = make(executor="inline", epochs=1)
+    bench._lasting.displayed()
+    bench.run()
+    assert [identity for bundle, identity, _ in published if "image/png" in bundle] == [published[0][1]]
 
 
 def test_reattach_to_a_finished_run(ran: Workbench) -> None:
@@ -152,7 +178,7 @@ def test_stop_reattach_and_resume(make: Make, published: list[Any]) -> None:
     back.close()
 
 
-def test_reattach_to_a_run_whose_process_died(make: Make, published: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reattach_to_a_run_whose_process_died(make: Make, published: Any, tmp_path: Path) -> None:
     bench = make(executor="inline", epochs=2000)
     bench.train()
     eventually(
@@ -162,10 +188,12 @@ def test_reattach_to_a_run_whose_process_died(make: Make, published: Any, monkey
     eventually(lambda: bench.state == "paused")
     with pytest.raises(StudyError, match="still on"):
         Workbench.reattach(bench.study.directory)
-    monkeypatch.setattr(saved, "ALIVE_S", -1.0)
-    back = Workbench.reattach(bench.study.directory, executor="inline")
+    assert list(saved_runs(bench.study.directory.parent)) == []  # nothing is offered that somebody is at
+    left = shutil.copytree(bench.study.directory, tmp_path / "left")  # whose lock nobody holds
+    assert [run.directory for run in saved_runs(tmp_path)] == [left]
+    back = Workbench.reattach(left, executor="inline")
     assert back.state == "failed"
-    assert INTERRUPTED in back.train_view.failure.value.replace("&#x27;", "'")
+    assert "the process that trained it ended before the run did" in back.train_view.failure.value
     assert back.train_view.carry_on.layout.display == ""
     back.close()
     bench.stop()

@@ -121,7 +121,7 @@ def test_the_time_left_is_no_guess(make: Make, runs: Runs, clock: Clock) -> None
     press(bench, "train")
     runs.begins(bench)
     clock.now += 1
-    runs.happens(ev.StepsDone(2.0, 0, 1, 92, 0.01, 24.0, 0.3, 494_033.0, (0, 1), (0.5, 0.5)))
+    runs.happens(ev.StepsDone(2.0, 0, 1, 92, 0.01, 24.0, 0.3, math.nan, (0, 1), (0.5, 0.5)))
     assert bench.train_view.progress.facts["text"] == "epoch 1/4, 0:00, estimating"
 
 

@@ -1,0 +1,1 @@
+"""Builds the documentation site: `python -m docs._site`, or `make docs`."""

@@ -1,0 +1,72 @@
+"""Runs that lie in a folder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hfta_nb.errors import StoreError
+from hfta_nb.store import Store
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """A run that was saved, as far as it can be told without reading what happened in it.
+
+    Attributes:
+        directory: where it lies.
+        family, data: their names.
+        variants, epochs: how many were asked for.
+        time_s: when it was last written to, in seconds since the epoch.
+    """
+
+    directory: Path
+    family: str
+    data: str
+    variants: int
+    epochs: int
+    time_s: float
+
+
+def saved_runs(folder: str | Path, most: int = 100) -> Iterator[SavedRun]:
+    """The runs in the directories of a folder that nobody is at, the latest first.
+
+    Args:
+        folder: where to look; there need be none.
+        most: directories to look into, the latest first.
+    """
+    places = [(time_s, place) for place in _directories(Path(folder)) if (time_s := _written(place))]
+    for time_s, place in sorted(places, key=lambda found: (-found[0], found[1]))[:most]:
+        store = Store(place)
+        try:
+            run = _told(place, store.read_study(), time_s)
+        except (StoreError, KeyError, TypeError, ValueError):
+            continue  # damaged, or of another version
+        if store.running is not True:
+            yield run
+
+
+def _directories(folder: Path) -> list[Path]:
+    try:
+        return [place for place in folder.iterdir() if place.is_dir()]
+    except OSError:
+        return []
+
+
+def _written(place: Path) -> float:
+    """When something last happened in a run; 0 where nothing has."""
+    try:
+        return (place / "events.jsonl").stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _told(place: Path, asked: Mapping[str, Any], time_s: float) -> SavedRun:
+    product = 0 if asked["grid"] is None else math.prod(len(values) for values in asked["grid"].values())
+    more = sum(len(one["variants"]) for one in asked.get("added", ()))
+    variants = product + len(asked.get("variants", ())) + more
+    return SavedRun(place, str(asked["family"]), str(asked["data"]["name"]), variants, int(asked["options"]["epochs"]),
+                    time_s)  # fmt: skip

@@ -1,0 +1,70 @@
+"""What the files of the Workbench take: a Workbench as far as they ask of it, so that they need not import it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from hfta_nb.family import Family
+from hfta_nb.history import History
+from hfta_nb.study import Study
+from hfta_nb.ui.define import Define
+from hfta_nb.ui.leaderboard import Leaderboard
+from hfta_nb.ui.live_view import LiveView
+from hfta_nb.ui.offer import Offer
+from hfta_nb.ui.parts import Bar, Section
+from hfta_nb.ui.plan_view import PlanView
+from hfta_nb.ui.results import Results
+from hfta_nb.ui.train_view import TrainView
+
+
+class Bench(Protocol):
+    """See `hfta_nb.ui.workbench.Workbench`."""
+
+    bar: Bar
+    offer: Offer
+    define: Define
+    plan_view: PlanView
+    train_view: TrainView
+    live: LiveView
+    leaderboard: Leaderboard
+    results: Results
+    sections: Mapping[str, Section]
+
+    @property
+    def state(self) -> str:
+        """What the run is doing."""
+
+    @property
+    def history(self) -> History:
+        """What is known of the run."""
+
+    @property
+    def family(self) -> Family | None:
+        """Of what is planned."""
+
+    @property
+    def study(self) -> Study:
+        """Of the run, or of what is planned."""
+
+    def planned(self) -> str:
+        """What keeps the study from being planned; empty where nothing does."""
+
+    def show(self) -> None:
+        """Display the Workbench in the output of this cell."""
+
+    def say(self, text: str, level: str) -> None:
+        """A sentence in the status line."""
+
+    def stop(self, member: int | None = None) -> None:
+        """Stop the run, or one member."""
+
+    def take(self, member: int) -> Any:
+        """Give a member's module to the notebook."""
+
+    def restore(self, path: str | Path) -> None:
+        """Bring a saved run onto the screen."""
+
+    def remake(self, study: Study) -> None:
+        """Lay everything out anew for a study that was read from disk."""

@@ -1,0 +1,92 @@
+"""What is defined on the screen: the fields' meaning, and configurations that were listed one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ipywidgets
+
+from hfta_nb.events import Json
+from hfta_nb.grid import Grid
+from hfta_nb.ui.parts import button, words
+from hfta_nb.ui.text import count, escape, listing
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What stands in the fields.
+
+    Attributes:
+        family: its name.
+        data: a name, or the person's own data.
+        axes: values per axis, as far as they can be read.
+        listed: configurations that are variants as they stand, beside the product of the axes.
+        options: the other arguments of `hfta_nb.Study`.
+        problems: what can't be read, in words, by axis or label of the field.
+    """
+
+    family: str
+    data: Any
+    axes: dict[str, tuple[Json, ...]]
+    listed: tuple[dict[str, Json], ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def grid(self) -> dict[str, tuple[Json, ...]] | Grid:
+        """The argument of `hfta_nb.Study`."""
+        if not self.listed:
+            return self.axes
+        return Grid(self.axes).plus(self.listed) if self.axes else Grid.of(self.listed)
+
+    @property
+    def size(self) -> str:
+        """Of the grid, in words: ``3 lr x 2 width``, ``12 listed``."""
+        product = " x ".join(f"{len(values)} {name}" for name, values in self.axes.items())
+        listed = f"{len(self.listed):,} listed" if self.listed else ""
+        return " + ".join(filter(None, [product, listed])) or "no axis"
+
+
+def parted(given: Any) -> tuple[Mapping[str, Sequence[Json]], tuple[dict[str, Json], ...]]:
+    """The axes of a grid whose product is taken, and its listed configurations."""
+    grid = Grid(given)
+    if grid.product or not grid.listed:
+        return grid.product or {}, grid.listed
+    # The product of no axes is one variant with all defaults, which an empty row would not say.
+    return {}, grid.listed if grid.product is None else ({}, *grid.listed)
+
+
+class Listed(ipywidgets.HBox):  # type: ignore[misc]
+    """Configurations that were listed one by one, in a line; they can be taken out, but not edited.
+
+    Args:
+        configurations: the configurations.
+        removed: called when they are taken out.
+    """
+
+    def __init__(self, configurations: Sequence[dict[str, Json]], removed: Callable[[], None]) -> None:
+        self.configurations = tuple(configurations)
+        self._removed = removed
+        self.text = words("hfta-listed-text")
+        self.remove_button = button("remove listed", "Take the listed configurations out of the grid", "hfta-remove")
+        self.remove_button.on_click(lambda _: self._remove())
+        super().__init__([self.text, self.remove_button])
+        self.add_class("hfta-listed")
+        self._show()
+
+    def __repr__(self) -> str:
+        return f"Listed({len(self.configurations)})"
+
+    def _remove(self) -> None:
+        self.configurations = ()
+        self._show()
+        self._removed()
+
+    def _show(self) -> None:
+        names = list(dict.fromkeys(name for one in self.configurations for name in one))
+        of = f" of {listing(names)}" if names else ""
+        said = f"{count(len(self.configurations), 'configuration')}{of}, listed one by one in code"
+        self.text.value = escape(said) if self.configurations else ""
+        self.layout.display = "" if self.configurations else "none"

@@ -1,0 +1,52 @@
+"""The line that offers to bring a saved run back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import ipywidgets
+
+from hfta_nb.study import SavedRun
+from hfta_nb.ui.parts import button, words
+from hfta_nb.ui.text import count, escape
+
+
+class Offer(ipywidgets.HBox):  # type: ignore[misc]
+    """A line that offers to bring a saved run back.
+
+    Args:
+        asked: called with its directory when the button is pressed.
+    """
+
+    def __init__(self, asked: Callable[[Path], None]) -> None:
+        self.run: SavedRun | None = None
+        self.text = words("hfta-offer-text")
+        hint = "Bring this run back, with curves, results and what was defined"
+        self.button = button("Reattach", hint, "hfta-button-reattach")
+        self.button.on_click(lambda _: None if self.run is None else asked(self.run.directory))
+        super().__init__([self.text, self.button])
+        self.add_class("hfta-offer")
+        self.show(None)
+
+    def __repr__(self) -> str:
+        return "Offer()"
+
+    def show(self, run: SavedRun | None) -> None:
+        """Offer a run, or nothing."""
+        self.run = run
+        self.text.value = "" if run is None else escape(described(run))
+        self.layout.display = "none" if run is None else ""
+
+
+def described(run: SavedRun) -> str:
+    """A saved run in a line."""
+    sizes = f"{count(run.variants, 'variant')}, {count(run.epochs, 'epoch')}"
+    return f"There is a saved run of {run.family} on {run.data}: {sizes}, {_when(run.time_s)}, in {run.directory.name}."
+
+
+def _when(time_s: float) -> str:
+    then, now = time.localtime(time_s), time.localtime()
+    clock = time.strftime("%H:%M", then)
+    return f"today {clock}" if then[:3] == now[:3] else f"{time.strftime('%Y-%m-%d', then)} {clock}"

@@ -1,0 +1,53 @@
+"""What changes on a Workbench's screen as its run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ipywidgets import Widget
+
+from hfta_nb.ui import results, watch
+from hfta_nb.ui.bench import Bench
+from hfta_nb.ui.leaderboard import table_of
+from hfta_nb.ui.machine import AT_REST
+from hfta_nb.ui.parts import Section
+from hfta_nb.ui.session import Session
+
+SECTIONS = ("Define", "Plan", "Train", "Watch", "Results")
+AFTER_START = ("Watch", "Results")
+"""Sections that a run fills."""
+
+
+def sections_of(bodies: Sequence[Widget]) -> dict[str, Section]:
+    """The sections by title; there is nothing to watch yet, and the first run unfolds those that it fills."""
+    pairs = zip(SECTIONS, bodies, strict=True)
+    return {title: Section(title, [body], title not in AFTER_START) for title, body in pairs}
+
+
+def refresh(bench: Bench, session: Session) -> None:
+    """Draw numbers and tables anew."""
+    with session.reading():
+        history = session.history
+        table = table_of(history, bench.live.color_by)
+        lines = {"Watch": watch.summary(history), "Results": results.summary(history)}
+        lines["Train"] = bench.train_view.show(history, session.phase)
+        groups = history.groups
+    if table != bench.leaderboard.table:
+        bench.leaderboard.table = table
+    for title, line in lines.items():
+        bench.sections[title].summarise(line)
+    if groups != bench.plan_view.groups and groups and session.phase not in AT_REST:
+        # Measured by now, and cut where that was too much; until a field is edited.
+        bench.sections["Plan"].summarise(bench.plan_view.show(bench.study, groups))
+
+
+def clear(bench: Bench) -> None:
+    """Make room for a run."""
+    bench.plan_view.groups = ()
+    for title, section in bench.sections.items():
+        # So that a screen holds what matters while a run is on: the plan says the most of it in one line.
+        section.head.unfolded = True if title in AFTER_START else section.head.unfolded and title != "Plan"
+    bench.offer.show(None)
+    bench.train_view.ask("")
+    bench.train_view.fail("", "")
+    bench.results.say("")
