@@ -64,6 +64,20 @@ def self_tuning() -> None:
     """Arrays find out by their first calls how they are fastest, as they do for users."""
 
 
+@pytest.fixture
+def verified() -> None:
+    """Arrays compare their first calls with the plain modules, as they do for users."""
+
+
+@pytest.fixture(autouse=True)
+def _not_verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The contract tests compare all members in all steps themselves, and many count what is called."""
+    from hfta_nb.eager.fallback import Settings
+
+    if "verified" not in request.fixturenames and request.path.parent.name != "first_hour":
+        monkeypatch.setattr(Settings, "verify", os.environ.get("HFTA_NB_TESTS_VERIFY", "never"))
+
+
 @pytest.fixture(autouse=True)
 def _nothing_tried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs when, and in what blocks, does not depend on time, but in tests of that and in those as a user."""

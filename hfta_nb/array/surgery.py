@@ -91,7 +91,7 @@ def copy_member(state: ArrayState, src: int, dst: int) -> None:
             p.grad[dst].copy_(p.grad[src])
     state.generators.keep(dst, state.generators.states[src])
     state.engine.attributes.copy_member(src, dst)
-    state.engine.own.clear()
+    state.engine.forget_own()
     for follower in list(state.followers):
         follower.copy_member(src, dst)
 

@@ -78,6 +78,8 @@ def attempt(
             if state.engine.recording and state.settings.unproven:
                 watched = replace(inputs.watched(), copied=state.settings.private)
                 helpers.prove(state, lambda blocks: probe(watched, blocks))  # noqa: B023
+            if verification is not None:
+                verification.prepare()
             result = _guarded(state, inputs, run)
             stateful = verification is not None and _verified(verification, result)
         except BaseException as error:

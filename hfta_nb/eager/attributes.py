@@ -141,26 +141,30 @@ def taken_off(
     try:
         yield
     finally:
+        now = held()
         for path, module in modules.items():
-            now = _state(module, path, known)
-            for name, value in now.items():
-                if _is_cache(module, name):
-                    continue
-                place = path, name
-                if not _same(name, value, start[path].get(name, _MISSING)):
-                    changes[place] = value
-                elif place in contents and not same(value, contents[place]):
-                    changes[place] = _copy_of(value)
+            for name, value in now[path].items():
+                if not _is_cache(module, name) and not _same(name, value, start[path].get(name, _MISSING)):
+                    changes[path, name] = value
+            if not keep:
+                _restore(module, now[path], before[path])
+        for (path, name), content in contents.items():
+            value = now[path].get(name, _MISSING)
+            with suppress(Exception):  # what can't be compared while a call fails is no loss: the call is made again
+                if value is start[path].get(name) and not same(value, content):
+                    changes[path, name] = _copy_of(value)
                     if not keep:
-                        before[path][name] = _back(before[path].get(name, _MISSING), value, contents[place])
-            if keep:
-                continue
-            for name in now:
-                if name not in before[path]:
-                    _remove(module, name)
-            for name, value in before[path].items():
-                if not _same(name, value, now.get(name, _MISSING)):
-                    _set(module, name, value)
+                        _set(modules[path], name, _back(before[path].get(name, _MISSING), value, content))
+
+
+def _restore(module: nn.Module, now: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+    """Let a module's attributes be the same objects as before."""
+    for name in now:
+        if name not in before:
+            _remove(module, name)
+    for name, value in before.items():
+        if not _same(name, value, now.get(name, _MISSING)):
+            _set(module, name, value)
 
 
 def _contents(root: nn.Module, state: Mapping[str, Mapping[str, Any]], only: Any) -> dict[Place, Any]:

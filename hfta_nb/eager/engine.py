@@ -134,7 +134,7 @@ class Engine:
         plain: a member that runs alone calls torch's kernels, whatever this package has.
         across: makes the bodies to run, where members are of different architecture.
         usage: which parameters members that ran one by one have used, since it was cleared.
-        own: by the id of a module, its copies through which members run alone.
+        own: copies of a module through which members run alone, by its id, or by its path where it is a part.
         apart: paths of the submodules that members run through one by one.
         outgrown: buffers that the model has replaced by tensors of another shape or dtype, by name and member.
         observed: a member whose gradients are noted, and where.
@@ -157,7 +157,7 @@ class Engine:
     def __post_init__(self) -> None:
         self.attributes = Attributes(len(self.generators))
         self.usage = Usage()
-        self.own: dict[int, OwnModules] = {}
+        self.own: dict[int | str, OwnModules] = {}
         self.apart: tuple[str, ...] = ()
         self.outgrown: dict[str, dict[int, Tensor]] = {}
         self.observed: tuple[int, dict[str, Tensor | None]] | None = None
@@ -271,6 +271,11 @@ class Engine:
         root = self.root if across is None else across.template(member)
         return self._members_of(root).of(member).module
 
+    def forget_own(self) -> None:
+        """Let members that run alone begin with modules as they were; what is theirs is in `attributes`."""
+        for modules in self.own.values():
+            modules.clear()
+
     def _members_of(self, root: nn.Module) -> OwnModules:
         """The copies of a module through which members run alone; not during a call of it."""
         if id(root) not in self.own:
@@ -303,6 +308,7 @@ class Engine:
             plain=self.plain,
             attributes=self.attributes,
             watching=self.watching,
+            own=self.own,
         )
 
 

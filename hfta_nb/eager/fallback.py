@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.eager.attributes import Place, taken_off
+from hfta_nb.eager.autograd_nodes import nodes, own_function
 from hfta_nb.eager.intercept import Handler
 from hfta_nb.eager.own_modules import OwnModules, return_home
 from hfta_nb.errors import MemberError
@@ -58,6 +59,7 @@ def one_by_one(root: nn.Module, path: str) -> Handler:
         leaves, rebuild = flatten((args, kwargs))
         batched = [isinstance(v, Tensor) and context.batched(v) for v in leaves]
         state = slots.current()
+        context.own[path] = modules
         with context.outside():
             tensors = {name: context.stacked(t) for name, t in state.items()}
             stacked = [context.stacked(v) if b else v for v, b in zip(leaves, batched, strict=True)]
@@ -124,13 +126,10 @@ def _note_usage(context: Context, index: int, result: Any, rows: dict[str, Tenso
     wanted = {name: t.grad_fn for name, t in rows.items() if t.grad_fn is not None}
     if not wanted:
         return
-    seen: set[Any] = set()
-    waiting = [v.grad_fn for v in flatten(result)[0] if isinstance(v, Tensor) and v.grad_fn is not None]
-    while waiting:
-        node = waiting.pop()
-        if node not in seen:
-            seen.add(node)
-            waiting += [inner for inner, _ in node.next_functions if inner is not None]
+    tensors = [v for v in flatten(result)[0] if isinstance(v, Tensor)]
+    seen = set(nodes(tensors))
+    if any(map(own_function, seen)):  # which may use parameters in its backward
+        seen |= set(wanted.values())
     context.usage.touched |= wanted.keys()
     context.usage.used |= {(name, index) for name, node in wanted.items() if node in seen}
 
@@ -236,6 +235,7 @@ class Settings:
         while path and (path in self.paths or not _is_called(root, path)):
             path = path.rpartition(".")[0]
         if path:
+            self.paths = {other: why for other, why in self.paths.items() if not other.startswith(f"{path}.")}
             self.paths[path] = reason
             return
         if self.unlike and not self.apart:

@@ -89,7 +89,7 @@ class ArrayState:
                     arena.data.copy_(value)
             self.generators.states = [dict(s) for s in states]
             self.engine.attributes = attributes.copy()
-            self.engine.own.clear()
+            self.engine.forget_own()
             self.engine.outgrown = {name: dict(rows) for name, rows in outgrown.items()}
 
         return restore

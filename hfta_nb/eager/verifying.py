@@ -94,7 +94,22 @@ class Verification:
         self.restore = state.snapshot()
         self.gradients: dict[str, Tensor | None] = {}
         self._nudged: Found | None = None
+        self._gradients: Found | None = None
         state.engine.observed = (self.member, self.gradients) if computation.backward else None
+
+    def prepare(self) -> None:
+        """Compute gradients of `array(x)`, whose own backward comes later; before the call, which leaves no traces.
+
+        Raises:
+            Exception: the backward can't be done as the array runs now.
+        """
+        wanted = any(p.requires_grad for p in self.state.tensors.parameters())
+        if self.computation.backward or not torch.is_grad_enabled() or not wanted:
+            return
+        try:
+            self._gradients = self._graph()
+        finally:
+            self.restore()
 
     def check(self, result: Any) -> bool:
         """Compare.
@@ -116,14 +131,8 @@ class Verification:
         except Exception:  # alone it fails: there is nothing to compare with
             return False
         off = self._different(together, alone)
-        if not off and self._differentiable(result):
-            after = state.snapshot()
-            self.restore()
-            try:
-                gradients = {k: v for k, v in alone.items() if k.startswith("gradient")}
-                off = self._different(self._graph(), gradients)
-            finally:
-                after()
+        if self._gradients is not None:
+            off += self._different(self._gradients, {k: v for k, v in alone.items() if k.startswith("gradient")})
         if off:
             self.restore()
             path = self._parting(off)
@@ -207,16 +216,13 @@ class Verification:
         inputs = Inputs(tuple(_own_leaves(self.inputs.leaves)), self.inputs.per_member, self.inputs.rebuild, True)
         result = state.engine.run(Block(start, m + 1, single, parameters, buffers), self.computation.call, inputs)
         row = 0 if single else m - start
+        if not _differentiable(result):
+            return {}
         total = _weighed([v[row] for v in _differentiable(result)])
         with uncast():
             torch.autograd.backward(total)
         grads = {name: p.grad for name, p in parameters.items() if p.requires_grad}
         return {f"gradient of {name}": grad if single or grad is None else grad[row] for name, grad in grads.items()}
-
-    def _differentiable(self, result: Any) -> bool:
-        if self.computation.backward or not torch.is_grad_enabled() or not _differentiable(result):
-            return False
-        return any(p.requires_grad for p in self.state.tensors.parameters())
 
     # Comparing.
 
@@ -277,8 +283,7 @@ class Verification:
             self._alone(plain)
 
         plain = self.take(m)
-        with torch.no_grad():
-            path = parting(state.skeleton, together, plain, alone, m)
+        path = parting(state.skeleton, together, plain, alone, m)
         if path is None:
             owners = [_owner(key) for key in off if key.startswith(("gradient", "buffer", "parameter", "attribute"))]
             path = owners[-1] if owners else None

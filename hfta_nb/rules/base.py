@@ -62,6 +62,7 @@ class Context:
         plain: call the kernels that the plain module calls, where there is a choice.
         attributes: what members have set on themselves.
         watching: see whether the model changes what it holds.
+        own: modules of members that run one by one.
     """
 
     indices: Sequence[int]
@@ -77,6 +78,7 @@ class Context:
     plain: bool = False
     attributes: Any = None
     watching: bool = False
+    own: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def members(self) -> int:
