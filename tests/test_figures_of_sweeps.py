@@ -66,6 +66,7 @@ def test_an_array_that_is_slower_is_shown_as_it_is() -> None:
     figure = figures.speedup(measured((0.01, 0.02)))
     assert texts(figure) == ["10 ms", "20 ms, 0.50 times as fast"]
     assert figure.axes[0].get_xlim()[1] > 20
+    assert texts(figures.speedup(measured((0.9, 1.04)))) == ["0.9 s", "1.04 s, 0.87 times as fast"]
     assert figures.png(figure).startswith(b"\x89PNG")
 
 

@@ -68,7 +68,8 @@ def _paces(history: History) -> list[Pace]:
 
 
 def _draw(axes: Axes, paces: list[Pace]) -> None:
-    unit, scale = ("s", 1.0) if max(p.serial_s for p in paces) >= 1 else ("ms", 1e3)
+    longest_s = max(max(p.serial_s, p.fused_s) for p in paces)
+    unit, scale = ("s", 1.0) if longest_s >= 1 else ("ms", 1e3)
     handles: list[tuple[Any, str]] = []
     for offset, color, name in ((-_BAR / 2, _SERIAL, "one after another"), (_BAR / 2, _FUSED, "fused")):
         times = [scale * (p.fused_s if color == _FUSED else p.serial_s) for p in paces]
@@ -80,7 +81,7 @@ def _draw(axes: Axes, paces: list[Pace]) -> None:
         handles.append((bars, name))
     axes.set_yticks(range(len(paces)), [p.name for p in paces])
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.42 * scale * max(max(p.serial_s, p.fused_s) for p in paces))
+    axes.set_xlim(0, 1.5 * scale * longest_s)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.6g} {unit}")
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
