@@ -15,7 +15,7 @@ from hfta_nb.history import Curve, History, Member
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INK, _MUTED, _LINE = "#202124", "#5f6368", "#dadce0"
+INK, MUTED, _LINE = "#202124", "#5f6368", "#dadce0"
 _GIB = 2**30
 X_LABELS = {"epoch": "epoch", "step": "optimizer step", "time": "time since the start"}
 _MAX_TICKS = 12
@@ -201,7 +201,7 @@ def _shade_pauses(axes: Axes, history: History) -> None:
         (from_s,) = _since_start(history, [begin])
         to_s = high if end is None else _since_start(history, [end])[0]
         if to_s > from_s:
-            axes.axvspan(from_s, to_s, color=_MUTED, alpha=0.14, linewidth=0, zorder=1)
+            axes.axvspan(from_s, to_s, color=MUTED, alpha=0.14, linewidth=0, zorder=1)
     axes.set_xlim(low, high)
 
 
@@ -236,16 +236,16 @@ def dress(axes: Axes, y_label: str, x_label: str) -> None:
     axes.set_ylabel(plain(y_label), color=INK)
     if x_label:
         axes.set_xlabel(x_label, color=INK)
-    axes.tick_params(colors=_MUTED, labelcolor=INK)
+    axes.tick_params(colors=MUTED, labelcolor=INK)
     axes.grid(visible=True, color=_LINE, linewidth=0.7, zorder=0)
     axes.set_axisbelow(True)
     for name, spine in axes.spines.items():
         spine.set_visible(name != "top" and (name in ("left", "bottom") or not x_label))
-        spine.set_color(_MUTED)
+        spine.set_color(MUTED)
 
 
 def say(axes: Axes, text: str) -> None:
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=_MUTED)
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=MUTED)
 
 
 def legend(axes: Axes, entries: Sequence[tuple[Any, str]], room: int) -> None:
@@ -281,7 +281,7 @@ def color_bar(axes: Axes, axis: colors.AxisColors) -> None:
     ticks = range(0, count, math.ceil(count / _MAX_TICKS))
     bar.set_ticks(list(ticks), labels=[plain(axis.labels[i], 20) for i in ticks])
     bar.ax.minorticks_off()
-    bar.ax.tick_params(colors=_MUTED, labelcolor=INK, length=0, labelsize=8)
+    bar.ax.tick_params(colors=MUTED, labelcolor=INK, length=0, labelsize=8)
     bar.outline.set_visible(False)
     bar.set_label(plain(axis.name), color=INK)
 

@@ -73,7 +73,7 @@ def speedup(study: Study) -> pandas.DataFrame:
     speeds = study.history.speeds
     if not speeds:
         what = "nothing was fused" if study.serial else "no array's speed was measured"
-        remedy = "run the study first: the first steps of each array are timed beside those of a plain module"
+        remedy = "run the study first: the first steps of each array are timed beside those of plain modules"
         raise StudyError(what, where=study.name, remedy=remedy)
     columns = ("members", "serial_step_s", "step_s", "speedup", "strategy")
     rows = [{"array": str(i), **{name: getattr(s, name) for name in columns}} for i, s in sorted(speeds.items())]

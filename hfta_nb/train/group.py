@@ -9,7 +9,6 @@ from contextlib import nullcontext
 import torch
 
 from hfta_nb import events as ev
-from hfta_nb.errors import out_of_memory
 from hfta_nb.events import Event
 from hfta_nb.memory import Meter, can_record, free_bytes
 from hfta_nb.step import ArrayStep, Scores
@@ -187,12 +186,10 @@ class GroupRun(Progress):
             yield ev.PlanMade(time.time(), self.trainer.records())
 
     def _beside(self, probe: SpeedProbe, batch: Batch) -> Iterator[Event]:
-        """The step of the plain module that is timed; it is let go where there is no room for it."""
+        """The steps of plain modules that are timed; they are let go where there is no room, or one of them raises."""
         try:
             done = probe.alone(*batch.first)
-        except Exception as error:
-            if not out_of_memory(error):
-                raise
+        except Exception:  # the array has taken this step, and nobody else needs what raised
             self.probe = None
             return
         if done:
@@ -281,4 +278,5 @@ class GroupRun(Progress):
 
     def _probe(self) -> SpeedProbe | None:
         wanted = self.settings.measure and self.resume is None
-        return probe_of(self.step, self.group, self.settings) if wanted else None
+        places = [member.slot for member in self.members.active]
+        return probe_of(self.step, self.group, places, self.settings) if wanted else None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,10 +28,14 @@ _ON = {"kernels": "", "one": "on one thread", "blocks": "blocks side by side"}
 
 
 class SpeedProbe:
-    """Times the first steps of an array, and beside each of them one of a plain module that nobody else needs."""
+    """Times the first steps of an array, and beside each of them those of plain modules that nobody else needs.
 
-    def __init__(self, group: int, step: ArrayStep, twin: PlainStep) -> None:
-        self.group, self.step, self.twin = group, step, twin
+    Attributes:
+        twins: a plain module for each architecture in the array, and how many members have it.
+    """
+
+    def __init__(self, group: int, step: ArrayStep, twins: Sequence[tuple[PlainStep, int]]) -> None:
+        self.group, self.step, self.twins = group, step, twins
         self.members = len(step)
         self.device = step.array.generators.device
         self.fused_s: list[float] = []
@@ -44,11 +50,14 @@ class SpeedProbe:
         self.fused_s.append(time.perf_counter() - begin)
 
     def alone(self, x: Any, y: Any) -> bool:
-        """Time one step of the plain module on the same batch; says whether enough was measured."""
-        begin = self.start()
-        self.twin.train(x, y)
-        self._wait()
-        self.serial_s.append(time.perf_counter() - begin)
+        """Time a step of the plain modules on the same batch; says whether enough was measured."""
+        serial = 0.0
+        for twin, members in self.twins:
+            begin = self.start()
+            twin.train(x, y)
+            self._wait()
+            serial += members * (time.perf_counter() - begin)
+        self.serial_s.append(serial)
         return len(self.serial_s) >= SPEED_STEPS
 
     @property
@@ -58,9 +67,8 @@ class SpeedProbe:
 
     def event(self) -> ev.SpeedMeasured:
         # The first steps warm up.
-        fused, alone = (sorted(v[2:])[len(v[2:]) // 2] for v in (self.fused_s, self.serial_s))
+        fused, serial = (sorted(v[2:])[len(v[2:]) // 2] for v in (self.fused_s, self.serial_s))
         how = ", ".join(filter(None, [self._at_once(), _ON[self.step.array.threads], way_of(self.step.array)]))
-        serial = alone * self.members
         steps = len(self.serial_s)
         return ev.SpeedMeasured(time.time(), self.group, self.members, steps, fused, serial, serial / fused, how)
 
@@ -75,17 +83,35 @@ class SpeedProbe:
             torch.cuda.synchronize(self.device)
 
 
-def probe_of(step: Step, group: Group, settings: Settings) -> SpeedProbe | None:
-    """What times an array's first steps; None where there is no array, or no memory for a plain module beside it."""
+def probe_of(step: Step, group: Group, places: Sequence[int], settings: Settings) -> SpeedProbe | None:
+    """What times an array's first steps; None where there is no array, or no memory for plain modules beside it.
+
+    Args:
+        step: the array's.
+        group: its variants.
+        places: of the members that it still has, where they are in the group.
+        settings: of the run.
+    """
     if not isinstance(step, ArrayStep):
         return None
-    generators = MemberGenerators([dict(step.array.generators.states[0])], settings.device)
     objective, metrics = settings.family.objective_for(settings.data), settings.family.metrics_for(settings.data)
-    how = settings.epochs, generators, settings.precision, max(1, round(step.planned / settings.epochs))
+    length = max(1, round(step.planned / settings.epochs))
+    twins = []
     try:
-        twin = PlainStep(step.array[0], group.rows[0], objective, metrics, *how)
+        for member, count in _architectures(group, places).items():
+            generators = MemberGenerators([dict(step.array.generators.states[member])], settings.device)
+            row, how = group.rows[places[member]], (settings.epochs, generators, settings.precision, length)
+            twins.append((PlainStep(step.array[member], row, objective, metrics, *how), count))
     except Exception as error:
         if not out_of_memory(error):
             raise
         return None
-    return SpeedProbe(group.index, step, twin)
+    return SpeedProbe(group.index, step, twins)
+
+
+def _architectures(group: Group, places: Sequence[int]) -> dict[int, int]:
+    """The first member of each architecture, and how many have it: a narrow member is no measure of wide ones."""
+    if group.architectures == 1:
+        return {0: len(places)}
+    firsts: dict[str, int] = {}
+    return Counter(firsts.setdefault(repr(group.arguments[place]), i) for i, place in enumerate(places))

@@ -1,0 +1,73 @@
+"""What an array is timed against: the same members one after another, each as narrow or wide as it is."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hfta_nb as hfta
+from hfta_nb import events as ev
+from hfta_nb.train import speed
+from hfta_nb.train.speed import SpeedProbe
+
+GRID = {"width": [4, 32], "lr": [1e-3, 1e-2]}
+
+
+def size(module: torch.nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def test_plain_modules_of_each_architecture_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[tuple[int, int]]] = []
+    alone = SpeedProbe.alone
+
+    def spied(self: SpeedProbe, x: Any, y: Any) -> bool:
+        seen.append([(size(twin.module), members) for twin, members in self.twins])
+        return alone(self, x, y)
+
+    monkeypatch.setattr(SpeedProbe, "alone", spied)
+    study = hfta.Study("mlp", GRID, "iris", epochs=2, batch_size=8, across=0.95, device="cpu", directory=tmp_path)
+    study.fit(progress=False)
+    assert len(study.plan_groups) == 1
+    narrow, wide = (size(study.member(v).module()) for v in (0, 2))
+    assert seen[0] == [(narrow, 2), (wide, 2)]
+    assert study.speedup().loc["0", "members"] == 4
+
+
+def test_the_time_one_after_another_is_the_sum_over_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(speed, "time", types.SimpleNamespace(perf_counter=lambda: now[0], time=lambda: now[0]))
+
+    class Twin:
+        def __init__(self, cost_s: float) -> None:
+            self.cost_s = cost_s
+
+        def train(self, x: Any, y: Any) -> None:
+            now[0] += self.cost_s
+
+    class FakeStep:
+        array = types.SimpleNamespace(generators=types.SimpleNamespace(device=torch.device("cpu")))
+
+        def __len__(self) -> int:
+            return 5
+
+    twins: Any = [(Twin(1.0), 3), (Twin(10.0), 2)]
+    step: Any = FakeStep()
+    probe = SpeedProbe(0, step, twins)
+    assert not probe.alone(None, None)
+    assert probe.serial_s == [23.0]
+
+
+def test_a_plain_module_that_raises_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def alone(self: SpeedProbe, x: Any, y: Any) -> bool:
+        raise ValueError("its third call is one too many")
+
+    monkeypatch.setattr(SpeedProbe, "alone", alone)
+    study = hfta.Study("mlp", {"lr": [1e-3, 1e-2]}, "iris", epochs=2, device="cpu", directory=tmp_path)
+    study.fit(progress=False)
+    assert study.history.state == ev.COMPLETE
+    assert not study.history.speeds
