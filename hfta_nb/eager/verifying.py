@@ -231,7 +231,7 @@ class Verification:
         sizes = {"gradient": 0.0, "parameter": 0.0}
         for key, value in alone.items():
             kind = key.partition(" ")[0]
-            if kind in sizes and isinstance(value, Tensor):
+            if kind in sizes and isinstance(value, Tensor) and _finite(value):
                 sizes[kind] = max(sizes[kind], size(value))
         off = [
             key
