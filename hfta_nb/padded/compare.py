@@ -170,7 +170,19 @@ class Comparison:
             except Exception:  # an __eq__ that can't answer has not shown them to be the same
                 return False
         left, right = _state(x), _state(y)
-        return left is not None and right is not None and self.same(left, right, depth + 1)
+        if left is None or right is None or left.keys() != right.keys():
+            return False
+        return all(self._same_held(name, left[name], right[name], depth + 1) for name in left)
+
+    def _same_held(self, name: str, x: Any, y: Any, depth: int) -> bool:
+        """Whether two objects hold the same under a name.
+
+        A private dict is taken for a memo, which one of them may have filled further (the first of a class, say): what
+        both have in it must be the same.
+        """
+        if name.startswith("_") and type(x) is dict and type(y) is dict:
+            return all(self.same(x[k], y[k], depth + 1) for k in x.keys() & y.keys())
+        return self.same(x, y, depth + 1)
 
 
 def _state(value: Any) -> dict[str, Any] | None:

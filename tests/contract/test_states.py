@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 import pytest
 import torch
@@ -221,6 +222,30 @@ def test_a_model_that_is_chaotic_alone_is_not_taken_for_different(verified: None
         warnings.simplefilter("error", ArrayWarning)
         array(x)
     assert array.block_size == 3
+
+
+def test_a_memo_that_only_the_first_of_a_class_has_filled_keeps_nothing_apart() -> None:
+    class Inspector:
+        known: ClassVar[dict[str, int]] = {}
+
+        def __init__(self) -> None:
+            self.kind, self._memo = "sum", {}
+            if not Inspector.known:
+                Inspector.known["message"] = self._memo["message"] = 1
+
+    class Passing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.inspector = nn.Linear(5, 5), Inspector()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x)
+
+    modules = make(Passing, 3, torch.float64, CPU)
+    assert hfta.why_not(modules[0], modules[1]) is None
+    assert hfta.fuse(modules).engine.across is None
+    modules[1].inspector.kind = "mean"
+    assert "inspector" in str(hfta.why_not(modules[0], modules[1]))
 
 
 def test_a_setting_that_is_none_is_an_error() -> None:
