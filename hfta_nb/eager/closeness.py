@@ -16,9 +16,12 @@ def tolerance_of(dtype: torch.dtype) -> float:
 
 
 def size(tensor: Tensor) -> float:
-    """The largest absolute value; 0 for integers, and for nothing."""
-    numbers = tensor.is_floating_point() or tensor.is_complex()
-    return float(tensor.detach().abs().max()) if tensor.numel() and numbers else 0.0
+    """The largest absolute value that is finite; 0 for integers, and for nothing."""
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return 0.0
+    values = tensor.detach().abs()
+    finite = values[values.isfinite()]
+    return float(finite.max()) if finite.numel() else 0.0
 
 
 def close(a: Tensor, b: Tensor, largest: float) -> bool:
