@@ -292,7 +292,9 @@ class Engine:
     ) -> AbstractContextManager[None]:
         """Watching what the model sets on itself costs as much as a small model; so only where it has been seen to."""
         if self.watching or self.attributes.values:
-            return taken_off(root, slots, given, changes, deep=self.watching, keep=keep)
+            # What members of unlike architecture have of their own is set anew for each call.
+            deep = self.watching and self.across is None
+            return taken_off(root, slots, given, changes, deep=deep, keep=keep)
         return nullcontext()
 
     def _context(self, members: Sequence[int]) -> Context:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -34,9 +35,11 @@ class OwnModules:
         self.source = source
         self._pristine = _copy(source)
         self._made: dict[int, OwnModule] = {}
+        self._seen = [_plain(module) for module in source.modules()]
 
     def of(self, member: int) -> OwnModule:
         """The module of a member."""
+        self._follow()
         own = self._made.get(member)
         if own is None:
             module = _copy(self._pristine)
@@ -46,9 +49,27 @@ class OwnModules:
                 there.training = here.training
         return own
 
+    def _follow(self) -> None:
+        """Take over attributes that somebody has set on the source since it was copied."""
+        for place, module in enumerate(self.source.modules()):
+            now, seen = _plain(module), self._seen[place]
+            if now == seen:
+                continue
+            for copied in (self._pristine, *(own.module for own in self._made.values())):
+                there = list(copied.modules())[place]
+                there.__dict__.update({name: value for name, value in now.items() if seen.get(name) is not value})
+            self._seen[place] = now
+
     def clear(self) -> None:
         """Forget what members have done to their modules."""
         self._made.clear()
+
+
+def _plain(module: nn.Module) -> dict[str, Any]:
+    """The attributes of a module that stand for themselves: numbers, words, functions."""
+    kinds = (int, float, str, bool, type(None), type, FunctionType)
+    held = module.__dict__.items()
+    return {name: value for name, value in held if isinstance(value, kinds) and name not in ("forward", "training")}
 
 
 def _copy(module: nn.Module) -> nn.Module:

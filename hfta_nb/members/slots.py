@@ -100,8 +100,11 @@ class Slots:
         return Counter(name for _, _, name in self._places)
 
     def current(self) -> dict[str, Tensor]:
-        """What is in the places now."""
-        return {name: holder[key] for holder, key, name in self._places}
+        """What is in the places now; in the first of several."""
+        found: dict[str, Tensor] = {}
+        for holder, key, name in self._places:
+            found.setdefault(name, holder[key])  # a module that has made a list anew leaves the old one behind
+        return found
 
     def replace(self, tensors: Mapping[str, Tensor]) -> None:
         """Put these tensors there for good."""

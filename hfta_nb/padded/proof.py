@@ -146,7 +146,7 @@ def _parting(
     with _watched(dict(across.blueprint.skeleton.named_modules()), member) as together:
         probe([block])
     restore()
-    template = across.blueprint.templates[architecture]
+    template = state.engine.own_module(member)
     with _watched({own[path]: m for path, m in template.named_modules() if path in own}, None) as alone:
         probe(member_block(state, member))
     waiting: dict[str, list[_Seen]] = {}
