@@ -1,8 +1,9 @@
 """What comparing the first call of an array with the plain module costs.
 
 On one thread, by processor time. For each form, new arrays of the same modules are called with `verify="first"` and
-with `verify="never"`, in turn; beside them one member's step as a plain module. `added_steps` is what the first two calls
-take more, in steps of one member; the target is 1 for each comparison. `later` is a later call with it, in calls without.
+with `verify="never"`, in turn; beside them one member's step as a plain module. `added_steps` is what the first two
+calls take more, in steps of one member; the target is 1 for each comparison. `later` is a later call with it, in calls
+without.
 
     python benchmarks/verification.py [--json] [--members 8 32] [--models ...] [--rounds 9] [--quick]
 """
