@@ -92,7 +92,7 @@ def probe_of(step: Step, group: Group, places: Sequence[int], settings: Settings
         places: of the members that it still has, where they are in the group.
         settings: of the run.
     """
-    if not isinstance(step, ArrayStep):
+    if not isinstance(step, ArrayStep) or not places:  # all were stopped before they began
         return None
     objective, metrics = settings.family.objective_for(settings.data), settings.family.metrics_for(settings.data)
     length = max(1, round(step.planned / settings.epochs))

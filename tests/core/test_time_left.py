@@ -14,7 +14,8 @@ import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.study.fitting import left_of
 from hfta_nb.train import clock as clocks
-from hfta_nb.train.clock import Clock, work_left
+from hfta_nb.train.clock import Clock
+from hfta_nb.train.progress import Progress
 from hfta_nb.train.settings import End
 from hfta_nb.train.trainer import Todo
 
@@ -77,9 +78,9 @@ def test_work_is_that_of_members_that_are_still_to_train() -> None:
     trainer = SimpleNamespace(waiting=waiting, early_stops={9}, batches=lambda g: 10)
     trainer.settings = SimpleNamespace(epochs=8)
     run: Any = SimpleNamespace(trainer=trainer, group=group(0, 0, 1, 2), members=SimpleNamespace(ids=[0, 2]), steps=20)
-    assert work_left(run) == 2 * 60 + 1 * 50 + 2 * 20 + 2 * 80
+    assert Progress.work_left(run) == 2 * 60 + 1 * 50 + 2 * 20 + 2 * 80
     trainer.batches = lambda g: None
-    assert math.isnan(work_left(run))
+    assert math.isnan(Progress.work_left(run))
 
 
 def test_a_run_estimates_until_its_speed_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

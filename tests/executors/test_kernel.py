@@ -121,6 +121,7 @@ print(study.history.state, set(table["epochs"]) == {reached + 3})
 """
 
 
+@pytest.mark.long
 def test_an_interrupt_of_fit_leaves_a_study_that_goes_on(kernel: Any) -> None:
     _, cell = kernel
     assert cell(FIT)[1] == "KeyboardInterrupt"
