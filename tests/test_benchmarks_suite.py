@@ -133,7 +133,7 @@ class Failing(Mode):
         return [[1.0] * self.job.members] * held
 
 
-@pytest.mark.only(wrong=Lazy)
+@pytest.mark.long
 @pytest.mark.parametrize("wrong", [Hasty, Lazy])
 def test_a_mode_that_trains_something_else_is_marked_and_gets_no_ratio(
     wrong: type[Mode], monkeypatch: pytest.MonkeyPatch

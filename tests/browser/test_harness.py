@@ -122,6 +122,7 @@ def test_themes_widths_and_pictures(
     assert (tmp_path / "failed-x.png").exists()
 
 
+@pytest.mark.long
 def test_errors_of_a_widget_are_heard(notebook: Notebook, lab: Lab) -> None:
     broken = DRAWING.replace("const draw", "throw new Error('broken on purpose'); const draw")
     notebook.open(lab.write("broken/broken.ipynb", [broken]))

@@ -53,6 +53,7 @@ def workers(lab: Lab) -> list[psutil.Process]:
     return [p for p in lab.processes() if any("hfta_nb.executors" in part for part in p.cmdline())]
 
 
+@pytest.mark.long
 def test_what_is_typed_wrong_is_told_beside_its_field_and_the_keyboard_reaches_everything(
     notebook: Notebook, lab: Lab
 ) -> None:

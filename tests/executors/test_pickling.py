@@ -77,6 +77,7 @@ def test_a_module_beside_the_notebook_travels_as_the_kernel_has_it(own_module: A
     assert outcome(module.version)[0] == "2"
 
 
+@pytest.mark.long
 def test_a_module_that_can_not_be_copied_is_imported_and_again_when_edited(own_module: Any) -> None:
     first, pid = outcome(own_module(1, "(Own.version, LOCK.locked())").version)
     again, same = outcome(sys.modules["own_module"].version)

@@ -134,6 +134,7 @@ def test_neither_an_interrupt_ends_the_run_nor_does_it_outlive_the_kernel() -> N
     until(lambda: gone(pid), "the worker to end")
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forking with threads about: just what is looked at here
 def test_a_worker_in_a_fork_of_this_process_is_another() -> None:
     before, _ = run(Fake())
