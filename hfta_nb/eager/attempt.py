@@ -15,8 +15,9 @@ from hfta_nb.eager.fallback import Settings, member_error
 from hfta_nb.eager.gradients import Gradients
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.hints import level_outside, warn_of_shared
+from hfta_nb.eager.parting import Mismatch
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.eager.verifying import Computation, Mismatch, Verification
+from hfta_nb.eager.verifying import Computation, Verification
 from hfta_nb.errors import ArrayWarning, FusionError, HftaError, out_of_memory
 from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.rules import SharedWrite
@@ -88,14 +89,9 @@ def attempt(
                 raise  # another way to run would be captured after what has failed
             module = state.engine.own_module(state.engine.current)  # which the error may have come out of
             restore()
-            if isinstance(error, Mismatch):
+            if isinstance(error, Mismatch) and verification is not None:
                 found = error
-                if computation.backward and result is not None:
-                    result[0].undo()
-                if state.settings.block_size == 1:
-                    _resettle(state, before)
-                    remedy = "hfta.fuse(..., verify='never') does without this comparison"
-                    raise FusionError(str(error), where=type(state.skeleton).__name__, remedy=remedy) from error
+                _undone(state, computation, result, before, error)
             if not isinstance(error, Exception) or isinstance(error, HftaError) or out_of_memory(error):
                 _resettle(state, before)
                 raise
@@ -117,6 +113,20 @@ def attempt(
             return result
         finally:
             state.engine.recording = state.engine.watching = False
+
+
+def _undone(state: ArrayState, computation: Computation, result: Any, before: Settings, error: Mismatch) -> None:
+    """Take back what a call has added to gradients in which a member came to something else than alone.
+
+    Raises:
+        FusionError: members run one by one already, so that nothing else can be tried.
+    """
+    if computation.backward and result is not None:
+        result[0].undo()
+    if state.settings.block_size == 1:
+        _resettle(state, before)
+        remedy = "hfta.fuse(..., verify='never') does without this comparison"
+        raise FusionError(str(error), where=type(state.skeleton).__name__, remedy=remedy) from error
 
 
 def _verification(

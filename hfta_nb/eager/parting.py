@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,9 @@ from torch.overrides import _get_current_function_mode_stack
 
 from hfta_nb.eager.closeness import close, size
 from hfta_nb.members.tree import flatten
-from hfta_nb.rules.base import Context, RuleMode
+from hfta_nb.rules.base import Context, Disagreement, RuleMode
+
+Rows = Callable[[list[Tensor]], list[Tensor]]
 
 
 @dataclass
@@ -22,24 +24,40 @@ class _Seen:
     outputs: list[Tensor]
 
 
+class Mismatch(Disagreement):
+    """A member came to something else than alone.
+
+    Attributes:
+        path: of the submodule where they part; None if that can't be told.
+    """
+
+    def __init__(self, message: str, path: str | None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
 def parting(
-    skeleton: nn.Module, together: Callable[[], None], plain: nn.Module, alone: Callable[[], None], member: int
+    first: Mapping[str, nn.Module],
+    together: Callable[[], object],
+    second: Callable[[], Mapping[str, nn.Module]],
+    alone: Callable[[], object],
+    rows: Rows,
 ) -> str | None:
     """The path of the first submodule that makes other outputs of the same inputs; None if there is none.
 
     Args:
-        skeleton: what the array's members run through, and `together` does that.
-        plain: the same as one module, and `alone` runs it.
-        member: to look at.
+        first: by path, what the array's members run through; `together` does that.
+        second: gives, by the same paths, what the member runs through by itself; `alone` does that.
+        rows: the member's own tensors among those of a call of several.
     """
-    with _watched(skeleton, member) as first:
+    with _watched(first, rows) as several:
         together()
-    with _watched(plain, None) as second:
+    with _watched(second(), _whole) as one:
         alone()
     waiting: dict[str, list[_Seen]] = {}
-    for seen in second:
+    for seen in one:
         waiting.setdefault(seen.path, []).append(seen)
-    for seen in first:
+    for seen in several:
         if waiting.get(seen.path):
             other = waiting[seen.path].pop(0)
             if _alike(seen.inputs, other.inputs) and not _alike(seen.outputs, other.outputs):
@@ -47,22 +65,43 @@ def parting(
     return None
 
 
+def rows_of(member: int) -> Rows:
+    """A member's own tensors, in a call of like members."""
+
+    def rows(tensors: list[Tensor]) -> list[Tensor]:
+        context = _context()
+        if context is None:
+            return tensors
+        row = list(context.indices).index(member)
+        with context.outside():
+            return [context.stacked(t)[row] for t in tensors]
+
+    return rows
+
+
+def _whole(tensors: list[Tensor]) -> list[Tensor]:
+    return tensors
+
+
 @contextmanager
-def _watched(root: nn.Module, member: int | None) -> Iterator[list[_Seen]]:
+def _watched(modules: Mapping[str, nn.Module], rows: Rows) -> Iterator[list[_Seen]]:
     """Within, what goes into and comes out of modules is noted, innermost first."""
     seen: list[_Seen] = []
     inputs: list[list[Tensor]] = []
 
+    def own(tree: Any) -> list[Tensor]:
+        tensors = [v for v in flatten(tree)[0] if isinstance(v, Tensor)]
+        return [t.detach().clone() for t in rows(tensors)]
+
     def before(module: nn.Module, args: Any, kwargs: Any) -> None:
-        inputs.append(_own((args, kwargs), member))
+        inputs.append(own((args, kwargs)))
 
     def note(path: str) -> Any:
         def after(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-            seen.append(_Seen(path, inputs.pop(), _own(result, member)))
+            seen.append(_Seen(path, inputs.pop(), own(result)))
 
         return after
 
-    modules = dict(root.named_modules())
     hooks = [m.register_forward_pre_hook(before, with_kwargs=True) for m in modules.values()]
     hooks += [m.register_forward_hook(note(path), with_kwargs=True) for path, m in modules.items()]
     try:
@@ -70,16 +109,6 @@ def _watched(root: nn.Module, member: int | None) -> Iterator[list[_Seen]]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _own(tree: Any, member: int | None) -> list[Tensor]:
-    tensors = [v for v in flatten(tree)[0] if isinstance(v, Tensor)]
-    context = _context()
-    if member is None or context is None:
-        return [t.detach().clone() for t in tensors]
-    row = list(context.indices).index(member)
-    with context.outside():
-        return [context.stacked(t)[row].detach().clone() for t in tensors]
 
 
 def _context() -> Context | None:

@@ -22,10 +22,9 @@ from hfta_nb.eager.blocks import leaf_blocks
 from hfta_nb.eager.closeness import close, size, tolerance_of
 from hfta_nb.eager.engine import Block, Call, Inputs
 from hfta_nb.eager.held import same
-from hfta_nb.eager.parting import parting
+from hfta_nb.eager.parting import Mismatch, parting, rows_of
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.tree import flatten
-from hfta_nb.rules import Disagreement
 from hfta_nb.rules.autocast import uncast
 
 WAYS = ("first", "always", "never")
@@ -56,18 +55,6 @@ class Computation:
     backward: bool = False
     scale: Tensor | None = None
     only: Collection[str] | None = None
-
-
-class Mismatch(Disagreement):
-    """A member came to something else than alone.
-
-    Attributes:
-        path: of the submodule where they part; None if that can't be told.
-    """
-
-    def __init__(self, message: str, path: str | None) -> None:
-        super().__init__(message)
-        self.path = path
 
 
 class Verification:
@@ -283,7 +270,8 @@ class Verification:
             self._alone(plain)
 
         plain = self.take(m)
-        path = parting(state.skeleton, together, plain, alone, m)
+        skeleton, own = (dict(module.named_modules()) for module in (state.skeleton, plain))
+        path = parting(skeleton, together, lambda: own, alone, rows_of(m))
         if path is None:
             owners = [_owner(key) for key in off if key.startswith(("gradient", "buffer", "parameter", "attribute"))]
             path = owners[-1] if owners else None

@@ -117,10 +117,8 @@ class AxisSpec:
             texts = value.split("/")
             value = tuple(int(text) if text.strip().isdigit() else text for text in texts)
         numbers = value if isinstance(value, tuple) else (value,)
-        for number in numbers:
-            if isinstance(number, bool) or not isinstance(number, int) or number < (self.low or 0):
-                numbers = ()
-        if not numbers or list(numbers) != sorted(set(numbers)):  # type: ignore[type-var]
+        whole = all(type(number) is int and number >= (self.low or 0) for number in numbers)
+        if not (numbers and whole) or list(numbers) != sorted(set(numbers)):  # type: ignore[type-var]
             accepted = f"ascending whole numbers from {self.low or 0:g}, as [30, 60] or 30/60"
             raise GridError("not a list of whole numbers", where=self.name, got=value, accepted=accepted)
         return numbers  # type: ignore[return-value]

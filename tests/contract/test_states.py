@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
-from hfta_nb.eager.verifying import Mismatch, Verification
+from hfta_nb.eager.parting import Mismatch
+from hfta_nb.eager.verifying import Verification
 from hfta_nb.errors import ArrayWarning, FusionError
 from tests.contract.serial import make
 from tests.contract.states.modules import MODULES

@@ -51,7 +51,7 @@ class _ByBackward(torch.autograd.Function):
         return None, x.grad
 
 
-class _ByGrad(torch.autograd.Function):
+class ByGrad(torch.autograd.Function):
     """The same by `torch.autograd.grad`, as adjoint methods do."""
 
     @staticmethod
@@ -88,7 +88,7 @@ class CallsAgain(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x)
         if self.by_grad:
-            return _ByGrad.apply(self.inner, h, *self.inner.parameters())  # type: ignore[no-any-return]
+            return ByGrad.apply(self.inner, h, *self.inner.parameters())  # type: ignore[no-any-return]
         return _ByBackward.apply(self.inner, h)  # type: ignore[no-any-return]
 
 

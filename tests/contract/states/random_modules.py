@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from tests.contract.states.modules import ByGrad
+
 WIDTH = 4
 
 
@@ -25,24 +27,6 @@ class _Cube(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         return ctx.saved_tensors[0] ** 2 * grads[0]  # type: ignore[no-any-return]
-
-
-class _Again(torch.autograd.Function):
-    """Calls its module again in the backward."""
-
-    @staticmethod
-    def forward(ctx: Any, module: nn.Module, x: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.module = module
-        ctx.save_for_backward(x)
-        with torch.no_grad():
-            return module(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        (x,) = ctx.saved_tensors
-        with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            return None, *torch.autograd.grad(ctx.module(x), (x, *ctx.module.parameters()), grads[0])
 
 
 class Part(nn.Module):
@@ -151,7 +135,7 @@ KINDS: dict[str, Callable[[Part, Tensor], Tensor]] = {
     "stream": _own_stream,
     "dropout": lambda part, x: F.dropout(x * part.weight, 0.3, part.training),
     "own function": lambda part, x: _Cube.apply(torch.tanh(x * part.weight)),
-    "called again": lambda part, x: _Again.apply(part.inner, x * part.weight, *part.inner.parameters()),
+    "called again": lambda part, x: ByGrad.apply(part.inner, x * part.weight, *part.inner.parameters()),
     "checkpoint": lambda part, x: checkpoint(part.inner, x * part.weight, use_reentrant=False),  # type: ignore[dict-item]
     "reentrant": lambda part, x: checkpoint(part.inner, x * part.weight, use_reentrant=True),  # type: ignore[dict-item]
     "residual": lambda part, x: x + torch.tanh(part.inner(x) * part.weight),
