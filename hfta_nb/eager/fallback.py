@@ -42,9 +42,15 @@ def member_error(error: Exception, member: int, root: nn.Module, within: str = "
     """The error of a member's own code, with the member and the submodule in which it was raised."""
     inner = path_of(error, root)
     path = ".".join(p for p in (within, inner or "") if p)
-    place = f"`{path}`" if path else "the model's own forward" if inner is not None else "the loss or metric"
+    place = f"`{path}`" if path else "the model's own forward" if inner is not None else _outside(error)
     text = str(error).strip() or "no message"
     return MemberError(f"{type(error).__name__}: {text}", where=f"member {member}, {place}").of(member)
+
+
+def _outside(error: BaseException) -> str:
+    """Where an error was raised that came out of no module's forward."""
+    names = (str(frame.f_globals.get("__name__")) for frame in _frames(error.__traceback__))
+    return "the backward pass" if any(name.startswith("torch.autograd") for name in names) else "the loss or metric"
 
 
 def one_by_one(root: nn.Module, path: str) -> Handler:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ import hfta_nb as hfta
 from hfta_nb.array import FusedArray
 from hfta_nb.eager.parting import Mismatch
 from hfta_nb.eager.verifying import Verification
-from hfta_nb.errors import ArrayWarning, FusionError
+from hfta_nb.errors import ArrayWarning, FusionError, MemberError
 from tests.contract.serial import make
 from tests.contract.states.modules import MODULES
 
@@ -247,6 +247,30 @@ def test_a_memo_that_only_the_first_of_a_class_has_filled_keeps_nothing_apart() 
     assert hfta.fuse(modules).engine.across is None
     modules[1].inspector.kind = "mean"
     assert "inspector" in str(hfta.why_not(modules[0], modules[1]))
+
+
+class _Failing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        raise ValueError("no way back")
+
+
+def test_an_error_of_the_backward_is_not_told_as_one_of_the_loss() -> None:
+    class Failing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(5, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return _Failing.apply(self.linear(x))  # type: ignore[no-any-return]
+
+    array, x = hfta.fuse(make(Failing, 3, torch.float64, CPU)), torch.randn(6, 5, dtype=torch.float64)
+    with pytest.raises(MemberError, match="member 0, the backward pass: ValueError: no way back"):
+        array.backward(F.mse_loss, x, x)
 
 
 def test_a_setting_that_is_none_is_an_error() -> None:
