@@ -98,8 +98,8 @@ def _untouched_random_numbers() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _families_as_before() -> Iterator[None]:
     """A family that a test defines is gone after it."""
-    from hfta_nb.families import families
-    from hfta_nb.families.registry import _registered
+    from hfta_nb.model_zoo import families
+    from hfta_nb.model_zoo.registry import _registered
 
     families()
     before = dict(_registered)

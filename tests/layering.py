@@ -19,10 +19,10 @@ FACE = "hfta_nb"
 _RECIPE = {"errors", "accumulators", "events", "grid", "data", "augment", "losses", "metrics", "frechet"}
 _RECIPE |= {"phases", "training_axes"}
 _ENGINE = {"members", "kernels", "rules", "eager", "padded", "replay", "array"}
-_TRAINING = {*_RECIPE, *_ENGINE, "memory", "family", "optim", "step", "plan"}
+_TRAINING = {*_RECIPE, *_ENGINE, "memory", "recipes", "optim", "step", "plan"}
 _HEADLESS = {
     *_TRAINING,
-    "families",
+    "model_zoo",
     "search",
     "store",
     "telemetry",
@@ -66,10 +66,10 @@ TABLE: dict[str, set[str]] = {
     "metrics": {"errors", "accumulators", "array", "losses", "frechet"},
     "phases": {"errors", "grid", "losses"},
     "training_axes": {"errors", "events", "grid"},
-    "family": {*_RECIPE, "html"},
-    "families": {*_RECIPE, "family"},
+    "recipes": {*_RECIPE, "html"},
+    "model_zoo": {*_RECIPE, "recipes"},
     "step": {"errors", "members", "kernels", "array", "optim", "losses", "metrics", "phases"},
-    "plan": {"errors", "events", "grid", "data", "augment", "family", "phases", "array", "step"},
+    "plan": {"errors", "events", "grid", "data", "augment", "recipes", "phases", "array", "step"},
     "train": {*_TRAINING, "own_lines"},
     "fleet": {"errors", "events", "plan", "train", "data"},
     "study": {*_HEADLESS},
@@ -83,8 +83,8 @@ TABLE: dict[str, set[str]] = {
         "history",
         "colors",
         "figures",
-        "family",
-        "families",
+        "recipes",
+        "model_zoo",
         "study",
         "executors",
         "own_lines",
@@ -95,7 +95,7 @@ TABLE: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
-FACE_ONLY = {("ui", "families"), ("ui", "study"), ("ui", "executors"), ("cli", "study"), ("cli", "executors")}
+FACE_ONLY = {("ui", "model_zoo"), ("ui", "study"), ("ui", "executors"), ("cli", "study"), ("cli", "executors")}
 """(part, other): of these a part may import public names only, and from the package, not from a module within."""
 
 JUPYTER = {"IPython", "ipywidgets", "anywidget", "traitlets", "ipykernel", "jupyterlab", "jupyter_client", "comm"}
@@ -196,7 +196,7 @@ def _targets(
 
 
 def _exported(face: Path) -> set[str]:
-    """What `__all__` lists; some of it has the name of a part (`family`, `data`)."""
+    """What `__all__` lists; some of it has the name of a part (`data`)."""
     for node in ast.parse(face.read_text(encoding="utf-8")).body if face.exists() else ():
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
             return set(ast.literal_eval(node.value))

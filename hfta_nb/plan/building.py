@@ -11,10 +11,10 @@ from torch.nn.parameter import is_lazy
 from hfta_nb.array import has_lazy, take_shapes
 from hfta_nb.data import AnyData
 from hfta_nb.errors import FamilyError, HftaError, out_of_memory
-from hfta_nb.family import Family
-from hfta_nb.family.undisturbed import undisturbed
 from hfta_nb.grid import Variant
 from hfta_nb.phases import split
+from hfta_nb.recipes import Family
+from hfta_nb.recipes.undisturbed import undisturbed
 from hfta_nb.step import call_all
 
 

@@ -13,12 +13,12 @@ from hfta_nb import augment
 from hfta_nb.array import Blueprint, blueprint, difference, has_lazy
 from hfta_nb.data import AnyData, Stream
 from hfta_nb.errors import FusionError, GridError
-from hfta_nb.family import Family
 from hfta_nb.grid import AxisSpec, Grid, Variant, show
 from hfta_nb.phases import Phase
 from hfta_nb.plan.building import Builder, parameters_of
 from hfta_nb.plan.estimate import activation_bytes, estimate
 from hfta_nb.plan.group import Group
+from hfta_nb.recipes import Family
 from hfta_nb.step import by_step
 
 SPLITTING = ("optimizer", "lr_scheduler", "batch_size", "decay_on")

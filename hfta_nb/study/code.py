@@ -9,7 +9,7 @@ from hfta_nb.study.protocol import Result, Study
 
 
 def built_in_names() -> list[str]:
-    from hfta_nb.families import BUILT_IN
+    from hfta_nb.model_zoo import BUILT_IN
 
     return [f.name for f in BUILT_IN]
 

@@ -14,11 +14,11 @@ from torch import nn
 from hfta_nb import data as datasets
 from hfta_nb.errors import StudyError
 from hfta_nb.events import GroupRecord
-from hfta_nb.families import check_data
-from hfta_nb.family import Family
 from hfta_nb.grid import Grid, Variant
 from hfta_nb.history import History
 from hfta_nb.losses import Loss
+from hfta_nb.model_zoo import check_data
+from hfta_nb.recipes import Family
 from hfta_nb.store import Store
 from hfta_nb.study import adding, arguments, planning, saving
 from hfta_nb.train import Settings, Trainer

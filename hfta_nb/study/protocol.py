@@ -11,10 +11,10 @@ import torch
 
 from hfta_nb.data import AnyData
 from hfta_nb.events import Control, Event, Json
-from hfta_nb.family import Family
 from hfta_nb.grid import Grid, Variant
 from hfta_nb.history import History
 from hfta_nb.plan import Group
+from hfta_nb.recipes import Family
 from hfta_nb.step import Precision
 from hfta_nb.store import Store
 from hfta_nb.train import Settings, Trainer

@@ -10,10 +10,10 @@ from torch import nn
 from hfta_nb.augment import Augmenting
 from hfta_nb.data import tree_map
 from hfta_nb.errors import StoreError
-from hfta_nb.family.undisturbed import undisturbed
 from hfta_nb.grid import Variant, show
 from hfta_nb.html import pairs
 from hfta_nb.plan import Group
+from hfta_nb.recipes.undisturbed import undisturbed
 from hfta_nb.study import code
 from hfta_nb.study.protocol import Study
 

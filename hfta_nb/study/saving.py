@@ -11,8 +11,8 @@ import torch
 from hfta_nb import data as datasets
 from hfta_nb.data import AnyData, Data
 from hfta_nb.errors import FamilyError, StoreError
-from hfta_nb.family import Family
 from hfta_nb.grid import Grid
+from hfta_nb.recipes import Family
 from hfta_nb.store import Store
 from hfta_nb.study.arguments import family_of
 from hfta_nb.study.protocol import Definition, Study

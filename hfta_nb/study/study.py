@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from hfta_nb import events as ev
 from hfta_nb.data import Data
 from hfta_nb.events import Control, Event
-from hfta_nb.family import Family
 from hfta_nb.history import History
+from hfta_nb.recipes import Family
 from hfta_nb.study import adding, code, loop, outcome, running, saving
 from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.definition import Definition

@@ -16,11 +16,11 @@ from hfta_nb.array.access import checkpoint, untimed_block_size
 from hfta_nb.data import placed
 from hfta_nb.errors import MemberError, out_of_memory
 from hfta_nb.events import Add, Control, Event, GroupRecord, PhaseChanged
-from hfta_nb.family.undisturbed import undisturbed
 from hfta_nb.grid import Variant
 from hfta_nb.members.generators import seeded_state
 from hfta_nb.memory import MemoryModel, free_bytes, shown
 from hfta_nb.plan import Group
+from hfta_nb.recipes.undisturbed import undisturbed
 from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
 from hfta_nb.train.clock import Clock
 from hfta_nb.train.settings import End, Ends, Save, Settings

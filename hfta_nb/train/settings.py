@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.data import AnyData
-from hfta_nb.family import Family
+from hfta_nb.recipes import Family
 from hfta_nb.step import Precision
 
 

@@ -7,8 +7,8 @@ from collections.abc import Generator, Iterator
 
 from hfta_nb.errors import MemberError, out_of_memory
 from hfta_nb.events import Add, CheckpointSaved, Event, PlanMade, Stop
-from hfta_nb.family.undisturbed import apart as set_apart
 from hfta_nb.plan import Group
+from hfta_nb.recipes.undisturbed import apart as set_apart
 from hfta_nb.train import apart
 from hfta_nb.train.fitting import fit
 from hfta_nb.train.group import GroupRun

@@ -14,9 +14,9 @@ from hfta_nb.array.access import call_module
 from hfta_nb.augment import Augmenting
 from hfta_nb.errors import HftaError, out_of_memory
 from hfta_nb.events import Control
-from hfta_nb.family.undisturbed import undisturbed
 from hfta_nb.own_lines import own_line
 from hfta_nb.plan import Group
+from hfta_nb.recipes.undisturbed import undisturbed
 from hfta_nb.step import call_all
 from hfta_nb.train.batches import Batch
 from hfta_nb.train.settings import Settings

@@ -11,8 +11,8 @@ import ipywidgets
 from hfta_nb import events as ev
 from hfta_nb import executors
 from hfta_nb.errors import StudyError
-from hfta_nb.family import Family
 from hfta_nb.history import History
+from hfta_nb.recipes import Family
 from hfta_nb.study import Study
 from hfta_nb.ui import pressing
 from hfta_nb.ui.define import Define

@@ -15,9 +15,9 @@ from torch import Tensor
 import hfta_nb as hfta
 from hfta_nb.eager.gradients import call_module
 from hfta_nb.events import COMPLETE
-from hfta_nb.families import BUILT_IN
 from hfta_nb.losses import IGNORED
 from hfta_nb.members.tree import tensor_map
+from hfta_nb.model_zoo import BUILT_IN
 from hfta_nb.step import ArrayStep
 from tests.contract.serial import largest
 

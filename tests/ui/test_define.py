@@ -24,7 +24,7 @@ from hfta_nb.ui.axis_row import AxisRow, describe, kinds_for, reword, typed
 @pytest.fixture
 def own_families() -> Iterator[None]:
     """Families that a test defines are gone after it."""
-    registered = sys.modules["hfta_nb.families.registry"]._registered
+    registered = sys.modules["hfta_nb.model_zoo.registry"]._registered
     before = dict(registered)
     yield
     registered.clear()

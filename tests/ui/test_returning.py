@@ -139,7 +139,7 @@ def test_what_can_not_be_brought_back_is_said(folder: Path, make: Make, runs: Ru
 
 
 def test_a_family_of_a_cell_that_was_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = sys.modules["hfta_nb.families.registry"]
+    registry = sys.modules["hfta_nb.model_zoo.registry"]
     monkeypatch.setattr(registry, "_registered", dict(registry._registered))
 
     def build(width: int = 4, in_features: int = 4, num_classes: int = 3) -> nn.Module:

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hfta_nb.errors import FamilyError
-from hfta_nb.family import from_function
 from hfta_nb.grid import Size
 from hfta_nb.phases import Phase
+from hfta_nb.recipes import from_function
 
 SLOPE = 0.2
 """Of the discriminator's leaky ReLUs."""

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.family import from_function
 from hfta_nb.grid import Layers, Size
+from hfta_nb.recipes import from_function
 
 
 def _mlp(sizes: Sequence[int], last: bool) -> nn.Sequential:

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hfta_nb.family import from_function
 from hfta_nb.grid import Depth, Size
+from hfta_nb.recipes import from_function
 
 SIZES = {"tiny": (128, 2), "mini": (256, 4), "small": (512, 4), "medium": (512, 8), "base": (768, 12)}
 """Width and depth of the published sizes; heads have 64 channels each."""

@@ -15,11 +15,11 @@ from torch import nn
 from hfta_nb import losses, metrics, phases
 from hfta_nb.data import task_of
 from hfta_nb.errors import FamilyError, GridError
-from hfta_nb.family.inputs import KINDS
-from hfta_nb.family.recipe import DEFAULT_DATA, FACTS, Family
 from hfta_nb.grid import AxisSpec, Bounds
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
+from hfta_nb.recipes.inputs import KINDS
+from hfta_nb.recipes.recipe import DEFAULT_DATA, FACTS, Family
 from hfta_nb.training_axes import TRAINING_AXES
 
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from hfta_nb.family import Family, from_function
 from hfta_nb.grid import Size
+from hfta_nb.recipes import Family, from_function
 
 
 class BasicBlock(nn.Module):

@@ -18,9 +18,9 @@ from typing import Any, Literal
 from torch import nn
 
 from hfta_nb.errors import FamilyError
-from hfta_nb.families.dotted import KNOWN_PACKAGES, find, package, unknown
-from hfta_nb.family import DEFAULT_DATA, FACTS, Family
 from hfta_nb.grid import AxisSpec
+from hfta_nb.model_zoo.dotted import KNOWN_PACKAGES, find, package, unknown
+from hfta_nb.recipes import DEFAULT_DATA, FACTS, Family
 from hfta_nb.training_axes import TRAINING_AXES
 
 FACT_NAMES: dict[str, str] = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from hfta_nb.family import Family, from_function
 from hfta_nb.grid import Depth, Size
+from hfta_nb.recipes import Family, from_function
 
 
 class RecurrentLM(nn.Module):

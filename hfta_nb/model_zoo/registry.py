@@ -10,10 +10,10 @@ from torch import nn
 
 from hfta_nb.data import AnyData
 from hfta_nb.errors import FamilyError
-from hfta_nb.families.built_in import BUILT_IN
-from hfta_nb.family import inputs
-from hfta_nb.family.functions import from_function
-from hfta_nb.family.recipe import Family
+from hfta_nb.model_zoo.built_in import BUILT_IN
+from hfta_nb.recipes import inputs
+from hfta_nb.recipes.functions import from_function
+from hfta_nb.recipes.recipe import Family
 
 _registered: dict[str, Family] = {}
 _watchers: list[Callable[[], None]] = []
@@ -78,7 +78,7 @@ def family(given: Any = None, /, **options: Any) -> Any:
 def _lookup(name: str) -> Family:
     _load_built_in()
     if name not in _registered and "." in name:
-        from hfta_nb.families.constructors import family_of
+        from hfta_nb.model_zoo.constructors import family_of
 
         return register(family_of(name))
     if name not in _registered:

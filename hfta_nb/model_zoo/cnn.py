@@ -6,9 +6,9 @@ from typing import Literal
 
 from torch import nn
 
-from hfta_nb.families.mlp import ACTIVATIONS
-from hfta_nb.family import from_function
 from hfta_nb.grid import Layers, Size
+from hfta_nb.model_zoo.mlp import ACTIVATIONS
+from hfta_nb.recipes import from_function
 
 
 def build(

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb import losses, metrics
-from hfta_nb.family import from_function
 from hfta_nb.grid import Size
+from hfta_nb.recipes import from_function
 
 REGULARISER = 1e-3
 """Weight of the feature transform's distance from a rotation in the loss (the paper's)."""

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hfta_nb.family import from_function
 from hfta_nb.grid import Depth, Size
+from hfta_nb.recipes import from_function
 
 
 class Attention(nn.Module):

@@ -6,8 +6,8 @@ from typing import Literal
 
 from torch import nn
 
-from hfta_nb.family import from_function
 from hfta_nb.grid import Layers, Size
+from hfta_nb.recipes import from_function
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh}
 

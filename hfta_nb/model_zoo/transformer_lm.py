@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.family import from_function
 from hfta_nb.grid import Depth, Factor, Size
+from hfta_nb.recipes import from_function
 
 
 class TransformerLM(nn.Module):

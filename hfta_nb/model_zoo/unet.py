@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hfta_nb.family import from_function
 from hfta_nb.grid import Bounds, Size
+from hfta_nb.recipes import from_function
 
 
 def _twice(channels: int, out: int, norm: bool) -> nn.Sequential:

@@ -6,8 +6,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from hfta_nb.family import from_function
 from hfta_nb.grid import Factor
+from hfta_nb.recipes import from_function
 
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 """Per stage: expansion, output channels, blocks, stride of the first block (table 2 of the paper)."""

@@ -13,11 +13,11 @@ from torch import nn
 from hfta_nb import augment, losses, metrics, phases
 from hfta_nb.data import AnyData
 from hfta_nb.errors import FamilyError, GridError
-from hfta_nb.family.showing import shown
-from hfta_nb.family.undisturbed import settings_kept
 from hfta_nb.grid import AxisSpec
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
+from hfta_nb.recipes.showing import shown
+from hfta_nb.recipes.undisturbed import settings_kept
 from hfta_nb.training_axes import ALIASES, TRAINING_AXES, USED_BY
 
 FACTS = (

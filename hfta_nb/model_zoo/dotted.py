@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hfta_nb.errors import FamilyError
-from hfta_nb.families import vision
+from hfta_nb.model_zoo import vision
 
 KNOWN_PACKAGES = frozenset({"torchvision", "timm"})
 """Packages whose functions build modules whether or not they say so."""

@@ -7,9 +7,9 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from hfta_nb.families.mobilenet_v2 import divisible, initialise
-from hfta_nb.family import Family, from_function
 from hfta_nb.grid import Factor
+from hfta_nb.model_zoo.mobilenet_v2 import divisible, initialise
+from hfta_nb.recipes import Family, from_function
 
 Row = tuple[int, int, int, bool, bool, int]
 
