@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from hfta_nb import callbacks, data, losses, optim
+    from hfta_nb import callbacks, data, fleet, losses, optim
     from hfta_nb.array import FusedArray, fuse, join, per_member, why_not
     from hfta_nb.data import Data
     from hfta_nb.errors import HftaError
@@ -36,7 +36,7 @@ _WHERE = {
     "Metric": "hfta_nb.metrics",
     "Phase": "hfta_nb.phases",
 }
-_MODULES = ("callbacks", "data", "losses", "optim")
+_MODULES = ("callbacks", "data", "fleet", "losses", "optim")
 
 __all__ = [
     "Control",
@@ -53,6 +53,7 @@ __all__ = [
     "data",
     "families",
     "family",
+    "fleet",
     "fuse",
     "integers",
     "join",

@@ -6,5 +6,17 @@ from hfta_nb.fleet.planning import plan
 from hfta_nb.fleet.rates import extrapolate
 from hfta_nb.fleet.records import Flotilla, Plan
 from hfta_nb.fleet.rounds import Change, Rounds
+from hfta_nb.fleet.simulation import Simulation, simulate
 
-__all__ = ["Change", "Flotilla", "Plan", "Rounds", "assign_devices", "create_flotilla", "extrapolate", "plan"]
+__all__ = [
+    "Change",
+    "Flotilla",
+    "Plan",
+    "Rounds",
+    "Simulation",
+    "assign_devices",
+    "create_flotilla",
+    "extrapolate",
+    "plan",
+    "simulate",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from hfta_nb.errors import FleetError
 from hfta_nb.fleet.flotillas import ALPHA, DELTA, greedy
 from hfta_nb.fleet.partition import MOST_EXACT, MOST_SEARCHED, Partition, exact, improved
 from hfta_nb.fleet.rates import Curves, Floats, Integers, above_zero, positive, within
-from hfta_nb.fleet.records import Flotilla, Plan
+from hfta_nb.fleet.records import Plan
 from hfta_nb.fleet.rounds import Chooser, IndexedRounds
+from hfta_nb.fleet.virtual import replay
 
 Epochs = float | Mapping[str, float] | Callable[[str, int], bool]
 
@@ -64,25 +66,71 @@ def plan(
         >>> plan(rates, 4, epochs=10, samples_per_epoch=6000, method="global").makespan_s
         972.7...
     """
+    run = run_of(rates, gpus, epochs, samples_per_epoch, gpus_per_node, delta, alpha, checkpoint_s)
+    if method not in (*METHODS, "best"):
+        raise FleetError("no such method", where="method", got=method, accepted=", ".join((*METHODS, "best")))
+    if method == "exact" and len(run.curves) > MOST_EXACT:
+        raise FleetError("too many groups to search all partitions", where="method", got=len(run.curves),
+                         accepted=f"at most {MOST_EXACT} groups", remedy="use method='best'")  # fmt: skip
+    tried = (method,) if method != "best" else methods_for(run.curves)
+    return min((run.plan(name) for name in tried), key=lambda plan: plan.makespan_s)
+
+
+def methods_for(curves: Curves) -> tuple[str, ...]:
+    """The methods that so many groups allow."""
+    return METHODS if len(curves) <= MOST_EXACT else METHODS[:-1]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run to be planned: arguments of `plan` that have been checked.
+
+    Attributes:
+        curves: rates.
+        left: samples that each group trains on.
+        known: True if a method may see how much each group has left.
+        per_node: devices of a node.
+        delta, alpha, checkpoint_s: as `plan` has them.
+    """
+
+    curves: Curves
+    left: Floats
+    known: bool
+    per_node: int
+    delta: float
+    alpha: float
+    checkpoint_s: float
+
+    def plan(self, method: str) -> Plan:
+        """The plan of one method."""
+        choosers = _choosers(method, self.delta)
+        return min((self.replay(method, choose) for choose in choosers), key=lambda plan: plan.makespan_s)
+
+    def replay(self, method: str, choose: Chooser, alpha: float | None = None) -> Plan:
+        """The plan with flotillas from a chooser; `alpha` replaces that of the run."""
+        alpha = self.alpha if alpha is None else alpha
+        rounds = IndexedRounds(self.curves, self.per_node, alpha, choose, refill=method == "local")
+        return replay(rounds, self.left, self.known, self.checkpoint_s, method)
+
+
+def run_of(
+    rates: Mapping[str, Sequence[float]],
+    gpus: int,
+    epochs: Epochs,
+    samples_per_epoch: float,
+    gpus_per_node: int | None,
+    delta: float,
+    alpha: float,
+    checkpoint_s: float,
+) -> Run:
+    """The run of these arguments of `plan`, checked."""
     curves = Curves(rates, gpus)
     per_node = positive(gpus if gpus_per_node is None else gpus_per_node, "gpus_per_node")
     within(delta, "delta", 0.0, float("inf"))
     within(alpha, "alpha", 0.0, 1.0)
     within(checkpoint_s, "checkpoint_s", 0.0, float("inf"))
     left = work(curves, epochs, samples_per_epoch)
-    known = not callable(epochs)
-    if method not in (*METHODS, "best"):
-        raise FleetError("no such method", where="method", got=method, accepted=", ".join((*METHODS, "best")))
-    if method == "exact" and len(curves) > MOST_EXACT:
-        raise FleetError("too many groups to search all partitions", where="method", got=len(curves),
-                         accepted=f"at most {MOST_EXACT} groups", remedy="use method='best'")  # fmt: skip
-    tried = (method,) if method != "best" else METHODS[: 3 + (len(curves) <= MOST_EXACT)]
-    found = [
-        replay(IndexedRounds(curves, per_node, alpha, choose, name == "local"), left, known, checkpoint_s, name)
-        for name in tried
-        for choose in _choosers(name, delta)
-    ]
-    return min(found, key=lambda plan: plan.makespan_s)
+    return Run(curves, left, not callable(epochs), per_node, delta, alpha, checkpoint_s)
 
 
 def _choosers(method: str, delta: float) -> list[Chooser]:
@@ -144,62 +192,3 @@ def _until(converged: Callable[[str, int], bool], name: str) -> int:
             return epoch
     raise FleetError("the group does not converge", where="epochs", got=name, accepted=f"{_MOST_EPOCHS} epochs or less",
                      remedy="let the callback end every group, converged or not")  # fmt: skip
-
-
-def replay(rounds: IndexedRounds, left: Floats, known: bool, checkpoint_s: float, method: str) -> Plan:
-    """Let time run over virtual devices.
-
-    Args:
-        rounds: who starts and stops.
-        left: samples that each group trains on.
-        known: True if the chooser may see how much each has left.
-        checkpoint_s: between two flotillas.
-        method: the name that the plan gets.
-    """
-    curves, whole, left = rounds.curves, left, left.copy()
-    now_s = computing_s = 0.0
-    begun: list[tuple[float, dict[int, list[int]]]] = []
-    ends: list[dict[int, tuple[float, bool]]] = []
-    flotilla_of: dict[int, int] = {}
-    started = rounds.start(left if known else None)
-    active = np.array([], dtype=np.int64)
-    while rounds.running:
-        if started:
-            begun.append((now_s, started))
-            ends.append({})
-            flotilla_of |= dict.fromkeys(started, len(begun) - 1)
-            active = np.fromiter(rounds.running, np.int64)
-            devices = np.array([len(rounds.running[i]) for i in active.tolist()])
-            rate = curves.table[active, devices - 1]
-        pace = float(rate.min())
-        least = float(left[active].min())
-        now_s += least / pace
-        computing_s += least * float((devices / rate).sum())
-        left[active] -= least
-        over = left[active] <= 1e-9 * whole[active]  # sums of fractions end a little off zero
-        finished = active[over].tolist()
-        stopped, started = rounds.finish(finished, left if known else None)
-        for group, complete in [*((i, True) for i in finished), *((i, False) for i in stopped)]:
-            ends[flotilla_of[group]][group] = (now_s, complete)
-        active, devices, rate = active[~over], devices[~over], rate[~over]
-        if started and not rounds.refill:
-            now_s += checkpoint_s
-    return Plan(method, curves.gpus, _records(curves, begun, ends), computing_s)
-
-
-def _records(
-    curves: Curves, begun: list[tuple[float, dict[int, list[int]]]], ends: list[dict[int, tuple[float, bool]]]
-) -> tuple[Flotilla, ...]:
-    found = []
-    for (start_s, started), end in zip(begun, ends, strict=True):
-        rate = min(float(curves.table[i, len(devices) - 1]) for i, devices in started.items())
-        found.append(
-            Flotilla(
-                start_s,
-                rate,
-                {curves.names[i]: tuple(devices) for i, devices in started.items()},
-                {curves.names[i]: time_s for i, (time_s, _) in end.items()},
-                tuple(curves.names[i] for i, (_, complete) in end.items() if complete),
-            )
-        )
-    return tuple(found)
