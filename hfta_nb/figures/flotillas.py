@@ -152,7 +152,7 @@ def _fill(axes: Axes, boxes: list[_Box], shades: Sequence[Any]) -> None:
                 linewidths=width,
                 hatch=hatch,
                 zorder=3,
-            )  # fmt: skip
+            )
         )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from hfta_nb.fleet.rates import Curves, Integers, within
+from hfta_nb.fleet.rates import Curves, Floats, Integers, within
 
 DELTA = 20.0
 ALPHA = 0.8
@@ -71,18 +72,33 @@ def _join(chosen: dict[int, int], curves: Curves, groups: Integers, gpus: int, r
     left = gpus - sum(chosen.values())
     errors, counts = curves.nearest(groups, reference, left)
     close = errors <= delta
-    queue = list(zip(errors[close].tolist(), groups[close].tolist(), counts[close].tolist(), strict=True))
-    heapq.heapify(queue)
-    while queue and left:
-        _, group, count = heapq.heappop(queue)
+    first = _ascending(errors[close], groups[close], counts[close], left)
+    again: list[tuple[float, int, int]] = []
+    following = next(first, None)
+    while left and (following or again):
+        if again and (following is None or again[0] < following):
+            _, group, count = heapq.heappop(again)
+        elif following:
+            (_, group, count), following = following, next(first, None)
         if count > left:
-            # Fewer devices come less close, so a group's place in the queue only ever moves back.
-            error, fewer = curves.nearest(np.array([group]), reference, left)
-            if error[0] <= delta:
-                heapq.heappush(queue, (float(error[0]), group, int(fewer[0])))
+            # All rates on fewer devices are below the reference, so the one on all devices left is the closest.
+            row = curves.table[group, :left]
+            error = reference - float(row[-1])
+            if error <= delta:
+                heapq.heappush(again, (error, group, int(row.searchsorted(row[-1])) + 1))
             continue
         chosen[group] = count
         left -= count
+
+
+def _ascending(errors: Floats, groups: Integers, counts: Integers, left: int) -> Iterator[tuple[float, int, int]]:
+    """Error, group and devices, closest first; ties in the order of the groups."""
+    head = 2 * left + 32
+    bound = np.partition(errors, head)[head] if len(errors) > head else math.inf  # few are looked at: don't sort all
+    for part in (errors <= bound, errors > bound):
+        order = np.flatnonzero(part)
+        order = order[np.argsort(errors[order], kind="stable")]
+        yield from zip(errors[order].tolist(), groups[order].tolist(), counts[order].tolist(), strict=True)
 
 
 def fill(chosen: dict[int, int], curves: Curves, gpus: int) -> None:

@@ -77,7 +77,7 @@ class Times:
 
     def total(self, sets: Iterable[tuple[int, ...]]) -> float:
         """Time of flotillas one after another."""
-        return sum(map(self, sets))
+        return sum((self(one) for one in sets), start=0.0)
 
 
 def exact(curves: Curves, groups: Integers, left: Floats | None, delta: float) -> Partition:

@@ -23,6 +23,9 @@ _MOST_EPOCHS = 100_000
 _WIDER = (0.25, 4.0, float("inf"))
 """Multiples of `delta` that "improved" tries as well."""
 
+_MOST_RETRIED = 1_000_000
+"""Groups times devices up to which it does."""
+
 
 def plan(
     rates: Mapping[str, Sequence[float]],
@@ -103,7 +106,7 @@ class Run:
 
     def plan(self, method: str) -> Plan:
         """The plan of one method."""
-        choosers = _choosers(method, self.delta)
+        choosers = self._choosers(method)
         return min((self.replay(method, choose) for choose in choosers), key=lambda plan: plan.makespan_s)
 
     def replay(self, method: str, choose: Chooser, alpha: float | None = None) -> Plan:
@@ -111,6 +114,14 @@ class Run:
         alpha = self.alpha if alpha is None else alpha
         rounds = IndexedRounds(self.curves, self.per_node, alpha, choose, refill=method == "local")
         return replay(rounds, self.left, self.known, self.checkpoint_s, method)
+
+    def _choosers(self, method: str) -> list[Chooser]:
+        if method == "exact":
+            return [_Queue(exact, self.delta)]
+        if method == "improved":
+            few = self.curves.table.size <= _MOST_RETRIED and self.delta > 0
+            return [_Queue(improved, self.delta), *(_greedy(self.delta * times) for times in _WIDER if few)]
+        return [_greedy(self.delta)]
 
 
 def run_of(
@@ -131,14 +142,6 @@ def run_of(
     within(checkpoint_s, "checkpoint_s", 0.0, float("inf"))
     left = work(curves, epochs, samples_per_epoch)
     return Run(curves, left, not callable(epochs), per_node, delta, alpha, checkpoint_s)
-
-
-def _choosers(method: str, delta: float) -> list[Chooser]:
-    if method == "exact":
-        return [_Queue(exact, delta)]
-    if method == "improved":
-        return [_Queue(improved, delta), *(_greedy(delta * times) for times in _WIDER if delta)]
-    return [_greedy(delta)]
 
 
 def _greedy(delta: float) -> Chooser:
@@ -176,8 +179,9 @@ def work(curves: Curves, epochs: Epochs, samples_per_epoch: float) -> Floats:
         return samples_per_epoch * np.array([_until(epochs, name) for name in curves.names], dtype=np.float64)
     found: list[Any] = [epochs] * len(curves)
     if isinstance(epochs, Mapping):
+        set_of_names = set(curves.names)
         lacking = [name for name in curves.names if name not in epochs]
-        unknown = [name for name in epochs if name not in curves.names]
+        unknown = [name for name in epochs if name not in set_of_names]
         for names, what in ((lacking, "the group has no epochs"), (unknown, "epochs of an unknown group")):
             if names:
                 raise FleetError(what, where="epochs", got=names[0], accepted="one number for each group of rates")

@@ -121,10 +121,11 @@ class Curves:
             target: samples/s, for all groups or one for each.
             most: devices, at most.
         """
+        starts, flat = groups * self.gpus, self.table.ravel()
         low, high = np.zeros(len(groups), dtype=np.int64), np.full(len(groups), most, dtype=np.int64)
         for _ in range(int(most).bit_length()):
             middle = (low + high) // 2
-            reached = self.table[groups, np.minimum(middle, most - 1)] >= target
+            reached = flat.take(starts + np.minimum(middle, most - 1)) >= target
             high = np.where(reached & (middle < high), middle, high)
             low = np.where(~reached & (middle < high), middle + 1, low)
         return high + 1
@@ -144,8 +145,10 @@ class Curves:
         error_above = np.abs(self.table[groups, np.minimum(above, most) - 1] - target)
         error_above[above > most] = np.inf
         error_below[above == 1] = np.inf
-        # On a plateau below the target the first count does as well as the last.
-        count = np.where(error_above < error_below, above, self.fewest(groups, value, most))
+        count = np.where(error_above < error_below, above, last)
+        level = (count == last) & (last > 1) & (self.table[groups, last - 2] == value)
+        if level.any():  # below the target the first count of equal rates does as well as the last
+            count[level] = self.fewest(groups[level], value[level], most)
         return np.minimum(error_above, error_below), count
 
 

@@ -49,7 +49,7 @@ class Rounds:
         FleetError: an argument is out of its range.
 
     Example:
-        >>> rounds = Rounds({"a": [100, 190], "b": [80, 150], "c": [40, 75]}, gpus=2)
+        >>> rounds = Rounds({"a": [100, 190], "b": [80, 150], "c": [40, 75]}, gpus=2, gpus_per_node=1)
         >>> rounds.start()
         {'a': [0], 'b': [1]}
         >>> rounds.finish(["a"])

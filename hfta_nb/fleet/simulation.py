@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hfta_nb.fleet.flotillas import ALPHA, DELTA
 from hfta_nb.fleet.planning import Epochs, Run, methods_for, run_of
@@ -48,7 +48,7 @@ class Simulation:
             }
             for way, plan in self.plans.items()
         ]
-        shown = dict.fromkeys(("utilization", "occupancy"), "{:.0%}".format)
+        shown: dict[str, Callable[[Any], str]] = dict.fromkeys(("utilization", "occupancy"), "{:.0%}".format)
         return Table(rows, "way", [name for name in rows[0] if name not in ("way", "method")], shown)
 
 

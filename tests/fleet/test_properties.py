@@ -75,7 +75,7 @@ def test_devices_are_handed_out_once(counts: list[int], per_node: int) -> None:
         assert devices == list(range(devices[0], devices[-1] + 1))
 
 
-@explored
+@settings(explored, max_examples=25)
 @given(_rates, _gpus, _delta, st.sampled_from([0.0, 0.5, 0.8, 1.0]), st.data())
 def test_each_group_finishes_once_and_devices_serve_one_group_at_a_time(
     rates: Rates, gpus: int, delta: float, alpha: float, data: st.DataObject

@@ -33,7 +33,7 @@ def test_alpha_of_the_devices_is_not_missed_by_rounding() -> None:
 
 
 def test_local_rounds_fill_the_released_devices_and_stop_nobody() -> None:
-    rounds = fleet.Rounds(EVEN, 2, delta=100, paradigm="local")
+    rounds = fleet.Rounds(EVEN, 2, gpus_per_node=1, delta=100, paradigm="local")
     assert rounds.start() == {"a": [0], "b": [1]}
     assert rounds.finish(["a"]) == fleet.Change((), {"c": [0]})
     assert rounds.finish(["b", "c"]) == fleet.Change((), {"d": [0], "e": [1]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas
 import pytest
 
 from hfta_nb import fleet
@@ -12,7 +13,7 @@ RATES = {"a": [100.0, 150], "b": [50.0, 90], "c": [100.0, 160]}
 
 def test_one_per_device_and_one_shared_stream_by_hand() -> None:
     """Alone a ends at 1, b at 2, c on a's device at 2; on one stream a and b end at 2, c at 3."""
-    found = fleet.simulate(RATES, 2, 1, samples_per_epoch=100, price_per_device_h=1800)
+    found = fleet.simulate(RATES, 2, 1, gpus_per_node=1, samples_per_epoch=100, price_per_device_h=1800)
     alone, shared = found.plans["one per device"], found.plans["one shared stream"]
     assert [(f.start_s, f.devices, f.end_s) for f in alone.flotillas] == [
         (0.0, {"a": (0,)}, 1.0),
@@ -29,7 +30,8 @@ def test_one_per_device_and_one_shared_stream_by_hand() -> None:
     assert list(table.index) == ["one per device", "one shared stream", "FLEET-L", "FLEET-G", "best"]
     assert table.loc["one shared stream", "speedup"] == pytest.approx(2 / 3, rel=1e-12)
     assert table.loc["one shared stream", "cost"] == pytest.approx(3.0, rel=1e-12)
-    assert "67%" in repr(table)
+    with pandas.option_context("display.width", 200, "display.max_columns", 10):
+        assert "67%" in repr(table)
 
 
 def test_the_ways_of_fleet_are_those_of_the_planner() -> None:
