@@ -1,12 +1,11 @@
-"""Optimizers that update the flat arena: in one elementwise pass, or parameter by parameter where shapes matter."""
+"""Optimizers that update the flat arena in one elementwise pass."""
 
 from __future__ import annotations
 
 import abc
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +38,6 @@ class FlatOptimizer(FlatState):
     """
 
     how = "one pass over [M, P]"
-    shaped: ClassVar[bool] = False
     capturable = False
     """Whether steps may be captured."""
 
@@ -65,12 +63,12 @@ class FlatOptimizer(FlatState):
 
     @abc.abstractmethod
     def apply(
-        self, p: Float[Tensor, " M *any"], g: Float[Tensor, " M *any"], state: dict[str, Tensor], c: Mapping[str, Any]
+        self, p: Float[Tensor, "M P"], g: Float[Tensor, "M P"], state: dict[str, Tensor], c: Mapping[str, Any]
     ) -> None:
         """Update in place.
 
         Args:
-            p: parameters ``[M, P]``; of an optimizer with `shaped`, one parameter ``[M, *shape]``.
+            p: parameters ``[M, P]``.
             g: gradients, not to be written to.
             state: by name.
             c: the `numbers`, each one number, or ``[M, 1]`` where members differ.
@@ -107,13 +105,13 @@ class FlatOptimizer(FlatState):
 
     def _lay_out(self, known: Mapping[str, Entry]) -> None:
         self._prepared = None
-        self._segments = laid_out(self.array, self._names, known, self.shaped)
+        self._segments = laid_out(self.array, self._names, known)
         self._arenas = list(self.array.arenas)
         self._rooms: dict[tuple[Any, ...], Tensor] = {}
         self._padding: dict[tuple[int, int, int], Tensor] = {}
 
     def _entries(self) -> dict[str, Entry]:
-        return entries(self._segments, len(self.array), self.shaped)
+        return entries(self._segments, len(self.array))
 
     def _update(self, values: Sequence[Numbers], skip: list[int]) -> None:
         arenas = self.array.arenas
@@ -201,8 +199,6 @@ class FlatOptimizer(FlatState):
 
     def _views(self, segment: Segment) -> tuple[Tensor, Tensor]:
         arena = self.array.arenas[segment.arena]
-        if self.shaped:
-            return arena.view(segment.spans[0].name), arena.grad_view(segment.spans[0].name)
         columns = slice(segment.start, segment.stop)
         return arena.data[:, columns], arena.grad[:, columns]
 
@@ -248,8 +244,8 @@ class FlatOptimizer(FlatState):
         self, p: Tensor, g: Tensor, state: dict[str, Tensor], numbers: Numbers, columns: Columns
     ) -> None:
         """All at once; on a CPU in pieces that stay in its cache from one pass to the next, of whole rows or of one."""
-        members, width = p.shape[0], math.prod(p.shape[1:])
-        if self.shaped or p.device.type != "cpu" or p.numel() <= 2 * PIECE:
+        members, width = p.shape
+        if p.device.type != "cpu" or p.numel() <= 2 * PIECE:
             self.apply(p, g, state, columns.on(numbers, p))
             return
         if width < PIECE // 2:
@@ -273,7 +269,7 @@ class FlatOptimizer(FlatState):
         segment.begun = True
         lacking = [k for k in self.states(values) if k not in segment.state]
         for name in lacking:
-            segment.state[name] = self._room(name, p)
+            segment.state[name] = torch.empty_like(p, memory_format=torch.contiguous_format)
         for name in segment.state:
             rows = slice(None) if name in lacking or len(new) == len(p) else new.tolist()
             if rows != []:
@@ -286,11 +282,7 @@ class FlatOptimizer(FlatState):
 
     def _clear_padding(self, segment: Segment, p: Tensor) -> None:
         """An optimizer with ``eps=0`` divides zero by zero where nothing lies."""
-        if self.shaped:
-            own = self.owned().get(segment.spans[0].name)
-            if own is not None:
-                p.masked_fill_(~own.to(p.device), 0)
-        elif self.owned() or self._eps_is_zero(segment):
+        if self.owned() or self._eps_is_zero(segment):
             key = segment.arena, segment.start, segment.stop
             if key not in self._padding:
                 self._padding[key] = segment.padding(self.owned(), p)
@@ -323,7 +315,7 @@ class FlatOptimizer(FlatState):
             steps = np.array(saved["steps"], dtype=np.int64)
             tensors = dict(saved["tensors"])
             for key, value in tensors.items():
-                if not self.shaped and value.shape != shapes[name].shape:
+                if value.shape != shapes[name].shape:
                     raise OptimError("the state of another array", where=f"{type(self).__name__}, {name}, {key}",
                                      got=list(value.shape), accepted=str(list(shapes[name].shape)))  # fmt: skip
             known[name] = Entry(steps, tensors, {k: self._scalar(k, v) for k, v in saved["numbers"].items()})

@@ -27,10 +27,6 @@ class FlatState(ArrayOptimizer):
 
     counts_steps: ClassVar[bool] = True
 
-    def _room(self, name: str, p: Tensor) -> Tensor:
-        """An empty tensor for a state of `p`."""
-        return torch.empty_like(p, memory_format=torch.contiguous_format)
-
     def fresh_scalars(self, values: Numbers) -> dict[str, HostColumn]:
         """State that is one number per member, at first."""
         return {}
@@ -86,7 +82,7 @@ class FlatState(ArrayOptimizer):
                 if value is None:
                     continue
                 if key not in e.state:
-                    e.state[key] = torch.zeros_like(self._room(key, parameters[name].detach()))
+                    e.state[key] = torch.zeros_like(parameters[name].detach(), memory_format=torch.contiguous_format)
                 own.widen(name, value, e.state[key][index])
             for key, first in fresh.items():
                 column = e.scalars.setdefault(key, first.copy())

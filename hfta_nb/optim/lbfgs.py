@@ -10,7 +10,6 @@ from torch import Tensor
 
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.members import MemberOptimizer
-from hfta_nb.optim.own import Own, mapped
 from hfta_nb.optim.values import COUNT, LR, NUMBER, HostColumn, Kind, plain
 
 
@@ -73,26 +72,6 @@ class LBFGS(MemberOptimizer):
         most = values["max_eval"]
         return {**values, "max_eval": values["max_iter"] * 5 // 4 if most is None else most}
 
-    def _narrowed(self, own: Own, name: str, state: Mapping[str, Any]) -> dict[str, Any]:
-        mask = own.row(self._names[0])
-        if mask is None:
-            return dict(state)
-        return {k: mapped(lambda t: t[mask.to(t.device)] if t.shape == mask.shape else t, v) for k, v in state.items()}
-
-    def _widened(self, own: Own, name: str, state: Mapping[str, Any]) -> dict[str, Any]:
-        mask = own.row(self._names[0])
-        if mask is None:
-            return dict(state)
-
-        def wide(t: Tensor) -> Tensor:
-            if t.ndim != 1:
-                return t
-            room = t.new_zeros(mask.shape)
-            room[mask.to(t.device)] = t
-            return room
-
-        return {k: mapped(wide, v) for k, v in state.items()}
-
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *, skip: Sequence[int] | Tensor = ()) -> Any:
         """See `ArrayOptimizer.step`; the closure is needed.
@@ -103,6 +82,8 @@ class LBFGS(MemberOptimizer):
         if closure is None:
             raise OptimError("needs a closure", where="LBFGS.step", accepted="a function that returns the losses [M]")
         self._ready(self.read())
+        for i in range(len(self.members)):
+            self._pull(i)
         before = [a.data.clone() for a in self.array.arenas], [_snapshot(m) for m in self.members]
         try:
             left = skip.nonzero().flatten().tolist() if isinstance(skip, Tensor) else skip
@@ -139,6 +120,7 @@ class LBFGS(MemberOptimizer):
                 except StopIteration:
                     del running[i]
                     resting[i] = _Rest(self, i)
+                self._push(i)
         return first  # type: ignore[return-value]
 
 

@@ -15,6 +15,9 @@ from hfta_nb.optim.groups import Group
 from hfta_nb.optim.own import Own
 from hfta_nb.optim.values import Kind, Reader, plain
 
+_OF_ITS_SHAPE = ("exp_avg", "prev", "sum", "square_avg", "ax", "momentum_buffer", "variance")
+"""Names of state that has the shape of its parameter."""
+
 
 class Surgery(abc.ABC):
     """The part of `ArrayOptimizer` that is saved, and whose members are taken out, copied and put together."""
@@ -158,7 +161,7 @@ class Surgery(abc.ABC):
             for key, value in state.items():
                 if known and key not in known:
                     raise OptimError("the state of another optimizer", where=f"{where}, {name}", got=key)
-                if key in ("exp_avg", "prev", "sum", "square_avg", "ax", "momentum_buffer") and value is not None:
+                if key in _OF_ITS_SHAPE and value is not None:
                     shape = own.shape(name)
                     if list(value.shape) != shape:
                         raise OptimError("another shape", where=f"{where}, {name}, {key}", got=list(value.shape),
