@@ -69,12 +69,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self._unwatch: Callable[[], None] = lambda: None
         self._quiet = True
         recipe = hfta.family(family)
-        self._own: dict[str, Any] = {}
-        # A data set in a directory ("cifar10:<directory>") joins the list as own data does.
-        if data is not None and (not isinstance(data, str) or data.partition(":")[0] in hfta.data.kinds()):
-            own = hfta.data.resolve(data)  # once: a Dataset may take its time
-            self._own[own.name] = own
-            data = own.name
+        data = self._with_own(data)
         known = hfta.families()
         self.family_field = fields.choice(
             "family", known, "What is trained: built-in, or defined in a cell", recipe.name
@@ -112,6 +107,15 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self._fill(product)
         self._listen()
         self._quiet = False
+
+    def _with_own(self, data: Any) -> str | None:
+        """The name of the data; own data, and a data set in a directory ("cifar10:<directory>"), join the list."""
+        self._own: dict[str, Any] = {}
+        if data is None or (isinstance(data, str) and data.partition(":")[0] not in hfta.data.kinds()):
+            return data
+        own = hfta.data.resolve(data)  # once: a Dataset may take its time
+        self._own[own.name] = own
+        return own.name
 
     def __repr__(self) -> str:
         return f"Define({self.family_field.value!r}, {self.data_field.value!r}, {self.definition().axes!r})"
