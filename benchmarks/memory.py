@@ -28,8 +28,8 @@ from hfta_nb.events import Control
 from hfta_nb.memory import MemoryModel, let_go, shown
 from hfta_nb.plan import Group
 from hfta_nb.train import Trainer
-from hfta_nb.train.fitting import model_of, peak_of
-from hfta_nb.train.group import GroupRun
+from hfta_nb.train.capacity import model_of, peak_of
+from hfta_nb.train.group_run import GroupRun
 
 MODELS: dict[str, dict[str, Any]] = {
     "mlp": {"data": "digits", "width": 128, "depth": 8, "batch_size": 512},

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hfta_nb.optim.elementwise import add_, ascended, choose, decayed
 from hfta_nb.optim.flat import FlatOptimizer, not_differentiable, scalar_dtype
 from hfta_nb.optim.flat_state import Numbers
-from hfta_nb.optim.passes import add_, ascended, choose, decayed
 from hfta_nb.optim.values import FLAG, LR, NUMBER, HostColumn, Kind, at_least, power
 
 

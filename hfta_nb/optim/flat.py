@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from hfta_nb.errors import OptimError
 from hfta_nb.members.arena import Arena
+from hfta_nb.optim.bound_step import BoundStep
 from hfta_nb.optim.flat_state import FlatState, Numbers, of_rows
 from hfta_nb.optim.flat_state import fill as fill_rows
 from hfta_nb.optim.fused import FusedCalls
 from hfta_nb.optim.one_pass import OnePass
-from hfta_nb.optim.prepared import Prepared
 from hfta_nb.optim.segments import Entry, Segment, divided, entries, laid_out
 from hfta_nb.optim.surgery import Surgery
 from hfta_nb.optim.values import Columns, HostColumn
@@ -104,7 +104,7 @@ class FlatOptimizer(FlatState):
     """The segment whose step is being computed."""
 
     def _lay_out(self, known: Mapping[str, Entry]) -> None:
-        self._prepared = None
+        self._bound_step = None
         self._segments = laid_out(self.array, self._names, known)
         self._arenas = list(self.array.arenas)
         self._rooms: dict[tuple[Any, ...], Tensor] = {}
@@ -117,7 +117,7 @@ class FlatOptimizer(FlatState):
         arenas = self.array.arenas
         if len(arenas) != len(self._arenas) or any(a is not b for a, b in zip(arenas, self._arenas, strict=True)):
             self._lay_out(self._entries())  # the array has moved to another device or dtype
-        self._prepared = None
+        self._bound_step = None
         stepped = []
         for segment in self._ready():
             left = sorted({*skip, *self.array.missing_grads.get(segment.spans[0].name, ())})
@@ -125,9 +125,9 @@ class FlatOptimizer(FlatState):
                 self._advance(segment, values[segment.group], left, None if len(left) > len(skip) else self._marked)
                 stepped.append(segment)
         if not self.array.missing_grads:
-            self._prepared = self._prepare_step(stepped, values)
+            self._bound_step = self._prepare_step(stepped, values)
 
-    def _prepare_step(self, segments: Sequence[Segment], values: Sequence[Numbers]) -> Prepared:
+    def _prepare_step(self, segments: Sequence[Segment], values: Sequence[Numbers]) -> BoundStep:
         """The step of these segments, with whatever can be bound bound."""
         gradients: list[tuple[nn.Parameter, Tensor | None]] = []
         ready = {s.name for segment in segments for s in segment.spans}
@@ -144,10 +144,10 @@ class FlatOptimizer(FlatState):
             calls.append(segment.fused)
             if self.owned() or self._eps_is_zero(segment):
                 calls.append(partial(self._clear, segment, self._views(segment)[0]))
-        return Prepared(self.array, self.param_groups, list(self.kinds), gradients, calls, skips)
+        return BoundStep(self.array, self.param_groups, list(self.kinds), gradients, calls, skips)
 
     def ready(self) -> tuple[Any, ...] | None:
-        prepared = self._prepared
+        prepared = self._bound_step
         if prepared is None or not prepared.skips or not prepared.stands():
             return None
         segments = [s for s in self._segments if s.fused in prepared.calls]
@@ -158,7 +158,7 @@ class FlatOptimizer(FlatState):
                 state = {k: segment.state.get(k, p) for k in self.states(values[segment.group])}
                 if self.fused_calls(segment, p, g, state, values[segment.group]) is not segment.fused:
                     return None
-            self._prepared = self._prepare_step(segments, values)
+            self._bound_step = self._prepare_step(segments, values)
         return tuple(s.fused for s in segments)
 
     def tensors(self) -> list[Tensor]:
@@ -325,7 +325,7 @@ class FlatOptimizer(FlatState):
         return np.array(values, dtype=scalar_dtype())
 
     def _copy_rows(self, src: int, dst: int) -> None:
-        self._prepared = None
+        self._bound_step = None
         for segment in self._segments:
             for t in segment.state.values():
                 t[dst].copy_(t[src])
@@ -336,7 +336,7 @@ class FlatOptimizer(FlatState):
                 v[dst] = v[src]
 
     def _reset_row(self, index: int) -> None:
-        self._prepared = None
+        self._bound_step = None
         for segment in self._segments:
             steps = segment.steps.copy()
             steps[index] = 0

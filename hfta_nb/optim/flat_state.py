@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.optim.base import ArrayOptimizer
-from hfta_nb.optim.own import Own
+from hfta_nb.optim.own_entries import OwnEntries
 from hfta_nb.optim.segments import Entry
 from hfta_nb.optim.values import HostColumn
 
@@ -45,7 +45,7 @@ class FlatState(ArrayOptimizer):
 
     def _member_state(self, index: int) -> dict[str, dict[str, Any]]:
         found = {}
-        own = Own(self.array, index)
+        own = OwnEntries(self.array, index)
         group_of = {name: k for k, names in enumerate(self._names) for name in names}
         values = [{k: v[index] for k, v in rows.items()} for rows in self.read()]
         for name, e in self._entries().items():
@@ -64,7 +64,7 @@ class FlatState(ArrayOptimizer):
 
     def _load_member(self, index: int, state: Mapping[str, Mapping[str, Any]]) -> None:
         known = self._entries()
-        own = Own(self.array, index)
+        own = OwnEntries(self.array, index)
         values = self.read()
         group_of = {name: k for k, names in enumerate(self._names) for name in names}
         parameters = dict(self.array.named_parameters())

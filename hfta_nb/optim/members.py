@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
-from hfta_nb.optim.own import Own
+from hfta_nb.optim.own_entries import OwnEntries
 from hfta_nb.optim.surgery import Surgery
 from hfta_nb.optim.values import HostColumn
 
@@ -40,7 +40,7 @@ class MemberOptimizer(ArrayOptimizer):
         self._arenas = list(self.array.arenas)
         # Sliced from the arena, not from the parameter: autograd has no part in it.
         self._views = {s.name: a.view(s.name) for a in self.array.arenas for s in a.spans}
-        self._own = [Own(self.array, i) for i in range(len(self.array))]
+        self._own = [OwnEntries(self.array, i) for i in range(len(self.array))]
         taken = [name for names in self._names for name in names]
         self._padded = [{n for n in taken if own.pads(n)} for own in self._own]
         self._rows = [{n: nn.Parameter(self._own_row(n, i)) for n in taken} for i in range(len(self.array))]

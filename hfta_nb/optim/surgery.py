@@ -12,7 +12,7 @@ import torch
 from hfta_nb.array import FusedArray
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.groups import Group
-from hfta_nb.optim.own import Own
+from hfta_nb.optim.own_entries import OwnEntries
 from hfta_nb.optim.values import Kind, Reader, plain
 
 _OF_ITS_SHAPE = ("exp_avg", "prev", "sum", "square_avg", "ax", "momentum_buffer", "variance")
@@ -108,7 +108,7 @@ class Surgery(abc.ABC):
             0.2
         """
         index = checked(self.array, index)
-        state, own = self._member_state(index), Own(self.array, index)
+        state, own = self._member_state(index), OwnEntries(self.array, index)
         numbered: dict[int, Any] = {}
         groups, count = [], 0
         for k, (every, group) in enumerate(zip(self._names, self.param_groups, strict=True)):
@@ -134,7 +134,7 @@ class Surgery(abc.ABC):
         """
         index = checked(self.array, index)
         where = f"{type(self).__name__}, member {index}"
-        own = Own(self.array, index)
+        own = OwnEntries(self.array, index)
         every = [[n for n in names if own.has(n)] for names in self._names]
         sizes = [len(g["params"]) for g in state_dict["param_groups"]]
         if sizes != [len(n) for n in every]:

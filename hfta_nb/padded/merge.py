@@ -148,7 +148,7 @@ class Merger:
         unlike = Unlike(kinds, kind_of)
         for kind in kinds:
             _register(unlike, kind, path)
-        unlike.settle()
+        unlike.index_tensors()
         return unlike
 
     def _shell(self, mods: Mods, own: Mapping[int, str], path: str) -> nn.Module:

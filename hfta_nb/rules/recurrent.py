@@ -23,7 +23,7 @@ from hfta_nb.rules.members import each_member, member_by_member
 
 _HOW = "all members at once, step by step"
 
-Run = Callable[..., Sequence[Tensor]]
+LayerFunction = Callable[..., Sequence[Tensor]]
 """Of one direction of one layer: x, two weights, two biases, states, last step first; h at all steps, last states."""
 
 
@@ -73,7 +73,7 @@ class _Asked:
         return cls(x, states, weights, bool(biased), layers, drops, bool(both), bool(batch_first))
 
     def through(
-        self, run: Run, x: Tensor, stacked: Callable[[Tensor], Tensor], drop: Callable[[Tensor], Tensor]
+        self, run: LayerFunction, x: Tensor, stacked: Callable[[Tensor], Tensor], drop: Callable[[Tensor], Tensor]
     ) -> list[Tensor]:
         """What the last layer gives at all time steps ``[M, T, N, H]``, and the last states ``[M, layers, N, H]``.
 
@@ -99,7 +99,7 @@ class _Asked:
         return [x, *(torch.stack(part, 1) for part in zip(*last, strict=True))]
 
 
-def _sequences(run: Run) -> Rule:
+def _sequences(run: LayerFunction) -> Rule:
     def rule(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         asked = _Asked.of(args, kwargs)
         if asked is None or not _fits(context, [asked.x, *asked.states, *asked.weights]) or asked.x.numel() == 0:
@@ -155,7 +155,7 @@ def _one(given: Sequence[Tensor], parameters: Sequence[Tensor | None]) -> Tensor
     return _lstm(x, *(None if p is None else p.unsqueeze(0) for p in parameters), *states, False)[0].squeeze(0)
 
 
-def _cell(run: Run, lstm: bool) -> Rule:
+def _cell(run: LayerFunction, lstm: bool) -> Rule:
     def rule(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if kwargs or len(args) < 4:
             return _once_each(context, function, args, kwargs)
@@ -176,7 +176,7 @@ def _cell(run: Run, lstm: bool) -> Rule:
     return rule
 
 
-def _taken(run: Run, context: Context) -> Run:
+def _taken(run: LayerFunction, context: Context) -> LayerFunction:
     """The same without this package's kernels, where the plain module's are asked for."""
     return _lstm_of_torch if run is _lstm and context.plain else run
 

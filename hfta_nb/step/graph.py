@@ -70,7 +70,7 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True)
-class After:
+class FollowUp:
     """What follows a step.
 
     Attributes:
@@ -83,7 +83,7 @@ class After:
 
 
 @dataclass
-class Kind:
+class GraphEntry:
     """What is known of steps of one kind.
 
     Attributes:
@@ -123,14 +123,14 @@ class Kind:
                 self.reason = "what the step depends on changes again and again"
         self.captured, self.runs = None, 0
 
-    def again(self, leaves: Sequence[Any]) -> Scores:
+    def replay(self, leaves: Sequence[Any]) -> Scores:
         """Run the capture with these inputs."""
         assert self.captured is not None  # as the caller has seen
         self.fill(leaves)
         self.runs += 1
         return self.captured.run()
 
-    def give_up(self, reason: str, within: After | None) -> None:
+    def give_up(self, reason: str, within: FollowUp | None) -> None:
         """Don't capture steps of this kind; or, where something was captured with them, try without that."""
         if within is None:
             self.reason = reason
@@ -165,7 +165,7 @@ class StepGraph:
         strictly: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.backend, self._state, self._strictly = backend, state, strictly
-        self._kinds: dict[Hashable, Kind] = {}
+        self._kinds: dict[Hashable, GraphEntry] = {}
 
     def notes(self) -> list[str]:
         """How steps run, each way once."""
@@ -174,7 +174,7 @@ class StepGraph:
         ways += [f"metrics beside the graph: {k.apart}" for k in self._kinds.values() if k.apart and not k.reason]
         return list(dict.fromkeys(ways))
 
-    def known(self, kind: Hashable) -> Kind | None:
+    def known(self, kind: Hashable) -> GraphEntry | None:
         """What is known of a kind of steps."""
         return self._kinds.get(kind)
 
@@ -192,7 +192,7 @@ class StepGraph:
         marks: Marks | None,
         action: Action,
         rewind: Callable[[], None],
-        after: After | None = None,
+        after: FollowUp | None = None,
         draws: bool = True,
     ) -> Scores:
         """One step.
@@ -210,7 +210,7 @@ class StepGraph:
         if known is None:
             while len(self._kinds) >= self.most_kinds:
                 del self._kinds[next(iter(self._kinds))]
-            known = self._kinds[kind] = Kind(self.backend.refuses(leaves))
+            known = self._kinds[kind] = GraphEntry(self.backend.refuses(leaves))
         mark = None if after is None or known.apart else after.keep.mark()
         if not known.reason:
             known.note(None if marks is None else [*marks, *([] if mark is None else [mark])])
@@ -232,10 +232,10 @@ class StepGraph:
 
     def _capture(
         self,
-        known: Kind,
+        known: GraphEntry,
         action: Callable[[], Scores],
         rewind: Callable[[], None],
-        within: After | None,
+        within: FollowUp | None,
         draws: bool,
     ) -> Scores:
         """Capture a step; where it does what the step does, it is that from now on. Returns what the step gives."""
@@ -254,12 +254,12 @@ class StepGraph:
 
     def _compared(
         self,
-        known: Kind,
+        known: GraphEntry,
         captured: Captured,
         tensors: Sequence[Tensor],
         action: Callable[[], Scores],
         rewind: Callable[[], None],
-        within: After | None,
+        within: FollowUp | None,
     ) -> Scores | None:
         """Make the step, and make it captured as well: whether both come to the same. What the step gives.
 
@@ -305,7 +305,7 @@ class StepGraph:
         return ""
 
 
-def _followed(action: Action, after: After | None) -> Action:
+def _followed(action: Action, after: FollowUp | None) -> Action:
     """The step and what follows it."""
     if after is None:
         return action

@@ -17,7 +17,7 @@ from hfta_nb.metrics import Metric
 from hfta_nb.optim.fused import available
 from hfta_nb.phases import Phase, split
 from hfta_nb.step.choices import FUSED, by_step, check_scaled, factory_of, optimizer_of
-from hfta_nb.step.parts import by_optimizer, groups_of, values_of
+from hfta_nb.step.parameter_groups import by_optimizer, groups_of, values_of
 from hfta_nb.step.precision import Precision, whole
 from hfta_nb.step.protocol import Keep, Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
 

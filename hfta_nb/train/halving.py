@@ -13,7 +13,7 @@ from hfta_nb import events as ev
 from hfta_nb.events import Control, Event
 from hfta_nb.memory import free_bytes, let_go, shown
 from hfta_nb.plan import Group
-from hfta_nb.train.group import GroupRun
+from hfta_nb.train.group_run import GroupRun
 from hfta_nb.train.schedule import Schedule
 
 

@@ -15,10 +15,10 @@ from hfta_nb.grid import AxisSpec, show
 from hfta_nb.model_zoo import watch
 from hfta_nb.ui import fields
 from hfta_nb.ui.axis_row import AxisRow
-from hfta_nb.ui.definition import Definition, Listed, parted
-from hfta_nb.ui.parts import button, words
+from hfta_nb.ui.definition import FormValues, Listed, parted
 from hfta_nb.ui.text import count, escape
 from hfta_nb.ui.text import words as error_words
+from hfta_nb.ui.widgets import button, words
 
 DTYPES = ("float32", "float64", "bfloat16")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -155,7 +155,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
                 return row
         raise GridError("no row for this axis", got=name, accepted=", ".join(r.name for r in self.rows))
 
-    def definition(self) -> Definition:
+    def definition(self) -> FormValues:
         """What stands in the fields now."""
         rows = {row.name: row for row in self.rows}
         options: dict[str, Any] = {
@@ -171,7 +171,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         problems = {self.fields[name].description: said for name, said in self._misread().items()}
         problems |= {name: row.error for name, row in rows.items() if row.error}
         listed = self.listed.configurations
-        return Definition(self.family_field.value, data, axes, listed, options | self._options, problems)
+        return FormValues(self.family_field.value, data, axes, listed, options | self._options, problems)
 
     def complain(self, error: BaseException | None) -> str:
         """Show what keeps the definition from being planned: beside the field or axis it is about, or below all.

@@ -41,7 +41,7 @@ FAULTS = (
     ),
     Fault(
         "member-own-entries",
-        f"{OPTIM}/own.py",
+        f"{OPTIM}/own_entries.py",
         "return name in self.masks and not bool(self.masks[name].all())",
         "return False",
         "Adafactor's and Muon's statistics are over a member's padding, too",

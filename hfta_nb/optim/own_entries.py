@@ -9,7 +9,7 @@ from torch import Tensor
 from hfta_nb.array import FusedArray
 
 
-class Own:
+class OwnEntries:
     """What of an array's parameters is one member's own.
 
     Args:
