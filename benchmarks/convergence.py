@@ -30,7 +30,7 @@ import hfta_nb as hfta
 from benchmarks.common import RESULTS, options, write
 from hfta_nb import colors
 from hfta_nb.figures import canvas, png
-from hfta_nb.step import Keep, Scores, Step
+from hfta_nb.step import Scores, ScoreSink, Step
 from hfta_nb.train import Trainer
 
 BLOCK = 10
@@ -125,7 +125,7 @@ class Recorded:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def train(self, x: Any, y: Any, keep: Keep | None = None) -> Scores:
+    def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         scores = self.inner.train(x, y)
         self.kept.append(torch.stack([scores[name].detach() for name in self.losses]))
         if self.nudged:

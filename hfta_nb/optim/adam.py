@@ -131,7 +131,7 @@ class Adam(FlatOptimizer):
     def state_for(self, name: str, values: Mapping[str, Any]) -> bool:
         return name != "max_exp_avg_sq" or bool(values["amsgrad"])
 
-    def told(self, values: dict[str, Any]) -> dict[str, Any]:
+    def torch_values(self, values: dict[str, Any]) -> dict[str, Any]:
         return {**values, "fused": True} if self.fused else values
 
     def settings(self) -> dict[str, Any]:

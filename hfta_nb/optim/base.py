@@ -105,7 +105,7 @@ class ArrayOptimizer(Surgery):
         parameters = dict(self.array.named_parameters())
         return {name: parameters[name] for name in names}
 
-    def told(self, values: dict[str, Any]) -> dict[str, Any]:
+    def torch_values(self, values: dict[str, Any]) -> dict[str, Any]:
         """A member's values as torch's optimizer keeps them."""
         return values
 

@@ -59,7 +59,7 @@ class FlatState(ArrayOptimizer):
             for key, t in e.state.items():
                 if self.state_for(key, values[group_of[name]]):
                     state[key] = own.narrow(name, t[index])
-            found[name] = self._told(state, e, index)
+            found[name] = self._to_torch(state, e, index)
         return {k: v for k, v in found.items() if v}
 
     def _load_member(self, index: int, state: Mapping[str, Mapping[str, Any]]) -> None:
@@ -86,14 +86,14 @@ class FlatState(ArrayOptimizer):
                 own.widen(name, value, e.state[key][index])
             for key, first in fresh.items():
                 column = e.scalars.setdefault(key, first.copy())
-                column[index] = self._heard(key, saved)
+                column[index] = self._from_torch(key, saved)
         self._lay_out(known)
 
-    def _told(self, state: dict[str, Any], entry: Entry, index: int) -> dict[str, Any]:
+    def _to_torch(self, state: dict[str, Any], entry: Entry, index: int) -> dict[str, Any]:
         """A member's state of one parameter, as torch tells it."""
         return state
 
-    def _heard(self, name: str, saved: Mapping[str, Any]) -> Any:
+    def _from_torch(self, name: str, saved: Mapping[str, Any]) -> Any:
         """A member's number from torch's state."""
         return float(saved[name])
 

@@ -66,9 +66,9 @@ class LBFGS(MemberOptimizer):
             raise OptimError("has one group of parameters only", where=where)
 
     def _values_of(self, values: Mapping[str, HostColumn], index: int) -> dict[str, Any]:
-        return self.told(super()._values_of(values, index))
+        return self.torch_values(super()._values_of(values, index))
 
-    def told(self, values: dict[str, Any]) -> dict[str, Any]:
+    def torch_values(self, values: dict[str, Any]) -> dict[str, Any]:
         most = values["max_eval"]
         return {**values, "max_eval": values["max_iter"] * 5 // 4 if most is None else most}
 
@@ -81,7 +81,7 @@ class LBFGS(MemberOptimizer):
         """
         if closure is None:
             raise OptimError("needs a closure", where="LBFGS.step", accepted="a function that returns the losses [M]")
-        self._ready(self.read())
+        self._sync_values(self.read())
         for i in range(len(self.members)):
             self._pull(i)
         before = [a.data.clone() for a in self.array.arenas], [_snapshot(m) for m in self.members]
@@ -95,11 +95,11 @@ class LBFGS(MemberOptimizer):
                 _reinstate(member, state)
             raise
         finally:
-            self._forget()
+            self._clear_grads()
 
     def _step(self, closure: Callable[[], Any], skip: set[int]) -> Tensor:
         running = {i: _steps(m) for i, m in enumerate(self.members) if i not in skip}
-        resting = {i: _Rest(self, i) for i in skip}
+        resting = {i: _Frozen(self, i) for i in skip}
         for run in running.values():
             next(run)
         first = None
@@ -114,21 +114,21 @@ class LBFGS(MemberOptimizer):
             for rest in resting.values():
                 rest.restore()
             for i in list(running):
-                self._give(i)
+                self._set_grads(i)
                 try:
                     running[i].send(float(values[i]))
                 except StopIteration:
                     del running[i]
-                    resting[i] = _Rest(self, i)
+                    resting[i] = _Frozen(self, i)
                 self._push(i)
         return first  # type: ignore[return-value]
 
 
-class _WantedError(Exception):
+class _EvaluationNeededError(Exception):
     """Torch's optimizer wants to know loss and gradients where the parameters are now."""
 
 
-class _Rest:
+class _Frozen:
     """What must not change for a member while others are evaluated: gradients, buffers, random streams."""
 
     def __init__(self, optimizer: LBFGS, index: int) -> None:
@@ -205,7 +205,7 @@ def _iterate(
         def closure(asked: Iterator[Any] = asked) -> float:
             found = next(asked, None)
             if found is None:
-                raise _WantedError
+                raise _EvaluationNeededError
             for p, g in zip(params, found[2], strict=True):
                 p.grad = g
             return float(found[1])
@@ -213,7 +213,7 @@ def _iterate(
         try:
             optimizer.step(closure)
             return known
-        except _WantedError:
+        except _EvaluationNeededError:
             place = [p.clone() for p in params]
             loss = yield
             known.append((place, loss, _grads(params)))

@@ -80,7 +80,7 @@ class MemberOptimizer(ArrayOptimizer):
         for name in self._padded[index]:
             self._own[index].widen(name, self._rows[index][name], self._views[name][index])
 
-    def _ready(self, values: Sequence[Mapping[str, HostColumn]]) -> None:
+    def _sync_values(self, values: Sequence[Mapping[str, HostColumn]]) -> None:
         """Bring the members' values up to date."""
         arenas = self.array.arenas
         if len(arenas) != len(self._arenas) or any(a is not b for a, b in zip(arenas, self._arenas, strict=True)):
@@ -89,7 +89,7 @@ class MemberOptimizer(ArrayOptimizer):
             for group, column in zip(member.param_groups, values, strict=True):
                 group.update(self._values_of(column, i))
 
-    def _give(self, index: int) -> None:
+    def _set_grads(self, index: int) -> None:
         """Hand a member its rows of the gradients; None where it has none, or lacks the parameter."""
         missing, own = self.array.missing_grads, self._own[index]
         for names, group in zip(self._names, self.param_groups, strict=True):
@@ -104,16 +104,16 @@ class MemberOptimizer(ArrayOptimizer):
         return self._own[index].narrow(name, grad[index]) if name in self._padded[index] else grad[index]
 
     def _update(self, values: Sequence[Mapping[str, HostColumn]], skip: list[int]) -> None:
-        self._ready(values)
+        self._sync_values(values)
         for i, member in enumerate(self.members):
             if i not in skip:
-                self._give(i)
+                self._set_grads(i)
                 self._pull(i)
                 member.step()
                 self._push(i)
-        self._forget()
+        self._clear_grads()
 
-    def _forget(self) -> None:
+    def _clear_grads(self) -> None:
         for rows in self._rows:
             for p in rows.values():
                 p.grad = None

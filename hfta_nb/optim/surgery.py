@@ -39,7 +39,7 @@ class Surgery(abc.ABC):
         """Attributes that an optimizer made from this one takes over."""
 
     @abc.abstractmethod
-    def told(self, values: dict[str, Any]) -> dict[str, Any]:
+    def torch_values(self, values: dict[str, Any]) -> dict[str, Any]:
         """A member's values as torch's optimizer keeps them."""
 
     @abc.abstractmethod
@@ -114,7 +114,7 @@ class Surgery(abc.ABC):
         for k, (every, group) in enumerate(zip(self._names, self.param_groups, strict=True)):
             names = [n for n in every if own.has(n)]
             values = {name: self.rows(k, name)[index] for name in [*self.kinds, *self.extras(k)]}
-            told = self._torch_group(self.told(values))
+            told = self._torch_group(self.torch_values(values))
             told["params"] = list(range(count, count + len(names)))
             if "param_names" in group:
                 told["param_names"] = [t for t, n in zip(group["param_names"], every, strict=True) if own.has(n)]

@@ -23,7 +23,7 @@ from hfta_nb.step.cuda import graph_of
 from hfta_nb.step.graph import FollowUp, StepGraph
 from hfta_nb.step.graph_fast_path import FastPath
 from hfta_nb.step.precision import Precision, whole
-from hfta_nb.step.protocol import Keep, Objective, Row, Scores, in_phase, metrics_alone, phases_of, summed
+from hfta_nb.step.protocol import Objective, Row, Scores, ScoreSink, in_phase, metrics_alone, phases_of, summed
 from hfta_nb.step.rollback import OptimizerMemoryError
 from hfta_nb.step.update import Update, evaluated, updates_of
 
@@ -75,7 +75,7 @@ class ArrayStep:
     def __len__(self) -> int:
         return len(self.array)
 
-    def train(self, x: Any, y: Any, keep: Keep | None = None) -> Scores:
+    def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         if not self.array.training:
             self.array.train()
         if self.tuning is not None:
@@ -87,7 +87,7 @@ class ArrayStep:
             self.step_lr_schedulers()
         return scores
 
-    def _made(self, x: Any, y: Any, keep: Keep | None) -> Scores:
+    def _made(self, x: Any, y: Any, keep: ScoreSink | None) -> Scores:
         """A step, and its scores where they are wanted."""
         scores = self._advance(x, y)
         if keep is None:
@@ -95,7 +95,7 @@ class ArrayStep:
         self.hand(keep, scores, y)
         return {}
 
-    def hand(self, keep: Keep, scores: Scores, y: Any) -> None:
+    def hand(self, keep: ScoreSink, scores: Scores, y: Any) -> None:
         """Let the scores of a step that is done be kept."""
         self.whole = False  # the optimizers have stepped
         keep.take(scores, y)
@@ -159,7 +159,7 @@ class ArrayStep:
         else:
             room.copy_(losses)
 
-    def _tried(self, tuning: Tuning, x: Any, y: Any, keep: Keep | None) -> Scores:
+    def _tried(self, tuning: Tuning, x: Any, y: Any, keep: ScoreSink | None) -> Scores:
         """A step by which the fastest block size is found out."""
         due = tuple(u.phase and u.phase.name for u in self.updates if u.phase is None or u.phase.due(self.steps))
         scores = tuning.step((x, y, due, self.done), lambda: self._made(x, y, keep))
@@ -167,7 +167,7 @@ class ArrayStep:
             self.tuning = None
         return scores
 
-    def _in_graph(self, graph: StepGraph, x: Any, y: Any, keep: Keep | None) -> Scores:
+    def _in_graph(self, graph: StepGraph, x: Any, y: Any, keep: ScoreSink | None) -> Scores:
         """A step that is captured where it can be."""
         again = None if self.fast_path is None else self.fast_path.run(self, x, y, keep)
         if again is not None:

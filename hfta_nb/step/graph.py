@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.errors import out_of_memory
-from hfta_nb.step.protocol import Keep, Scores
+from hfta_nb.step.protocol import Scores, ScoreSink
 
 WARM_STEPS = 2
 """Steps that run as ever, with the same marks, before one is captured."""
@@ -79,7 +79,7 @@ class FollowUp:
     """
 
     do: Callable[[list[Any], Scores], None]
-    keep: Keep
+    keep: ScoreSink
 
 
 @dataclass
@@ -242,7 +242,7 @@ class StepGraph:
         try:
             captured = self.backend.capture(action, draws)
         except Exception as error:
-            known.give_up(*((_NO_ROOM, None) if out_of_memory(error) else (_told(error), within)))
+            known.give_up(*((_NO_ROOM, None) if out_of_memory(error) else (_message(error), within)))
         else:
             tensors = [*self._state(), *(within.keep.tensors() if within else ())]
             scores = self._compared(known, captured, tensors, action, rewind, within)
@@ -288,7 +288,7 @@ class StepGraph:
             again = captured.run()
             reason = self._difference([*after, *scores.values()], [*tensors, *again.values()], went)
         except Exception as error:
-            reason = _told(error)
+            reason = _message(error)
         _copy(tensors, after)
         self.backend.put_streams(went)
         if reason:
@@ -317,7 +317,7 @@ def _followed(action: Action, after: FollowUp | None) -> Action:
     return both
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

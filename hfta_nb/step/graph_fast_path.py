@@ -13,7 +13,7 @@ from hfta_nb.optim import GradScaler
 from hfta_nb.phases import Phase
 from hfta_nb.step.graph import GraphEntry, StepGraph
 from hfta_nb.step.precision import Precision
-from hfta_nb.step.protocol import Keep, Scores
+from hfta_nb.step.protocol import Scores, ScoreSink
 from hfta_nb.step.update import Update
 
 
@@ -28,7 +28,7 @@ class Stepping(Protocol):
     graph: StepGraph | None
     done: int
 
-    def hand(self, keep: Keep, scores: Scores, y: Any) -> None:
+    def hand(self, keep: ScoreSink, scores: Scores, y: Any) -> None:
         """Let the scores of a step that is done be kept."""
 
 
@@ -46,7 +46,7 @@ class FastPath:
     __slots__ = ("_bound", "_captured", "_graph", "_known", "_mark", "_precision", "_score", "_standing", "_update")
 
     def __init__(
-        self, step: Stepping, graph: StepGraph, known: GraphEntry, standing: Standing, keep: Keep | None
+        self, step: Stepping, graph: StepGraph, known: GraphEntry, standing: Standing, keep: ScoreSink | None
     ) -> None:
         (self._update,) = step.updates
         self._score, self._precision = self._update.score, step.precision
@@ -57,7 +57,7 @@ class FastPath:
         self._mark = self._marked(keep)
 
     @classmethod
-    def of(cls, step: Stepping, graph: StepGraph, kind: str, x: Any, y: Any, keep: Keep | None) -> FastPath | None:
+    def of(cls, step: Stepping, graph: StepGraph, kind: str, x: Any, y: Any, keep: ScoreSink | None) -> FastPath | None:
         """Of the step that has just run, from its beginning.
 
         Returns:
@@ -71,7 +71,7 @@ class FastPath:
         standing = Standing.of(step.array, known.marks or (), x, y)
         return None if standing is None else cls(step, graph, known, standing, keep)
 
-    def run(self, step: Stepping, x: Any, y: Any, keep: Keep | None) -> Scores | None:
+    def run(self, step: Stepping, x: Any, y: Any, keep: ScoreSink | None) -> Scores | None:
         """The step; None where it is not certain to be the same."""
         captured, update = self._captured(), self._update
         same = step.graph is self._graph and step.precision is self._precision and step.updates[0] is update
@@ -92,6 +92,6 @@ class FastPath:
             return {}
         return scores
 
-    def _marked(self, keep: Keep | None) -> object | None:
+    def _marked(self, keep: ScoreSink | None) -> object | None:
         """The mark of what takes the scores within the graph; None where nothing does."""
         return None if keep is None or self._known.apart else keep.mark()
