@@ -19,7 +19,7 @@ from hfta_nb.rules.alone import own_is_faster
 from hfta_nb.rules.base import Context, Rule, vmap_level
 from hfta_nb.rules.gru import GRU, Simple
 from hfta_nb.rules.lstm import LSTM, TorchLSTM
-from hfta_nb.rules.members import each_member, member_by_member
+from hfta_nb.rules.members import each_member, torch_kernel_per_member
 
 _HOW = "all members at once, step by step"
 
@@ -41,10 +41,6 @@ def _gru(*given: Any) -> Sequence[Tensor]:
 
 def _simple(relu: bool, *given: Any) -> Sequence[Tensor]:
     return Simple.apply(*given, relu)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def _once_each(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    return member_by_member(context, function, args, kwargs, "torch's kernel, once per member")
 
 
 @dataclass(frozen=True)
@@ -103,9 +99,9 @@ def _sequences(run: LayerFunction) -> Rule:
     def rule(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         asked = _Asked.of(args, kwargs)
         if asked is None or not _fits(context, [asked.x, *asked.states, *asked.weights]) or asked.x.numel() == 0:
-            return _once_each(context, function, args, kwargs)
+            return torch_kernel_per_member(context, function, args, kwargs)
         if asked.dropout and not asked.x.is_cpu:
-            return _once_each(context, function, args, kwargs)
+            return torch_kernel_per_member(context, function, args, kwargs)
         context.note(function, _HOW)
 
         def drop(x: Tensor) -> Tensor:
@@ -158,13 +154,13 @@ def _one(given: Sequence[Tensor], parameters: Sequence[Tensor | None]) -> Tensor
 def _cell(run: LayerFunction, lstm: bool) -> Rule:
     def rule(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if kwargs or len(args) < 4:
-            return _once_each(context, function, args, kwargs)
+            return torch_kernel_per_member(context, function, args, kwargs)
         x, given, *parameters = args
         states = list(given) if lstm else [given]
         parameters += [None] * (4 - len(parameters))
         known = [p for p in parameters if p is not None]
         if len(known) % 2 or x.ndim != 2 or x.numel() == 0 or not _fits(context, [x, *states, *known]):
-            return _once_each(context, function, args, kwargs)
+            return torch_kernel_per_member(context, function, args, kwargs)
         context.note(function, _HOW)
         with context.outside():
             stacked = [None if p is None else context.stacked(p) for p in parameters]
