@@ -72,5 +72,6 @@ def on_host(tree: Any) -> Any:
     if isinstance(tree, Mapping):
         return {k: on_host(v) for k, v in tree.items()}
     if isinstance(tree, list | tuple):  # a tuple stays one: a list is one value per member
-        return type(tree)(on_host(v) for v in tree)
+        copied = [on_host(v) for v in tree]
+        return copied if isinstance(tree, list) else tuple(copied)
     return copy.copy(tree)
