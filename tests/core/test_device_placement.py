@@ -266,7 +266,7 @@ def test_an_error_in_reading_says_where(kind: str) -> None:
     with pytest.raises(DataError) as raised:
         list(batches_of(stream, 5, CPU, torch.float32).epoch(0, 0, [0]))
     assert raised.value.where == f"mine, training, pass 1, batch {at}"
-    assert raised.value.what.startswith("reading failed with OSError: the disk is gone (test_data_places.py:")
+    assert raised.value.what.startswith("reading failed with OSError: the disk is gone (test_device_placement.py:")
     assert isinstance(raised.value.__cause__, OSError)
 
 
