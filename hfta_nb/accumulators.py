@@ -70,7 +70,7 @@ class OfObject:
             with _unchecked(self.metric, prediction):
                 self.metric.update(prediction, _largest(target) if several else target)
         finally:
-            self._settle()
+            self._restore_storage()
         if before is not None and before != self._notes():  # it notes more than its states: that can't be captured
             self._rooms = {}
 
@@ -90,14 +90,14 @@ class OfObject:
         if not states or not single or not all(isinstance(value, Tensor) for value in states.values()):
             return None  # it keeps all predictions, say
         self._rooms = {name: value.clone() for name, value in states.items()}
-        self._settle()
+        self._restore_storage()
         return list(self._rooms.values())
 
     def reset(self) -> None:
         self.metric.reset()
-        self._settle()
+        self._restore_storage()
 
-    def _settle(self) -> None:
+    def _restore_storage(self) -> None:
         """What torchmetrics has made anew goes to where it was."""
         for name, room in self._rooms.items():
             made = getattr(self.metric, name)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from hfta_nb import events as ev
 from hfta_nb.cli import text as show
-from hfta_nb.cli.progress import ACTIVE, DONE, Progress
+from hfta_nb.cli.progress import ACTIVE, DONE, RunProgress
 from hfta_nb.events import Event
 from hfta_nb.history import History, Member
 
@@ -87,7 +87,7 @@ class Lines:
 
     Args:
         out: where lines go.
-        history: gives that of the run (see `Progress`).
+        history: gives that of the run (see `RunProgress`).
         clock: seconds; for tests.
         interval_s: epochs that end sooner than this after the last line get none, but for the last one.
     """
@@ -100,7 +100,7 @@ class Lines:
         interval_s: float = 1.0,
     ) -> None:
         self._out, self._clock, self._interval_s = out, clock, interval_s
-        self._progress = Progress(history)
+        self._progress = RunProgress(history)
         self._last_s = float("-inf")
         self._epoch: ev.EpochDone | None = None
         self._told: dict[int, tuple[tuple[int, ...], str]] = {}  # arrays by number, as they were printed
@@ -166,7 +166,7 @@ class Lines:
         self._out.file.flush()
 
 
-class Screen:
+class LiveDisplay:
     """A picture of the run that redraws itself in place, and is gone when the run ends.
 
     Redrawn from events alone and at most `REDRAWS_PER_S` times a second: no thread, and no time taken from training.
@@ -176,11 +176,11 @@ class Screen:
         self, out: Console, history: Callable[[], History], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._clock = clock
-        self._progress = Progress(history)
+        self._progress = RunProgress(history)
         self._live = Live(console=out, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._drawn_s = float("-inf")
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> LiveDisplay:
         self._live.start()
         return self
 

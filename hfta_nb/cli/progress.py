@@ -52,7 +52,7 @@ class GroupProgress:
             self._settled = self.done, self.elapsed_s
 
 
-class Progress:
+class RunProgress:
     """Per group how far it is, and the rest of what a display says in words.
 
     Args:

@@ -19,8 +19,8 @@ from rich.text import Text
 from hfta_nb import events as ev
 from hfta_nb.cli import fail, studies, tables
 from hfta_nb.cli import text as show
-from hfta_nb.cli.displays import Display, Lines, Screen, Silent
-from hfta_nb.cli.progress import Progress
+from hfta_nb.cli.displays import Display, Lines, LiveDisplay, Silent
+from hfta_nb.cli.progress import RunProgress
 from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.events import Control
 from hfta_nb.history import History
@@ -83,7 +83,7 @@ def report(history: History, directory: Path, out: Console, csv: str | None) -> 
     out.print()
     last = history.progress
     took = f" in {show.duration(last.elapsed_s)}" if last else ""
-    progress = Progress(lambda: history)
+    progress = RunProgress(lambda: history)
     out.print(Text(f"{history.state}{took}: {progress.states()}"))
     best = progress.best()
     if best:
@@ -159,7 +159,7 @@ class Interrupts:
 def _display(given: argparse.Namespace, study: Study, out: Console) -> Display:
     if given.quiet:
         return Silent(out)
-    return (Screen if out.is_terminal else Lines)(out, lambda: study.history)
+    return (LiveDisplay if out.is_terminal else Lines)(out, lambda: study.history)
 
 
 def _check_members(study: Study, members: tuple[int, ...] | None) -> None:

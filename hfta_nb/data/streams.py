@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from hfta_nb.data.labels import check_spread
-from hfta_nb.data.own import COUNTED, LABELLED, check_name, facts_of, usual_task
 from hfta_nb.data.samples import Data, Inputs, Samples, count, leaves, moved, take
 from hfta_nb.data.sources import DatasetSource, FunctionSource, LoaderSource, Source, TensorSource
+from hfta_nb.data.tensors import COUNTED, LABELLED, check_name, facts_of, usual_task
 from hfta_nb.errors import DataError
 
 LONGEST_LOOK = 10_000
@@ -205,7 +205,7 @@ def source_of(part: Any, *, shuffle: bool) -> Source:
     if _is_function(part):
         return FunctionSource(part)
     if isinstance(part, tuple) and len(part) == 2:
-        from hfta_nb.data.own import from_tensors
+        from hfta_nb.data.tensors import from_tensors
 
         whole = from_tensors(*part, *part)  # checks them
         return TensorSource(whole.x, whole.y)

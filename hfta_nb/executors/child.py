@@ -71,7 +71,7 @@ def _do(header: dict[str, Any], payload: bytes, control: Control, sender: frames
 
     try:
         _open_outputs()
-        _settle(header)
+        _take_over(header)
         from hfta_nb.executors.pickling import loads
 
         study, arguments = loads(payload)
@@ -173,7 +173,7 @@ def _warm_up() -> None:
     gc.freeze()
 
 
-def _settle(header: dict[str, Any]) -> None:
+def _take_over(header: dict[str, Any]) -> None:
     """Take over the kernel's directory, module path and environment of now, and the number of threads."""
     os.chdir(header["directory"])
     sys.path[:] = header["path"]

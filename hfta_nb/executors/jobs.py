@@ -41,9 +41,9 @@ def _try(study: Any, control: Control, resume: bool, arguments: Mapping[str, Any
 
 
 def _run_again(study: Any, control: Control, resume: bool, arguments: Mapping[str, Any]) -> Iterator[Event]:
-    from hfta_nb.study.running import again  # it imports torch
+    from hfta_nb.study.running import restart  # it imports torch
 
-    return again(study, control)
+    return restart(study, control)
 
 
 AGAIN = "run again"

@@ -17,11 +17,11 @@ from hfta_nb.members.untraced import unseen
 
 _LAPS, _LONG_S = 3, 0.02
 
-Run = Callable[[Sequence[Tensor], Sequence[Tensor | None]], Tensor]
+LstmKernel = Callable[[Sequence[Tensor], Sequence[Tensor | None]], Tensor]
 """From x ``[T, N, in]``, h and c ``[N, H]``, and two weights and two biases (or None) to h at all time steps."""
 
 
-def own_is_faster(own: Run, sizes: tuple[int, int, int, int], biased: bool) -> bool:
+def own_is_faster(own: LstmKernel, sizes: tuple[int, int, int, int], biased: bool) -> bool:
     """Whether forward and backward of one layer in one direction take less; measured once, and kept like other times.
 
     Args:
@@ -42,7 +42,7 @@ def own_is_faster(own: Run, sizes: tuple[int, int, int, int], biased: bool) -> b
     return measuring.cost(COMPILED, times) < measuring.cost(PLAIN, times)
 
 
-def _measured(own: Run, sizes: tuple[int, int, int, int], biased: bool) -> Times:
+def _measured(own: LstmKernel, sizes: tuple[int, int, int, int], biased: bool) -> Times:
     steps, samples, inputs, hidden = sizes
     draw = torch.Generator().manual_seed(0)
     x, h = torch.randn(steps, samples, inputs, generator=draw), torch.zeros(samples, hidden)

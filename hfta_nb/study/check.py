@@ -17,7 +17,7 @@ from hfta_nb.events import Control, Event
 from hfta_nb.grid import Variant
 from hfta_nb.history import History, Member
 from hfta_nb.plan import Group
-from hfta_nb.step import Keep, Scores, Step
+from hfta_nb.step import Scores, ScoreSink, Step
 from hfta_nb.step.choices import lr_scheduler_of
 from hfta_nb.study import running
 from hfta_nb.study.arguments import positive
@@ -123,7 +123,7 @@ class _Nudged:
     def __len__(self) -> int:
         return len(self.inner)
 
-    def train(self, x: Any, y: Any, keep: Keep | None = None) -> Scores:
+    def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         scores = self.inner.train(x, y, keep)
         for weight in self.inner.weights().values():
             if weight.is_floating_point():

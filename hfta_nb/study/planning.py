@@ -12,7 +12,7 @@ from hfta_nb.memory import shown
 from hfta_nb.own_lines import OwnLine
 from hfta_nb.study.protocol import Definition
 from hfta_nb.train import Settings, Trainer
-from hfta_nb.train.trying import tried
+from hfta_nb.train.dry_run import tried
 
 if TYPE_CHECKING:
     import pandas

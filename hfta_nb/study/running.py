@@ -173,7 +173,7 @@ def _check_more(study: Study, state: Any, epochs: int) -> None:
         raise StudyError("no member is left that could train on: all ended early", where=where, remedy=remedy)
 
 
-def again(study: Study, control: Control) -> Iterator[Event]:
+def restart(study: Study, control: Control) -> Iterator[Event]:
     """`Study.run` from the start where a run has ended before its first checkpoint; its events are added to those."""
     return loop.iterate(study.directory, lambda: run(study, control, False, None, again=True), control)
 

@@ -17,7 +17,7 @@ from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.definition import Definition
 from hfta_nb.study.fitting import fit
 from hfta_nb.study.result import Result
-from hfta_nb.train.trying import tried
+from hfta_nb.train.dry_run import tried
 
 if TYPE_CHECKING:
     import pandas

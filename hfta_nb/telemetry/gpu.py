@@ -33,7 +33,7 @@ class GpuSampler(Sampler):
         try:
             self._nvml = _Nvml(_properties(self._index))
         except Exception as error:  # no driver, no library, no permission: then torch alone is asked
-            self._trouble = f"no NVML: {_told(error)}"
+            self._trouble = f"no NVML: {_message(error)}"
 
     @property
     def note(self) -> str:
@@ -140,7 +140,7 @@ class _Nvml:
                 return Gpm(self._lib, self._gpu, instance)
             self.trouble = "no GPM: this GPU has none"
         except Exception as error:
-            self.trouble = f"no GPM: {_told(error)}"
+            self.trouble = f"no GPM: {_message(error)}"
         return None
 
 
@@ -150,7 +150,7 @@ def gpu_name(device: str) -> str:
     return f"{properties.name}, {math.floor(properties.total_memory / 2**30)} GiB"
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

@@ -182,7 +182,7 @@ class Schedule:
         state = {
             "elapsed_s": self.clock.elapsed_s,
             "work_done": self.clock.work_done,
-            "arrays": [_told(g) for g in self.arrays],
+            "arrays": [_group_state(g) for g in self.arrays],
             "todo": [{"array": t.group.index, "run": t.run} for t in [*todo, *self.waiting] if t.end is None],
             "ends": [asdict(end) for end in self.ended.values()],
         }
@@ -199,7 +199,7 @@ class Schedule:
                 self.waiting[0] = Todo(self.arrays[first], state["run"])
             return
         plan = self.arrays
-        self.arrays = [_heard(told, plan) for told in state["arrays"]]
+        self.arrays = [_group_from(told, plan) for told in state["arrays"]]
         by_index = {g.index: g for g in self.arrays}
         self.waiting.extend(Todo(by_index[t["array"]], t["run"]) for t in state["todo"])
         for end in (End(**told) for told in state.get("ends", ())):
@@ -268,7 +268,7 @@ def _unbuilt(variant: Variant, place: int, error: Exception) -> MemberError:
     return MemberError(words, where=f"member {place}, {variant.label}").of(place)
 
 
-def _told(group: Group) -> dict[str, Any]:
+def _group_state(group: Group) -> dict[str, Any]:
     """What of an array its plan does not say."""
     sizes = {"memory_bytes": group.memory_bytes, "fixed_bytes": group.fixed_bytes, "capacity": group.capacity}
     flags = {"fitted": group.fitted, "measured": group.measured, "checkpointed": group.checkpointed}
@@ -277,8 +277,8 @@ def _told(group: Group) -> dict[str, Any]:
     return {"index": group.index, "variants": list(group.ids), "reason": group.reason, "likes": likes, **sizes, **flags}
 
 
-def _heard(told: Mapping[str, Any], plan: Sequence[Group]) -> Group:
-    """The array that `_told` told of."""
+def _group_from(told: Mapping[str, Any], plan: Sequence[Group]) -> Group:
+    """The array of a `_group_state`."""
     ids = tuple(told["variants"])
     whole = next(g for g in plan if ids[0] in g.ids)
     every = {v.id: (v, a) for g in plan for v, a in zip(g.variants, g.arguments, strict=True)}

@@ -10,9 +10,9 @@ import ipywidgets
 from hfta_nb.errors import GridError
 from hfta_nb.events import Json
 from hfta_nb.grid import HINTS, AxisSpec, linspace, logspace, parse_values, show
-from hfta_nb.ui.parts import button, words
 from hfta_nb.ui.text import count, escape
 from hfta_nb.ui.text import words as error_words
+from hfta_nb.ui.widgets import button, words
 
 _SHOWN = 12
 _KINDS = {

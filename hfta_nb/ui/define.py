@@ -15,10 +15,10 @@ from hfta_nb.grid import AxisSpec, show
 from hfta_nb.model_zoo import watch
 from hfta_nb.ui import fields
 from hfta_nb.ui.axis_row import AxisRow
-from hfta_nb.ui.definition import Definition, Listed, parted
-from hfta_nb.ui.parts import button, words
+from hfta_nb.ui.definition import FormValues, Listed, parted
 from hfta_nb.ui.text import count, escape
 from hfta_nb.ui.text import words as error_words
+from hfta_nb.ui.widgets import button, words
 
 DTYPES = ("float32", "float64", "bfloat16")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -69,12 +69,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self._unwatch: Callable[[], None] = lambda: None
         self._quiet = True
         recipe = hfta.family(family)
-        self._own: dict[str, Any] = {}
-        # A data set in a directory ("cifar10:<directory>") joins the list as own data does.
-        if data is not None and (not isinstance(data, str) or data.partition(":")[0] in hfta.data.kinds()):
-            own = hfta.data.resolve(data)  # once: a Dataset may take its time
-            self._own[own.name] = own
-            data = own.name
+        data = self._with_own(data)
         known = hfta.families()
         self.family_field = fields.choice(
             "family", known, "What is trained: built-in, or defined in a cell", recipe.name
@@ -112,6 +107,15 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self._fill(product)
         self._listen()
         self._quiet = False
+
+    def _with_own(self, data: Any) -> str | None:
+        """The name of the data; own data, and a data set in a directory ("cifar10:<directory>"), join the list."""
+        self._own: dict[str, Any] = {}
+        if data is None or (isinstance(data, str) and data.partition(":")[0] not in hfta.data.kinds()):
+            return data
+        own = hfta.data.resolve(data)  # once: a Dataset may take its time
+        self._own[own.name] = own
+        return own.name
 
     def __repr__(self) -> str:
         return f"Define({self.family_field.value!r}, {self.data_field.value!r}, {self.definition().axes!r})"
@@ -151,7 +155,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
                 return row
         raise GridError("no row for this axis", got=name, accepted=", ".join(r.name for r in self.rows))
 
-    def definition(self) -> Definition:
+    def definition(self) -> FormValues:
         """What stands in the fields now."""
         rows = {row.name: row for row in self.rows}
         options: dict[str, Any] = {
@@ -167,7 +171,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         problems = {self.fields[name].description: said for name, said in self._misread().items()}
         problems |= {name: row.error for name, row in rows.items() if row.error}
         listed = self.listed.configurations
-        return Definition(self.family_field.value, data, axes, listed, options | self._options, problems)
+        return FormValues(self.family_field.value, data, axes, listed, options | self._options, problems)
 
     def complain(self, error: BaseException | None) -> str:
         """Show what keeps the definition from being planned: beside the field or axis it is about, or below all.

@@ -10,12 +10,12 @@ import ipywidgets
 
 from hfta_nb.events import Json
 from hfta_nb.grid import Grid
-from hfta_nb.ui.parts import button, words
 from hfta_nb.ui.text import count, escape, listing
+from hfta_nb.ui.widgets import button, words
 
 
 @dataclass(frozen=True)
-class Definition:
+class FormValues:
     """What stands in the fields.
 
     Attributes:

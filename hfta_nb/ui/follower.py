@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hfta_nb import events as ev
-from hfta_nb.ui.loop import Later
+from hfta_nb.ui.debounce import Later
 
 PERIOD_S = 0.5
 """Shortest time between two drawings of tables and numbers."""

@@ -9,8 +9,8 @@ from pathlib import Path
 import ipywidgets
 
 from hfta_nb.study import SavedRun
-from hfta_nb.ui.parts import button, words
 from hfta_nb.ui.text import count, escape
+from hfta_nb.ui.widgets import button, words
 
 
 class Offer(ipywidgets.HBox):  # type: ignore[misc]

@@ -10,8 +10,8 @@ import ipywidgets
 
 from hfta_nb.events import GroupRecord
 from hfta_nb.study import Study
-from hfta_nb.ui.parts import words
 from hfta_nb.ui.text import amount, count, escape, listing, memory, shorten, table
+from hfta_nb.ui.widgets import words
 
 MOST_ROWS = 20
 _HEAD = ("array", "members", "fused over", "why apart", "padding", "parameters each", "memory")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.study import Study
 from hfta_nb.ui.define import Define
-from hfta_nb.ui.definition import Definition
+from hfta_nb.ui.definition import FormValues
 from hfta_nb.ui.plan_view import PlanView
 from hfta_nb.ui.text import words
 
@@ -64,5 +64,5 @@ class Planner:
         return problem
 
 
-def _study(definition: Definition) -> Study:
+def _study(definition: FormValues) -> Study:
     return Study(definition.family, definition.grid, definition.data, **definition.options)

@@ -13,8 +13,8 @@ from hfta_nb import events as ev
 from hfta_nb.grid import Variant
 from hfta_nb.history import History
 from hfta_nb.ui.leaderboard import Leaderboard
-from hfta_nb.ui.parts import CodeBox, button, words
 from hfta_nb.ui.text import count, escape, memory, metric, number
+from hfta_nb.ui.widgets import CodeBox, button, words
 
 _BUTTONS = {
     "csv": ("CSV", "Write the leaderboard to a CSV file in the run's directory"),

@@ -12,9 +12,9 @@ from hfta_nb import executors
 from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.history import History
 from hfta_nb.study import Study
+from hfta_nb.ui.debounce import Later
 from hfta_nb.ui.follower import Follower
-from hfta_nb.ui.loop import Later
-from hfta_nb.ui.machine import ENDED, Phase, after, signal_of, why_not
+from hfta_nb.ui.run_phase import ENDED, RunPhase, after, signal_of, why_not
 from hfta_nb.ui.text import words
 
 
@@ -60,7 +60,7 @@ class Session:
 
     def __init__(self, kind: str, later: Later, screen: Screen) -> None:
         self.kind = kind
-        self.phase = Phase.IDLE
+        self.phase = RunPhase.IDLE
         self.study: Study | None = None
         self.history = History()
         self.handle: Any = None
@@ -169,9 +169,9 @@ class Session:
     def adopt(self, study: Study) -> None:
         """Take a run that was read from disk."""
         self.study, self.history, self.handle = study, study.history, None
-        states = {ev.COMPLETE: Phase.FINISHED, ev.STOPPED: Phase.STOPPED, ev.WAITING: Phase.IDLE}
-        self.phase = states.get(self.history.state, Phase.FAILED)
-        if self.phase is Phase.FAILED:
+        states = {ev.COMPLETE: RunPhase.FINISHED, ev.STOPPED: RunPhase.STOPPED, ev.WAITING: RunPhase.IDLE}
+        self.phase = states.get(self.history.state, RunPhase.FAILED)
+        if self.phase is RunPhase.FAILED:
             self._screen.failed(self.history.reason, self.history.detail)
         self._screen.phase_changed()
         self._screen.refresh()
@@ -208,7 +208,7 @@ class Session:
             if event.resumed:
                 # When it was attached, the history still said how the run had ended before.
                 self._screen.attach(self.handle)
-        if isinstance(event, ev.PhaseChanged) and self.phase is Phase.STARTING and event.phase != "training":
+        if isinstance(event, ev.PhaseChanged) and self.phase is RunPhase.STARTING and event.phase != "training":
             self._screen.starting(event.phase + (f" ({event.detail})" if event.detail else ""))
         signal = signal_of(event)
         if signal == "failed" and isinstance(event, ev.RunChanged):

@@ -10,9 +10,9 @@ import ipywidgets
 
 from hfta_nb import events as ev
 from hfta_nb.history import History
-from hfta_nb.ui.machine import AT_REST, BUTTONS, ENDED, Phase, why_not
-from hfta_nb.ui.parts import Progress, button, words
+from hfta_nb.ui.run_phase import AT_REST, BUTTONS, ENDED, RunPhase, why_not
 from hfta_nb.ui.text import clock, count, escape, memory, number, rate, shorten
+from hfta_nb.ui.widgets import ProgressBar, button, words
 
 MUCH = 0.1
 """Above this share of the time it is told that training waits for its data."""
@@ -43,15 +43,15 @@ def fraction(history: History) -> float:
     return done / len(history.members)
 
 
-def progress_text(history: History, phase: Phase) -> str:
+def progress_text(history: History, phase: RunPhase) -> str:
     """What stands beside the bar: epoch, elapsed and remaining time; or what the run is busy with."""
     run, now = history.run, history.progress
-    if phase is Phase.STARTING and now is None:
+    if phase is RunPhase.STARTING and now is None:
         return "starting: " + (history.phase or "a process of its own")
     if run is None or now is None:
         return "" if phase in AT_REST else str(phase)
     groups = len(history.groups)
-    array = f"array {now.group + 1} of {groups}, " if groups > 1 and phase is not Phase.FINISHED else ""
+    array = f"array {now.group + 1} of {groups}, " if groups > 1 and phase is not RunPhase.FINISHED else ""
     epoch = min(run.epochs, math.floor(now.epochs_done) + (now.epochs_done < run.epochs and phase not in ENDED))
     left = "" if phase in ENDED else f", {_remaining(now)}"
     return f"{array}epoch {epoch}/{run.epochs}, {clock(now.elapsed_s)}{left}"
@@ -61,10 +61,10 @@ def _remaining(now: ev.StepsDone) -> str:
     return f"{clock(now.remaining_s)} left" if math.isfinite(now.remaining_s) else "estimating"
 
 
-def details(history: History, phase: Phase) -> list[str]:
+def details(history: History, phase: RunPhase) -> list[str]:
     """The numbers below the bar: rate, speedup, members by state, and the phase where it is not plain training."""
     found = []
-    if history.progress and phase not in AT_REST and phase is not Phase.PAUSED:
+    if history.progress and phase not in AT_REST and phase is not RunPhase.PAUSED:
         found.append(rate(history.progress.samples_per_s))
         if history.progress.waiting_share > MUCH:
             found.append(f"{history.progress.waiting_share:.0%} of the time waiting for data")
@@ -73,7 +73,7 @@ def details(history: History, phase: Phase) -> list[str]:
     counts = [(history.count(state), paused.get(state, state.lower())) for state in _COUNTED]
     found.append(", ".join(f"{n} {state}" for n, state in counts if n))
     found += [halving(event) for event in history.halvings[-1:]]
-    if history.phase and history.phase != "training" and phase is Phase.RUNNING:
+    if history.phase and history.phase != "training" and phase is RunPhase.RUNNING:
         found.append(history.phase)
     return [text for text in found if text]
 
@@ -117,7 +117,7 @@ class TrainView(ipywidgets.VBox):  # type: ignore[misc]
         self.buttons = {name: button(name.capitalize(), _TOOLTIPS[name], f"hfta-button-{name}") for name in BUTTONS}
         for name, made in self.buttons.items():
             made.on_click(lambda _, name=name: pressed(name))
-        self.progress = Progress()
+        self.progress = ProgressBar()
         self.question = words("hfta-question")
         yes = button("Start a new run", "The earlier run stays on disk", "hfta-button-confirm")
         no = button("Keep this one", "Change nothing", "hfta-button-cancel")
@@ -162,23 +162,23 @@ class TrainView(ipywidgets.VBox):  # type: ignore[misc]
         self.carry_on.layout.display = "" if resumable else "none"
         self.failure_box.layout.display = "" if reason else "none"
 
-    def enable(self, phase: Phase, problem: str, checkpoint: bool) -> None:
+    def enable(self, phase: RunPhase, problem: str, checkpoint: bool) -> None:
         """Let those buttons be pressed that make sense; the tooltip of each other says why it can't be."""
         for name, made in self.buttons.items():
             reason = why_not(name, phase, problem, checkpoint)
             made.disabled = bool(reason)
             made.tooltip = f"Not now: {reason}" if reason else self._tooltip(name, phase)
 
-    def show(self, history: History, phase: Phase) -> str:
+    def show(self, history: History, phase: RunPhase) -> str:
         """Show how far the run is; returns it in one line."""
         text, below = progress_text(history, phase), details(history, phase)
-        done = 1.0 if phase is Phase.FINISHED else fraction(history)
+        done = 1.0 if phase is RunPhase.FINISHED else fraction(history)
         facts: dict[str, Any] = {"fraction": round(done, 4), "state": str(phase), "text": text, "details": below}
         if facts != self.progress.facts:
             self.progress.facts = facts
         return "; ".join(filter(None, [str(phase), text if not text.startswith(str(phase)) else "", *below[:2]]))
 
-    def _tooltip(self, name: str, phase: Phase) -> str:
+    def _tooltip(self, name: str, phase: RunPhase) -> str:
         if name == "resume" and phase in ENDED:
             return "Carry on from the last checkpoint of this run"
         return _TOOLTIPS[name]

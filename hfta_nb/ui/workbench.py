@@ -14,25 +14,25 @@ from hfta_nb.errors import StudyError
 from hfta_nb.history import History
 from hfta_nb.recipes import Family
 from hfta_nb.study import Study
-from hfta_nb.ui import pressing
+from hfta_nb.ui import actions
+from hfta_nb.ui.debounce import Debounced, Later
 from hfta_nb.ui.define import Define
+from hfta_nb.ui.dry_run import DryRun
 from hfta_nb.ui.exports import take_home_code, write_csv, write_png
-from hfta_nb.ui.lasting import Lasting
-from hfta_nb.ui.loop import Debounced, Later
-from hfta_nb.ui.machine import AT_REST, ENDED, why_not
 from hfta_nb.ui.offer import Offer
-from hfta_nb.ui.parts import Bar
+from hfta_nb.ui.persistence import Persistence
 from hfta_nb.ui.plan_view import PlanView, device_text
 from hfta_nb.ui.planner import Planner
-from hfta_nb.ui.redrawing import clear, refresh, sections_of
+from hfta_nb.ui.refresh import clear, refresh, sections_of
+from hfta_nb.ui.reopen import loaded, restore
 from hfta_nb.ui.results import Results
-from hfta_nb.ui.returning import loaded, restore
-from hfta_nb.ui.saved import arguments_of
+from hfta_nb.ui.run_phase import AT_REST, ENDED, why_not
+from hfta_nb.ui.saved_run import arguments_of
 from hfta_nb.ui.session import Session
 from hfta_nb.ui.status import status
 from hfta_nb.ui.train_view import TrainView
-from hfta_nb.ui.trial import Trial
 from hfta_nb.ui.watch import Watch
+from hfta_nb.ui.widgets import Bar
 
 REPLAN_S = 0.25
 """How long nothing must be typed before the plan is made again."""
@@ -84,7 +84,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
     ) -> None:
         self._later = Later()
         self._replan = Debounced(self._later, REPLAN_S, self._plan)
-        self._lasting = Lasting(self, self._later)
+        self._persistence = Persistence(self, self._later)
         self._waiting = False
         self.taken: Any = None
         given = {"family": family, "data": data, "grid": grid, "epochs": epochs, "batch_size": batch_size}
@@ -100,10 +100,10 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         fields = {k: v for k, v in given.items() if k in FIELDS}
         options = {k: v for k, v in given.items() if k not in FIELDS}
         self.define = Define(self._replan, **fields, options=options)
-        self.bar, self.offer = Bar(), Offer(lambda path: pressing.press_reattach(self, path))
+        self.bar, self.offer = Bar(), Offer(lambda path: actions.press_reattach(self, path))
         self.plan_view = PlanView()
         self._planner = Planner(self.define, self.plan_view)
-        self._trial = Trial(executor, self._later, self._tried)
+        self._dry_run = DryRun(executor, self._later, self._tried)
         self.train_view = TrainView(self._pressed)
         self.watch = Watch()
         self.results = Results(self._pressed, self._asked)
@@ -158,7 +158,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         if self._session.kind == "worker":
             executors.prewarm()
         display(self._repr_mimebundle_(), raw=True)
-        self._lasting.displayed()
+        self._persistence.displayed()
 
     def show(self) -> None:
         """Display the Workbench in the output of this cell."""
@@ -186,8 +186,8 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             study = self._planner.fresh()
             self._clear()
             if wait:
-                self._lasting.be_seen()
-            self._lasting.begun(study)
+                self._persistence.be_seen()
+            self._persistence.begun(study)
             self._session.start(study)
             if wait:
                 self.handle.wait()  # in the end everybody who listens has seen the last event
@@ -195,7 +195,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             self._waiting = False
         if wait:
             self.refresh()
-            self._lasting.waited()
+            self._persistence.waited()
             if self.handle.error is not None:
                 raise self.handle.error
 
@@ -214,7 +214,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             self._clear()
         self._session.ask("resume")
         if carried_on:
-            self._lasting.begun(self.study)
+            self._persistence.begun(self.study)
 
     def stop(self, member: int | None = None) -> None:
         """Stop the run, or one member of it; what was learnt so far is kept."""
@@ -246,7 +246,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         """Take a member home: its best weights in a plain module, also kept as `taken`; the code for it is shown."""
         result = self.study.member(member)
         self.taken = result.module()
-        name = self._lasting.name
+        name = self._persistence.name
         self.results.show_code(f"take #{member} home", take_home_code(name, result))
         self.results.say(f"#{member} is in {name}.taken")
         return self.taken
@@ -302,7 +302,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self.children = self._made(self._session.kind, arguments_of(study))
         self._plan()
         self._adopt(study)
-        self._later.here(self._lasting.keep)
+        self._later.here(self._persistence.keep)
 
     def close(self) -> None:
         """Take it off the screen. A run goes on; stop it first if it should not."""
@@ -319,14 +319,14 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
     def _plan(self) -> None:
         line = self._planner.plan()
         if self._session.phase in AT_REST:
-            self._trial.plan(self._planner.draft)
+            self._dry_run.plan(self._planner.draft)
         self.sections["Plan"].summarise(line)
         self.sections["Define"].summarise(self.define.summary(self._planner.variants))
         self.bar.hints = self.define.hints()
         if self._planner.draft is not None and self._session.phase in AT_REST:
             self.bar.device = device_text(self._planner.draft.device)
         if self._session.study is None:
-            self._lasting.look()
+            self._persistence.look()
         self.phase_changed()
 
     def _tried(self, markup: str, wrong: str) -> None:
@@ -343,7 +343,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     def run_began(self, event: ev.RunStarted) -> None:
         self.bar.device = f"{event.device} {event.device_name}".strip()
-        self._lasting.tell(event.directory)
+        self._persistence.tell(event.directory)
 
     def starting(self, what: str) -> None:
         self.say(f"starting: {what}", "busy")
@@ -353,7 +353,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     def ended(self) -> None:
         if not self._waiting:
-            self._later.soon(self._lasting.keep)
+            self._later.soon(self._persistence.keep)
 
     def phase_changed(self) -> None:
         phase, session = self._session.phase, self._session
@@ -368,7 +368,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     def _clear(self) -> None:
         """Make room for a run."""
-        self._trial.leave()
+        self._dry_run.leave()
         clear(self)
 
     def _adopt(self, study: Study) -> None:
@@ -389,10 +389,10 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             child.close()
 
     def _pressed(self, name: str) -> None:
-        pressing.press(self, name)
+        actions.press(self, name)
 
     def _asked(self, what: str, member: int) -> None:
-        pressing.press_row(self, what, member)
+        actions.press_row(self, what, member)
 
     def say(self, text: str, level: str) -> None:
         """A line at the head; `level` as in `Bar`."""

@@ -14,7 +14,7 @@ from hfta_nb.cli.arguments import parse
 from hfta_nb.errors import StudyError
 from hfta_nb.events import SpeedMeasured
 from hfta_nb.replay import deciding
-from hfta_nb.ui.saved import arguments_of
+from hfta_nb.ui.saved_run import arguments_of
 
 
 @hfta.family(loss=nn.functional.cross_entropy, metrics={}, data="digits")

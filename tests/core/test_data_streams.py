@@ -121,7 +121,7 @@ def test_a_dataset_gives_the_same_in_memory_and_while_a_run_goes_on() -> None:
 def test_a_dataset_that_draws_or_is_too_large_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(data.resolve(Noisy()), data.Stream)
     assert isinstance(data.from_dataset(Noisy(), in_memory=True), hfta.Data)
-    monkeypatch.setattr("hfta_nb.data.sets.SHARE_OF_MEMORY", 1e-9)
+    monkeypatch.setattr("hfta_nb.data.datasets.SHARE_OF_MEMORY", 1e-9)
     assert isinstance(data.resolve(TensorDataset(*numbers())), data.Stream)
 
 
@@ -206,7 +206,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(kind: str, tmp_path: Path) -> N
 
 def stop_after(made: hfta.Study, run: Iterator[Any], control: hfta.Control) -> None:
     """Ask for a stop while the run is in the middle of its first epoch."""
-    from hfta_nb.train.group import GroupRun
+    from hfta_nb.train.group_run import GroupRun
 
     original = GroupRun._train_step
 
@@ -437,8 +437,8 @@ def test_classes_of_an_endless_stream_are_not_looked_for() -> None:
 def test_a_long_pass_of_unknown_length_is_told(
     last: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hfta_nb.train.group.LONG_PASS", 5)
-    monkeypatch.setattr("hfta_nb.train.passes.LONG_PASS", 5)
+    monkeypatch.setattr("hfta_nb.train.group_run.LONG_PASS", 5)
+    monkeypatch.setattr("hfta_nb.train.long_pass.LONG_PASS", 5)
 
     def counted(epoch: int) -> Iterator[Any]:
         for number in range(100):

@@ -7,7 +7,7 @@ from tests.mutations.fault import Fault
 FAULTS = (
     Fault(
         "checkpoint-pass",
-        "hfta_nb/train/keeping.py",
+        "hfta_nb/train/checkpoint.py",
         'run.steps, run.pass_, run.place = int(state["steps"]), int(state["pass"]), int(state["place"])',
         'run.steps, run.place = int(state["steps"]), int(state["place"])',
         "a run that is resumed goes through the data in the order of the first epoch",

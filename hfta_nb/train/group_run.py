@@ -12,10 +12,10 @@ from hfta_nb import events as ev
 from hfta_nb.events import Event
 from hfta_nb.memory import Meter, can_record, free_bytes
 from hfta_nb.step import ArrayStep, Scores
-from hfta_nb.train import apart, keeping, requests
+from hfta_nb.train import checkpoint, failures, requests
 from hfta_nb.train.batches import Batch
+from hfta_nb.train.long_pass import LONG_PASS, long_pass
 from hfta_nb.train.members import Members
-from hfta_nb.train.passes import LONG_PASS, long_pass
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.scores import EpochScores, accumulators, add, finished
 from hfta_nb.train.speed import SpeedProbe, probe_of
@@ -58,7 +58,7 @@ class GroupRun(Progress):
                 return
         if self.probe is not None and self.probe.enough:  # the run was too short for all that it looks at
             yield self.probe.event()
-        keeping.keep_end(self)
+        checkpoint.keep_end(self)
         for variant in list(self.members.ids):
             yield from self.leave([variant], ev.COMPLETE, "")
         yield from self.save(done=True)
@@ -80,7 +80,7 @@ class GroupRun(Progress):
             training, self.metrics, self.length or UNKNOWN_STEPS, len(self.members.ids), s.score_dtype, s.device
         )
         if self.resume is not None:
-            keeping.load(self, self.resume)
+            checkpoint.load(self, self.resume)
 
     # An epoch.
 
@@ -152,12 +152,12 @@ class GroupRun(Progress):
         except Exception as error:
             self.place -= 1  # of this batch no step has been made
             self.whole = getattr(self.step, "whole", True)
-            failure = apart.failure_of(self, error)
+            failure = failures.failure_of(self, error)
             if failure is None:
                 raise
         if failure is not None:
             self.probe = None
-            yield from apart.leave_out(self, failure)
+            yield from failures.leave_out(self, failure)
             return
         if probe:
             probe.stop(begin)
@@ -204,16 +204,16 @@ class GroupRun(Progress):
             failure = yield from self._ended_or_failed()
         self.stage, self.ending = "training", False
 
-    def _ended_or_failed(self) -> Generator[Event, None, apart.Failure | None]:
+    def _ended_or_failed(self) -> Generator[Event, None, failures.Failure | None]:
         """The end of an epoch, or a member that raises in it and is left out."""
         try:
             yield from self._ended()
             return None
         except Exception as error:
-            failure = apart.failure_of(self, error)
+            failure = failures.failure_of(self, error)
             if failure is None:
                 raise
-        yield from apart.leave_out(self, failure)
+        yield from failures.leave_out(self, failure)
         return failure
 
     def _ended(self) -> Iterator[Event]:

@@ -20,10 +20,10 @@ import hfta_nb as hfta
 from hfta_nb.errors import FamilyError, StudyError
 from hfta_nb.grid import Grid
 from hfta_nb.study import Study, saved_runs
-from hfta_nb.ui import Workbench, saved, static
+from hfta_nb.ui import Workbench, saved_run, static
 from hfta_nb.ui.offer import described
-from hfta_nb.ui.returning import loaded
-from hfta_nb.ui.saved import arguments_of
+from hfta_nb.ui.reopen import loaded
+from hfta_nb.ui.saved_run import arguments_of
 
 LISTED = [{"lr": 1e-3, "width": 8}, {"lr": 1e-2, "width": 16}, {"lr": 1e-1}]
 
@@ -183,8 +183,8 @@ def test_where_the_system_knows_no_locks_a_run_counts_as_dead(run: Path, monkeyp
     history = study.history
     history.state = "RUNNING"
     stub: Any = SimpleNamespace(history=history, store=SimpleNamespace(running=None), directory=run)
-    assert saved.as_interrupted(stub).history.reason == saved.INTERRUPTED
+    assert saved_run.as_interrupted(stub).history.reason == saved_run.INTERRUPTED
     history.state = "RUNNING"
     stub.store.running = True
     with pytest.raises(StudyError, match="still on"):
-        saved.as_interrupted(stub)
+        saved_run.as_interrupted(stub)

@@ -42,7 +42,7 @@ def saved_runs(folder: str | Path, most: int = 100) -> Iterator[SavedRun]:
     for time_s, place in sorted(places, key=lambda found: (-found[0], found[1]))[:most]:
         store = Store(place)
         try:
-            run = _told(place, store.read_study(), time_s)
+            run = _described(place, store.read_study(), time_s)
         except (StoreError, KeyError, TypeError, ValueError):
             continue  # damaged, or of another version
         if store.running is not True:
@@ -64,7 +64,7 @@ def _written(place: Path) -> float:
         return 0.0
 
 
-def _told(place: Path, asked: Mapping[str, Any], time_s: float) -> SavedRun:
+def _described(place: Path, asked: Mapping[str, Any], time_s: float) -> SavedRun:
     product = 0 if asked["grid"] is None else math.prod(len(values) for values in asked["grid"].values())
     more = sum(len(one["variants"]) for one in asked.get("added", ()))
     variants = product + len(asked.get("variants", ())) + more

@@ -1,4 +1,4 @@
-"""A step like the one before, which ran as a graph: found to be that in few comparisons, and run."""
+"""Fast path: replay the captured step if this step depends on the same objects as the previous one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hfta_nb.array import FusedArray
 from hfta_nb.array.standing import Standing
 from hfta_nb.optim import GradScaler
 from hfta_nb.phases import Phase
-from hfta_nb.step.graph import Kind, StepGraph
+from hfta_nb.step.graph import GraphEntry, StepGraph
 from hfta_nb.step.precision import Precision
-from hfta_nb.step.protocol import Keep, Scores
+from hfta_nb.step.protocol import Scores, ScoreSink
 from hfta_nb.step.update import Update
 
 
@@ -28,12 +28,12 @@ class Stepping(Protocol):
     graph: StepGraph | None
     done: int
 
-    def hand(self, keep: Keep, scores: Scores, y: Any) -> None:
+    def hand(self, keep: ScoreSink, scores: Scores, y: Any) -> None:
         """Let the scores of a step that is done be kept."""
 
 
-class Again:
-    """What a step depended on that ran as a graph.
+class FastPath:
+    """What the step depended on that was replayed last.
 
     Args:
         step: of one optimizer, whose loss is not scaled.
@@ -45,7 +45,9 @@ class Again:
 
     __slots__ = ("_bound", "_captured", "_graph", "_known", "_mark", "_precision", "_score", "_standing", "_update")
 
-    def __init__(self, step: Stepping, graph: StepGraph, known: Kind, standing: Standing, keep: Keep | None) -> None:
+    def __init__(
+        self, step: Stepping, graph: StepGraph, known: GraphEntry, standing: Standing, keep: ScoreSink | None
+    ) -> None:
         (self._update,) = step.updates
         self._score, self._precision = self._update.score, step.precision
         self._graph, self._known = graph, known
@@ -55,7 +57,7 @@ class Again:
         self._mark = self._marked(keep)
 
     @classmethod
-    def of(cls, step: Stepping, graph: StepGraph, kind: str, x: Any, y: Any, keep: Keep | None) -> Again | None:
+    def of(cls, step: Stepping, graph: StepGraph, kind: str, x: Any, y: Any, keep: ScoreSink | None) -> FastPath | None:
         """Of the step that has just run, from its beginning.
 
         Returns:
@@ -69,7 +71,7 @@ class Again:
         standing = Standing.of(step.array, known.marks or (), x, y)
         return None if standing is None else cls(step, graph, known, standing, keep)
 
-    def run(self, step: Stepping, x: Any, y: Any, keep: Keep | None) -> Scores | None:
+    def run(self, step: Stepping, x: Any, y: Any, keep: ScoreSink | None) -> Scores | None:
         """The step; None where it is not certain to be the same."""
         captured, update = self._captured(), self._update
         same = step.graph is self._graph and step.precision is self._precision and step.updates[0] is update
@@ -84,12 +86,12 @@ class Again:
             return None
         if any(a is not b for a, b in zip(bound, self._bound, strict=True)):
             return None
-        scores = self._known.again((x, y))
+        scores = self._known.replay((x, y))
         if keep is not None and self._mark is None:
             step.hand(keep, scores, self._known.rooms[1])
             return {}
         return scores
 
-    def _marked(self, keep: Keep | None) -> object | None:
+    def _marked(self, keep: ScoreSink | None) -> object | None:
         """The mark of what takes the scores within the graph; None where nothing does."""
         return None if keep is None or self._known.apart else keep.mark()

@@ -7,7 +7,7 @@ from enum import StrEnum
 from hfta_nb import events as ev
 
 
-class Phase(StrEnum):
+class RunPhase(StrEnum):
     """Where the run is, as the screen tells it."""
 
     IDLE = "idle"
@@ -22,25 +22,25 @@ class Phase(StrEnum):
     FAILED = "failed"
 
 
-ENDED = frozenset({Phase.STOPPED, Phase.FINISHED, Phase.FAILED})
-AT_REST = ENDED | {Phase.IDLE}
+ENDED = frozenset({RunPhase.STOPPED, RunPhase.FINISHED, RunPhase.FAILED})
+AT_REST = ENDED | {RunPhase.IDLE}
 """Phases in which no run is on."""
 
 BUTTONS = ("train", "pause", "resume", "stop")
 
-_RUN_ENDS = {"complete": Phase.FINISHED, "stopped": Phase.STOPPED, "failed": Phase.FAILED}
+_RUN_ENDS = {"complete": RunPhase.FINISHED, "stopped": RunPhase.STOPPED, "failed": RunPhase.FAILED}
 
-TABLE: dict[Phase, dict[str, Phase]] = {
-    Phase.IDLE: {"train": Phase.STARTING, "continue": Phase.STARTING},
-    Phase.STARTING: {"began": Phase.RUNNING, "stop": Phase.STOPPING, "paused": Phase.PAUSED, **_RUN_ENDS},
-    Phase.RUNNING: {"pause": Phase.PAUSING, "stop": Phase.STOPPING, "paused": Phase.PAUSED, **_RUN_ENDS},
-    Phase.PAUSING: {"paused": Phase.PAUSED, "resume": Phase.RESUMING, "stop": Phase.STOPPING, **_RUN_ENDS},
-    Phase.PAUSED: {"resume": Phase.RESUMING, "resumed": Phase.RUNNING, "stop": Phase.STOPPING, **_RUN_ENDS},
-    Phase.RESUMING: {"resumed": Phase.RUNNING, "began": Phase.RUNNING, "stop": Phase.STOPPING, **_RUN_ENDS},
-    Phase.STOPPING: {**_RUN_ENDS},
-    Phase.STOPPED: {"train": Phase.STARTING, "continue": Phase.STARTING},
-    Phase.FINISHED: {"train": Phase.STARTING},
-    Phase.FAILED: {"train": Phase.STARTING, "continue": Phase.STARTING},
+TABLE: dict[RunPhase, dict[str, RunPhase]] = {
+    RunPhase.IDLE: {"train": RunPhase.STARTING, "continue": RunPhase.STARTING},
+    RunPhase.STARTING: {"began": RunPhase.RUNNING, "stop": RunPhase.STOPPING, "paused": RunPhase.PAUSED, **_RUN_ENDS},
+    RunPhase.RUNNING: {"pause": RunPhase.PAUSING, "stop": RunPhase.STOPPING, "paused": RunPhase.PAUSED, **_RUN_ENDS},
+    RunPhase.PAUSING: {"paused": RunPhase.PAUSED, "resume": RunPhase.RESUMING, "stop": RunPhase.STOPPING, **_RUN_ENDS},
+    RunPhase.PAUSED: {"resume": RunPhase.RESUMING, "resumed": RunPhase.RUNNING, "stop": RunPhase.STOPPING, **_RUN_ENDS},
+    RunPhase.RESUMING: {"resumed": RunPhase.RUNNING, "began": RunPhase.RUNNING, "stop": RunPhase.STOPPING, **_RUN_ENDS},
+    RunPhase.STOPPING: {**_RUN_ENDS},
+    RunPhase.STOPPED: {"train": RunPhase.STARTING, "continue": RunPhase.STARTING},
+    RunPhase.FINISHED: {"train": RunPhase.STARTING},
+    RunPhase.FAILED: {"train": RunPhase.STARTING, "continue": RunPhase.STARTING},
 }
 """What leads out of each phase: what a person asks, and what the run tells. Anything else leaves it as it is."""
 
@@ -61,12 +61,12 @@ def signal_of(event: ev.Event) -> str:
     return "began" if training or isinstance(event, ev.StepsDone) else ""
 
 
-def after(phase: Phase, signal: str) -> Phase:
+def after(phase: RunPhase, signal: str) -> RunPhase:
     """The phase that a signal leads to."""
     return TABLE[phase].get(signal, phase)
 
 
-def why_not(button: str, phase: Phase, problem: str = "", checkpoint: bool = False) -> str:
+def why_not(button: str, phase: RunPhase, problem: str = "", checkpoint: bool = False) -> str:
     """Why a button can't be pressed now; "" where it can.
 
     Args:
@@ -80,13 +80,13 @@ def why_not(button: str, phase: Phase, problem: str = "", checkpoint: bool = Fal
             return "a run is on; stop it first"
         return problem
     if button == "pause":
-        return "" if phase is Phase.RUNNING else "nothing is training" if phase in AT_REST else f"the run is {phase}"
+        return "" if phase is RunPhase.RUNNING else "nothing is training" if phase in AT_REST else f"the run is {phase}"
     if button == "resume":
-        if phase in (Phase.PAUSED, Phase.PAUSING):
+        if phase in (RunPhase.PAUSED, RunPhase.PAUSING):
             return ""
-        if phase in (Phase.STOPPED, Phase.FAILED):
+        if phase in (RunPhase.STOPPED, RunPhase.FAILED):
             return "" if checkpoint else "the run left no checkpoint to carry on from"
         return "nothing is paused"
     if phase in AT_REST:
         return "nothing is training"
-    return "the run is stopping already" if phase is Phase.STOPPING else ""
+    return "the run is stopping already" if phase is RunPhase.STOPPING else ""

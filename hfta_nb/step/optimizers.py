@@ -14,7 +14,7 @@ from hfta_nb.array import FusedArray
 from hfta_nb.optim.fused import available
 from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
 from hfta_nb.step.choices import FUSED, by_step, factory_of, lr_scheduler_of, optimizer_of
-from hfta_nb.step.parts import groups_of, values_of
+from hfta_nb.step.parameter_groups import groups_of, values_of
 from hfta_nb.step.protocol import Row
 
 

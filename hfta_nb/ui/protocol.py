@@ -13,10 +13,10 @@ from hfta_nb.ui.define import Define
 from hfta_nb.ui.leaderboard import Leaderboard
 from hfta_nb.ui.live_view import LiveView
 from hfta_nb.ui.offer import Offer
-from hfta_nb.ui.parts import Bar, Section
 from hfta_nb.ui.plan_view import PlanView
 from hfta_nb.ui.results import Results
 from hfta_nb.ui.train_view import TrainView
+from hfta_nb.ui.widgets import Bar, Section
 
 
 class Bench(Protocol):

@@ -9,10 +9,10 @@ import psutil
 from torch.utils.data import IterableDataset, Subset
 
 from hfta_nb.data.items import sample_of, stacked
-from hfta_nb.data.own import from_tensors, split_rows
 from hfta_nb.data.randomness import Randomness
 from hfta_nb.data.samples import Data, Samples, leaves
 from hfta_nb.data.streams import Stream, classes_of, declared, is_map_style, stream
+from hfta_nb.data.tensors import from_tensors, split_rows
 from hfta_nb.errors import DataError
 
 SHARE_OF_MEMORY = 0.25

@@ -15,7 +15,7 @@ from hfta_nb.data.samples import Samples, leaves, moved, tree_map
 
 
 @dataclass(frozen=True)
-class Sent:
+class InFlight:
     """A batch that is on the device, or will be.
 
     Attributes:
@@ -37,7 +37,7 @@ class Sent:
         return self.x, self.y
 
 
-class Sender:
+class DeviceTransfer:
     """Sends batches; on a GPU on a stream of its own.
 
     Args:
@@ -50,22 +50,22 @@ class Sender:
         self.device, self.dtype = device, dtype
         self._side: Any = _side(device.index) if device.type == "cuda" else None
 
-    def send(self, x: Samples, y: Samples) -> Sent:
+    def send(self, x: Samples, y: Samples) -> InFlight:
         """One batch; the host waits for no copy."""
         if self._side is None:
-            return Sent(moved(x, self.device, self.dtype), moved(y, self.device, self.dtype))
+            return InFlight(moved(x, self.device, self.dtype), moved(y, self.device, self.dtype))
         if any(t.device.type == "cuda" for t in (*leaves(x), *leaves(y))):
             # Made by the person's own code, on the stream that is current here: nothing to overlap with. Where it is
             # taken, another thread's or a person's own stream may be current.
             there = [moved(part, self.device, self.dtype) for part in (x, y)]
-            return Sent(there[0], there[1], torch.cuda.current_stream(self.device).record_event())
+            return InFlight(there[0], there[1], torch.cuda.current_stream(self.device).record_event())
         with torch.cuda.stream(self._side):
             there = [tree_map(self._copied, part) for part in (x, y)]
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrived.record(self._side)
-        return Sent(there[0], there[1], arrived)
+        return InFlight(there[0], there[1], arrived)
 
-    def sent(self, batches: Generator[tuple[Samples, Samples]], here: bool = True) -> Generator[Sent]:
+    def sent(self, batches: Generator[tuple[Samples, Samples]], here: bool = True) -> Generator[InFlight]:
         """Each of some batches.
 
         Args:

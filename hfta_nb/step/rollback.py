@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -53,8 +53,8 @@ class OptimizerMemoryError(torch.OutOfMemoryError):
 
 def _kept(optimizer: ArrayOptimizer) -> Callable[[], None]:
     parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
-    values = [_on_host(p) for p in parameters]
-    state = _on_host(optimizer.state_dict())
+    values = [on_host(p) for p in parameters]
+    state = on_host(optimizer.state_dict())
 
     @torch.no_grad()
     def restore() -> None:
@@ -65,11 +65,13 @@ def _kept(optimizer: ArrayOptimizer) -> Callable[[], None]:
     return restore
 
 
-def _on_host(tree: Any) -> Any:
+def on_host(tree: Any) -> Any:
+    """A copy of a tree of mappings, lists and tuples, its tensors in the host's memory."""
     if isinstance(tree, Tensor):
         return tree.detach().to("cpu", copy=True)
-    if isinstance(tree, dict):
-        return {k: _on_host(v) for k, v in tree.items()}
-    if isinstance(tree, list):
-        return [_on_host(v) for v in tree]
+    if isinstance(tree, Mapping):
+        return {k: on_host(v) for k, v in tree.items()}
+    if isinstance(tree, list | tuple):  # a tuple stays one: a list is one value per member
+        copied = [on_host(v) for v in tree]
+        return copied if isinstance(tree, list) else tuple(copied)
     return copy.copy(tree)

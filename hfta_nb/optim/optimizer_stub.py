@@ -1,4 +1,4 @@
-"""A likeness of an array's optimizer for one member; see `carriers`."""
+"""A stand-in for one member's optimizer, for torch's lr schedulers; see `stub_values`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 
-class Carrier(torch.optim.Optimizer):
+class OptimizerStub(torch.optim.Optimizer):
     """Groups of values without parameters that learn."""
 
     _opt_called = True  # torch warns where a scheduler outruns its optimizer, which never steps here
@@ -23,7 +23,7 @@ class Carrier(torch.optim.Optimizer):
 
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # so that no scheduler wraps it, once for each copy
 
-    def copied(self) -> Carrier:
+    def copied(self) -> OptimizerStub:
         """Another one with the same values."""
         groups = [{k: copy.deepcopy(v) for k, v in g.items() if k != "params"} for g in self.param_groups]
-        return Carrier(groups, self.defaults)
+        return OptimizerStub(groups, self.defaults)

@@ -12,8 +12,8 @@ from ui.bench import Make, Runs, press, steps
 from hfta_nb import events as ev
 from hfta_nb import executors
 from hfta_nb.study import Study
-from hfta_nb.ui.loop import Later
-from hfta_nb.ui.trial import Trial, key_of, said
+from hfta_nb.ui.debounce import Later
+from hfta_nb.ui.dry_run import DryRun, key_of, said
 
 WRONG = ev.ForwardTried(1.0, 1, "RuntimeError: <b>no</b>", "model.py", 12, "forward", "x = a < b", "Traceback <x>")
 
@@ -55,7 +55,7 @@ def study(**more: Any) -> Study:
 
 def test_it_is_tried_once_for_what_decides_about_the_forward(runs: Runs, told: list[tuple[str, str]]) -> None:
     loop = Loop()
-    trial = Trial("worker", loop, lambda *words: told.append(words))
+    trial = DryRun("worker", loop, lambda *words: told.append(words))
     trial.plan(study())
     trial.plan(study(grid={"width": [4, 16]}))
     loop.turn()
@@ -75,11 +75,11 @@ def test_it_is_tried_once_for_what_decides_about_the_forward(runs: Runs, told: l
 
 def test_nothing_is_tried_where_a_run_begins_first_or_in_this_process(runs: Runs, told: list[tuple[str, str]]) -> None:
     loop = Loop()
-    trial = Trial("worker", loop, lambda *words: told.append(words))
+    trial = DryRun("worker", loop, lambda *words: told.append(words))
     trial.plan(study())
     trial.leave()
     loop.turn()
-    inline = Trial("inline", loop, lambda *words: told.append(words))
+    inline = DryRun("inline", loop, lambda *words: told.append(words))
     inline.plan(study())
     loop.turn()
     assert runs.started == []
@@ -90,7 +90,7 @@ def test_it_waits_for_the_worker_that_is_being_started(
 ) -> None:
     """A run that begins meanwhile would have to start another one."""
     loop = Loop()
-    trial = Trial("worker", loop, lambda *words: told.append(words))
+    trial = DryRun("worker", loop, lambda *words: told.append(words))
     monkeypatch.setattr(executors, "warm", lambda: False)
     trial.plan(study())
     for _ in range(3):
@@ -103,7 +103,7 @@ def test_it_waits_for_the_worker_that_is_being_started(
 
 def test_what_comes_too_late_is_not_told(runs: Runs, told: list[tuple[str, str]]) -> None:
     loop = Loop()
-    trial = Trial("worker", loop, lambda *words: told.append(words))
+    trial = DryRun("worker", loop, lambda *words: told.append(words))
     trial.plan(study())
     loop.turn()
     trial.leave()
@@ -122,7 +122,7 @@ def test_one_that_has_ended_at_once_is_told(told: list[tuple[str, str]], tmp_pat
             raise ValueError("never")
 
     made = Study(Broken, {"lr": [1e-3]}, "iris", epochs=1, device="cpu", directory=tmp_path)
-    trial = Trial("inline", Later(), lambda *words: told.append(words))
+    trial = DryRun("inline", Later(), lambda *words: told.append(words))
     trial.begin(made).wait(60)
     markup, wrong = told[-1]
     assert "raise ValueError(&quot;never&quot;)" in markup
@@ -151,7 +151,7 @@ def test_what_is_wrong_is_text_with_the_line_first() -> None:
 
 def test_the_workbench_shows_it_after_plan_until_a_run_begins(make: Make, runs: Runs) -> None:
     bench = make()
-    bench._trial.begin(bench.study)
+    bench._dry_run.begin(bench.study)
     runs.happens(WRONG)
     runs.ends()
     assert "<strong>model.py:12</strong>" in bench.plan_view.tried.value

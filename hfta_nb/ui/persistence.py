@@ -6,14 +6,14 @@ from typing import Any
 
 from hfta_nb.study import Study
 from hfta_nb.ui import static
-from hfta_nb.ui.bench import Bench
+from hfta_nb.ui.debounce import Later
 from hfta_nb.ui.exports import name_of
-from hfta_nb.ui.loop import Later
-from hfta_nb.ui.machine import ENDED
-from hfta_nb.ui.returning import latest
+from hfta_nb.ui.protocol import Bench
+from hfta_nb.ui.reopen import latest
+from hfta_nb.ui.run_phase import ENDED
 
 
-class Lasting:
+class Persistence:
     """Keeps the saved outputs of a Workbench in step with its run, and offers a run that was saved before.
 
     Args:

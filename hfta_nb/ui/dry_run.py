@@ -11,7 +11,7 @@ from hfta_nb import executors
 from hfta_nb.errors import HftaError
 from hfta_nb.own_lines import OwnLine
 from hfta_nb.study import Study
-from hfta_nb.ui.loop import Debounced, Later
+from hfta_nb.ui.debounce import Debounced, Later
 from hfta_nb.ui.text import count, escape, shorten, words
 
 AFTER_S = 1.0
@@ -20,7 +20,7 @@ AFTER_S = 1.0
 TRYING = "Trying each architecture on one batch ..."
 
 
-class Trial:
+class DryRun:
     """Tries what is planned; another plan takes the place of the one before.
 
     Args:

@@ -107,7 +107,7 @@ class Section(ipywidgets.VBox):  # type: ignore[misc]
         return f"Section({self.head.title!r})"
 
 
-class Progress(anywidget.AnyWidget):  # type: ignore[misc]
+class ProgressBar(anywidget.AnyWidget):  # type: ignore[misc]
     """How far the run is.
 
     Attributes:

@@ -8,15 +8,15 @@ from typing import Any
 
 from hfta_nb.errors import FamilyError, StoreError, StudyError
 from hfta_nb.study import SavedRun, Study, saved_runs
-from hfta_nb.ui.bench import Bench
-from hfta_nb.ui.definition import Definition
-from hfta_nb.ui.machine import AT_REST
-from hfta_nb.ui.saved import as_interrupted
+from hfta_nb.ui.definition import FormValues
+from hfta_nb.ui.protocol import Bench
+from hfta_nb.ui.run_phase import AT_REST
+from hfta_nb.ui.saved_run import as_interrupted
 
 USUAL_FOLDER = "hfta_runs"
 
 
-def latest(definition: Definition) -> SavedRun | None:
+def latest(definition: FormValues) -> SavedRun | None:
     """The latest saved run of the family and data that are defined, beside which a new run would lie."""
     directory = definition.options.get("directory")
     folder = Path(USUAL_FOLDER) if directory is None else Path(directory).absolute().parent

@@ -16,7 +16,7 @@ _grad = operator.attrgetter("grad")
 _COMPARED = (type(None), bool, int, float, str, tuple, list)
 
 
-class Prepared:
+class BoundStep:
     """The calls of a step.
 
     Args:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from hfta_nb.array import FusedArray
 
 
-class Own:
+class OwnEntries:
     """What of an array's parameters is one member's own.
 
     Args:
@@ -27,6 +25,10 @@ class Own:
     def has(self, name: str) -> bool:
         """Whether the member has the parameter at all."""
         return name not in self.masks or bool(self.masks[name].any())
+
+    def pads(self, name: str) -> bool:
+        """Whether some of the parameter's entries are not the member's."""
+        return name in self.masks and not bool(self.masks[name].all())
 
     def shape(self, name: str) -> list[int]:
         """The parameter's shape in the plain module."""
@@ -47,12 +49,6 @@ class Own:
             room.zero_()
             room[mask.to(room.device)] = value.flatten().to(room.device, room.dtype)
 
-    def row(self, names: list[str]) -> Tensor | None:
-        """The masks of these parameters in a row; None where nothing is padded."""
-        if not any(n in self.masks for n in names):
-            return None
-        return torch.cat([self.masks.get(n, torch.ones(self.shapes[n], dtype=torch.bool)).flatten() for n in names])
-
     def _mask(self, name: str, value: Tensor) -> Tensor | None:
         mask = self.masks.get(name)
         if mask is None or value.ndim != mask.ndim:
@@ -61,15 +57,6 @@ class Own:
             if value.shape[axis] == 1 < mask.shape[axis]:
                 mask = mask.any(axis, keepdim=True)
         return mask
-
-
-def mapped(function: Any, value: Any) -> Any:
-    """The tree of lists and dicts with `function` applied to its tensors."""
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return {k: mapped(function, v) for k, v in value.items()}
-    return [mapped(function, v) for v in value] if isinstance(value, list) else value
 
 
 def _box(mask: Tensor) -> list[int]:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 import hfta_nb as hfta
 from hfta_nb import data
 from hfta_nb import events as ev
-from hfta_nb.data import Ahead, Data, Sender, gathered, is_resident, placed, placement
+from hfta_nb.data import Ahead, Data, DeviceTransfer, gathered, is_resident, placed, placement
 from hfta_nb.errors import DataError
 from hfta_nb.train import batches
 from hfta_nb.train.batches import Batch, Batches, Hosted, Resident, batches_of
@@ -110,14 +110,14 @@ def test_data_that_takes_too_much_stays_where_it_is(monkeypatch: pytest.MonkeyPa
     needed = 57 * 3 * 8  # as float64; the targets stay what they are
     found = placement(given, CPU, torch.float64)
     assert (found.resident, found.bytes) == (True, needed)
-    monkeypatch.setattr("hfta_nb.data.places.free_bytes", lambda device: 2 * needed - 1)
+    monkeypatch.setattr("hfta_nb.data.device_placement.free_bytes", lambda device: 2 * needed - 1)
     found = placement(given, CPU, torch.float64)
     assert not found.resident
     assert str(found) == "read ahead from the machine's memory (0.0 MiB of 0.0 MiB free)"
     kept = placed(given, CPU, torch.float64)
     assert kept.x is given.x
     assert isinstance(batches_of(kept, 8, CPU, torch.float64), Hosted)
-    monkeypatch.setattr("hfta_nb.data.places.free_bytes", lambda device: 2 * needed)
+    monkeypatch.setattr("hfta_nb.data.device_placement.free_bytes", lambda device: 2 * needed)
     assert placement(given, CPU, torch.float64).resident
 
 
@@ -130,7 +130,7 @@ def run(directory: Path, **options: Any) -> tuple[hfta.Study, list[ev.Event]]:
 def test_a_run_on_data_that_does_not_fit_gives_the_same_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     resident, _ = run(tmp_path / "resident")
     before = threading.active_count()
-    monkeypatch.setattr("hfta_nb.data.places.SHARE_OF_DEVICE", 0.0)
+    monkeypatch.setattr("hfta_nb.data.device_placement.SHARE_OF_DEVICE", 0.0)
     hosted, events = run(tmp_path / "hosted")
     assert threading.active_count() == before
     for m, member in hosted.history.members.items():
@@ -266,7 +266,7 @@ def test_an_error_in_reading_says_where(kind: str) -> None:
     with pytest.raises(DataError) as raised:
         list(batches_of(stream, 5, CPU, torch.float32).epoch(0, 0, [0]))
     assert raised.value.where == f"mine, training, pass 1, batch {at}"
-    assert raised.value.what.startswith("reading failed with OSError: the disk is gone (test_data_places.py:")
+    assert raised.value.what.startswith("reading failed with OSError: the disk is gone (test_device_placement.py:")
     assert isinstance(raised.value.__cause__, OSError)
 
 
@@ -276,7 +276,7 @@ def test_an_error_in_reading_says_where(kind: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 def test_what_is_sent_is_there_when_it_is_used() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
-    sender = Sender(device, torch.float32)
+    sender = DeviceTransfer(device, torch.float32)
     x, y = torch.arange(2**22, dtype=torch.float64), torch.arange(4)
     for _ in range(20):
         sent = sender.send(x, y)

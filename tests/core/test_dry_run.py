@@ -18,7 +18,7 @@ from hfta_nb import events as ev
 from hfta_nb import executors
 from hfta_nb.errors import FamilyError
 from hfta_nb.own_lines import OwnLine, own_line
-from hfta_nb.train.trying import MOST, examples
+from hfta_nb.train.dry_run import MOST, examples
 
 calls: list[int] = []
 
@@ -68,7 +68,7 @@ def test_a_plan_names_the_persons_own_line_first(tmp_path: Path) -> None:
     with pytest.raises(FamilyError) as found:
         made.plan()
     message = found.value.message
-    assert message.split(": ")[0].endswith(f"test_trying.py:{LINE}")
+    assert message.split(": ")[0].endswith(f"test_dry_run.py:{LINE}")
     assert message.split(": ", 1)[1].startswith("return self.last(self.drop(self.first(x)))")
     assert "RuntimeError: mat1 and mat2 shapes cannot be multiplied" in message
     assert "#2 width=5, lr=0.001" in message

@@ -15,7 +15,7 @@ from hfta_nb.events import Event
 from hfta_nb.memory import MemoryModel, Meter, can_record, free_bytes, let_go, shown
 from hfta_nb.plan import Group, reckoned
 from hfta_nb.step import ArrayStep
-from hfta_nb.train.group import GroupRun
+from hfta_nb.train.group_run import GroupRun
 from hfta_nb.train.schedule import Schedule
 
 EASY = 4

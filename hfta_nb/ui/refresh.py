@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from ipywidgets import Widget
 
 from hfta_nb.ui import results, watch
-from hfta_nb.ui.bench import Bench
 from hfta_nb.ui.leaderboard import table_of
-from hfta_nb.ui.machine import AT_REST
-from hfta_nb.ui.parts import Section
+from hfta_nb.ui.protocol import Bench
+from hfta_nb.ui.run_phase import AT_REST
 from hfta_nb.ui.session import Session
+from hfta_nb.ui.widgets import Section
 
 SECTIONS = ("Define", "Plan", "Train", "Watch", "Results")
 AFTER_START = ("Watch", "Results")

@@ -9,7 +9,7 @@ from torch import nn
 
 from hfta_nb.array import FusedArray
 from hfta_nb.errors import OptimError
-from hfta_nb.optim.choosing import norms_and_biases, plain_shaped
+from hfta_nb.optim.group_functions import norms_and_biases, plain_shaped
 from hfta_nb.step.choices import BESIDE_MUON
 from hfta_nb.step.protocol import Row
 

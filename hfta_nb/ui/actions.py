@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from hfta_nb.errors import HftaError, StudyError
-from hfta_nb.ui.bench import Bench
-from hfta_nb.ui.machine import ENDED
+from hfta_nb.ui.protocol import Bench
+from hfta_nb.ui.run_phase import ENDED
 from hfta_nb.ui.text import words
 
 _METHODS = {
