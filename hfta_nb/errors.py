@@ -147,6 +147,10 @@ class StoreError(HftaError, OSError):
     """A saved run is missing, incomplete or of another version."""
 
 
+class SearchError(HftaError, ValueError):
+    """A search can't be made as it was asked for."""
+
+
 class StudyError(HftaError, RuntimeError):
     """A study was asked for something that its state doesn't allow."""
 

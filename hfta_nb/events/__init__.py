@@ -41,7 +41,7 @@ from hfta_nb.events.records import (
     VariantRecord,
     tuples,
 )
-from hfta_nb.events.requests import Add, Control, Pause, Request, Resume, Stop
+from hfta_nb.events.requests import Add, Control, Pause, Pin, Prune, Request, Resume, Stop
 
 __all__ = [
     "COMPLETE",
@@ -70,7 +70,9 @@ __all__ = [
     "MemoryMeasured",
     "Pause",
     "PhaseChanged",
+    "Pin",
     "PlanMade",
+    "Prune",
     "Request",
     "Resume",
     "RunChanged",

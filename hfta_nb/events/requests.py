@@ -36,6 +36,22 @@ class Stop(Request):
 
 
 @dataclass(frozen=True, slots=True)
+class Prune(Request):
+    """End one variant as not worth its time, unless it is pinned."""
+
+    variant: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pin(Request):
+    """Keep one variant from being pruned; or let it be pruned again."""
+
+    variant: int
+    pinned: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Add(Request):
     """Train further variants.
 
@@ -68,7 +84,7 @@ class Control:
             EventError: it is not a `Request`.
         """
         if not isinstance(request, Request):
-            raise EventError("not a request", got=request, accepted="Add, Pause, Resume, Stop")
+            raise EventError("not a request", got=request, accepted="Add, Pause, Pin, Prune, Resume, Stop")
         self._box.put(request)
 
     def pause(self) -> None:
@@ -80,6 +96,10 @@ class Control:
     def stop(self, variant: int | None = None) -> None:
         """Stop one variant, or all of them when none is named."""
         self.post(Stop(variant))
+
+    def pin(self, variant: int, pinned: bool = True) -> None:
+        """Keep one variant from being pruned by a search; `pinned` False lets it be pruned again."""
+        self.post(Pin(variant, pinned))
 
     def add(self, variants: Any) -> None:
         """Train further variants in this run; a wrong one is told of by an event (`PhaseChanged`), and not trained.

@@ -303,12 +303,20 @@ def _spaced(start: float, stop: float, count: int) -> list[float]:
     return [start] if count == 1 else [start + (stop - start) * i / (count - 1) for i in range(count)]
 
 
-def integers(start: int, stop: int, step: int = 1) -> tuple[int, ...]:
+class Integers(tuple[int, ...]):
+    """Whole numbers at equal distances, which a search takes for an interval rather than for a list."""
+
+    step: int
+
+
+def integers(start: int, stop: int, step: int = 1) -> Integers:
     """The whole numbers from `start` to `stop`, both included, `step` apart."""
     if step < 1 or stop < start:
         raise GridError("not a range of whole numbers", got=(start, stop, step), accepted="start <= stop and step >= 1")
     _check_count((stop - start) // step + 1)
-    return tuple(range(start, stop + 1, step))
+    found = Integers(range(start, stop + 1, step))
+    found.step = step
+    return found
 
 
 def seeds(count: int, start: int = 0) -> tuple[int, ...]:

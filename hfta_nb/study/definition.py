@@ -20,7 +20,7 @@ from hfta_nb.losses import Loss
 from hfta_nb.model_zoo import check_data
 from hfta_nb.recipes import Family
 from hfta_nb.store import Store
-from hfta_nb.study import adding, arguments, planning, saving
+from hfta_nb.study import adding, arguments, planning, saving, searching
 from hfta_nb.train import Settings, Trainer
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Definition:
     def __init__(
         self,
         family: str | Family | Callable[..., nn.Module],
-        grid: Mapping[str, Any] | Grid | Sequence[Any] | None = None,
+        grid: Mapping[str, Any] | Grid | Sequence[Any] | Callable[[Any], Mapping[str, Any]] | None = None,
         data: Any = None,
         *,
         epochs: int = 20,
@@ -58,27 +58,36 @@ class Definition:
         loss: Loss | None = None,
         metrics: Any = None,
         param_groups: Callable[..., Any] | None = None,
+        trials: int | None = None,
+        slots: int | None = None,
+        sampler: Any = None,
+        pruner: Any = None,
+        constraint: Callable[[Mapping[str, Any]], bool] | None = None,
         **fixed: Any,
     ) -> None:
         self.family = arguments.family_of(family, loss, metrics, param_groups)
-        self.grid = Grid(grid)
         self.data = datasets.resolve(self.family.data[0] if data is None else data)
         check_data(self.family, self.data)
         self.epochs = arguments.positive("epochs", epochs)
         self.patience = None if patience is None else arguments.positive("patience", patience)
         self.validate_every = arguments.positive("validate_every", validate_every)
         self.steps_per_epoch = arguments.steps_of(steps_per_epoch, self.data)
+        self.seed = arguments.seed_of(seed)
+        self.monitor, self.maximize = arguments.monitor_of(self.family, self.data, monitor)
+        asked = {"trials": trials, "slots": slots, "sampler": sampler, "pruner": pruner, "constraint": constraint}
+        metric = self.monitor, self.maximize
+        self.searcher = searching.searcher_of(grid, asked, self.epochs, metric, self.seed)
+        self.grid = Grid(grid) if self.searcher is None else searching.first(self.searcher)  # type: ignore[arg-type]
         if batch_size is not None and "batch_size" not in self.grid.axes:
             fixed["batch_size"] = batch_size
         self.fixed = fixed
         self.dtype, self.device = arguments.dtype_of(dtype), arguments.device_of(device)
         self._precision = arguments.precision_of(precision, self.device, self.dtype)
-        self.serial, self.seed = arguments.flag("serial", serial), arguments.seed_of(seed)
+        self.serial = arguments.flag("serial", serial)
         self.across = arguments.across_of(across, self.device)
         self.capacity, self.checkpointing = arguments.capacity_of(capacity), arguments.checkpointing_of(checkpointing)
         self.compile, self.deterministic = arguments.compile_of(compile), deterministic
         self.strategy = arguments.strategy_of(strategy, deterministic, self.capacity, self.compile)
-        self.monitor, self.maximize = arguments.monitor_of(self.family, self.data, monitor)
         self.name = name or f"{self.family.name} on {self.data.name}"
         self.plan_groups = adding.planned(self, self.grid)
         self.added: list[adding.Added] = []

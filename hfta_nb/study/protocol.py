@@ -15,6 +15,7 @@ from hfta_nb.grid import Grid, Variant
 from hfta_nb.history import History
 from hfta_nb.plan import Group
 from hfta_nb.recipes import Family
+from hfta_nb.search import Searcher
 from hfta_nb.step import Precision
 from hfta_nb.store import Store
 from hfta_nb.train import Settings, Trainer
@@ -58,6 +59,7 @@ class Definition(Protocol):
     name: str
     plan_groups: list[Group]
     added: list[Added]
+    searcher: Searcher | None
     store: Store
     _precision: Precision
 

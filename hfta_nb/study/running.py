@@ -16,7 +16,7 @@ from hfta_nb import telemetry
 from hfta_nb.errors import StudyError
 from hfta_nb.events import Control, Event
 from hfta_nb.history import History
-from hfta_nb.study import adding, loop, saving
+from hfta_nb.study import adding, loop, saving, searching
 from hfta_nb.study.arguments import positive
 from hfta_nb.study.protocol import Study
 from hfta_nb.train import Trainer
@@ -33,6 +33,7 @@ LOST = "the process that trained it ended before the run did (it was killed, or 
 def run(study: Study, control: Control, resume: bool, epochs: int | None, again: bool = False) -> loop.Events:
     """The work of `Study.run`. It is to be stopped by `control`, not closed."""
     with opened(study, resume, epochs, again) as state:
+        searching.begin(study, state is not None or resume)
         sampler = telemetry.sampler(str(study.device))
         save = functools.partial(_save, study)
         take = functools.partial(adding.requested, study)
@@ -44,6 +45,7 @@ def run(study: Study, control: Control, resume: bool, epochs: int | None, again:
         try:
             for event in events(study, trainer, state is not None):
                 keep(study, event)
+                searching.follow(study, control, event)
                 yield event
                 if time.perf_counter() - sampled >= SAMPLE_INTERVAL_S:
                     sampled = time.perf_counter()

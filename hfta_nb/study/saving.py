@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from hfta_nb import data as datasets
+from hfta_nb import search
 from hfta_nb.data import AnyData, Data
 from hfta_nb.errors import FamilyError, StoreError
 from hfta_nb.grid import Grid
@@ -32,6 +33,8 @@ def describe(study: Study) -> dict[str, Any]:
         asked["variants"] = list(study.grid.listed)
     if study.added:
         asked["added"] = [{"variants": list(one.variants), "key": one.key} for one in study.added]
+    if study.searcher is not None:
+        asked["search"] = search.told(study.searcher)
     if study.family.own:
         asked["own"] = list(study.family.own)
     return asked

@@ -12,7 +12,7 @@ from hfta_nb.data import Data
 from hfta_nb.events import Control, Event
 from hfta_nb.history import History
 from hfta_nb.recipes import Family
-from hfta_nb.study import adding, code, loop, outcome, running, saving
+from hfta_nb.study import adding, code, loop, outcome, running, saving, searching
 from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.definition import Definition
 from hfta_nb.study.fitting import fit
@@ -68,6 +68,16 @@ class Study(Definition):
             functions, in place of the family's.
         param_groups: from a parameter's name, and the parameter as a plain module has it, to the hyperparameters that
             its group has of its own: ``{"weight_decay": 0.0}``, or ``{"lr_scale": 0.1}`` for a tenth of the member's.
+        trials: how many configurations to search for, of what `grid` allows: an axis may be `hfta_nb.uniform`,
+            `hfta_nb.integers`, a list of values, or a distribution of Optuna's; or the whole of it a function of an
+            Optuna trial that returns a configuration. An axis ``seed`` is not searched: each trial trains all seeds of
+            the list, and counts by their mean. None to train the whole grid. Needs Optuna.
+        slots: how many trials train at the same time; at most 16 by default.
+        sampler: what proposes trials: "tpe" (the default), "random", "grid", "qmc", "cmaes", "gp", or a sampler of
+            Optuna's.
+        pruner: what ends them early: "none" (the default), "median", "percentile", "asha", "hyperband", "wilcoxon",
+            "patient", or a pruner of Optuna's. It is asked after each epoch with a validation.
+        constraint: from a configuration to whether it may be tried.
         fixed: one value for any other axis that is not in the grid, for example ``optimizer="sgd"``.
 
     Raises:
@@ -289,12 +299,22 @@ class Study(Definition):
         """
         recipe, grid, found, options = saving.read(Path(path).absolute(), family, data)
         study = cls(recipe, grid, found, **options)
+        searching.restore(study)
         adding.restore(study)
         return study.reload()
 
     def to_code(self) -> str:
         """Python source of a cell that reproduces the study."""
         return code.of_study(self)
+
+    @property
+    def optuna(self) -> Any:
+        """The `optuna.Study` behind a search, with its trials: for Optuna's plots and importances.
+
+        Raises:
+            StudyError: the study is no search.
+        """
+        return searching.optuna_study(self)
 
     def _repr_html_(self) -> str:
         return outcome.shown(self)

@@ -15,7 +15,7 @@ from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
 from hfta_nb.array.access import checkpoint, untimed_block_size
 from hfta_nb.data import placed
 from hfta_nb.errors import MemberError, out_of_memory
-from hfta_nb.events import Add, Control, Event, GroupRecord, PhaseChanged
+from hfta_nb.events import Add, Control, Event, GroupRecord, PhaseChanged, Pin
 from hfta_nb.grid import Variant
 from hfta_nb.members.generators import seeded_state
 from hfta_nb.memory import MemoryModel, free_bytes, shown
@@ -59,6 +59,7 @@ class Schedule:
         stopped: whether the run was asked to stop.
         error: the first that a member's own code has raised.
         early_stops: variants that were stopped before their group began.
+        pinned: variants that are not to be pruned.
         arrays: all arrays of the run in the order of training, done ones as well; more where memory makes it so.
     """
 
@@ -87,6 +88,7 @@ class Schedule:
         self.ended: dict[int, End] = {}
         self.clock = Clock()
         self.early_stops: set[int] = set()
+        self.pinned: set[int] = set()
         self.last_save = time.perf_counter()
         if resume is None:
             self.waiting.extend(map(Todo, groups))
@@ -98,6 +100,10 @@ class Schedule:
         why = "nothing takes it in" if self.take is None else self.take(request)
         if why:
             yield PhaseChanged(time.time(), self.arrays[0].index, "training", f"not added: {why}")
+
+    def pin(self, request: Pin) -> None:
+        """Keep a variant from being pruned, or no longer."""
+        (self.pinned.add if request.pinned else self.pinned.discard)(request.variant)
 
     def add(self, groups: Sequence[Group]) -> None:
         """Train these arrays as well, after all others."""
