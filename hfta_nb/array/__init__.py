@@ -10,7 +10,7 @@ Open `fused.py` first. `access.py` is what other parts ask of an array beside it
 | `fused`, `answers`, `adjusting`, `saving` | `FusedArray`: calls, members, settings, what is saved |
 | `fusing`, `stack`, `lazy`, `laying` | an array made of plain modules, and its tensors laid out in memory |
 | `surgery` | members taken out, copied and loaded |
-| `own_losses`, `one_step` | `array.losses`, and the four calls of the split form as one step |
+| `own_losses` | `array.losses` |
 | `ways`, `trial`, `tuning`, `self_tuning` | which block size and threads are fastest |
 | `standing`, `explaining`, `access` | how calls run now, for people and for other parts |
 """

@@ -101,8 +101,6 @@ def rows_of(calls: Calls, losses: Iterable[Calls], step_notes: Sequence[str]) ->
     capturing += [("losses", captured) for a in losses for captured in (a.forwards, a.results)]
     for what, captured in capturing:
         rows += [(what, note) for note in [*captured.notes(), *captured.layouts()]]
-    if calls.forwards.postpones():
-        rows.append(("array(x), losses, sum, backward", "put off until the backward, then one step"))
     rows += [("backward", note) for note in calls.steps.decisions()]
     rows += recurrent(calls)
     choices = {c.what: c for _, captured in capturing for c in captured.choices()}

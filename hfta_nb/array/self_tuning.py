@@ -82,13 +82,6 @@ class SelfTuning:
         if self._open():
             self._begun("backward").end()
 
-    def settled(self, block_size: int, threads: str) -> bool:
-        """Whether `backward` runs in this way from now on."""
-        if not self._open():
-            return True
-        form = self._forms.get("backward")
-        return form is not None and form.way == (block_size, threads)
-
     # The forms.
 
     def backward(self, asked: Asked, run: Callable[[], T]) -> T:
@@ -103,8 +96,6 @@ class SelfTuning:
     def forward(self, args: Any, kwargs: Any, run: Callable[[], T]) -> T:
         """`array(x)`."""
         forwards = self.calls.forwards
-        if forwards.postponed is not None:
-            forwards.flush()
         if not forwards.learning():
             return self.results(None, (args, kwargs), run)
         waiting = self._forms.get("forward")
@@ -116,13 +107,9 @@ class SelfTuning:
         trial = form.turn(None, (args, kwargs), _mode(self.state))
         if trial is None:
             return run()
-        forwards.following = False  # what is put off can't be timed
-        try:
-            begin = trial.clock()
-            out = run()
-            form.lap = _Lap(trial, trial.clock() - begin, _now(self.state))
-        finally:
-            forwards.following = True
+        begin = trial.clock()
+        out = run()
+        form.lap = _Lap(trial, trial.clock() - begin, _now(self.state))
         form.lap.watch(out)
         return out
 

@@ -15,7 +15,6 @@ Open `calls.py` first, then `steps.py`, `record.py` and `program.py`.
 | `needs`, `folding`, `chains`, `stacking`, `choosing`, `owned` | passes over a recording |
 | `program`, `late`, `lanes`, `delivery`, `check` | the program, where its gradients go, and what proves it |
 | `node`, `halves`, `recorded`, `seen_forward` | a forward and its backward as two halves of a program |
-| `deferred`, `postponed` | calls of the split form that are put off until the backward |
 | `layouts`, `halves_layout` | images with channels last |
 | `graphing`, `parts`, `norms`, `compiling`, `deciding` | programs compiled by `torch.compile`'s compiler |
 """

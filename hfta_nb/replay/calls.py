@@ -17,7 +17,6 @@ from hfta_nb.eager.engine import Block, Call, Inputs, concatenate, positional
 from hfta_nb.eager.gradients import Gradients, loss_call
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.eager.verifying import Computation
-from hfta_nb.replay.deferred import settled
 from hfta_nb.replay.forward import CapturedForwards
 from hfta_nb.replay.results import CapturedResults
 from hfta_nb.replay.steps import Asked, CapturedSteps
@@ -45,24 +44,14 @@ class Calls:
         for captured in (self.steps, self.forwards, self.results):
             captured.clear()
 
-    def flush(self) -> None:
-        """Compute what was put off; nothing where nothing waits."""
-        if self.forwards.postponed is not None:
-            self.forwards.flush()
-
     def again(self, tensors: tuple[Tensor, ...]) -> Any:
         """The output for positional inputs, where that is replayed and like the last that was; else None."""
         forwards = self.forwards
-        if forwards.postponed is not None:
-            forwards.flush()
         if forwards.last is None:
             return None
-        run = partial(over, self.state, _called)
-        return forwards.again(tensors, (False,) * len(tensors), positional, run, follow=True)
+        return forwards.again(tensors, (False,) * len(tensors), positional, partial(over, self.state, _called))
 
-    def forward(
-        self, given: Any, inputs: Inputs, call: Call, plain: Sequence[Tensor] = (), follow: bool = False
-    ) -> Any:
+    def forward(self, given: Any, inputs: Inputs, call: Call, plain: Sequence[Tensor] = ()) -> Any:
         """Every member's output, as part of the autograd graph where a gradient may be asked for.
 
         Args:
@@ -70,10 +59,7 @@ class Calls:
             inputs: the same, taken apart.
             call: what to compute for a member.
             plain: the arguments, where they are nothing but tensors; a call like this one may come by `again`.
-            follow: it may be put off.
         """
-        self.flush()
-        settled(inputs.leaves)
         computed = partial(over, self.state, call)
 
         def run(inputs: Inputs) -> Any:
@@ -83,7 +69,7 @@ class Calls:
         if not forwards.learns(inputs):
             return self._result("forward", None, given, inputs, run, call)
         seen = forwards.find(given)
-        replayed = None if seen is None else forwards.output(seen, inputs, computed, follow)
+        replayed = None if seen is None else forwards.replay(seen, inputs, computed)
         if replayed is not None:
             if seen is not None and plain:
                 forwards.remember(seen, plain)
@@ -93,8 +79,6 @@ class Calls:
 
     def evaluate(self, function: Callable[..., Any], given: Any, inputs: Inputs, call: Call) -> Any:
         """Every member's result of a function of its output, without gradients."""
-        self.flush()
-        settled(inputs.leaves)
 
         def run(inputs: Inputs) -> Any:
             return concatenate([self.state.engine.run(block, call, inputs) for block in leaf_blocks(self.state)])
@@ -128,7 +112,6 @@ class Calls:
             return replayed
         state = self.state
         inputs = Inputs.of(given, len(state))
-        settled(inputs.leaves)
         call = loss_call(loss_fn, inputs, has_aux)
 
         def run(inputs: Inputs) -> Any:

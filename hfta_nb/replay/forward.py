@@ -21,18 +21,13 @@ from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.kernels.strategy.measuring import Choice
 from hfta_nb.members.tree import Rebuild
 from hfta_nb.replay.check import Before, failure
-from hfta_nb.replay.deferred import Watched, settled
 from hfta_nb.replay.halves_layout import lay
-from hfta_nb.replay.kinds import Kinds, form, reads_of, settings, state_of
+from hfta_nb.replay.kinds import Kinds, form, reads_of, state_of
 from hfta_nb.replay.node import Run, Ticket, attached
-from hfta_nb.replay.postponed import Postponed, Whole
 from hfta_nb.replay.reads import UnclearError
 from hfta_nb.replay.record import NotRecordableError
 from hfta_nb.replay.recorded import RecordedForward
 from hfta_nb.replay.seen_forward import SeenForward
-
-_SETTINGS = 6
-"""The place of torch's settings in what `state_of` tells."""
 
 
 class CapturedForwards:
@@ -41,28 +36,21 @@ class CapturedForwards:
     Attributes:
         at_once: record the first call of a kind already, as such calls were made before.
         waiting: record and replay nothing for now.
-        following: calls may be put off.
         last: what the last call that was replayed looked like, and its kind; None where that can't be told quickly.
-        postponed: calls that are to be made up for before anything else.
-        whole: runs calls that were put off as one step; of an array whose calls are.
     """
-
-    whole: Whole
 
     def __init__(self, state: ArrayState) -> None:
         self.state = state
-        self.at_once, self.waiting, self.following = False, False, True
+        self.at_once, self.waiting = False, False
         self._kinds: Kinds[SeenForward] = Kinds()
         self._parameters: list[nn.Parameter] = []
-        self._names: dict[int, tuple[str, nn.Parameter]] = {}
         self._outstanding: weakref.ref[Ticket] | None = None
         self.last: tuple[list[Any], SeenForward] | None = None
-        self.postponed: Postponed | None = None
 
     def clear(self) -> None:
         """Forget all; wanted after the array's tensors have moved, or it runs in another way."""
         self._kinds.clear()
-        self._parameters, self._names, self.last = [], {}, None
+        self._parameters, self.last = [], None
 
     def keep(self, block_size: int, threads: str) -> None:
         """Forget what is of other block sizes, or runs on other threads."""
@@ -81,10 +69,6 @@ class CapturedForwards:
         """How calls run, each way once."""
         return self._kinds.notes()
 
-    def postpones(self) -> bool:
-        """Whether calls of some kind are put off until the backward."""
-        return any(seen.habit.sure for seen in self._kinds)
-
     def learns(self, inputs: Inputs) -> bool:
         """Whether a gradient may be asked for."""
         if not self._parameters:
@@ -97,14 +81,6 @@ class CapturedForwards:
         if not self._parameters:
             self._parameters = list(self.state.tensors.parameters())
         return torch.is_grad_enabled() and any(p.requires_grad for p in self._parameters)
-
-    def names_of(self, inputs: Sequence[Tensor]) -> tuple[str, ...]:
-        """Of parameters that learn; none where one of the tensors is anything else, or is there twice."""
-        if not self._names:
-            self._names = {id(p): (name, p) for name, p in self.state.tensors.named_parameters()}
-        found = [self._names.get(id(v)) for v in inputs]
-        names = tuple(one[0] for one in found if one is not None and one[1].requires_grad)
-        return names if len(set(names)) == len(found) else ()
 
     def find(self, given: Any) -> SeenForward | None:
         """What is known of this kind of call; None where it is to run as ever."""
@@ -121,9 +97,7 @@ class CapturedForwards:
 
     # Replaying.
 
-    def again(
-        self, tensors: Sequence[Tensor], per_member: tuple[bool, ...], rebuild: Rebuild, run: Run, follow: bool = False
-    ) -> Any:
+    def again(self, tensors: Sequence[Tensor], per_member: tuple[bool, ...], rebuild: Rebuild, run: Run) -> Any:
         """The output of a call like the last one that was replayed, found out in few steps; None where it is another.
 
         Args:
@@ -131,42 +105,14 @@ class CapturedForwards:
             per_member: which of them are.
             rebuild: from these to the arguments.
             run: computes the outputs as ever.
-            follow: see what the caller does with the output, and put the call off if that is known.
         """
-        settled(tensors)
         last = self.last
         if last is None or self.waiting or not torch.is_grad_enabled() or not self._kinds.open(self.state):
             return None
-        like = self._like(tensors)
-        if like != last[0] or last[1].made is None:
+        if self._like(tensors) != last[0] or last[1].made is None:
             return None
-        found = self.output(last[1], Inputs(tuple(tensors), per_member, rebuild), run, follow, like[_SETTINGS])
+        found = self.replay(last[1], Inputs(tuple(tensors), per_member, rebuild), run)
         return None if found is None else found[0]
-
-    def output(
-        self, seen: SeenForward, inputs: Inputs, run: Run, follow: bool, how: tuple[Any, ...] | None = None
-    ) -> tuple[Any] | None:
-        """The output in a tuple, replayed or put off; None if this call must run as ever.
-
-        Args:
-            seen: the kind of call.
-            inputs: of the call.
-            run: computes the outputs as ever.
-            follow: see what the caller does with the output, and put the call off if that is known.
-            how: torch's settings, where they are known.
-        """
-        follow = follow and self.following and seen.made is not None and seen.made.postponable and not seen.habit.over
-        if follow and seen.habit.sure and not self.outstanding() and seen.habit.holds(seen):
-            return (Postponed(self, seen, inputs, run, how or settings()).output(),)
-        replayed = self.replay(seen, inputs, run)
-        if replayed is None or not follow:
-            return replayed
-        return (Watched(self, seen.habit).output(replayed[0]),)
-
-    def flush(self) -> None:
-        """Make up for calls that were put off."""
-        if self.postponed is not None:
-            self.postponed.settle() if self.postponed.wanted() else self.postponed.discard()
 
     def outstanding(self) -> bool:
         """Whether a backward is to come that needs what lies in memory."""

@@ -91,8 +91,6 @@ class Ready:
         needs: the parameters, and the positions of the inputs, that the backward reads.
         changes: whether a call may change buffers or draws random numbers.
         alone: whether it returns one tensor, which has a gradient.
-        postponable: whether it may run later than it is called.
-        buffers: all of the array, where it writes to some.
     """
 
     halves: Halves
@@ -105,5 +103,3 @@ class Ready:
     needs: tuple[list[nn.Parameter], list[int]]
     changes: bool
     alone: bool
-    postponable: bool
-    buffers: tuple[Tensor, ...]

@@ -196,19 +196,8 @@ class RecordedForward:
             kinds = tuple(t.requires_grad for t in tensors)
             changes = halves.program.generators is not None or bool(state.buffer_arenas)
             alone = seen.rebuild is next and kinds == (True,)
-            draws = halves.program.generators is not None
-            seen_drawn = draws and (state.settings.fast_rng or state.generators.device.type != "cpu")
-            whole = bool(kinds) and all(kinds) and len(kinds) == len(seen.leaves)
-            postponable = whole and not passes and bool(learning) and not seen_drawn
-            seen.made = Ready(
-                *(halves, targets, seen.grads, seen.used, kinds, learning, passes, needs, changes, alone, postponable),
-                tuple(state.tensors.buffers()) if self._writes_buffers() else (),
-            )
+            seen.made = Ready(halves, targets, seen.grads, seen.used, kinds, learning, passes, needs, changes, alone)
             self.finished = outputs, restore
-
-    def _writes_buffers(self) -> bool:
-        buffers = {self.recorder.known(a.data) for a in self.state.buffer_arenas}
-        return any(call.writes & buffers for call in self.recorder.recording.calls)
 
     def needed(self) -> tuple[list[nn.Parameter], list[int]]:
         """What of the parameters and inputs the backward reads: it must not change before."""
