@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.kernels.native.operators import BOUND
+from hfta_nb.kernels.native.recurrent import BOUND
 from hfta_nb.kernels.strategy import precision
 from hfta_nb.kernels.strategy.formulations import PLAIN, PRODUCTS, Formulation, Operand
 from hfta_nb.kernels.strategy.measuring import Choice, choose, made, write

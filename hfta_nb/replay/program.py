@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from hfta_nb.kernels.native.binding import Binding
-from hfta_nb.kernels.native.operators import BOUND
 from hfta_nb.kernels.native.product import Compiled
+from hfta_nb.kernels.native.recurrent import BOUND
 from hfta_nb.kernels.strategy import precision
 from hfta_nb.kernels.strategy.formulations import PRODUCTS
 from hfta_nb.kernels.strategy.measuring import Choice

@@ -29,24 +29,13 @@ _SIZES = [(1, 1), (3, 2), (64, 10), (5, 16), (7, 37), (33, 64), (2, 300)]
 
 
 @pytest.mark.parametrize(("height", "columns"), _SIZES)
-def test_log_softmax_and_its_gradient(height: int, columns: int) -> None:
+def test_the_gradient_of_log_softmax(height: int, columns: int) -> None:
     x, by = 5 * _noise(height, columns), _noise(columns, height).t().contiguous()
     wanted = x.double().log_softmax(1)
-    out = torch.full_like(x, torch.nan)
-    Binding(rows.log_softmax)(x, 1, False, out=out)
-    assert _close(out, wanted)
     exact = _aten._log_softmax_backward_data(by.double(), wanted, 1, torch.float64)
     found = torch.full_like(x, torch.nan)
-    Binding(rows.log_softmax_backward)(by, out, 1, torch.float32, out=found)
+    Binding(rows.log_softmax_backward)(by, wanted.float(), 1, torch.float32, out=found)
     assert _close(found, exact)
-
-
-def test_rows_with_what_is_no_number_are_torchs() -> None:
-    x = _noise(6, 20)
-    x[0, 3], x[1, 4], x[2, 5], x[3] = torch.nan, torch.inf, -torch.inf, 1e30
-    out = torch.empty_like(x)
-    Binding(rows.log_softmax)(x, 1, False, out=out)
-    torch.testing.assert_close(out, x.log_softmax(1), equal_nan=True)
 
 
 @pytest.mark.parametrize("columns", [1, 10, 16, 70])
@@ -113,15 +102,14 @@ def test_layer_norm_and_its_gradients(height: int, columns: int, affine: bool) -
 
 
 def test_a_binding_follows_its_tensors() -> None:
-    call = Binding(rows.log_softmax)
+    call = Binding(rows.column_sums)
     for size in ((4, 5), (4, 5), (3, 20)):
-        x, out = _noise(*size), torch.empty(size)
-        call(x, 1, False, out=out)
-        assert _close(out, x.double().log_softmax(1))
+        x, out = _noise(*size), torch.empty(size[1])
+        call(x, [0], False, out=out)
+        assert _close(out, x.double().sum(0))
         x += 1.0
-        x[0, 0] -= 2.0
-        call(x, 1, False, out=out)
-        assert _close(out, x.double().log_softmax(1))
+        call(x, [0], False, out=out)
+        assert _close(out, x.double().sum(0))
 
 
 class _Net(nn.Module):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hfta_nb.kernels.native import likelihood, norm, product, rows
+from hfta_nb.kernels.native import norm, product, rows
 from hfta_nb.kernels.native.binding import Binding
 from hfta_nb.kernels.strategy import precision
 from hfta_nb.kernels.strategy.pointwise import Pointwise, PointwiseBackward
@@ -111,11 +111,6 @@ def formulations(function: Any, args: Sequence[Any], device: torch.device) -> li
         return []
     if function is _MAX_POOL:
         return _pools(args)
-    if function in _LIKELIHOODS:
-        way, first, arguments = _LIKELIHOODS[function]
-        classes = operands[-3 if first else 0].size[-1]
-        fits = len(args) == arguments and classes > _SCRATCH_CLASSES and likelihood.takes(*args[first : first + 4])
-        return [way] if fits else []
     if function in _WIDENED and any(o.dtype in HALVES for o in operands):
         return [_IN_FLOAT32]
     if any(o.dtype != torch.float32 for o in operands):
@@ -136,8 +131,8 @@ def formulations(function: Any, args: Sequence[Any], device: torch.device) -> li
         at = 1 if function in _TURNED else 2
         last = len(operands[0].size) - 1
         if len(args) > at and args[at] in (last, -1) and not (function in _TURNED and args[2]):
-            own = _ROWS.get(function)
-            return [_OVER_LAST[function], *([own] if own is not None and rows.usable() else [])]
+            own = function is _LOG_SOFTMAX_BACKWARD and rows.usable()
+            return [_OVER_LAST[function], *([_COMPILED_BACKWARD] if own else [])]
     return []
 
 
@@ -256,19 +251,13 @@ def _gapless(factor: Operand) -> bool:
 
 
 _TURNED = frozenset({_aten._log_softmax.default, _aten._softmax.default})
+_LOG_SOFTMAX_BACKWARD = _aten._log_softmax_backward_data.default
+_COMPILED_BACKWARD = Formulation(COMPILED, lambda _: Binding(rows.log_softmax_backward))
 _OVER_LAST = {
     **{f: Formulation("turned", Turned) for f in _TURNED},
-    _aten._log_softmax_backward_data.default: Formulation("whole tensors", LogSoftmaxBackward),
+    _LOG_SOFTMAX_BACKWARD: Formulation("whole tensors", LogSoftmaxBackward),
     _aten._softmax_backward_data.default: Formulation("whole tensors", SoftmaxBackward),
 }
-_LIKELIHOODS = {
-    _aten.nll_loss_forward.default: (Formulation(COMPILED, lambda _: Binding(likelihood.nll_loss)), 0, 5),
-    _aten.nll_loss_backward.default: (Formulation(COMPILED, lambda _: Binding(likelihood.nll_loss_backward)), 1, 7),
-}
-"""With the place of the log-probabilities among how many arguments."""
-_SCRATCH_CLASSES = 4
-"""Kernels are timed with targets that are less."""
-
 _SUM = _aten.sum.dim_IntList
 _COLUMN_SUMS = Formulation(COMPILED, lambda _: Binding(rows.column_sums))
 
@@ -278,9 +267,3 @@ def _columns(args: Sequence[Any]) -> bool:
     x, dims = args[0], sorted(d % len(args[0].size) for d in args[1] or ())
     last = len(x.size) - 1
     return x.contiguous and 0 not in x.size and dims == list(range(last - len(dims), last)) and bool(dims)
-
-
-_ROWS = {
-    _aten._log_softmax.default: Formulation(COMPILED, lambda _: Binding(rows.log_softmax)),
-    _aten._log_softmax_backward_data.default: Formulation(COMPILED, lambda _: Binding(rows.log_softmax_backward)),
-}
