@@ -55,5 +55,5 @@ def checkpoint(array: FusedArray, on: bool) -> None:
     Members of different architecture keep theirs in any case.
     """
     array.settings.checkpointed = on
-    array._steps.clear()
+    array._steps.cache.clear()
     install(array._state)

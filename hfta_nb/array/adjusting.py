@@ -121,7 +121,7 @@ class Adjustable:
         if way not in WAYS:
             raise FusionError("unknown choice", where="compiling", got=way, accepted=", ".join(WAYS))
         self.settings.compiling = way
-        self._calls.steps.clear()
+        self._calls.steps.cache.clear()
 
     @property
     def verify(self) -> str:

@@ -16,7 +16,7 @@ from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.per_member import PerMember, per_member
 from hfta_nb.members.tree import tensor_map
 from hfta_nb.replay.calls import Calls, over
-from hfta_nb.replay.kinds import identity
+from hfta_nb.replay.signature import identity
 
 _MOST = 8
 """Losses whose recordings are kept."""

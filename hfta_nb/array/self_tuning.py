@@ -22,9 +22,9 @@ from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.members.tree import flatten
 from hfta_nb.replay.calls import Calls
-from hfta_nb.replay.kinds import form as form_of
-from hfta_nb.replay.kinds import identity, settings, watched
 from hfta_nb.replay.record import NotRecordableError
+from hfta_nb.replay.signature import form as form_of
+from hfta_nb.replay.signature import identity, settings, watched
 from hfta_nb.replay.steps import Asked
 
 T = TypeVar("T")
@@ -95,8 +95,7 @@ class SelfTuning:
 
     def forward(self, args: Any, kwargs: Any, run: Callable[[], T]) -> T:
         """`array(x)`."""
-        forwards = self.calls.forwards
-        if not forwards.learning():
+        if not self.calls.forwards.learning():
             return self.results(None, (args, kwargs), run)
         waiting = self._forms.get("forward")
         if waiting is not None and not waiting.done:
@@ -145,9 +144,9 @@ class SelfTuning:
         calls = self.calls
         self._home = self.home
         captures: dict[str, Captures] = {
-            "backward": calls.steps,
-            "forward": calls.forwards,
-            "results": calls.results,
+            "backward": calls.steps.cache,
+            "forward": calls.forwards.cache,
+            "results": calls.results.cache,
         }
         form = self._forms[name] = _Form(calls, name, captures[name], self._home)
         if slow_together(self.state):

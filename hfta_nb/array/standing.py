@@ -36,11 +36,11 @@ def program_of(
 @contextmanager
 def strictly(array: FusedArray) -> Iterator[None]:
     """Within, a step whose replay fails raises the error, rather than being given up and run as ever."""
-    array._steps.strict = True
+    array._steps.cache.strict = True
     try:
         yield
     finally:
-        array._steps.strict = False
+        array._steps.cache.strict = False
 
 
 class Standing:
@@ -52,25 +52,25 @@ class Standing:
         x, y: its inputs, or such.
     """
 
-    __slots__ = ("_like", "_program", "_seen", "_steps")
+    __slots__ = ("_cache", "_like", "_program", "_seen")
 
     def __init__(self, array: FusedArray, seen: SeenStep, x: Tensor, y: Tensor) -> None:
-        self._steps, self._seen, self._program = array._steps, seen, seen.program
-        self._like = self._steps.like(x, y)
+        self._cache, self._seen, self._program = array._steps.cache, seen, seen.program
+        self._like = self._cache.like((x, y))
 
     @classmethod
     def of(cls, array: FusedArray, programs: Collection[Any], x: Tensor, y: Tensor) -> Standing | None:
         """Of the call that runs one of these programs."""
-        known = (s for s in array._steps.seen() if s.program is not None and any(s.program is p for p in programs))
+        known = (s for s in array._steps.cache if s.program is not None and any(s.program is p for p in programs))
         seen = next(known, None)
         return None if seen is None else cls(array, seen, x, y)
 
     def holds(self, x: Any, y: Any) -> bool:
         """Whether the call with these inputs, with the same loss, would run the same program."""
-        seen, steps = self._seen, self._steps
+        seen, cache = self._seen, self._cache
         if type(x) is not Tensor or type(y) is not Tensor or seen.program is not self._program or seen.reads is None:
             return False
-        return steps.open() and steps.like(x, y) == self._like and seen.reads.hold()
+        return cache.open() and cache.like((x, y)) == self._like and seen.reads.hold()
 
 
 def way_of(array: FusedArray) -> str:
@@ -80,7 +80,7 @@ def way_of(array: FusedArray) -> str:
     """
     if any(note.startswith("captured") for note in array.step_notes):
         return "as one graph"
-    ready = [seen.program for seen in array._steps.seen() if seen.program is not None]
+    ready = [seen.program for seen in array._steps.cache if seen.program is not None]
     compiled = next((p.decision.note for p in ready if p.decision.compiled is not None), "")
     if compiled or not ready:
         return compiled

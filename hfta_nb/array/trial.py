@@ -99,7 +99,7 @@ class Trial:
         captures: Captures | None = None,
     ) -> None:
         self.calls, state = calls, calls.state
-        self.captures: Captures = calls.steps if captures is None else captures
+        self.captures: Captures = calls.steps.cache if captures is None else captures
         self.state, self.ways, self.replaying, self.budget_s = state, list(ways), replaying, budget_s
         self.brief, self.complete = brief, not brief
         self._cost = 0.0  # what recording the last way has cost
@@ -162,7 +162,7 @@ class Trial:
     @property
     def _steps(self) -> bool:
         """Whether what is tried are whole steps."""
-        return self.captures is self.calls.steps
+        return self.captures is self.calls.steps.cache
 
     @property
     def compared(self) -> dict[Way, float]:
@@ -187,7 +187,7 @@ class Trial:
         limit = self._limit(min(plain.values()))
         # Where convolutions are trained, fewer members at once win the more by being replayed, and recording is dear:
         # what is recorded first may be the last.
-        trained = self.captures is not self.calls.results
+        trained = self.captures is not self.calls.results.cache
         small = self.replaying and trained and bool(convolutions(self.state))
         hopeful = [way for way in self.ways if plain[way] <= limit]
         hopeful.sort(key=lambda way: (way.block_size if small else 0, plain[way]))

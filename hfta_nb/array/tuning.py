@@ -19,8 +19,8 @@ from hfta_nb.members import threads
 from hfta_nb.members.per_member import PerMember, per_member
 from hfta_nb.members.tree import flatten, unflatten
 from hfta_nb.replay.calls import Calls
-from hfta_nb.replay.kinds import form, settings
 from hfta_nb.replay.record import NotRecordableError
+from hfta_nb.replay.signature import form, settings
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Tuning:
     def __init__(self, calls: Calls, what: str = "", replaying: bool = True, captures: Captures | None = None) -> None:
         self.calls, self.state, state = calls, calls.state, calls.state
         self.what, self.replaying = what, replaying and state.capture
-        self.captures: Captures = calls.steps if captures is None else captures
+        self.captures: Captures = calls.steps.cache if captures is None else captures
         self.done = state.settings.block_size == 1 and not threads.choice(state.generators.device)
         self._trial: Trial | None = None
         self._kind: Any = None
@@ -138,7 +138,7 @@ class Tuning:
 
     def _tell(self, text: str) -> None:
         settings = self.state.settings
-        if self.captures is self.calls.steps or not settings.tuned:
+        if self.captures is self.calls.steps.cache or not settings.tuned:
             settings.tuned = text
 
     def _look(self) -> None:

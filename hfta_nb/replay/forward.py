@@ -1,6 +1,6 @@
-"""`array(x)` with gradients, recorded with its backward and replayed: the loss between them is the caller's own.
+"""`array(x)` with gradients, replayed, or recorded with its backward: the loss between them is the caller's own.
 
-Two calls run as ever but for being recorded; then a gradient of random numbers is sent back through what the model has
+Two calls run eagerly and are recorded; then a gradient of random numbers is sent back through what the model has
 computed, to record the backward too. The graph that the caller gets is autograd's and as it would be without.
 Replayed, a call is one node of the graph: its forward runs the first half of the program, its backward the second.
 """
@@ -9,159 +9,89 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hfta_nb.eager.blocks import graph_blocks
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.kernels.cuda_graphs import capturing
-from hfta_nb.kernels.strategy.measuring import Choice
 from hfta_nb.members.tree import Rebuild
-from hfta_nb.replay.check import Before, failure
+from hfta_nb.replay.check import Before
 from hfta_nb.replay.halves_layout import lay
-from hfta_nb.replay.kinds import Kinds, form, reads_of, state_of
 from hfta_nb.replay.node import Run, Ticket, attached
-from hfta_nb.replay.reads import UnclearError
-from hfta_nb.replay.record import NotRecordableError
+from hfta_nb.replay.program_cache import ProgramCache
+from hfta_nb.replay.reads import Reads
 from hfta_nb.replay.recorded import RecordedForward
 from hfta_nb.replay.seen_forward import SeenForward
+from hfta_nb.replay.signature import form
 
 
 class CapturedForwards:
-    """The forwards of an array with gradients, by kind.
+    """The forwards of an array with gradients.
 
     Attributes:
-        at_once: record the first call of a kind already, as such calls were made before.
-        waiting: record and replay nothing for now.
-        last: what the last call that was replayed looked like, and its kind; None where that can't be told quickly.
+        cache: their programs.
     """
 
     def __init__(self, state: ArrayState) -> None:
         self.state = state
-        self.at_once, self.waiting = False, False
-        self._kinds: Kinds[SeenForward] = Kinds()
-        self._parameters: list[nn.Parameter] = []
+        self.cache: ProgramCache[SeenForward] = ProgramCache(state)
         self._outstanding: weakref.ref[Ticket] | None = None
-        self.last: tuple[list[Any], SeenForward] | None = None
-
-    def clear(self) -> None:
-        """Forget all; wanted after the array's tensors have moved, or it runs in another way."""
-        self._kinds.clear()
-        self._parameters, self.last = [], None
-
-    def keep(self, block_size: int, threads: str) -> None:
-        """Forget what is of other block sizes, or runs on other threads."""
-        self.last = None
-        self._kinds.keep(lambda seen: (seen.block_size, seen.threads) == (block_size, threads))
-
-    def choices(self) -> list[Choice]:
-        """Of kernels that can be computed in several ways, in what is replayed."""
-        return self._kinds.choices()
-
-    def layouts(self) -> list[str]:
-        """Of images in what is replayed, each once."""
-        return self._kinds.layouts()
-
-    def notes(self) -> list[str]:
-        """How calls run, each way once."""
-        return self._kinds.notes()
-
-    def learns(self, inputs: Inputs) -> bool:
-        """Whether a gradient may be asked for."""
-        if not self._parameters:
-            self._parameters = list(self.state.tensors.parameters())
-        wanted = any(p.requires_grad for p in self._parameters) or bool(inputs.grad_leaves())
-        return wanted and torch.is_grad_enabled()
 
     def learning(self) -> bool:
         """Whether gradients of parameters may be asked for."""
-        if not self._parameters:
-            self._parameters = list(self.state.tensors.parameters())
-        return torch.is_grad_enabled() and any(p.requires_grad for p in self._parameters)
+        return torch.is_grad_enabled() and any(p.requires_grad for p in self.cache.parameters)
+
+    def learns(self, inputs: Inputs) -> bool:
+        """Whether a gradient may be asked for."""
+        return self.learning() or (torch.is_grad_enabled() and bool(inputs.grad_leaves()))
 
     def find(self, given: Any) -> SeenForward | None:
-        """What is known of this kind of call; None where it is to run as ever."""
-        if not self._kinds.open(self.state) or self.waiting:
-            return None
-        try:
-            wants = tuple(p.requires_grad for p in self._parameters)
-            key = form(given, grads=True), *state_of(self.state), wants
-        except NotRecordableError:
-            return None
-        how = self.state.settings
-        seen = self._kinds.of(key, lambda: SeenForward((), block_size=how.block_size, threads=how.threads))
-        return None if seen.reason else seen
+        """The entry of a call; None where it is to run eagerly."""
+        return self.cache.find(
+            lambda: (form(given, grads=True), tuple(p.requires_grad for p in self.cache.parameters)), SeenForward
+        )
 
     # Replaying.
 
     def again(self, tensors: Sequence[Tensor], per_member: tuple[bool, ...], rebuild: Rebuild, run: Run) -> Any:
-        """The output of a call like the last one that was replayed, found out in few steps; None where it is another.
+        """Fast path: the output, replayed, if this call's signature equals the last one's; else None.
 
         Args:
             tensors: the inputs, none of which is marked as per member.
             per_member: which of them are.
             rebuild: from these to the arguments.
-            run: computes the outputs as ever.
+            run: computes the outputs eagerly.
         """
-        last = self.last
-        if last is None or self.waiting or not torch.is_grad_enabled() or not self._kinds.open(self.state):
+        if self.cache.last is None or not self.cache.repeats(tensors):
             return None
-        if self._like(tensors) != last[0] or last[1].made is None:
-            return None
-        found = self.replay(last[1], Inputs(tuple(tensors), per_member, rebuild), run)
+        found = self.replay(self.cache.last, Inputs(tuple(tensors), per_member, rebuild), run)
         return None if found is None else found[0]
+
+    def remember(self, seen: SeenForward, tensors: Sequence[Tensor]) -> None:
+        """Note that a call with these inputs was replayed, for `again`, if it gave one tensor."""
+        count = len(seen.inputs.leaves if seen.inputs else ())
+        alone = seen.made is not None and seen.made.alone and count == len(tensors)
+        self.cache.remember(seen, tensors if alone else None)
 
     def outstanding(self) -> bool:
         """Whether a backward is to come that needs what lies in memory."""
         before = None if self._outstanding is None else self._outstanding()
         return before is not None and not before.spent
 
-    def _holds(self, seen: SeenForward) -> bool:
-        """Whether the model is as it was recorded; else the kind is forgotten."""
-        if seen.reads is not None and seen.reads.hold():
-            return True
-        seen.refuse("the model has changed since it was recorded", forget=True)
-        return False
-
-    def remember(self, seen: SeenForward, tensors: Sequence[Tensor]) -> None:
-        """Note that a call with these inputs was replayed as of this kind, and gave one tensor."""
-        alone = (
-            seen.made is not None and seen.made.alone and len(seen.inputs.leaves if seen.inputs else ()) == len(tensors)
-        )
-        self.last = (self._like(tensors), seen) if alone else None
-
-    def _like(self, tensors: Sequence[Tensor]) -> list[Any]:
-        """What tells kinds of calls apart, where all inputs are tensors."""
-        found: list[Any] = [*state_of(self.state), *[p.requires_grad for p in self._parameters]]
-        for t in tensors:
-            found += (type(t), t.shape, t.stride(), t.dtype, t.device, t.requires_grad, t.layout, t.is_inference())
-        return found
-
-    def replay(self, seen: SeenForward, inputs: Inputs, run: Run) -> tuple[Any] | None:
-        """The outputs in a tuple; None if this call must run as ever."""
+    def replay(self, seen: SeenForward | None, inputs: Inputs, run: Run) -> tuple[Any] | None:
+        """The outputs in a tuple; None if this call must run eagerly."""
+        if seen is None or seen.made is None or self.outstanding():
+            return None
         made = seen.made
-        if made is None:
-            return None
-        if self.outstanding():
-            return None
-        if not self._holds(seen):
-            return None
-        seen.fill(inputs.leaves)
         start = Before(self.state) if made.changes else None
-        try:
-            outputs = made.halves.forward()
-        except BaseException as error:
-            if capturing(self.state.generators.device):
-                raise
-            if start is not None:
-                start.put_back()
-            if not isinstance(error, Exception):
-                raise
-            seen.refuse(failure(error))
+        found = self.cache.replay(seen, inputs.leaves, made.halves.forward, "the model", start)
+        if found is None:
             return None
+        outputs = found[0]
         ticket = Ticket(self.state, seen, inputs, run, start)
         self._outstanding = weakref.ref(ticket)
         roots = (*made.learning, *(v for v in inputs.leaves if isinstance(v, Tensor) and v.requires_grad))
@@ -173,23 +103,14 @@ class CapturedForwards:
 
     # Recording.
 
-    def recorder(self, seen: SeenForward, run: Run) -> Callable[[Inputs], Any] | None:
-        """What does as `run` does and records it; None where this call is not to be recorded."""
-        seen.calls += 1
-        if (seen.calls == 1 and not self.at_once) or seen.ready:
-            return None
+    def recorder(self, seen: SeenForward | None, run: Run) -> Callable[[Inputs], Any]:
+        """What runs a call, and records it with its backward where it may be replayed from then on."""
+        return self.cache.recorder(
+            seen, (), partial(self._record, run), lambda inputs: run(inputs, graph_blocks(self.state))
+        )
 
-        def recorded(inputs: Inputs) -> Any:
-            if not inputs.copied:  # else the array has just found another way to run
-                try:
-                    reads = reads_of(self.state, ())
-                except UnclearError as error:
-                    seen.refuse(str(error))
-                else:
-                    call = RecordedForward(self.state, seen, inputs, run)
-                    result = call.result(reads)
-                    lay(call)
-                    return result
-            return run(inputs, graph_blocks(self.state))
-
-        return recorded
+    def _record(self, run: Run, seen: SeenForward, inputs: Inputs, reads: Reads) -> Any:
+        call = RecordedForward(self.state, seen, inputs, run)
+        result = call.result(reads)
+        lay(call)
+        return result

@@ -11,8 +11,8 @@ from torch import Tensor
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.members.tree import flatten
 from hfta_nb.replay import layouts
+from hfta_nb.replay.cache_entry import outputs_of
 from hfta_nb.replay.halves import Halves, Ready
-from hfta_nb.replay.kinds import outputs_of
 from hfta_nb.replay.program import program
 from hfta_nb.replay.record import NotRecordableError, Place
 from hfta_nb.replay.recorded import RecordedForward

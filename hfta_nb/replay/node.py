@@ -19,8 +19,8 @@ from hfta_nb.members.tree import flatten
 from hfta_nb.replay.check import Before, failure
 from hfta_nb.replay.delivery import apart, delivered, settle, written
 from hfta_nb.replay.halves import Ready
-from hfta_nb.replay.kinds import watched
 from hfta_nb.replay.seen_forward import SeenForward
+from hfta_nb.replay.signature import watched
 
 Run = Callable[[Inputs, Sequence[Block]], Any]
 """What computes the outputs as ever, block by block."""

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.per_member import PerMember
 
 _HARMLESS = {
@@ -308,3 +309,19 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _codes(constant)
+
+
+def reads_of(state: ArrayState, functions: tuple[Any, ...]) -> Reads:
+    """What the code of the model, or of each architecture among its members, and these functions can read.
+
+    Raises:
+        UnclearError: with what can't be seen through.
+    """
+    across = state.engine.across
+    if across is None:
+        return Reads(state.skeleton, functions)
+    set_anew: dict[int, tuple[str, ...]] = {}
+    for site in across.sites:
+        set_anew[id(site.module)] = (*set_anew.get(id(site.module), ()), site.name)
+    values = tuple(value for site in across.sites for value in site.values.values())
+    return Reads(state.skeleton, (*functions, *across.templates, *values), set_anew)

@@ -14,10 +14,10 @@ from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import vector_jacobian
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.tree import flatten
+from hfta_nb.replay.cache_entry import outputs_of, room_like, rooms_for
 from hfta_nb.replay.check import proven
 from hfta_nb.replay.delivery import Target
 from hfta_nb.replay.halves import Halves, Ready
-from hfta_nb.replay.kinds import outputs_of, room_like, rooms_for
 from hfta_nb.replay.node import Run
 from hfta_nb.replay.overlap import overlap
 from hfta_nb.replay.program import program
@@ -68,12 +68,7 @@ class RecordedForward:
                 seen.refuse("the backward writes into what the forward has made")
                 restore()
                 return self.run(self.given, graph_blocks(self.state))
-        if not reads.hold() or (seen.reads is not None and not seen.reads.hold()):
-            reason = reason or "the model changes what it reads"
-        if reason:
-            seen.refuse(reason)
-            return result
-        if seen.agrees(self.recorder.recording, reads, told):
+        if seen.accepts(self.recorder.recording, reads, told, reason, "the model"):
             seen.rebuild = rebuild
             self._finish(tensors, outputs, gradients, restore)
         return result

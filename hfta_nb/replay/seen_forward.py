@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from hfta_nb.replay.cache_entry import CacheEntry
 from hfta_nb.replay.halves import Ready
-from hfta_nb.replay.kinds import Seen
 
 _PATTERNS = 3
 """How often other outputs may be used than before until a kind is not recorded again."""
 
 
 @dataclass
-class SeenForward(Seen):
+class SeenForward(CacheEntry):
     """A kind of forward with gradients.
 
     Attributes:

@@ -161,7 +161,7 @@ def test_a_recorded_step_is_graphs_of_the_same_numbers(
     losses = _train(array, 8)
     assert torch.allclose(losses, _train(plain, 8), rtol=0, atol=1e-12)
     _same(array, plain)
-    compiled = next(iter(array._steps._kinds)).program.decision.compiled
+    compiled = next(iter(array._steps.cache)).program.decision.compiled
     assert compiled is not None
     # Blocks are one after another, and each draws from what it has computed.
     assert compiled.parts == (parts if parts == 1 or block_size == MEMBERS else 3)
@@ -181,7 +181,7 @@ def test_always_compiles_and_is_what_it_would_be() -> None:
     compiled.compiling = "always"
     expected = _train(plain, 12)
     assert torch.allclose(_train(compiled, 12), expected, rtol=0, atol=1e-12)
-    program = next(iter(compiled._steps._kinds)).program
+    program = next(iter(compiled._steps.cache)).program
     assert program.decision.compiled is not None
     assert len(_notes(compiled)) == 1
     assert _notes(compiled)[0].startswith("compiled in ")
@@ -230,7 +230,7 @@ KNOWN = {"replayed": 2e-3, "compiled": 1e-3, "compiling": 10.0}
 def test_what_was_measured_decides(times: dict, steps: float, pays: bool, why: str) -> None:
     array = _array()
     _train(array, 4)
-    source = next(iter(array._steps._kinds)).program.source
+    source = next(iter(array._steps.cache)).program.source
     assert deciding._pays(source, times, lambda: 0.0, steps) == (pays, why)
 
 
@@ -238,7 +238,7 @@ def test_what_is_usual_on_a_device_decides_where_nothing_was_measured(monkeypatc
     monkeypatch.setitem(deciding.USUAL_GAIN, "cpu", 0.1)
     array = _array()
     _train(array, 4)
-    source = next(iter(array._steps._kinds)).program.source
+    source = next(iter(array._steps.cache)).program.source
     cost = deciding.USUAL_SECONDS + deciding.SECONDS_PER_CALL * len(source.calls)
     assert deciding._pays(source, None, lambda: 1e-2, cost / 1e-3 + 1) == (True, "")
     assert not deciding._pays(source, None, lambda: 1e-2, cost / 1e-3 - 1)[0]
@@ -294,7 +294,7 @@ def test_a_run_that_is_too_short_compiles_nothing(steps: int, monkeypatch: pytes
     array = _array(_norms)
     _train(array, 4)
     times = kept(torch.device("cpu"))
-    times.put(f"compiled step {next(iter(array._steps._kinds)).program.source.digest()}", KNOWN)
+    times.put(f"compiled step {next(iter(array._steps.cache)).program.source.digest()}", KNOWN)
     other = _array(_norms)
     other.compiling, other.settings.planned_steps = "auto", float(steps)
     _train(other, 4)
@@ -388,7 +388,7 @@ def test_batch_norm_of_cudnn_is_written_as_one_that_says_what_it_writes(training
 def test_a_batch_norm_that_nobody_knows_is_not_compiled() -> None:
     array = _array(_norms)
     _train(array, 4)
-    source = next(iter(array._steps._kinds)).program.source
+    source = next(iter(array._steps.cache)).program.source
     assert not any(map(unsaid, source.calls))
     call = Call(torch.ops.aten.miopen_batch_norm.default, (), {}, (), (), frozenset())
     other = replace(source, calls=[*source.calls, call])

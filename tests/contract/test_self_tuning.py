@@ -153,7 +153,7 @@ def test_a_kind_that_does_not_come_again_is_not_waited_for() -> None:
     for size in (4, *[6] * 24):
         backward(array, torch.randn(size, 5, dtype=torch.float64), torch.randn(size, 3, dtype=torch.float64))
     assert array._tuning._forms["backward"].done
-    assert not array._steps.waiting
+    assert not array._steps.cache.waiting
     assert notes(array, "backward") == "replayed from a recording"
 
 

@@ -58,7 +58,7 @@ def _run(trial: Trial, plain: dict[int, float], replayed: dict[int, float]) -> l
         size = trial.way.block_size
         sizes.append(size)
         count[size] = count.get(size, 0) + 1
-        recorded = trial.calls.steps.at_once
+        recorded = trial.calls.steps.cache.at_once
         trial.took(replayed[size] if recorded and count[size] > 3 else 2 * plain[size] if recorded else plain[size])
     return sizes
 
@@ -70,8 +70,8 @@ def test_what_is_hopeless_is_run_once_and_the_fastest_is_chosen() -> None:
     assert sizes.count(1) == 1
     assert sizes[:4] == [6, 4, 1, 6]
     assert (array.block_size, trial.way.block_size in (6, 4)) == (4, True)
-    assert not array._steps.waiting
-    assert not array._steps.at_once
+    assert not array._steps.cache.waiting
+    assert not array._steps.cache.at_once
 
 
 @pytest.mark.parametrize(("dtype", "fastest_size"), [(torch.float32, 1), (torch.float64, 4)])
@@ -135,7 +135,7 @@ def _run_with_recording_that_takes(
     while not trial.done:
         size = trial.way.block_size
         count[size] = count.get(size, 0) + 1
-        if not trial.calls.steps.at_once:
+        if not trial.calls.steps.cache.at_once:
             trial.took(plain[size])
             continue
         recorded[size] = recorded.get(size, 0) + 1
@@ -216,7 +216,7 @@ def test_members_that_leave_end_the_trying() -> None:
     fewer = step.select([0, 2])
     assert fewer.tuning is None
     assert not fewer.trying
-    assert not step.array._steps.waiting
+    assert not step.array._steps.cache.waiting
     fewer.train(*_batch())
 
 
