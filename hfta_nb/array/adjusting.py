@@ -11,7 +11,7 @@ from hfta_nb.errors import FusionError
 from hfta_nb.kernels.strategy.measuring import STRATEGIES
 from hfta_nb.members import threads
 from hfta_nb.replay.calls import Calls
-from hfta_nb.replay.deciding import WAYS
+from hfta_nb.replay.inductor.decide import WAYS
 
 
 class Adjustable:

@@ -28,8 +28,8 @@ from hfta_nb.kernels.strategy.sandbox import Tried, survives
 from hfta_nb.kernels.strategy.times import Times
 from hfta_nb.kernels.strategy.trials import killed, trying
 from hfta_nb.replay.check import left_alone, outcome
-from hfta_nb.replay.compiling import Source
 from hfta_nb.replay.record import Place
+from hfta_nb.replay.source import Source
 
 GIVEN, LAST = "as given", "channels last"
 

@@ -27,7 +27,6 @@ from hfta_nb.members.threads import side_by_side
 from hfta_nb.replay.chain_kernels import Kernel as Chain
 from hfta_nb.replay.chains import chained
 from hfta_nb.replay.choosing import Chooser, indifferent
-from hfta_nb.replay.compiling import Decision, Source
 from hfta_nb.replay.folding import Folding
 from hfta_nb.replay.kernels import KERNELS, Kernel, bare, nothing
 from hfta_nb.replay.lanes import Drawing, Lanes, count_of, deliver, lanes_of
@@ -35,6 +34,7 @@ from hfta_nb.replay.late import Fetch, Late, copied, dynamic
 from hfta_nb.replay.needs import constant, fitting, needed
 from hfta_nb.replay.owned import Owned, owned
 from hfta_nb.replay.record import Call, Place, Recording, places
+from hfta_nb.replay.source import Decision, Source
 from hfta_nb.replay.stacking import stacked
 
 
@@ -73,7 +73,7 @@ class Program:
     def run(self) -> list[Tensor]:
         """Compute; the results are copies, the gradients are where they go."""
         if self.decision.compiled is not None:
-            return self.decision.compiled.run()
+            return self.decision.compiled()
         made, on = self.made, torch.is_grad_enabled()
         torch._C._set_grad_enabled(True)  # some kernels ask; the recorded ones ran below autograd, and so do these
         try:

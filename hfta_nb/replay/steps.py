@@ -13,8 +13,8 @@ from hfta_nb.eager.engine import Call, Inputs
 from hfta_nb.eager.gradients import Gradients
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.replay.check import Before
-from hfta_nb.replay.deciding import decide
 from hfta_nb.replay.delivery import delivered
+from hfta_nb.replay.inductor.decide import decide
 from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.reads import Reads
 from hfta_nb.replay.recorded_step import RecordedStep, SeenStep

@@ -15,10 +15,12 @@ import hfta_nb as hfta
 from hfta_nb.array import FusedArray
 from hfta_nb.errors import FusionError
 from hfta_nb.kernels.strategy.kept import kept
-from hfta_nb.replay import compiling, deciding
-from hfta_nb.replay.graphing import Graph
-from hfta_nb.replay.norms import said, unsaid
+from hfta_nb.replay.inductor import compile as compiling
+from hfta_nb.replay.inductor import decide as deciding
+from hfta_nb.replay.inductor.norms import said, unsaid
+from hfta_nb.replay.inductor.to_fx import Graph
 from hfta_nb.replay.record import Call, Place
+from hfta_nb.replay.source import Source
 from tests.training import train
 
 MEMBERS = 3
@@ -61,7 +63,7 @@ def _notes(array: FusedArray) -> list[str]:
 
 
 class Drawing(nn.Module):
-    """Draws from what it has computed, then by shape alone, and into a buffer."""
+    """Draws by shape alone, and into a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,9 +73,8 @@ class Drawing(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = nn.functional.dropout(self.first(x), 0.2)
-        kept = torch.bernoulli(torch.sigmoid(x).detach())
         self.noise.normal_()
-        x = x * kept + torch.randn_like(x) * 0.1 + self.noise
+        x = x + torch.randn_like(x) * 0.1 + self.noise
         found: torch.Tensor = self.last(nn.functional.dropout(x, 0.3))
         return found
 
@@ -145,15 +146,18 @@ def _alone(build: Any, member: int, steps: int) -> tuple[torch.Tensor, nn.Module
     return torch.stack(losses), model
 
 
-@pytest.mark.each("block_size")
+BUILDS = [_mlp, _cnn, _norms, _attention, Drawing, Counting, Frozen]
+
+
+@pytest.mark.each
 @pytest.mark.parametrize(
-    ("build", "parts"), [(_mlp, 1), (_cnn, 1), (_norms, 1), (_attention, 1), (Drawing, 2), (Counting, 1), (Frozen, 1)]
+    ("build", "block_size"),
+    [(build, size) for build in BUILDS for size in (MEMBERS, 2) if (build, size) != (Drawing, 2)],
 )
-@pytest.mark.parametrize("block_size", [MEMBERS, 2])
-def test_a_recorded_step_is_graphs_of_the_same_numbers(
-    build: Any, parts: int, block_size: int, monkeypatch: pytest.MonkeyPatch
+def test_a_recorded_step_is_a_graph_of_the_same_numbers(
+    build: Any, block_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The graphs run as they are: what is compiled is another test's."""
+    """The graph runs as it is: what is compiled is another test's."""
     monkeypatch.setattr(compiling, "_compiled", lambda module, examples: module)
     array, plain = _array(build), _array(build)
     array.compiling = "always"
@@ -161,16 +165,38 @@ def test_a_recorded_step_is_graphs_of_the_same_numbers(
     losses = _train(array, 8)
     assert torch.allclose(losses, _train(plain, 8), rtol=0, atol=1e-12)
     _same(array, plain)
-    compiled = next(iter(array._steps.cache)).program.decision.compiled
-    assert compiled is not None
-    # Blocks are one after another, and each draws from what it has computed.
-    assert compiled.parts == (parts if parts == 1 or block_size == MEMBERS else 3)
+    assert next(iter(array._steps.cache)).program.decision.compiled is not None
     for member in range(MEMBERS):
         expected, model = _alone(build, member, 8)
         assert torch.allclose(losses[:, member], expected, rtol=0, atol=1e-12)
         mine = [rows[member] for rows in array.buffers()]
         for buffer, value in zip(mine, model.buffers(), strict=True):
             assert torch.allclose(buffer, value, rtol=0, atol=1e-12)
+
+
+class Choosing(nn.Module):
+    """Draws from what it has computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.last(x)
+        return found * torch.bernoulli(torch.sigmoid(found).detach())
+
+
+@pytest.mark.parametrize(("build", "block_size"), [(Choosing, MEMBERS), (Drawing, 2)])  # a buffer of all blocks
+def test_a_step_that_draws_from_what_it_has_computed_is_not_compiled(
+    build: Any, block_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling.shutil, "which", lambda name: name)
+    array, plain = _array(build), _array(build)
+    array.compiling = "always"
+    array.block_size = plain.block_size = block_size
+    assert torch.equal(_train(array, 6), _train(plain, 6))
+    _same(array, plain)
+    assert _notes(array) == ["not compiled: it draws random numbers from what it has computed"]
 
 
 @pytest.mark.long
@@ -245,7 +271,7 @@ def test_what_is_usual_on_a_device_decides_where_nothing_was_measured(monkeypatc
 
 
 def test_without_a_compiler_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hfta_nb.replay.compiling.shutil.which", lambda name: None)
+    monkeypatch.setattr("hfta_nb.replay.inductor.compile.shutil.which", lambda name: None)
     array = _array()
     array.compiling = "always"
     _train(array, 5)
@@ -257,7 +283,7 @@ def test_on_a_gpu_without_triton_there_is_a_reason(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(triton, "has_triton", lambda: False)
     monkeypatch.delattr(torch.utils, "_triton")  # as after `import torch`, which does not load it
-    monkeypatch.setattr(compiling.Source, "device", torch.device("cuda", 0))
+    monkeypatch.setattr(Source, "device", torch.device("cuda", 0))
     array, plain = _array(), _array()
     array.compiling = "auto"
     assert torch.equal(_train(array, 6), _train(plain, 6))
@@ -314,15 +340,14 @@ def test_a_compiled_step_that_is_wrong_or_fails_is_not_used(trouble: str, monkey
             super().__init__(source)
             self.source = source
 
-        def run(self) -> list[torch.Tensor]:
-            found = super().run()
+        def __call__(self) -> list[torch.Tensor]:
+            found = super().__call__()
             if trouble == "statistics":
-                for part in self._parts:
-                    for buffer in part._written:
-                        buffer.add_(1)
+                for buffer in self._rooms[len(self.source.gradients) :]:
+                    buffer.add_(1)
             if trouble == "draws":
                 gradients = [room.clone() for _, room in self.source.gradients]
-                super().run()
+                super().__call__()
                 torch._foreach_copy_([room for _, room in self.source.gradients], gradients)
             if trouble == "numbers":
                 for _, room in self.source.gradients:
@@ -373,7 +398,7 @@ def test_batch_norm_of_cudnn_is_written_as_one_that_says_what_it_writes(training
         results += [by_x, by_weight, by_bias]
         function = torch.ops.aten.cudnn_batch_norm_backward.default
         calls.append(Call(function, back, {}, tuple(results[1:]), (10, 11, 12), frozenset()))
-    graph = Graph(said(calls), there, {}, results, ())
+    graph = Graph(said(calls), there, {}, results)
     found = list(graph.module(*graph.inputs))
     leaves = [t.clone().requires_grad_() for t in (x, weight, bias)]
     statistics = mean.clone(), var.clone()

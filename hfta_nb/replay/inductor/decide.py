@@ -1,7 +1,7 @@
 """Whether a replayed step is compiled: when that pays, and that it is faster and gives the same numbers.
 
 Compiling takes seconds to minutes, so it is for runs that are long enough. What it brings is measured once and kept
-with the times of kernels (`hfta_nb.kernels.strategy.kept`); without, there is what it brought on this kind of device.
+with the times of kernels (`kernels/strategy/kept.py`); without, there is what it brought on this kind of device.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import torch
 from torch import Tensor
 
 from hfta_nb.kernels.strategy.kept import kept
+from hfta_nb.kernels.strategy.measuring import clock_of
 from hfta_nb.kernels.strategy.times import Times
 from hfta_nb.kernels.strategy.trials import killed, trying
 from hfta_nb.replay.check import Outcome
-from hfta_nb.replay.compiling import Compiled, Source, why_not
-from hfta_nb.replay.norms import said
+from hfta_nb.replay.inductor.compile import Compiled, why_not
+from hfta_nb.replay.inductor.norms import said
 from hfta_nb.replay.program import Program
+from hfta_nb.replay.source import Source
 
 WAYS = ("auto", "never", "always")
 
@@ -106,7 +108,7 @@ def _tried(program: Program, device: torch.device, always: bool) -> Times | None
             compiled = Compiled(source)
             cost = time.perf_counter() - begin
             found = []
-            for run in (program.run, compiled.run):
+            for run in (program.run, compiled):
                 restore()
                 found.append(_outcome(source, run()))
             # In float64, where nothing is rounded so that it could be seen, no unit is turned on or off.
@@ -115,9 +117,8 @@ def _tried(program: Program, device: torch.device, always: bool) -> Times | None
             if trouble:
                 decision.note = f"not compiled: compiled, the step {trouble}"
                 return {"replayed": None, "compiled": None, "compiling": cost}
-            replayed, faster = _laps([program.run, compiled.run], device)
-            parts = f" in {compiled.parts} parts, between draws of random numbers" if compiled.parts > 1 else ""
-            told = f"compiled in {cost:.1f} s{parts}: {faster * 1e3:.3g} ms, replayed {replayed * 1e3:.3g} ms"
+            replayed, faster = _laps([program.run, compiled], device)
+            told = f"compiled in {cost:.1f} s: {faster * 1e3:.3g} ms, replayed {replayed * 1e3:.3g} ms"
             if always or faster < replayed:
                 decision.compiled, decision.note = compiled, told
             else:
@@ -152,7 +153,7 @@ def _left_alone(source: Source) -> Iterator[Callable[[], None]]:
     def restore() -> None:
         for room, value in zip(touched, before, strict=True):
             room.copy_(value)
-        if _draws(source):
+        if source.draws:
             source.generators.states = list(states)
 
     try:
@@ -171,34 +172,23 @@ def _changed(source: Source) -> list[Tensor]:
     return found
 
 
-def _draws(source: Source) -> bool:
-    return any(call.draws for call in source.calls)
-
-
 def _outcome(source: Source, results: list[Tensor]) -> Outcome:
     """What a run has come to, copied."""
     gradients = [room.clone() for _, room in source.gradients]
-    states = [dict(state) for state in source.generators.states] if _draws(source) else []
+    states = [dict(state) for state in source.generators.states] if source.draws else []
     return Outcome(results, gradients, [t.clone() for t in _changed(source)], states)
 
 
 def _laps(runs: list[Callable[[], Any]], device: torch.device) -> list[float]:
     """Seconds of one run of each, medians of laps in turn."""
-    clock = time.perf_counter if device.type == "cuda" or torch.get_num_threads() > 1 else time.process_time
+    clock = clock_of(device)
 
     def lap(run: Callable[[], Any], count: int) -> float:
-        _wait(device)
         begin = clock()
         for _ in range(count):
             run()
-        _wait(device)
         return (clock() - begin) / count
 
     counts = [max(1, round(LAP_S / max(lap(run, 2), 1e-6))) for run in runs]
     laps = [[lap(run, count) for run, count in zip(runs, counts, strict=True)] for _ in range(LAPS)]
     return [statistics.median(times) for times in zip(*laps, strict=True)]
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

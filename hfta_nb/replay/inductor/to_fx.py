@@ -20,20 +20,18 @@ _aten = torch.ops.aten
 
 
 class Graph:
-    """Calls as a graph, whose results are `results`, `written` and `kept`, one after another.
+    """Calls as a graph, whose results are `results` and `written`, one after another.
 
     Args:
         calls: in order; batch norms as `norms.said` has them.
         there: tensors of storages that are there before all calls of the step, or hold what never changes.
-        made: the whole of storages that earlier calls of the step have made.
+        made: the whole of storages that the draws before have made.
         results: what is asked for.
-        later: storages that are used afterwards.
 
     Attributes:
         module: the graph.
         inputs: tensors, or where to get them.
         written: what was there and has another value now.
-        kept: the whole of storages that are used afterwards, and have been made or changed by the calls.
 
     Raises:
         NotRecordableError: a view of memory that can't be written as one.
@@ -45,7 +43,6 @@ class Graph:
         there: Mapping[int, Tensor],
         made: Mapping[int, Place],
         results: Sequence[Place],
-        later: Collection[int],
     ) -> None:
         self.inputs: list[Tensor | Fetch] = []
         self.written: list[Tensor] = []
@@ -61,8 +58,6 @@ class Graph:
         for place, node in self._cells.items():
             self.written.append(_view(there[place.storage], place))
             nodes.append(node)
-        self.kept = {s: base for s, (_, base) in self._bases.items() if s in later and s in changes and s not in there}
-        nodes += [self._bases[s][0] for s in self.kept]
         self._graph.output(tuple(nodes))
         self.module = fx.GraphModule(torch.nn.Module(), self._graph)
 

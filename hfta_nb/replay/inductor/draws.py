@@ -1,13 +1,8 @@
-"""A recorded step in parts: what draws random numbers, which is left as it is, and what can be compiled between.
-
-A mask of dropout depends on nothing but its shape, so it is drawn ahead, and most steps are one part: the draws, and
-one graph of all the rest. What draws from numbers that the step has computed begins another part.
-"""
+"""The draws of a recorded step, made before all else: a mask of dropout depends on nothing but its shape."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,86 +12,80 @@ from torch import Tensor
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.replay.kernels import SHAPE_ONLY
 from hfta_nb.replay.late import Fetch, Late
-from hfta_nb.replay.record import Call, Place
+from hfta_nb.replay.record import Call, NotRecordableError, Place
 
 _BY_SHAPE = SHAPE_ONLY | {torch.ops.aten.rand_like.default, torch.ops.aten.randn_like.default}
 
 
-@dataclass
-class Part:
-    """Of a step.
+Drawn = tuple[int, Call]
+"""A call with the member whose random numbers are drawn then."""
 
-    Attributes:
-        draws: calls to be made first as they are, in order, each with the member whose random numbers are drawn then.
-        calls: that follow.
+
+def drawn_first(calls: Sequence[Call]) -> tuple[list[Drawn], list[Call]]:
+    """What draws random numbers, with the memory that it needs, and the calls that follow; each member in its order.
+
+    Raises:
+        NotRecordableError: a draw needs what the step has computed.
     """
-
-    draws: list[tuple[int, Call]] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-
-
-def parts_of(calls: Sequence[Call]) -> list[Part]:
-    """The parts of a step, as few as can be; each member draws in the order recorded."""
-    parts = [Part()]
+    draws: list[Drawn] = []
+    rest: list[Call] = []
     for call in calls:
         if call.member is None:
-            parts[-1].calls.append(call)
+            rest.append(call)
             continue
-        ahead = _ahead(parts[-1].calls, call)
+        ahead = _ahead(rest, call)
         if ahead is None:
-            parts.append(Part())
-        moved = {id(c) for c in ahead or ()}
-        parts[-1].calls = [c for c in parts[-1].calls if id(c) not in moved]
-        parts[-1].draws += [(call.member, c) for c in (*(ahead or ()), call)]
-    for part in parts:
-        part.draws = _by_member(part.draws)
-    return parts
+            raise NotRecordableError("it draws random numbers from what it has computed")
+        moved = {id(c) for c in ahead}
+        rest = [c for c in rest if id(c) not in moved]
+        draws += [(call.member, c) for c in (*ahead, call)]
+    return _by_member(draws), rest
 
 
 def _ahead(calls: Sequence[Call], draw: Call) -> list[Call] | None:
     """The calls that have to be made before a draw, if they do nothing but make memory; else None."""
-    changes, uses = set(draw.changes()), set(used(draw))
+    changes, uses = set(draw.changes()), set(_used(draw))
     found: list[Call] = []
     for call in reversed(calls):
-        if call.changes() & uses or used(call) & changes:
-            if call.writes or not call.makes or used(call) - call.changes():
+        if call.changes() & uses or _used(call) & changes:
+            if call.writes or not call.makes or _used(call) - call.changes():
                 return None
             changes |= call.changes()
-            uses |= used(call)
+            uses |= _used(call)
             found.append(call)
     return found[::-1]
 
 
-def used(call: Call) -> frozenset[int]:
+def _used(call: Call) -> frozenset[int]:
     """Storages whose contents a call reads, and those that it makes or writes to."""
     return call.changes() if call.function in _BY_SHAPE else call.changes() | call.reads()
 
 
-def _by_member(draws: list[tuple[int, Call]]) -> list[tuple[int, Call]]:
+def _by_member(draws: list[Drawn]) -> list[Drawn]:
     """One member's draws after another's, as changing the generator costs more than a small draw does."""
     changes: dict[int, set[int]] = {}
     uses: dict[int, set[int]] = {}
     for member, call in draws:
         changes.setdefault(member, set()).update(call.changes())
-        uses.setdefault(member, set()).update(used(call))
+        uses.setdefault(member, set()).update(_used(call))
     alone = all(not changes[a] & uses[b] for a in changes for b in uses if a != b)
     return sorted(draws, key=lambda drawn: drawn[0]) if alone else draws
 
 
 class Draws:
-    """The draws of a part, made as they were recorded.
+    """The draws of a step, made as they were recorded.
 
     Args:
-        draws: see `Part`.
+        draws: see `drawn_first`.
         there: tensors of storages that are there before the step, or hold what never changes.
-        bases: the whole of storages that the step makes.
+        bases: the whole of storages that the draws make.
         made: what they are in this run, by number; what is made is put there.
         generators: of the members.
     """
 
     def __init__(
         self,
-        draws: Sequence[tuple[int, Call]],
+        draws: Sequence[Drawn],
         there: Mapping[int, Tensor],
         bases: Mapping[int, Place],
         made: list[Any],
@@ -138,21 +127,3 @@ class Draws:
             device = next(iter(self._there.values())).device
             return torch.empty_strided(place.size, place.stride, dtype=place.dtype, device=device)
         return Fetch(place.storage, None if place == self._bases[place.storage] else place)
-
-
-def bases_of(calls: Sequence[Call]) -> dict[int, Place]:
-    """The whole of every storage that the calls make."""
-    return {r.storage: r for c in reversed(calls) for r in c.results if r is not None and r.storage in c.makes}
-
-
-def used_after(parts: Sequence[Part], results: Collection[Place]) -> list[set[int]]:
-    """For each part, the storages that later parts use, or that are results; of the last part none.
-
-    Results are read in the last part.
-    """
-    after: list[set[int]] = [set()]
-    for part in reversed(parts[1:]):
-        calls = [*(c for _, c in part.draws), *part.calls]
-        mine = {s for c in calls for s in c.reads() | c.changes()}
-        after.append(after[-1] | mine | {r.storage for r in results})
-    return after[::-1]
