@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from hfta_nb.array.trial import Captures, Trial
+from hfta_nb.array.trial import Trial
 from hfta_nb.array.tuning import Tuning
 from hfta_nb.array.ways import Way, slow_together
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.members.tree import flatten
 from hfta_nb.replay.calls import Calls
+from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.record import NotRecordableError
 from hfta_nb.replay.signature import form as form_of
 from hfta_nb.replay.signature import identity, settings, watched
@@ -143,12 +144,12 @@ class SelfTuning:
     def _begun(self, name: str) -> _Form:
         calls = self.calls
         self._home = self.home
-        captures: dict[str, Captures] = {
+        caches: dict[str, ProgramCache[Any]] = {
             "backward": calls.steps.cache,
             "forward": calls.forwards.cache,
             "results": calls.results.cache,
         }
-        form = self._forms[name] = _Form(calls, name, captures[name], self._home)
+        form = self._forms[name] = _Form(calls, name, caches[name], self._home)
         if slow_together(self.state):
             form.begin_alone()
         return form
@@ -160,7 +161,7 @@ class _Form:
     Args:
         calls: of the array.
         name: of the form.
-        captures: what records and replays its calls.
+        cache: of its programs.
         home: how the array runs before anything is tried.
 
     Attributes:
@@ -168,9 +169,9 @@ class _Form:
         lap: a forward whose backward may be yet to come.
     """
 
-    def __init__(self, calls: Calls, name: str, captures: Captures, home: Way) -> None:
+    def __init__(self, calls: Calls, name: str, cache: ProgramCache[Any], home: Way) -> None:
         self.calls, self.state = calls, calls.state
-        self.name, self.captures, self.home = name, captures, home
+        self.name, self.cache, self.home = name, cache, home
         self.way: Way | None = None
         self.lap: _Lap | None = None
         self._now = home
@@ -225,7 +226,7 @@ class _Form:
                 return None
             self._kind = kind
             what = f"by itself {self.name} {_name(function)} {told[:-2]}"
-            self._tuning = Tuning(self.calls, what, True, self.captures)
+            self._tuning = Tuning(self.calls, what, self.cache)
         elif kind != self._kind:
             self._others += 1
             if self._others >= _PATIENCE:

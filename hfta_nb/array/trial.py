@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterable, Sequence
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,11 +17,10 @@ from hfta_nb.kernels.strategy.measuring import clock_of, disturbed
 from hfta_nb.kernels.strategy.times import Times
 from hfta_nb.members import threads
 from hfta_nb.replay.calls import Calls
+from hfta_nb.replay.program_cache import ProgramCache
 
 _HOPELESS = 1.6
 """Times the fastest: slower than this without replaying, a way is not looked at with it."""
-_LONG = 1.25, 0.02
-"""The same for long steps, of which Python is a small part: times the fastest, and so many seconds more."""
 _HOPELESS_IMAGES = 2.5
 """The same where replayed steps have convolutions of images that steps as ever have not: they win most for members one
 after another, whose images stay in cache."""
@@ -38,28 +37,13 @@ _GAIN = 0.95
 _CLOSE = 1.25
 """Times the fastest."""
 _PAID_STEPS = 125
-"""By so many steps what trying has cost is to be won back, next to members one after another without replaying. Another
-way is recorded only if, should it cost as much as the last one did, that still holds."""
+"""Break-even horizon: another way is recorded only if, should it cost as much as the last one did, it can win that back
+within this many steps."""
 _PART = 0.05
 """The same as a part of all steps that are to come, in a long run."""
-_LEAST_GAIN = 0.05
-"""Part of that time which may be won in any case."""
 _ANOTHER = 0.15
 """Part of the fastest replayed step which another block size can be expected to win. By threads it is what they save if
 nothing is lost: all but one thread's share."""
-
-
-class Captures(Protocol):
-    """What records and replays calls of one form; see `CapturedSteps`."""
-
-    waiting: bool
-    at_once: bool
-
-    def keep(self, block_size: int, threads: str) -> None:
-        """Forget what runs in another way."""
-
-    def clear(self) -> None:
-        """Forget all."""
 
 
 class Trial:
@@ -75,10 +59,9 @@ class Trial:
         calls: of the array whose steps these are.
         ways: what is tried, most members at once first.
         replaying: whether steps may be replayed.
-        brief: only run each way as ever, as all will be tried again soon.
         budget_s: after so long, ways that are close have no more laps; without, steps train, and a way is tried only
             where that is won back soon.
-        captures: what records and replays these calls; those of `backward` without.
+        cache: of these calls' programs; that of `backward` without.
 
     Attributes:
         way: of the next step.
@@ -95,14 +78,12 @@ class Trial:
         ways: Sequence[Way],
         replaying: bool,
         budget_s: float | None = None,
-        brief: bool = False,
-        captures: Captures | None = None,
+        cache: ProgramCache[Any] | None = None,
     ) -> None:
         self.calls, state = calls, calls.state
-        self.captures: Captures = calls.steps.cache if captures is None else captures
+        self.cache: ProgramCache[Any] = calls.steps.cache if cache is None else cache
         self.state, self.ways, self.replaying, self.budget_s = state, list(ways), replaying, budget_s
-        self.brief, self.complete = brief, not brief
-        self._cost = 0.0  # what recording the last way has cost
+        self.complete, self._cost = True, 0.0  # what recording the last way has cost
         self.seconds: dict[Way, float] = {}
         self.replayed: set[Way] = set()
         self.steps, self.spent_s, self.done = 0, 0.0, False
@@ -145,7 +126,7 @@ class Trial:
             best.put(self.state)
         self._leave()
         # What was recorded for others takes room.
-        self.captures.keep(self.state.settings.block_size, self.state.settings.threads)
+        self.cache.keep(self.state.settings.block_size, self.state.settings.threads)
 
     def abandon(self) -> None:
         """End without a choice: somebody else has chosen."""
@@ -157,12 +138,12 @@ class Trial:
     def _leave(self) -> None:
         if self._steps:
             self.state.settings.compiling = self._asked
-        self.captures.waiting = self.captures.at_once = False
+        self.cache.waiting = self.cache.at_once = False
 
     @property
     def _steps(self) -> bool:
         """Whether what is tried are whole steps."""
-        return self.captures is self.calls.steps.cache
+        return self.cache is self.calls.steps.cache
 
     @property
     def compared(self) -> dict[Way, float]:
@@ -175,26 +156,24 @@ class Trial:
         return max(0.0, self.spent_s - self.steps * min(self.seconds.values(), default=0.0))
 
     def _planned(self) -> Generator[Way, float, None]:
-        first, steps = self.ways[0], self.captures
-        steps.waiting = True
+        first, cache = self.ways[0], self.cache
+        cache.waiting = True
         yield first
         plain: dict[Way, float] = {}
         for way in [*self.ways[1:], first]:  # the first has just run
             plain[way] = yield way
         self.seconds = dict(plain)
-        if self.brief:
-            return
-        limit = self._limit(min(plain.values()))
+        limit = (_HOPELESS_IMAGES if self.replaying and images(self.state) else _HOPELESS) * min(plain.values())
         # Where convolutions are trained, fewer members at once win the more by being replayed, and recording is dear:
         # what is recorded first may be the last.
-        trained = self.captures is not self.calls.results.cache
+        trained = self.cache is not self.calls.results.cache
         small = self.replaying and trained and bool(convolutions(self.state))
         hopeful = [way for way in self.ways if plain[way] <= limit]
         hopeful.sort(key=lambda way: (way.block_size if small else 0, plain[way]))
-        steps.waiting, steps.at_once = not self.replaying, self.replaying
+        cache.waiting, cache.at_once = not self.replaying, self.replaying
         laps: dict[Way, list[float]] = {}
         if len(hopeful) > 1 and self.replaying:
-            yield from self._race(hopeful, laps, plain[self.ways[-1]])
+            yield from self._race(hopeful, laps)
         best = fastest(self.compared)
         others = [] if best is None else on_threads(best, self.state)
         if not self._steps:  # only these have blocks side by side
@@ -202,22 +181,16 @@ class Trial:
         if best is not None and others:
             yield from self._on_threads(best, others, plain, laps)
 
-    def _limit(self, least: float) -> float:
-        """Seconds of a step as ever by which a way is hopeless, next to the fastest."""
-        if self.replaying and images(self.state):
-            return _HOPELESS_IMAGES * least
-        return min(_HOPELESS * least, _LONG[0] * least + _LONG[1])
-
     def _on_threads(
         self, best: Way, others: list[Way], plain: dict[Way, float], laps: dict[Way, list[float]]
     ) -> Generator[Way, float, None]:
         """Try the best way on several threads, if they can win what that costs."""
         if self.replaying:
-            yield from self._race([best], laps)  # what they would have to beat
-            if self._too_dear(_saved()):
+            yield from self._race([best], laps, threaded=True)  # what they would have to beat
+            if self._too_dear(threaded=True):
                 return
-        steps = self.captures
-        steps.waiting, steps.at_once = True, False
+        cache = self.cache
+        cache.waiting, cache.at_once = True, False
         for way in others:
             if way.threads == "kernels":  # blocks are side by side in what is replayed only
                 plain[way] = yield way  # threads are made
@@ -225,24 +198,24 @@ class Trial:
         if not self.replaying:
             self.seconds.update(plain)
             return
-        steps.waiting, steps.at_once = False, True
+        cache.waiting, cache.at_once = False, True
         # Threads that do not help as ever don't replayed either, where Python's part is left out.
         limit = _GAIN if self.budget_s is None else _HOPELESS
         others = [way for way in others if plain.get(way, 0.0) <= limit * plain[best]]
-        yield from self._race([best, *others], laps)
+        yield from self._race([best, *others], laps, threaded=True)
 
     def _race(
-        self, ways: Sequence[Way], laps: dict[Way, list[float]], alone_s: float | None = None
+        self, ways: Sequence[Way], laps: dict[Way, list[float]], threaded: bool = False
     ) -> Generator[Way, float, None]:
         """Replay each way, as long as that pays; `laps` are those counted before.
 
         Args:
-            alone_s: of a step of members one after another, as ever; without, ways differ by their threads.
+            threaded: ways differ by their threads.
         """
         for way in ways:
             if way in laps:
                 continue
-            if laps and self._too_dear(_saved() if alone_s is None else _ANOTHER, alone_s):
+            if laps and self._too_dear(threaded):
                 break
             before = self.lost_s
             for _ in range(_RECORDING):
@@ -257,7 +230,7 @@ class Trial:
             close = [way for way in close if self.seconds[way] <= _CLOSE * min(self.seconds.values())]
             if len(close) < 2:  # or none: a way of an earlier race may be far ahead of all of these
                 break
-            few = alone_s is None and min(len(laps[way]) for way in close) < _THREADED_LAPS
+            few = threaded and min(len(laps[way]) for way in close) < _THREADED_LAPS
             late = self.spent_s > (self.budget_s or math.inf)
             if not few and (sum(laps[close[0]]) > _ENOUGH_S or late):
                 break
@@ -265,28 +238,15 @@ class Trial:
                 laps[way].append((yield way))
             self._note(laps)
 
-    def _too_dear(self, part: float, alone_s: float | None = None) -> bool:
-        """Whether the next way, should it cost what the last did, is not worth it in the steps that count.
-
-        Args:
-            part: of the fastest step so far, which the next way may win.
-            alone_s: see `_race`.
-        """
+    def _too_dear(self, threaded: bool) -> bool:
+        """Whether the next way, should it cost what the last did, is not worth it in the steps that count."""
         if self.budget_s is not None:
             return False
-        dear = self._cost > self._steps_that_count * part * min(self.seconds.values())
-        if alone_s is not None:
-            dear = dear or self.lost_s + self._cost > self._won_s(alone_s)
+        steps = max(_PAID_STEPS, _PART * self.state.settings.planned_steps)
+        part = 1 - 1 / threads.at_hand() if threaded else _ANOTHER
+        dear = self._cost > steps * part * min(self.seconds.values())
         self.complete = self.complete and not dear
         return dear
-
-    @property
-    def _steps_that_count(self) -> float:
-        return max(_PAID_STEPS, _PART * self.state.settings.planned_steps)
-
-    def _won_s(self, alone_s: float) -> float:
-        """What the fastest way so far wins, in the steps that count, over steps of this length."""
-        return self._steps_that_count * max(alone_s - min(self.seconds.values()), _LEAST_GAIN * alone_s)
 
     def _note(self, laps: dict[Way, list[float]]) -> None:
         self.seconds.update({way: min(times) for way, times in laps.items()})
@@ -302,11 +262,6 @@ def images(state: ArrayState) -> bool:
         for m in state.skeleton.modules()
     )
     return convolves and conv.usable()
-
-
-def _saved() -> float:
-    """Part of a step's time that all threads together save at most."""
-    return 1 - 1 / threads.at_hand()
 
 
 def fastest(seconds: dict[Way, float]) -> Way | None:

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from hfta_nb.array.trial import Captures, Trial, fastest, images, keep, known, told
-from hfta_nb.array.ways import Way, chosen, ways_of
+from hfta_nb.array.trial import Trial, fastest, images, keep, known, told
+from hfta_nb.array.ways import chosen, ways_of
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.native import build
@@ -19,6 +19,7 @@ from hfta_nb.members import threads
 from hfta_nb.members.per_member import PerMember, per_member
 from hfta_nb.members.tree import flatten, unflatten
 from hfta_nb.replay.calls import Calls
+from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.record import NotRecordableError
 from hfta_nb.replay.signature import form, settings
 
@@ -40,23 +41,21 @@ class Tuning:
     Args:
         calls: of the array whose steps these are.
         what: tells steps that are not alike apart, beside their inputs and the model.
-        replaying: whether steps may be replayed.
-        captures: what records and replays these steps; those of `backward` without.
+        cache: of these steps' programs; that of `backward` without.
 
     Attributes:
         done: whether the block size has been chosen.
     """
 
-    def __init__(self, calls: Calls, what: str = "", replaying: bool = True, captures: Captures | None = None) -> None:
+    def __init__(self, calls: Calls, what: str = "", cache: ProgramCache[Any] | None = None) -> None:
         self.calls, self.state, state = calls, calls.state, calls.state
-        self.what, self.replaying = what, replaying and state.capture
-        self.captures: Captures = calls.steps.cache if captures is None else captures
+        self.what = what
+        self.cache: ProgramCache[Any] = calls.steps.cache if cache is None else cache
         self.done = state.settings.block_size == 1 and not threads.choice(state.generators.device)
         self._trial: Trial | None = None
         self._kind: Any = None
         self._key = ""
-        self._ways: list[Way] = []
-        self._awaited, self._waited, self._looked_s = False, False, 0.0
+        self._awaited, self._looked_s = False, 0.0
 
     @property
     def trying(self) -> bool:
@@ -80,8 +79,6 @@ class Tuning:
 
     def turn(self, given: Any) -> Trial | None:
         """The trial that the next step with these inputs is a part of; None where it is just a step."""
-        if self._awaited:
-            self._look()
         trial = self._begun(given)
         return None if trial is None or _form(given) != self._kind else trial
 
@@ -104,32 +101,24 @@ class Tuning:
         self.done = True
 
     def _begun(self, given: Any) -> Trial | None:
-        if self.done or self._trial is not None or self._awaited or self.state.pending:
+        if self.done or self._trial is not None or self.state.pending or self._waits():
             return self._trial
-        build.ask_again(_LSTM)
         self._kind, self._key = _form(given), key_of(self.state, given, self.what)
-        self._ways = self._ways or ways_of(self.state)
-        before = known(self.state, self._key, self._ways)
+        ways = ways_of(self.state)
+        before = known(self.state, self._key, ways)
         best = None if before is None else fastest(before)
         if before is None or best is None:
             if 0 < self.state.settings.planned_steps < _WORTH_STEPS:
                 self.done = True
                 return None
-            self._trial = Trial(self.calls, self._ways, self.replaying, brief=self._coming(), captures=self.captures)
+            self._trial = Trial(self.calls, ways, self.state.capture, cache=self.cache)
             return self._trial
         best.put(self.state)
         self._tell(f"block size {best}: found before (nothing was tried for this array), of {told(before)}")
         self.done = True
         return None
 
-    def _coming(self) -> bool:
-        """Whether a kernel for these steps is being compiled: till it comes they run in another way."""
-        return not self._waited and _recurrent(self.state) and build.arrived(_LSTM) is not None
-
     def _found(self, trial: Trial) -> None:
-        if trial.brief:
-            self._trial, self._awaited = None, True
-            return
         self.done = True
         if len(trial.seconds) >= len(trial.ways):
             keep(self.state, self._key, trial)
@@ -138,19 +127,21 @@ class Tuning:
 
     def _tell(self, text: str) -> None:
         settings = self.state.settings
-        if self.captures is self.calls.steps.cache or not settings.tuned:
+        if self.cache is self.calls.steps.cache or not settings.tuned:
             settings.tuned = text
 
-    def _look(self) -> None:
-        """Now and then: once what is compiled in the background has come, or will not, everything is tried."""
-        now_s = time.monotonic()
-        if now_s - self._looked_s < _LOOK_S:
-            return
+    def _waits(self) -> bool:
+        """Whether a kernel for these steps is being compiled: nothing is tried till it has come, or will not."""
+        before, now_s = self._awaited, time.monotonic()
+        if not _recurrent(self.state) or (before and now_s - self._looked_s < _LOOK_S):
+            return before
         self._looked_s = now_s
-        there = build.arrived(_LSTM)
-        if there:
-            self.captures.clear()
-        self._awaited, self._waited = there is False, there is not False
+        build.ask_again(_LSTM)
+        build.library(_LSTM, wait=False)
+        self._awaited = build.arrived(_LSTM) is False
+        if before and not self._awaited:
+            self.cache.clear()  # what was recorded has other kernels
+        return self._awaited
 
 
 def tune(

@@ -64,7 +64,7 @@ def split(array: FusedArray, x: Tensor, y: Any) -> Tensor:
     return out  # type: ignore[no-any-return]
 
 
-def put_off(array: FusedArray, x: Tensor, y: Any) -> Tensor:
+def by_losses(array: FusedArray, x: Tensor, y: Any) -> Tensor:
     forget(array)
     losses = array.losses(loss_of, array(x), y)
     losses.sum().backward()
@@ -80,7 +80,7 @@ def quietly(array: FusedArray, x: Tensor, y: Any) -> Tensor:
         return array(x)  # type: ignore[no-any-return]
 
 
-FORMS = (backward, split, put_off, evaluate, quietly)
+FORMS = (backward, split, by_losses, evaluate, quietly)
 Form = Callable[[FusedArray, Tensor, Any], Tensor]
 
 
