@@ -10,7 +10,8 @@ from torch import Tensor
 
 from hfta_nb.eager.gradients import target_of
 from hfta_nb.replay.program import Program
-from hfta_nb.replay.steps import Asked, SeenStep
+from hfta_nb.replay.recorded_step import SeenStep
+from hfta_nb.replay.steps import Asked
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray

@@ -99,7 +99,8 @@ def test_an_output_is_a_tensor_and_can_be_looked_at_at_any_time(
     kind: Callable[[], nn.Module], block: int, threads: str, x: Tensor, y: Tensor, device: torch.device
 ) -> None:
     arrays = pair(kind, device)
-    arrays[0].block_size, arrays[0].threads = block, threads
+    for a in arrays:
+        a.block_size, a.threads = block, threads
     for step in range(STEPS):
         seen = []
         for a in arrays:
