@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array import laying, surgery
-from hfta_nb.array.adjusting import Adjustable
+from hfta_nb.array import storage, surgery
 from hfta_nb.array.answers import Answering
 from hfta_nb.array.explaining import rows_of, shown, table
 from hfta_nb.array.lazy import materialise
 from hfta_nb.array.own_losses import OwnLosses
 from hfta_nb.array.saving import Savable
+from hfta_nb.array.schedule_tuner import apart, tune
 from hfta_nb.array.self_tuning import SelfTuning
-from hfta_nb.array.tuning import apart, tune
+from hfta_nb.array.settings import Adjustable
 from hfta_nb.eager.attempt import Helpers
 from hfta_nb.eager.engine import Engine, Inputs
 from hfta_nb.eager.gradients import call_module, target_of
@@ -332,7 +332,7 @@ class FusedArray(Adjustable, Answering, Savable):
                 module._apply(fn, recurse)  # type: ignore[no-untyped-call]
         else:
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-            laying.build(self._state)
+            storage.build(self._state)
             self._laid()
         device = next((t.device for t in [*self.parameters(), *self.buffers()]), self.generators.device)
         self.generators.to(device)
@@ -341,7 +341,7 @@ class FusedArray(Adjustable, Answering, Savable):
     # Within.
 
     def _regrow(self) -> None:
-        laying.regrow(self._state)
+        storage.regrow(self._state)
         self._laid()
 
     def _materialise(self, inputs: Inputs) -> None:
@@ -352,7 +352,7 @@ class FusedArray(Adjustable, Answering, Savable):
     def _taken(self) -> None:
         """Have the containers of the skeleton, so that names, flags and movements are those of the plain module."""
         # The skeleton is one plain module: calls go through it with a member's tensors in place.
-        laying.share(self._skeleton, self)
+        storage.share(self._skeleton, self)
         self.training = self._skeleton.training
         self._laid()
 

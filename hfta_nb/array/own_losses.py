@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hfta_nb.array.laying import take
+from hfta_nb.array.storage import take
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import scalar, target_of
 from hfta_nb.eager.handlers import install

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from hfta_nb.array.trial import Trial
-from hfta_nb.array.tuning import Tuning
-from hfta_nb.array.ways import Way, slow_together
+from hfta_nb.array.schedule import Way, slow_together
+from hfta_nb.array.schedule_trial import Trial
+from hfta_nb.array.schedule_tuner import Tuning
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.members.tree import flatten

@@ -4,7 +4,7 @@ In goes an operator of torch with the shapes, strides and dtypes of its operands
 torch's own, a formulation by other functions of torch, or a kernel in C. Each way is tried in a child process first
 where it may end the process, is compared with torch's numbers, and its times are kept on disk.
 
-Open `strategy/measuring.py` first, then `strategy/formulations.py`, the table of ways.
+Open `strategy/autotune.py` first, then `strategy/variants.py`, the table of ways.
 
 | folder | what is in it |
 |---|---|

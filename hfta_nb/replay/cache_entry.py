@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from hfta_nb.eager.engine import Inputs
-from hfta_nb.kernels.strategy.measuring import Choice
+from hfta_nb.kernels.strategy.autotune import Choice
 from hfta_nb.members.tree import Rebuild, unflatten
+from hfta_nb.replay.guards import Reads
 from hfta_nb.replay.layouts import Layout
 from hfta_nb.replay.program import Program
-from hfta_nb.replay.reads import Reads
 from hfta_nb.replay.record import NotRecordableError, Place, Recorder, Recording
 
 TENSOR = object()

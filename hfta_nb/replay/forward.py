@@ -19,14 +19,14 @@ from hfta_nb.eager.blocks import graph_blocks
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.tree import Rebuild
-from hfta_nb.replay.check import Before
+from hfta_nb.replay.forward_entry import SeenForward
+from hfta_nb.replay.guards import Reads
 from hfta_nb.replay.halves_layout import lay
 from hfta_nb.replay.node import Run, Ticket, attached
 from hfta_nb.replay.program_cache import ProgramCache
-from hfta_nb.replay.reads import Reads
-from hfta_nb.replay.recorded import RecordedForward
-from hfta_nb.replay.seen_forward import SeenForward
+from hfta_nb.replay.recorded_forward import RecordedForward
 from hfta_nb.replay.signature import form
+from hfta_nb.replay.verify import Before
 
 
 class CapturedForwards:

@@ -17,7 +17,7 @@ from hfta_nb.kernels.strategy import precision
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.members.threads import scope
 from hfta_nb.replay.delivery import Target
-from hfta_nb.replay.late import Fetch, copied
+from hfta_nb.replay.dynamic_call import Fetch, copied
 from hfta_nb.replay.program import Program
 
 

@@ -15,7 +15,7 @@ from hfta_nb.replay.cache_entry import outputs_of
 from hfta_nb.replay.halves import Halves, Ready
 from hfta_nb.replay.program import program
 from hfta_nb.replay.record import NotRecordableError, Place
-from hfta_nb.replay.recorded import RecordedForward
+from hfta_nb.replay.recorded_forward import RecordedForward
 
 
 def lay(recorded: RecordedForward) -> None:

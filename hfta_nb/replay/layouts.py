@@ -21,15 +21,15 @@ from torch import Tensor
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import out_of_memory
-from hfta_nb.kernels.strategy.formulations import Operand
-from hfta_nb.kernels.strategy.kept import kept
-from hfta_nb.kernels.strategy.measuring import clock_of
+from hfta_nb.kernels.strategy.autotune import clock_of
 from hfta_nb.kernels.strategy.sandbox import Tried, survives
 from hfta_nb.kernels.strategy.times import Times
+from hfta_nb.kernels.strategy.timing_cache import kept
 from hfta_nb.kernels.strategy.trials import killed, trying
-from hfta_nb.replay.check import left_alone, outcome
+from hfta_nb.kernels.strategy.variants import Operand
 from hfta_nb.replay.record import Place
 from hfta_nb.replay.source import Source
+from hfta_nb.replay.verify import left_alone, outcome
 
 GIVEN, LAST = "as given", "channels last"
 

@@ -16,11 +16,11 @@ from hfta_nb.eager.engine import Block, Inputs
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.tree import flatten
-from hfta_nb.replay.check import Before, failure
 from hfta_nb.replay.delivery import apart, delivered, settle, written
+from hfta_nb.replay.forward_entry import SeenForward
 from hfta_nb.replay.halves import Ready
-from hfta_nb.replay.seen_forward import SeenForward
 from hfta_nb.replay.signature import watched
+from hfta_nb.replay.verify import Before, failure
 
 Run = Callable[[Inputs, Sequence[Block]], Any]
 """What computes the outputs as ever, block by block."""

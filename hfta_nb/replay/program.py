@@ -19,21 +19,21 @@ from hfta_nb.kernels.native.binding import Binding
 from hfta_nb.kernels.native.product import Compiled
 from hfta_nb.kernels.native.recurrent import BOUND
 from hfta_nb.kernels.strategy import precision
-from hfta_nb.kernels.strategy.formulations import PRODUCTS
-from hfta_nb.kernels.strategy.measuring import Choice
+from hfta_nb.kernels.strategy.autotune import Choice
 from hfta_nb.kernels.strategy.streams import runner_of
+from hfta_nb.kernels.strategy.variants import PRODUCTS
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.members.threads import side_by_side
-from hfta_nb.replay.chain_kernels import Kernel as Chain
-from hfta_nb.replay.chains import chained
-from hfta_nb.replay.choosing import Chooser, indifferent
-from hfta_nb.replay.folding import Folding
-from hfta_nb.replay.kernels import KERNELS, Kernel, bare, nothing
-from hfta_nb.replay.lanes import Drawing, Lanes, count_of, deliver, lanes_of
-from hfta_nb.replay.late import Fetch, Late, copied, dynamic
-from hfta_nb.replay.needs import constant, fitting, needed
-from hfta_nb.replay.owned import Owned, owned
+from hfta_nb.replay.dynamic_call import Fetch, Late, copied, dynamic
+from hfta_nb.replay.fuse_image_norms import chained
+from hfta_nb.replay.fuse_relu import Folding
+from hfta_nb.replay.image_norm_kernels import Kernel as Chain
+from hfta_nb.replay.liveness import constant, fitting, needed
+from hfta_nb.replay.native_calls import Owned, owned
+from hfta_nb.replay.out_variants import KERNELS, Kernel, bare, nothing
+from hfta_nb.replay.parallel_lanes import Drawing, Lanes, count_of, deliver, lanes_of
 from hfta_nb.replay.record import Call, Place, Recording, places
+from hfta_nb.replay.select_kernels import Chooser, indifferent
 from hfta_nb.replay.source import Decision, Source
 from hfta_nb.replay.stacking import stacked
 

@@ -17,12 +17,12 @@ from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import out_of_memory
 from hfta_nb.kernels.cuda_graphs import capturing
-from hfta_nb.kernels.strategy.measuring import Choice
+from hfta_nb.kernels.strategy.autotune import Choice
 from hfta_nb.replay.cache_entry import CacheEntry
-from hfta_nb.replay.check import Before, failure
-from hfta_nb.replay.reads import Reads, UnclearError, reads_of
+from hfta_nb.replay.guards import Reads, UnclearError, reads_of
 from hfta_nb.replay.record import NotRecordableError
 from hfta_nb.replay.signature import state_of, watched
+from hfta_nb.replay.verify import Before, failure
 
 _MOST = 8
 """Signatures that are kept: a batch of another size has another one."""

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hfta_nb.members.generators import State, current_state
-from hfta_nb.replay.alive import Addresses
-from hfta_nb.replay.kernels import SHAPE_ONLY
+from hfta_nb.replay.out_variants import SHAPE_ONLY
+from hfta_nb.replay.storage_refs import Addresses
 
 
 class Place(NamedTuple):
@@ -344,7 +344,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
     def _of_constants(self, func: Any, given: Any, named: Any) -> bool:
-        """Whether what a call makes may be made once for all steps; see `needs.constant`."""
+        """Whether what a call makes may be made once for all steps; see `liveness.constant`."""
         return func in SHAPE_ONLY or all(p.storage in self.recording.lasting for p in places((given, named)))
 
     def _placed(self, tree: Any) -> Any:

@@ -17,11 +17,11 @@ from hfta_nb.members.threads import at_hand
 from hfta_nb.members.tree import flatten
 from hfta_nb.replay import layouts
 from hfta_nb.replay.cache_entry import CacheEntry, outputs_of, rooms_for
-from hfta_nb.replay.check import proven
 from hfta_nb.replay.delivery import Target
+from hfta_nb.replay.guards import Reads
 from hfta_nb.replay.program import Program, program
-from hfta_nb.replay.reads import Reads
 from hfta_nb.replay.record import NotRecordableError, Place, Recorder
+from hfta_nb.replay.verify import proven
 
 Restore = Callable[[], None]
 

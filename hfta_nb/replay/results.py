@@ -12,12 +12,12 @@ from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.tree import flatten, unflatten
 from hfta_nb.replay.cache_entry import CacheEntry, outputs_of, rooms_for
-from hfta_nb.replay.check import Before, proven
+from hfta_nb.replay.guards import Reads
 from hfta_nb.replay.program import Program, program
 from hfta_nb.replay.program_cache import ProgramCache
-from hfta_nb.replay.reads import Reads
 from hfta_nb.replay.record import Recorder
 from hfta_nb.replay.signature import form, identity
+from hfta_nb.replay.verify import Before, proven
 
 Run = Callable[[Inputs], Any]
 

@@ -10,7 +10,7 @@ import torch
 
 from hfta_nb.data import AnyData, Stream
 from hfta_nb.errors import DeviceError, OptimError, StudyError
-from hfta_nb.kernels.strategy.measuring import STRATEGIES
+from hfta_nb.kernels.strategy.autotune import STRATEGIES
 from hfta_nb.losses import Loss
 from hfta_nb.model_zoo import family
 from hfta_nb.plan import MOST_PADDING, Group

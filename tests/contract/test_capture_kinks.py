@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
-from hfta_nb.kernels.strategy import measuring
-from hfta_nb.kernels.strategy.formulations import Formulation
+from hfta_nb.kernels.strategy import autotune
 from hfta_nb.kernels.strategy.times import Kept
+from hfta_nb.kernels.strategy.variants import Formulation
 
 aten = torch.ops.aten
 SAMPLES = 512
@@ -40,9 +40,9 @@ def rounding_up(monkeypatch: pytest.MonkeyPatch) -> None:
         return {name: 1.0 if name == "up" else 2.0 for name in ways}
 
     fresh = Kept(None, {})
-    monkeypatch.setattr(measuring, "kept", lambda device: fresh)
-    monkeypatch.setattr(measuring, "formulations", formulations)
-    monkeypatch.setattr(measuring, "_measured", measured)
+    monkeypatch.setattr(autotune, "kept", lambda device: fresh)
+    monkeypatch.setattr(autotune, "formulations", formulations)
+    monkeypatch.setattr(autotune, "_measured", measured)
 
 
 def _network(at_the_kink: int) -> nn.Sequential:

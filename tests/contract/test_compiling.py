@@ -14,7 +14,7 @@ from torch import nn
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
 from hfta_nb.errors import FusionError
-from hfta_nb.kernels.strategy.kept import kept
+from hfta_nb.kernels.strategy.timing_cache import kept
 from hfta_nb.replay.inductor import compile as compiling
 from hfta_nb.replay.inductor import decide as deciding
 from hfta_nb.replay.inductor.norms import said, unsaid

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
 from hfta_nb.kernels.strategy import sandbox
-from hfta_nb.kernels.strategy.formulations import Operand
 from hfta_nb.kernels.strategy.norms import batch_norm, in_groups
 from hfta_nb.kernels.strategy.sandbox import Tried
+from hfta_nb.kernels.strategy.variants import Operand
 from hfta_nb.members.per_member import per_member
 from hfta_nb.replay import layouts
 from hfta_nb.replay.layouts import GIVEN, LAST

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray, trial
+from hfta_nb.array import FusedArray, schedule_trial
 from hfta_nb.errors import FusionError
-from hfta_nb.kernels.strategy import kept
+from hfta_nb.kernels.strategy import timing_cache
 from hfta_nb.replay.calls import Calls
 from tests.contract.replay import SEEDS, forget, loss_of_all, mlp, notes, pair, same
 from tests.contract.rows import MODULES
@@ -27,16 +27,16 @@ ROWS = ("batch norm", "lstm", "convolution, batch norm, 2d dropout", "control fl
 @pytest.fixture(autouse=True)
 def _nothing_known() -> Iterator[None]:
     """No array takes over what another has found."""
-    kept._kept.cache_clear()
+    timing_cache._kept.cache_clear()
     yield
-    kept._kept.cache_clear()
+    timing_cache._kept.cache_clear()
 
 
 @pytest.fixture
 def costs(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
     """Seconds of a call by block size; the clock is faked. At first all cost the same."""
     found: dict[int, float] = {}
-    init = trial.Trial.__init__
+    init = schedule_trial.Trial.__init__
 
     def watched(self: Any, calls: Calls, *args: Any, **kwargs: Any) -> None:
         init(self, calls, *args, **kwargs)
@@ -48,7 +48,7 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
 
         self.clock = clock
 
-    monkeypatch.setattr(trial.Trial, "__init__", watched)
+    monkeypatch.setattr(schedule_trial.Trial, "__init__", watched)
     return found
 
 

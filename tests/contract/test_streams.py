@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 import hfta_nb as hfta
-from hfta_nb.kernels.strategy.formulations import Operand, formulations
 from hfta_nb.kernels.strategy.streams import MOST, Parted, Streams, in_turn, partings, runner_of
+from hfta_nb.kernels.strategy.variants import Operand, formulations
 from hfta_nb.replay import program as capture
 
 aten = torch.ops.aten

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import hfta_nb as hfta
 from hfta_nb.members import threads
-from hfta_nb.replay.lanes import lanes_of
+from hfta_nb.replay.parallel_lanes import lanes_of
 from hfta_nb.replay.record import Recorder
 from tests.contract.lanes import CPU, MEMBERS, SEEDS, batch, lanes, pair
 from tests.contract.replay import NOT, backward, mlp, same

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
-from hfta_nb.array.trial import Trial
-from hfta_nb.array.ways import ways_of
+from hfta_nb.array.schedule import ways_of
+from hfta_nb.array.schedule_trial import Trial
 from hfta_nb.errors import FusionError
 from hfta_nb.members import threads
 from hfta_nb.step import ArrayStep

@@ -17,7 +17,7 @@ from hfta_nb.errors import StudyError
 from hfta_nb.memory import MemoryModel, Meter, free_bytes, shown
 from hfta_nb.plan import Group
 from hfta_nb.replay import program_cache
-from hfta_nb.replay.alive import Addresses
+from hfta_nb.replay.storage_refs import Addresses
 from hfta_nb.train import Trainer, fitting
 
 GRID = {"lr": [1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 0.2]}

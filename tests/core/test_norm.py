@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hfta_nb.kernels.native import build, norm
 from hfta_nb.kernels.native.norm import BatchNorm, BatchNormBackward
-from hfta_nb.kernels.strategy.formulations import COMPILED, Operand, formulations
+from hfta_nb.kernels.strategy.variants import COMPILED, Operand, formulations
 from tests.core.compiled import NEEDS_COMPILER, channels_last, near, taken, train_measured
 
 pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("libraries_anew")]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hfta_nb.kernels.strategy.formulations import Operand, formulations
 from hfta_nb.kernels.strategy.pointwise import Pointwise, PointwiseBackward
+from hfta_nb.kernels.strategy.variants import Operand, formulations
 
 CPU = torch.device("cpu")
 aten = torch.ops.aten

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hfta_nb.kernels.native import product, rows
 from hfta_nb.kernels.native.binding import Binding
-from hfta_nb.kernels.strategy.formulations import Operand, formulations
+from hfta_nb.kernels.strategy.variants import Operand, formulations
 from tests.core.compiled import NEEDS_COMPILER, close, train_beside
 
 pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("own_libraries")]

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from benchmarks.suite.beginning import paid_after
-from hfta_nb.array import FusedArray, tuning
-from hfta_nb.array.trial import Trial, fastest, keep, known
-from hfta_nb.array.ways import Way, ways_of
+from hfta_nb.array import FusedArray, schedule_tuner
+from hfta_nb.array.schedule import Way, ways_of
+from hfta_nb.array.schedule_trial import Trial, fastest, keep, known
 from hfta_nb.kernels.native import build
-from hfta_nb.kernels.strategy import kept
+from hfta_nb.kernels.strategy import timing_cache
 from hfta_nb.step import ArrayStep
 
 ROW = {"optimizer": "adam", "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "lr_scheduler": "none"}
@@ -30,9 +30,9 @@ MEMBERS = 6
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What is found is kept, for this test alone."""
     monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path / "cache"))
-    kept._kept.cache_clear()
+    timing_cache._kept.cache_clear()
     yield
-    kept._kept.cache_clear()
+    timing_cache._kept.cache_clear()
 
 
 def _array(members: int = MEMBERS, dtype: torch.dtype = torch.float64) -> FusedArray:
@@ -179,7 +179,7 @@ def test_what_was_found_is_kept_for_the_next_array_and_the_next_process() -> Non
         assert other.tuning is None
         assert other.array.block_size == size
         assert "found before" in other.array.settings.tuned
-        kept._kept.cache_clear()  # as in a new process, which reads the file
+        timing_cache._kept.cache_clear()  # as in a new process, which reads the file
     wider = _step(_array(MEMBERS + 1))
     wider.tune_while_training()
     wider.train(*_batch())
@@ -257,7 +257,7 @@ class _Reader(nn.Module):
 def test_all_is_tried_once_a_kernel_has_come_or_will_not(comes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     arrived: list[bool | None] = [False]
     monkeypatch.setattr(build, "arrived", lambda name: arrived[0])
-    monkeypatch.setattr(tuning, "_LOOK_S", 0.0)
+    monkeypatch.setattr(schedule_tuner, "_LOOK_S", 0.0)
     torch.manual_seed(0)
     members = [_Reader().double() for _ in range(3)]
     tried, plain = (_step(hfta.fuse([copy.deepcopy(m) for m in members])) for _ in range(2))

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.kernels.strategy import measuring
-from hfta_nb.kernels.strategy.formulations import PLAIN, Operand, formulations
+from hfta_nb.kernels.strategy import autotune
 from hfta_nb.kernels.strategy.times import Kept, Times
+from hfta_nb.kernels.strategy.variants import PLAIN, Operand, formulations
 from hfta_nb.kernels.strategy.widened import HALVES, Widened
 
 CPU = torch.device("cpu")
@@ -109,8 +109,8 @@ def test_a_replayed_step_in_float32(dtype: torch.dtype, block: int, monkeypatch:
         return {name: 2.0 if name == PLAIN else 1.0 for name in ways}
 
     fresh = Kept(None, {})
-    monkeypatch.setattr(measuring, "kept", lambda device: fresh)
-    monkeypatch.setattr(measuring, "_measured", measured)
+    monkeypatch.setattr(autotune, "kept", lambda device: fresh)
+    monkeypatch.setattr(autotune, "_measured", measured)
     modules = [Net() for _ in range(3)]
     array = hfta.fuse(modules)
     array.block_size = block

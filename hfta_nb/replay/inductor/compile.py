@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from hfta_nb.replay.dynamic_call import Fetch
 from hfta_nb.replay.inductor.draws import Draws, drawn_first
 from hfta_nb.replay.inductor.norms import said, unsaid
 from hfta_nb.replay.inductor.to_fx import Graph
-from hfta_nb.replay.late import Fetch
 from hfta_nb.replay.source import Source
 
 

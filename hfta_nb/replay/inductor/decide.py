@@ -1,7 +1,7 @@
 """Whether a replayed step is compiled: when that pays, and that it is faster and gives the same numbers.
 
 Compiling takes seconds to minutes, so it is for runs that are long enough. What it brings is measured once and kept
-with the times of kernels (`kernels/strategy/kept.py`); without, there is what it brought on this kind of device.
+with the times of kernels (`kernels/strategy/timing_cache.py`); without, there is what it brought on such devices.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.kernels.strategy.kept import kept
-from hfta_nb.kernels.strategy.measuring import clock_of
+from hfta_nb.kernels.strategy.autotune import clock_of
 from hfta_nb.kernels.strategy.times import Times
+from hfta_nb.kernels.strategy.timing_cache import kept
 from hfta_nb.kernels.strategy.trials import killed, trying
-from hfta_nb.replay.check import Outcome
 from hfta_nb.replay.inductor.compile import Compiled, why_not
 from hfta_nb.replay.inductor.norms import said
 from hfta_nb.replay.program import Program
 from hfta_nb.replay.source import Source
+from hfta_nb.replay.verify import Outcome
 
 WAYS = ("auto", "never", "always")
 

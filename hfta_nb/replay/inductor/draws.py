@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from hfta_nb.members.generators import MemberGenerators
-from hfta_nb.replay.kernels import SHAPE_ONLY
-from hfta_nb.replay.late import Fetch, Late
+from hfta_nb.replay.dynamic_call import Fetch, Late
+from hfta_nb.replay.out_variants import SHAPE_ONLY
 from hfta_nb.replay.record import Call, NotRecordableError, Place
 
 _BY_SHAPE = SHAPE_ONLY | {torch.ops.aten.rand_like.default, torch.ops.aten.randn_like.default}

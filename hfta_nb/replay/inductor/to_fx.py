@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from hfta_nb.replay.late import Fetch
+from hfta_nb.replay.dynamic_call import Fetch
 from hfta_nb.replay.record import Call, NotRecordableError, Place, places
 
 _aten = torch.ops.aten

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hfta_nb.kernels.native import attention, conv, rows
 from hfta_nb.kernels.native.binding import Bind, Binding
-from hfta_nb.kernels.strategy.formulations import COMPILED, Formulation, Operand
+from hfta_nb.kernels.strategy.variants import COMPILED, Formulation, Operand
 from hfta_nb.replay.record import Call, Place
 
 _aten = torch.ops.aten

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.kernels.native.product import Bound
-from hfta_nb.kernels.strategy.formulations import PRODUCTS
+from hfta_nb.kernels.strategy.variants import PRODUCTS
 from hfta_nb.replay.record import Call, Place
 
 _aten = torch.ops.aten

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from hfta_nb.errors import out_of_memory
 from hfta_nb.kernels.strategy import precision
-from hfta_nb.kernels.strategy.formulations import COMPILED, PLAIN, Formulation, Operand, formulations, same
 from hfta_nb.kernels.strategy.graphed import graphed
-from hfta_nb.kernels.strategy.kept import kept
 from hfta_nb.kernels.strategy.products import Copied
 from hfta_nb.kernels.strategy.times import Times
+from hfta_nb.kernels.strategy.timing_cache import kept
 from hfta_nb.kernels.strategy.trials import killed, trying
+from hfta_nb.kernels.strategy.variants import COMPILED, PLAIN, Formulation, Operand, formulations, same
 
 STRATEGIES = ("measured", "fixed")
 """How kernels may be chosen."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from hfta_nb.kernels.strategy.formulations import Operand
-from hfta_nb.replay.kernels import SHAPE_ONLY
+from hfta_nb.kernels.strategy.variants import Operand
+from hfta_nb.replay.out_variants import SHAPE_ONLY
 from hfta_nb.replay.record import Call, Place, Recording
 
 WRITES_UNSAID = ("batch_norm",)

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from hfta_nb.kernels.native.recurrent import BOUND
 from hfta_nb.kernels.strategy import precision
-from hfta_nb.kernels.strategy.formulations import PLAIN, PRODUCTS, Formulation, Operand
-from hfta_nb.kernels.strategy.measuring import Choice, choose, made, write
+from hfta_nb.kernels.strategy.autotune import Choice, choose, made, write
 from hfta_nb.kernels.strategy.norms import BATCH_NORM, batch_norm, in_groups
-from hfta_nb.replay.chain_kernels import Kernel
-from hfta_nb.replay.kernels import KERNELS, bare
-from hfta_nb.replay.owned import Owned
+from hfta_nb.kernels.strategy.variants import PLAIN, PRODUCTS, Formulation, Operand
+from hfta_nb.replay.image_norm_kernels import Kernel
+from hfta_nb.replay.native_calls import Owned
+from hfta_nb.replay.out_variants import KERNELS, bare
 from hfta_nb.replay.record import Call, Place
 
 

@@ -15,15 +15,15 @@ from hfta_nb.eager.gradients import vector_jacobian
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.tree import flatten
 from hfta_nb.replay.cache_entry import outputs_of, room_like, rooms_for
-from hfta_nb.replay.check import proven
 from hfta_nb.replay.delivery import Target
+from hfta_nb.replay.forward_entry import SeenForward
+from hfta_nb.replay.guards import Reads
 from hfta_nb.replay.halves import Halves, Ready
 from hfta_nb.replay.node import Run
 from hfta_nb.replay.overlap import overlap
 from hfta_nb.replay.program import program
-from hfta_nb.replay.reads import Reads
 from hfta_nb.replay.record import Place, Recorder, places
-from hfta_nb.replay.seen_forward import SeenForward
+from hfta_nb.replay.verify import proven
 
 
 class RecordedForward:

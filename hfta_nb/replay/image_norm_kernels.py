@@ -14,8 +14,8 @@ from torch import Tensor
 
 from hfta_nb.kernels.native import images
 from hfta_nb.kernels.native.images import Images
-from hfta_nb.kernels.strategy.formulations import COMPILED, Formulation, Operand
-from hfta_nb.kernels.strategy.measuring import Choice, choose
+from hfta_nb.kernels.strategy.autotune import Choice, choose
+from hfta_nb.kernels.strategy.variants import COMPILED, Formulation, Operand
 from hfta_nb.replay.record import Call, Place
 
 _aten = torch.ops.aten

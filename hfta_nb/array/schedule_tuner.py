@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from hfta_nb.array.trial import Trial, fastest, images, keep, known, told
-from hfta_nb.array.ways import chosen, ways_of
+from hfta_nb.array.schedule import chosen, ways_of
+from hfta_nb.array.schedule_trial import Trial, fastest, images, keep, known, told
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.native import build

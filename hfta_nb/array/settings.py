@@ -8,7 +8,7 @@ from hfta_nb.eager.fallback import Settings
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.eager.verifying import WAYS as VERIFY
 from hfta_nb.errors import FusionError
-from hfta_nb.kernels.strategy.measuring import STRATEGIES
+from hfta_nb.kernels.strategy.autotune import STRATEGIES
 from hfta_nb.members import threads
 from hfta_nb.replay.calls import Calls
 from hfta_nb.replay.inductor.decide import WAYS

@@ -16,9 +16,9 @@ import torch
 
 from hfta_nb.kernels.native import images
 from hfta_nb.kernels.native.images import Images
-from hfta_nb.kernels.strategy.formulations import PLAIN, Operand
-from hfta_nb.kernels.strategy.measuring import Choice, write
-from hfta_nb.replay.chain_kernels import RESULTS, Kernel, chosen
+from hfta_nb.kernels.strategy.autotune import Choice, write
+from hfta_nb.kernels.strategy.variants import PLAIN, Operand
+from hfta_nb.replay.image_norm_kernels import RESULTS, Kernel, chosen
 from hfta_nb.replay.record import Call, Place
 
 _aten = torch.ops.aten

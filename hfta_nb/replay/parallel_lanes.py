@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.members.threads import Job, side_by_side
-from hfta_nb.replay.needs import WRITES_UNSAID
+from hfta_nb.replay.liveness import WRITES_UNSAID
 from hfta_nb.replay.record import Call, Place, Recording, places
 
 Extent = tuple[int, int]

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from hfta_nb.array.ways import Way, convolutions, on_threads
+from hfta_nb.array.schedule import Way, convolutions, on_threads
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.native import conv
-from hfta_nb.kernels.strategy.kept import kept
-from hfta_nb.kernels.strategy.measuring import clock_of, disturbed
+from hfta_nb.kernels.strategy.autotune import clock_of, disturbed
 from hfta_nb.kernels.strategy.times import Times
+from hfta_nb.kernels.strategy.timing_cache import kept
 from hfta_nb.members import threads
 from hfta_nb.replay.calls import Calls
 from hfta_nb.replay.program_cache import ProgramCache
