@@ -32,7 +32,7 @@ from hfta_nb.members.arena import Arena
 from hfta_nb.padded.proof import prove
 from hfta_nb.padded.runtime import across_of
 from hfta_nb.replay.calls import Calls
-from hfta_nb.replay.steps import Asked
+from hfta_nb.replay.steps import BackwardArgs
 
 if TYPE_CHECKING:
     import pandas
@@ -165,11 +165,11 @@ class FusedArray(Adjustable, Answering, Savable):
             raise FusionError(
                 "not one factor per member", where="scale", got=list(scale.shape), accepted=f"[{len(self)}]"
             )
-        asked = Asked(loss_fn, (x, target_of(loss_fn, y)), has_aux, scale, only)
+        asked = BackwardArgs(loss_fn, (x, target_of(loss_fn, y)), has_aux, scale, only)
         losses, aux = self._tuning.backward(asked, partial(self._backward, asked))
         return (losses, aux) if has_aux else losses
 
-    def _backward(self, asked: Asked) -> tuple[Tensor, Any]:
+    def _backward(self, asked: BackwardArgs) -> tuple[Tensor, Any]:
         with threads.scope(self._state.settings.threads):
             return self._calls.backward(asked)
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hfta_nb.eager.gradients import target_of
 from hfta_nb.replay.program import Program
-from hfta_nb.replay.recorded_step import SeenStep
-from hfta_nb.replay.steps import Asked
+from hfta_nb.replay.recorded_step import StepEntry
+from hfta_nb.replay.steps import BackwardArgs
 
 if TYPE_CHECKING:
     from hfta_nb.array.fused import FusedArray
@@ -28,8 +28,8 @@ def program_of(
 ) -> Program | None:
     """The program that ``array.backward(loss_fn, x, y, has_aux=True, ...)`` would run now; None where there is none."""
     given = x, target_of(loss_fn, y)
-    seen = array._steps.find(Asked(loss_fn, given, True, scale, only))
-    if seen is None or seen.program is None or seen.reads is None or not seen.reads.hold():
+    seen = array._steps.find(BackwardArgs(loss_fn, given, True, scale, only))
+    if seen is None or seen.program is None or seen.guards is None or not seen.guards.hold():
         return None
     return seen.program
 
@@ -55,7 +55,7 @@ class Standing:
 
     __slots__ = ("_cache", "_like", "_program", "_seen")
 
-    def __init__(self, array: FusedArray, seen: SeenStep, x: Tensor, y: Tensor) -> None:
+    def __init__(self, array: FusedArray, seen: StepEntry, x: Tensor, y: Tensor) -> None:
         self._cache, self._seen, self._program = array._steps.cache, seen, seen.program
         self._like = self._cache.like((x, y))
 
@@ -69,9 +69,9 @@ class Standing:
     def holds(self, x: Any, y: Any) -> bool:
         """Whether the call with these inputs, with the same loss, would run the same program."""
         seen, cache = self._seen, self._cache
-        if type(x) is not Tensor or type(y) is not Tensor or seen.program is not self._program or seen.reads is None:
+        if type(x) is not Tensor or type(y) is not Tensor or seen.program is not self._program or seen.guards is None:
             return False
-        return cache.open() and cache.like((x, y)) == self._like and seen.reads.hold()
+        return cache.open() and cache.like((x, y)) == self._like and seen.guards.hold()
 
 
 def way_of(array: FusedArray) -> str:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from hfta_nb.array.schedule import chosen, ways_of
+from hfta_nb.array.schedule import chosen, schedules_of
 from hfta_nb.array.schedule_trial import Trial, fastest, images, keep, known, told
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
@@ -104,7 +104,7 @@ class Tuning:
         if self.done or self._trial is not None or self.state.pending or self._waits():
             return self._trial
         self._kind, self._key = _form(given), key_of(self.state, given, self.what)
-        ways = ways_of(self.state)
+        ways = schedules_of(self.state)
         before = known(self.state, self._key, ways)
         best = None if before is None else fastest(before)
         if before is None or best is None:
@@ -165,7 +165,7 @@ def tune(
     """
     state = calls.state
     restore = state.snapshot()
-    ways = ways_of(state)
+    ways = schedules_of(state)
     with _gradients_kept(state) as forget, build.compiling():  # here it may pay
         trial = Trial(calls, ways, state.capture and not inputs.grad_leaves(), budget_s)
         try:

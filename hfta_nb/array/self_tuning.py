@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from hfta_nb.array.schedule import Way, slow_together
+from hfta_nb.array.schedule import Schedule, slow_together
 from hfta_nb.array.schedule_trial import Trial
 from hfta_nb.array.schedule_tuner import Tuning
 from hfta_nb.eager.state import ArrayState
@@ -26,7 +26,7 @@ from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.record import NotRecordableError
 from hfta_nb.replay.signature import form as form_of
 from hfta_nb.replay.signature import identity, settings, watched
-from hfta_nb.replay.steps import Asked
+from hfta_nb.replay.steps import BackwardArgs
 
 T = TypeVar("T")
 
@@ -44,13 +44,13 @@ class SelfTuning:
     def __init__(self, calls: Calls) -> None:
         self.calls, self.state = calls, calls.state
         self._forms: dict[str, _Form] = {}
-        self._home: Way | None = None
+        self._home: Schedule | None = None
         self._busy = False
 
     @property
-    def home(self) -> Way:
+    def home(self) -> Schedule:
         """How the array ran before anything was tried."""
-        return self._home or Way(self.state.settings.block_size, self.state.settings.threads)
+        return self._home or Schedule(self.state.settings.block_size, self.state.settings.threads)
 
     def stop(self) -> None:
         """Somebody else chooses how the array runs."""
@@ -85,7 +85,7 @@ class SelfTuning:
 
     # The forms.
 
-    def backward(self, asked: Asked, run: Callable[[], T]) -> T:
+    def backward(self, asked: BackwardArgs, run: Callable[[], T]) -> T:
         """`FusedArray.backward`."""
         form = self._entered("backward")
         if form is None or form.done:
@@ -169,10 +169,10 @@ class _Form:
         lap: a forward whose backward may be yet to come.
     """
 
-    def __init__(self, calls: Calls, name: str, cache: ProgramCache[Any], home: Way) -> None:
+    def __init__(self, calls: Calls, name: str, cache: ProgramCache[Any], home: Schedule) -> None:
         self.calls, self.state = calls, calls.state
         self.name, self.cache, self.home = name, cache, home
-        self.way: Way | None = None
+        self.way: Schedule | None = None
         self.lap: _Lap | None = None
         self._now = home
         self._tuning: Tuning | None = None
@@ -280,7 +280,7 @@ class _Lap:
         way: in which it has run.
     """
 
-    def __init__(self, trial: Trial, seconds: float, way: Way) -> None:
+    def __init__(self, trial: Trial, seconds: float, way: Schedule) -> None:
         self.trial, self.seconds, self.way = trial, seconds, way
         self.ended = False
         self._begin_s: float | None = None
@@ -309,8 +309,8 @@ class _Lap:
         self.ended = True
 
 
-def _now(state: ArrayState) -> Way:
-    return Way(state.settings.block_size, state.settings.threads)
+def _now(state: ArrayState) -> Schedule:
+    return Schedule(state.settings.block_size, state.settings.threads)
 
 
 def _mode(state: ArrayState) -> tuple[Any, ...]:

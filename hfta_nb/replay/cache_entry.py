@@ -12,10 +12,10 @@ from torch import Tensor
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.kernels.strategy.autotune import Choice
 from hfta_nb.members.tree import Rebuild, unflatten
-from hfta_nb.replay.guards import Reads
+from hfta_nb.replay.guards import Guards
 from hfta_nb.replay.layouts import Layout
 from hfta_nb.replay.program import Program
-from hfta_nb.replay.record import NotRecordableError, Place, Recorder, Recording
+from hfta_nb.replay.record import BufferView, NotRecordableError, Recorder, Trace
 
 TENSOR = object()
 
@@ -30,7 +30,7 @@ class CacheEntry:
         reason: why they are not replayed; empty where they are or may be yet.
         inputs: memory that stands for the inputs while replaying.
         first: the earlier of two traces.
-        reads: the guards, with what the model's code can see.
+        guards: the guards, with what the model's code can see.
         rebuild, leaves: how the results are put together; `TENSOR` stands for a tensor.
         choices: of kernels, in what is replayed.
         program: to be run, once there is one.
@@ -43,8 +43,8 @@ class CacheEntry:
     calls: int = 0
     reason: str = ""
     inputs: Inputs | None = None
-    first: Recording | None = None
-    reads: Reads | None = None
+    first: Trace | None = None
+    guards: Guards | None = None
     rebuild: Rebuild | None = None
     leaves: list[Any] = field(default_factory=list)
     choices: Sequence[Choice] = ()
@@ -60,7 +60,7 @@ class CacheEntry:
 
     def drop(self) -> None:
         """Forget what was made to replay it."""
-        self.first, self.reads, self.program, self.layout = None, None, None, None
+        self.first, self.guards, self.program, self.layout = None, None, None, None
 
     def refuse(self, reason: str, forget: bool = False) -> None:
         """Don't replay it, for this reason; with `forget`, record it anew."""
@@ -81,32 +81,32 @@ class CacheEntry:
         left = iter(results)
         return unflatten(self.rebuild, [next(left) if v is TENSOR else v for v in self.leaves])
 
-    def accepts(self, recording: Recording, reads: Reads, told: list[Any], reason: str, what: str) -> bool:
+    def accepts(self, trace: Trace, guards: Guards, told: list[Any], reason: str, what: str) -> bool:
         """Whether this trace is the second of two that are equal. Else the first is kept, or why there is none.
 
         Args:
-            recording: the trace of a call.
-            reads: its guards, made before the call.
+            trace: the trace of a call.
+            guards: its guards, made before the call.
             told: what it returned, with `TENSOR` for tensors.
             reason: why it can't be replayed, if that is known already.
             what: whose code the guards are about.
         """
-        if not reads.hold() or (self.reads is not None and not self.reads.hold()):
+        if not guards.hold() or (self.guards is not None and not self.guards.hold()):
             reason = reason or f"{what} changes what it reads"
-        if recording.constants and reads.makes_tensors:
+        if trace.constants and guards.makes_tensors:
             reason = reason or "a tensor is made of numbers that may be values of others"
-        if self.first is not None and not (told == self.leaves and self.first.like(recording)):
+        if self.first is not None and not (told == self.leaves and self.first.like(trace)):
             reason = reason or "two calls are not alike"
         if reason:
             self.refuse(reason)
             return False
         if self.first is None:
-            recording.forget_made()
-            self.first, self.reads, self.leaves = recording, reads, told
+            trace.forget_made()
+            self.first, self.guards, self.leaves = trace, guards, told
             return False
         self.first = None
-        for i in recording.constants:  # what the model has made may go on to the caller
-            recording.held[i] = recording.held[i].clone()
+        for i in trace.constants:  # what the model has made may go on to the caller
+            trace.held[i] = trace.held[i].clone()
         return True
 
 
@@ -122,9 +122,9 @@ def room_like(value: Any) -> Any:
     return room if room.stride() == value.stride() else torch.empty(value.shape, dtype=value.dtype, device=value.device)
 
 
-def outputs_of(recorder: Recorder, leaves: Sequence[Any], what: str) -> tuple[list[Place], list[Any], str]:
+def outputs_of(recorder: Recorder, leaves: Sequence[Any], what: str) -> tuple[list[BufferView], list[Any], str]:
     """Where the tensors among the results lie, the results with `TENSOR` for these, and what is wrong with them."""
-    outputs: list[Place] = []
+    outputs: list[BufferView] = []
     reason = ""
     for leaf in leaves:
         if isinstance(leaf, Tensor):

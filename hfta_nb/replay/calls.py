@@ -20,7 +20,7 @@ from hfta_nb.eager.verifying import Computation
 from hfta_nb.replay.forward import CapturedForwards
 from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.results import CapturedResults
-from hfta_nb.replay.steps import Asked, CapturedSteps
+from hfta_nb.replay.steps import BackwardArgs, CapturedSteps
 
 
 class Calls:
@@ -52,20 +52,20 @@ class Calls:
 
     # The forms of calls: each is replayed, or falls back to `_eagerly`, which may record it on the way.
 
-    def backward(self, asked: Asked) -> tuple[Tensor, Any]:
+    def backward(self, args: BackwardArgs) -> tuple[Tensor, Any]:
         """The losses and what comes with them, gradients delivered."""
-        again = self.steps.again(asked)
+        again = self.steps.again(args)
         if again is not None:
             return again
-        entry = self.steps.find(asked)
-        replayed = self.steps.replay(entry, asked)
+        entry = self.steps.find(args)
+        replayed = self.steps.replay(entry, args)
         if replayed is not None:
             return replayed
-        loss_fn, given, has_aux, scale, only = asked
+        loss_fn, given, has_aux, scale, only = args
         inputs = Inputs.of(given, len(self.state))
         call = loss_call(loss_fn, inputs, has_aux)
         probe, computation = gradient_probe(self.state, call, scale, only), Computation(call, True, scale, only)
-        run = self.steps.recorder(entry, asked, call)
+        run = self.steps.recorder(entry, args, call)
         gradients, (losses, aux) = self._eagerly("backward", inputs, run, probe, computation)
         gradients.deliver()
         return losses, aux

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.replay.record import Place
+from hfta_nb.replay.record import BufferView
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Fetch:
     """A tensor that a call of this run has made, or a view of it."""
 
     storage: int
-    view: Place | None
+    view: BufferView | None
 
     def get(self, made: list[Any]) -> Tensor:
         base: Tensor = made[self.storage]
@@ -31,7 +31,7 @@ def copied(gradients: Sequence[tuple[Tensor, Tensor | Fetch]], made: list[Any]) 
         torch._foreach_copy_([room for room, _ in gradients], found)
 
 
-class Late:
+class DynamicCall:
     """A call whose arguments or results are tensors made in the run."""
 
     def __init__(

@@ -19,10 +19,10 @@ from hfta_nb.eager.blocks import graph_blocks
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.tree import Rebuild
-from hfta_nb.replay.forward_entry import SeenForward
-from hfta_nb.replay.guards import Reads
+from hfta_nb.replay.forward_entry import ForwardEntry
+from hfta_nb.replay.guards import Guards
 from hfta_nb.replay.halves_layout import lay
-from hfta_nb.replay.node import Run, Ticket, attached
+from hfta_nb.replay.node import Run, SavedContext, attached
 from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.recorded_forward import RecordedForward
 from hfta_nb.replay.signature import form
@@ -38,8 +38,8 @@ class CapturedForwards:
 
     def __init__(self, state: ArrayState) -> None:
         self.state = state
-        self.cache: ProgramCache[SeenForward] = ProgramCache(state)
-        self._outstanding: weakref.ref[Ticket] | None = None
+        self.cache: ProgramCache[ForwardEntry] = ProgramCache(state)
+        self._outstanding: weakref.ref[SavedContext] | None = None
 
     def learning(self) -> bool:
         """Whether gradients of parameters may be asked for."""
@@ -49,10 +49,10 @@ class CapturedForwards:
         """Whether a gradient may be asked for."""
         return self.learning() or (torch.is_grad_enabled() and bool(inputs.grad_leaves()))
 
-    def find(self, given: Any) -> SeenForward | None:
+    def find(self, given: Any) -> ForwardEntry | None:
         """The entry of a call; None where it is to run eagerly."""
         return self.cache.find(
-            lambda: (form(given, grads=True), tuple(p.requires_grad for p in self.cache.parameters)), SeenForward
+            lambda: (form(given, grads=True), tuple(p.requires_grad for p in self.cache.parameters)), ForwardEntry
         )
 
     # Replaying.
@@ -71,46 +71,46 @@ class CapturedForwards:
         found = self.replay(self.cache.last, Inputs(tuple(tensors), per_member, rebuild), run)
         return None if found is None else found[0]
 
-    def remember(self, seen: SeenForward, tensors: Sequence[Tensor]) -> None:
+    def remember(self, entry: ForwardEntry, tensors: Sequence[Tensor]) -> None:
         """Note that a call with these inputs was replayed, for `again`, if it gave one tensor."""
-        count = len(seen.inputs.leaves if seen.inputs else ())
-        alone = seen.made is not None and seen.made.alone and count == len(tensors)
-        self.cache.remember(seen, tensors if alone else None)
+        count = len(entry.inputs.leaves if entry.inputs else ())
+        alone = entry.made is not None and entry.made.alone and count == len(tensors)
+        self.cache.remember(entry, tensors if alone else None)
 
     def outstanding(self) -> bool:
         """Whether a backward is to come that needs what lies in memory."""
         before = None if self._outstanding is None else self._outstanding()
         return before is not None and not before.spent
 
-    def replay(self, seen: SeenForward | None, inputs: Inputs, run: Run) -> tuple[Any] | None:
+    def replay(self, entry: ForwardEntry | None, inputs: Inputs, run: Run) -> tuple[Any] | None:
         """The outputs in a tuple; None if this call must run eagerly."""
-        if seen is None or seen.made is None or self.outstanding():
+        if entry is None or entry.made is None or self.outstanding():
             return None
-        made = seen.made
+        made = entry.made
         start = Before(self.state) if made.changes else None
-        found = self.cache.replay(seen, inputs.leaves, made.halves.forward, "the model", start)
+        found = self.cache.replay(entry, inputs.leaves, made.halves.forward, "the model", start)
         if found is None:
             return None
         outputs = found[0]
-        ticket = Ticket(self.state, seen, inputs, run, start)
+        ticket = SavedContext(self.state, entry, inputs, run, start)
         self._outstanding = weakref.ref(ticket)
         roots = (*made.learning, *(v for v in inputs.leaves if isinstance(v, Tensor) and v.requires_grad))
         if made.alone:
             return attached(ticket, (outputs[0],), *roots)  # type: ignore[return-value]
         kinds = made.differentiable
         left = iter(attached(ticket, tuple(t for t, d in zip(outputs, kinds, strict=True) if d), *roots))
-        return (seen.told([next(left) if d else t for t, d in zip(outputs, kinds, strict=True)]),)
+        return (entry.told([next(left) if d else t for t, d in zip(outputs, kinds, strict=True)]),)
 
     # Recording.
 
-    def recorder(self, seen: SeenForward | None, run: Run) -> Callable[[Inputs], Any]:
+    def recorder(self, entry: ForwardEntry | None, run: Run) -> Callable[[Inputs], Any]:
         """What runs a call, and records it with its backward where it may be replayed from then on."""
         return self.cache.recorder(
-            seen, (), partial(self._record, run), lambda inputs: run(inputs, graph_blocks(self.state))
+            entry, (), partial(self._record, run), lambda inputs: run(inputs, graph_blocks(self.state))
         )
 
-    def _record(self, run: Run, seen: SeenForward, inputs: Inputs, reads: Reads) -> Any:
-        call = RecordedForward(self.state, seen, inputs, run)
-        result = call.result(reads)
+    def _record(self, run: Run, entry: ForwardEntry, inputs: Inputs, guards: Guards) -> Any:
+        call = RecordedForward(self.state, entry, inputs, run)
+        result = call.result(guards)
         lay(call)
         return result

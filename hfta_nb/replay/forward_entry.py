@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from hfta_nb.replay.cache_entry import CacheEntry
-from hfta_nb.replay.halves import Ready
+from hfta_nb.replay.halves import CompiledForward
 
 _PATTERNS = 3
 """How often other outputs may be used than before until a kind is not recorded again."""
 
 
 @dataclass
-class SeenForward(CacheEntry):
+class ForwardEntry(CacheEntry):
     """A kind of forward with gradients.
 
     Attributes:
@@ -24,7 +24,7 @@ class SeenForward(CacheEntry):
         changes: how often `used` has changed.
     """
 
-    made: Ready | None = None
+    made: CompiledForward | None = None
     grads: list[Tensor] = field(default_factory=list)
     used: tuple[bool, ...] | None = None
     changes: int = 0

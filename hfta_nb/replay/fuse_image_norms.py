@@ -19,7 +19,7 @@ from hfta_nb.kernels.native.images import Images
 from hfta_nb.kernels.strategy.autotune import Choice, write
 from hfta_nb.kernels.strategy.variants import PLAIN, Operand
 from hfta_nb.replay.image_norm_kernels import RESULTS, Kernel, chosen
-from hfta_nb.replay.record import Call, Place
+from hfta_nb.replay.record import BufferView, Instruction
 
 _aten = torch.ops.aten
 _NORMS = {
@@ -40,8 +40,8 @@ class _Chain:
 
 
 def chained(
-    calls: Sequence[Call], wanted: Collection[int], half: int, lanes: Sequence[int] | None, device: torch.device
-) -> tuple[list[Call], list[int], list[Choice]]:
+    calls: Sequence[Instruction], wanted: Collection[int], half: int, lanes: Sequence[int] | None, device: torch.device
+) -> tuple[list[Instruction], list[int], list[Choice]]:
     """The calls with chains as calls of the library; of each the number that it, or its last part, had; the choices.
 
     Args:
@@ -65,7 +65,9 @@ class _Chains:
         device: of all tensors.
     """
 
-    def __init__(self, calls: Sequence[Call], wanted: Collection[int], apart: Sequence[Any], device: torch.device):
+    def __init__(
+        self, calls: Sequence[Instruction], wanted: Collection[int], apart: Sequence[Any], device: torch.device
+    ):
         self._calls, self._wanted, self._apart, self._device = calls, wanted, apart, device
         self._readers: dict[int, list[int]] = {}
         self._maker: dict[int, int] = {}
@@ -75,9 +77,9 @@ class _Chains:
             self._maker.update(dict.fromkeys(call.makes, i))
         self.choices: dict[str, Choice] = {}
 
-    def taken(self) -> tuple[list[Call], list[int]]:
+    def taken(self) -> tuple[list[Instruction], list[int]]:
         """The calls with chains as calls of the library; and of each the number that it, or its last part, had."""
-        found: dict[int, Call | None] = {}
+        found: dict[int, Instruction | None] = {}
         if self._device.type == "cpu":
             for i, call in enumerate(self._calls):
                 if call.function in _NORMS and _single(call) and images.usable():
@@ -88,7 +90,7 @@ class _Chains:
             write(self._device)
         return [call for call, _ in kept], [i for _, i in kept]
 
-    def _replaced(self, i: int) -> dict[int, Call | None]:
+    def _replaced(self, i: int) -> dict[int, Instruction | None]:
         """Of a norm, what calls are replaced by; None for nothing."""
         call = self._calls[i]
         for chain in self._chains(i):
@@ -102,7 +104,7 @@ class _Chains:
             self.choices[choice.what] = choice
             if choice.chosen.name == PLAIN:
                 return {}
-            gone: dict[int, Call | None] = dict.fromkeys([*chain.forward, *chain.backward])
+            gone: dict[int, Instruction | None] = dict.fromkeys([*chain.forward, *chain.backward])
             gone[chain.forward[-1]] = forward
             if backward is not None:
                 gone[chain.backward[-1]] = backward
@@ -130,7 +132,7 @@ class _Chains:
             return []
         for function in (_RELU_BACKWARD, _POOL_BACKWARD):
             grad = self._calls[found[0]].args[0]
-            maker = self._maker.get(grad.storage) if isinstance(grad, Place) else None
+            maker = self._maker.get(grad.storage) if isinstance(grad, BufferView) else None
             if maker is None or self._calls[maker].function is not function:
                 break
             found.insert(0, maker)
@@ -140,7 +142,7 @@ class _Chains:
         place = self._calls[i].results[result]
         return [] if place is None else self._readers.get(place.storage, [])
 
-    def _made(self, norm: Call, chain: _Chain) -> tuple[Call, Call | None] | None:
+    def _made(self, norm: Instruction, chain: _Chain) -> tuple[Instruction, Instruction | None] | None:
         """The chain as calls of the library; None where it is no chain."""
         calls = self._calls
         found = _Parts([calls[k] for k in chain.forward], [calls[k] for k in chain.backward])
@@ -172,14 +174,14 @@ class _Chains:
             made = {s for k in part for s in calls[k].makes}
             given = {s for k in part for s in calls[k].reads()}
             rest = [calls[k] for k in range(part[0], part[-1]) if k not in part]
-            statistics = {a.storage for a in calls[part[0]].args[3:5] if isinstance(a, Place)}
+            statistics = {a.storage for a in calls[part[0]].args[3:5] if isinstance(a, BufferView)}
             touched = {s for c in rest for s in c.reads() | c.writes}
             if len({self._apart[k] for k in part}) > 1 or touched & (made | statistics):
                 return False
             if any(c.writes & given for c in rest):
                 return False
         end = chain.backward[-1] if chain.backward else chain.forward[-1]
-        fixed = {a.storage for a in calls[chain.forward[0]].args[:3] if isinstance(a, Place)}
+        fixed = {a.storage for a in calls[chain.forward[0]].args[:3] if isinstance(a, BufferView)}
         return not any(calls[k].writes & fixed for k in range(chain.forward[0], end))
 
 
@@ -187,8 +189,8 @@ class _Chains:
 class _Parts:
     """The calls of a chain."""
 
-    forward: list[Call]
-    backward: list[Call]
+    forward: list[Instruction]
+    backward: list[Instruction]
 
     def fit(self) -> bool:
         """Whether the library computes such a chain."""
@@ -196,12 +198,12 @@ class _Parts:
         x, out, last = norm.args[0], norm.results[0], self.forward[-1].results[0]
         if x is None or out is None or last is None:
             return False
-        self.x: Place = x
-        self.out: Place = out
-        self.last: Place = last
+        self.x: BufferView = x
+        self.out: BufferView = out
+        self.last: BufferView = last
         self.groups = norm.args[6] if norm.function is _aten.native_group_norm.default else 0
         self.relu, self.pool, self.side = len(after) > 0, len(after) > 1, _last(self.x)
-        kept = [p for p in (*norm.args, *norm.results) if isinstance(p, Place)]
+        kept = [p for p in (*norm.args, *norm.results) if isinstance(p, BufferView)]
         if any(p.dtype != torch.float32 for p in kept) or not (self.groups or norm.args[5]):  # in training
             return False
         if self.side is None or not all(_contiguous(p) or p in (self.x, self.out) for p in kept):
@@ -213,7 +215,7 @@ class _Parts:
             return False
         return (not self.pool or self._pools(after[1])) and (not self.backward or self._backward_fits())
 
-    def _pools(self, pool: Call) -> bool:
+    def _pools(self, pool: Instruction) -> bool:
         relu = self.forward[1].results[0]
         fits = len(self.x.size) == 4 and self.side and pool.args[0] == relu and _alike(relu, self.x)
         return bool(fits) and min(self.x.size[2:]) >= 2 and _window(pool.args[1:]) and _last(self.last) is True
@@ -226,7 +228,7 @@ class _Parts:
         dx = grads.results[0]
         if dx is None or not _alike(dx, self.x) or not _single(grads):
             return False
-        self.grad: Place = self.backward[0].args[0]
+        self.grad: BufferView = self.backward[0].args[0]
         if self.grad.dtype != torch.float32:
             return False
         if self.relu:
@@ -245,7 +247,7 @@ class _Parts:
         self.turned = bool(self.side) and not _alike(self.grad, wanted)
         return _alike(self.grad, wanted) or (self.turned and self.grad.size == wanted.size and _contiguous(self.grad))
 
-    def calls(self) -> tuple[Call, Call | None]:
+    def calls(self) -> tuple[Instruction, Instruction | None]:
         """Of the library."""
         norm = self.forward[0]
         (samples, channels, *space), own = self.x.size, self.groups
@@ -263,7 +265,7 @@ class _Parts:
         results = shown, *norm.results[1:]
         makes = tuple(p.storage for p in results if p is not None)
         writes = frozenset(s for c in self.forward for s in c.writes)
-        forward = Call(Kernel(how, False, names, RESULTS), args, {}, results, makes, writes)
+        forward = Instruction(Kernel(how, False, names, RESULTS), args, {}, results, makes, writes)
         if not self.backward:
             return forward, None
         grads = self.backward[-1]
@@ -274,20 +276,20 @@ class _Parts:
             ("out", "weight_grad", "bias_grad"),
         )
         given = [self.grad, *norm.args[:3], *norm.results[1:]]
-        return forward, Call(kernel, given, {}, grads.results, grads.makes, frozenset())
+        return forward, Instruction(kernel, given, {}, grads.results, grads.makes, frozenset())
 
 
-def _single(call: Call) -> bool:
+def _single(call: Instruction) -> bool:
     """Whether all that a call gives are tensors of their own."""
     made = [r.storage for r in call.results if r is not None]
     return sorted(made) == sorted(call.makes) and len(set(made)) == len(made) and not call.draws
 
 
-def _contiguous(place: Place) -> bool:
+def _contiguous(place: BufferView) -> bool:
     return Operand(place.size, place.stride, place.dtype).contiguous
 
 
-def _last(place: Place) -> bool | None:
+def _last(place: BufferView) -> bool | None:
     """Whether channels lie side by side, or else the pixels of one; None for neither."""
     if len(place.size) < 2 or 0 in place.size:
         return None
@@ -298,14 +300,14 @@ def _last(place: Place) -> bool | None:
     return False if _contiguous(place) and math.prod(place.size[2:]) > 1 else None
 
 
-def _alike(one: Any, two: Place) -> bool:
+def _alike(one: Any, two: BufferView) -> bool:
     """Whether two tensors lie in memory in the same way."""
-    return isinstance(one, Place) and (one.size, one.stride) == (two.size, two.stride)
+    return isinstance(one, BufferView) and (one.size, one.stride) == (two.size, two.stride)
 
 
-def _as_one(given: Any, made: Any, like: Place) -> bool:
+def _as_one(given: Any, made: Any, like: BufferView) -> bool:
     """Whether a pointwise function's tensors are the whole of a memory that is ordered as another."""
-    if not isinstance(given, Place) or not isinstance(made, Place) or made.dtype != like.dtype:
+    if not isinstance(given, BufferView) or not isinstance(made, BufferView) or made.dtype != like.dtype:
         return False
     same = (given.size, given.stride, given.offset) == (made.size, made.stride, made.offset)
     reach = 1 + sum((size - 1) * stride for size, stride in zip(given.size, given.stride, strict=True))

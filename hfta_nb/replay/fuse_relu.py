@@ -14,14 +14,14 @@ from torch import Tensor
 
 from hfta_nb.kernels.native.product import Bound
 from hfta_nb.kernels.strategy.variants import PRODUCTS
-from hfta_nb.replay.record import Call, Place
+from hfta_nb.replay.record import BufferView, Instruction
 
 _aten = torch.ops.aten
 _CALL_S, _ENTRY_S = 1e-6, 1e-10
 """What a pointwise kernel takes at least, for itself and for an entry."""
 
 
-class Folding:
+class ReluFusion:
     """The products of a program that may still take something in.
 
     Args:
@@ -30,7 +30,7 @@ class Folding:
         outside: storages that were there before.
     """
 
-    def __init__(self, calls: Sequence[Call], half: int, outside: Collection[int]) -> None:
+    def __init__(self, calls: Sequence[Instruction], half: int, outside: Collection[int]) -> None:
         self._calls, self._half, self._outside = calls, half, outside
         self._open: dict[int, tuple[int, Bound]] = {}
 
@@ -60,7 +60,7 @@ class Folding:
         call = self._calls[i]
         relu = _relu(call)
         source = call.args[0] if relu or _mask(call) else None
-        if not isinstance(source, Place) or source.storage not in self._open:
+        if not isinstance(source, BufferView) or source.storage not in self._open:
             return False
         at, product = self._open[source.storage]
         if (
@@ -76,23 +76,23 @@ class Folding:
         del self._open[source.storage]
         return True
 
-    def _unseen(self, place: Place, begin: int, end: int) -> bool:
+    def _unseen(self, place: BufferView, begin: int, end: int) -> bool:
         between = self._calls[begin + 1 : end]
         return all(place.storage not in call.reads() and place.storage not in call.writes for call in between)
 
     def _standing(self, place: Any, begin: int, end: int) -> bool:
         """Whether what lies there when call `end` comes lies there before call `begin`."""
-        if not isinstance(place, Place):
+        if not isinstance(place, BufferView):
             return False
         made = place.storage in self._outside or any(place.storage in call.makes for call in self._calls[:begin])
         return made and all(place.storage not in call.writes for call in self._calls[begin:end])
 
 
-def _relu(call: Call) -> bool:
+def _relu(call: Instruction) -> bool:
     return call.function is _aten.relu.default
 
 
-def _mask(call: Call) -> bool:
+def _mask(call: Instruction) -> bool:
     return call.function is _aten.threshold_backward.default and call.args[2] == 0
 
 

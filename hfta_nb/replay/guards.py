@@ -62,7 +62,7 @@ class UnclearError(Exception):
     """Code may read or do what can't be seen."""
 
 
-class Reads:
+class Guards:
     """Everything that some code can read, as it is now.
 
     Args:
@@ -311,7 +311,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(constant)
 
 
-def reads_of(state: ArrayState, functions: tuple[Any, ...]) -> Reads:
+def guards_of(state: ArrayState, functions: tuple[Any, ...]) -> Guards:
     """What the code of the model, or of each architecture among its members, and these functions can read.
 
     Raises:
@@ -319,9 +319,9 @@ def reads_of(state: ArrayState, functions: tuple[Any, ...]) -> Reads:
     """
     across = state.engine.across
     if across is None:
-        return Reads(state.skeleton, functions)
+        return Guards(state.skeleton, functions)
     set_anew: dict[int, tuple[str, ...]] = {}
     for site in across.sites:
         set_anew[id(site.module)] = (*set_anew.get(id(site.module), ()), site.name)
     values = tuple(value for site in across.sites for value in site.values.values())
-    return Reads(state.skeleton, (*functions, *across.templates, *values), set_anew)
+    return Guards(state.skeleton, (*functions, *across.templates, *values), set_anew)

@@ -77,7 +77,7 @@ class Halves:
 
 
 @dataclass(frozen=True)
-class Ready:
+class CompiledForward:
     """What replays a kind of forward and its backward.
 
     Attributes:

@@ -15,8 +15,8 @@ from torch import Tensor
 from hfta_nb.kernels.native import images
 from hfta_nb.kernels.native.images import Images
 from hfta_nb.kernels.strategy.autotune import Choice, choose
-from hfta_nb.kernels.strategy.variants import COMPILED, Formulation, Operand
-from hfta_nb.replay.record import Call, Place
+from hfta_nb.kernels.strategy.variants import COMPILED, KernelVariant, Operand
+from hfta_nb.replay.record import BufferView, Instruction
 
 _aten = torch.ops.aten
 RESULTS = "out", "mean", "scale"
@@ -57,7 +57,7 @@ class Kernel:
         return call
 
 
-def chosen(forward: Call, backward: Call | None, device: torch.device) -> Choice | None:
+def chosen(forward: Instruction, backward: Instruction | None, device: torch.device) -> Choice | None:
     """How to compute a chain: torch's kernels one after another, or the library.
 
     Args:
@@ -76,7 +76,7 @@ def chosen(forward: Call, backward: Call | None, device: torch.device) -> Choice
     asked = tuple(n for n in _GRADIENTS if n in rooms)
     torchs = partial(_by_torch, tuple(shapes), forward.function.images, asked)
     made = {n: _operand(p) for n, p in rooms.items() if p is not None}
-    own = Formulation(COMPILED, lambda _: _Own(tuple(shapes), made, forward, backward))
+    own = KernelVariant(COMPILED, lambda _: _Own(tuple(shapes), made, forward, backward))
     named = _Named((forward if backward is None else backward).function, asked)
     return choose(named, torchs, list(shapes.values()), {}, device, [own])
 
@@ -95,14 +95,14 @@ class _Named:
 
 
 def _operand(place: Any) -> Any:
-    return Operand(place.size, place.stride, place.dtype) if isinstance(place, Place) else place
+    return Operand(place.size, place.stride, place.dtype) if isinstance(place, BufferView) else place
 
 
 class _Own:
     """Both calls of the library, with memory of its own for results of these geometries."""
 
     def __init__(
-        self, names: tuple[str, ...], rooms: Mapping[str, Operand], forward: Call, backward: Call | None
+        self, names: tuple[str, ...], rooms: Mapping[str, Operand], forward: Instruction, backward: Instruction | None
     ) -> None:
         self._names, self._forward = names, forward.function
         self._backward = None if backward is None else backward.function

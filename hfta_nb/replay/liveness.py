@@ -9,19 +9,19 @@ from torch import Tensor
 
 from hfta_nb.kernels.strategy.variants import Operand
 from hfta_nb.replay.out_variants import SHAPE_ONLY
-from hfta_nb.replay.record import Call, Place, Recording
+from hfta_nb.replay.record import BufferView, Instruction, Trace
 
 WRITES_UNSAID = ("batch_norm",)
 """In the names of kernels that write to arguments without their schema saying so."""
 
 
-def needed(recording: Recording, wanted: set[int]) -> list[Call]:
+def needed(trace: Trace, wanted: set[int]) -> list[Instruction]:
     """Calls on which the results depend, that change what was there before, draw, or have no result."""
     needed = set(wanted)
     kept = []
-    for call in reversed(recording.calls):
+    for call in reversed(trace.calls):
         effects = call.draws or (not call.makes and not any(call.results))
-        changes = call.writes & (recording.outside | needed)
+        changes = call.writes & (trace.outside | needed)
         unsaid = any(word in call.function._schema.name for word in WRITES_UNSAID)
         if effects or changes or unsaid or needed & set(call.makes):
             needed |= call.writes | (set() if call.function in SHAPE_ONLY else call.reads())
@@ -29,7 +29,7 @@ def needed(recording: Recording, wanted: set[int]) -> list[Call]:
     return kept[::-1]
 
 
-def constant(calls: Sequence[Call]) -> set[int]:
+def constant(calls: Sequence[Instruction]) -> set[int]:
     """Storages made from nothing, or from such, and never written to."""
     written = {s for c in calls for s in c.writes}
     found: set[int] = set()
@@ -42,7 +42,7 @@ def constant(calls: Sequence[Call]) -> set[int]:
     return found
 
 
-def order(place: Place, out: Place) -> list[int] | None:
+def order(place: BufferView, out: BufferView) -> list[int] | None:
     """The axes of `place` in the order of `out`, if both are the whole of a storage in another order of axes."""
     if place.dtype != out.dtype or place.offset != out.offset or len(place.size) != len(out.size):
         return None
@@ -57,7 +57,7 @@ def order(place: Place, out: Place) -> list[int] | None:
     return axes
 
 
-def fitting(room: Tensor, place: Place, out: Place, anywhere: bool) -> Tensor | None:
+def fitting(room: Tensor, place: BufferView, out: BufferView, anywhere: bool) -> Tensor | None:
     """Where a kernel may write `out`, of which `place` is a view, so that this lands in the room; None for nowhere.
 
     Args:

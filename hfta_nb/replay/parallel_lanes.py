@@ -19,38 +19,38 @@ from torch import Tensor
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.members.threads import Job, side_by_side
 from hfta_nb.replay.liveness import WRITES_UNSAID
-from hfta_nb.replay.record import Call, Place, Recording, places
+from hfta_nb.replay.record import BufferView, Instruction, Trace, places
 
 Extent = tuple[int, int]
 
 
-def count_of(recording: Recording) -> int:
+def count_of(trace: Trace) -> int:
     """How many lanes there are, if blocks are independent."""
-    return min(recording.lanes, len(recording.blocks))
+    return min(trace.lanes, len(trace.blocks))
 
 
-def lanes_of(recording: Recording, calls: Sequence[Call], constant: Collection[int]) -> list[int] | None:
+def lanes_of(trace: Trace, calls: Sequence[Instruction], constant: Collection[int]) -> list[int] | None:
     """Per call, the number of its lane; of those that follow all lanes, the number of lanes.
 
     Args:
-        recording: of the step.
+        trace: of the step.
         calls: those of the recording that are to run.
         constant: storages made once, before all runs.
 
     Returns:
         None where there is one block only, or blocks are not independent of each other.
     """
-    ends, count = recording.blocks, count_of(recording)
+    ends, count = trace.blocks, count_of(trace)
     if count < 2:
         return None
-    numbers = {id(call): i for i, call in enumerate(recording.calls)}
+    numbers = {id(call): i for i, call in enumerate(trace.calls)}
     of_block = [block * count // len(ends) for block in range(len(ends))] + [count]
     lanes = [of_block[bisect_right(ends, numbers[id(call)])] for call in calls]
-    return lanes if _independent(recording.outside, constant, calls, lanes, count) else None
+    return lanes if _independent(trace.outside, constant, calls, lanes, count) else None
 
 
 def _independent(
-    outside: Collection[int], constant: Collection[int], calls: Sequence[Call], lanes: Sequence[int], count: int
+    outside: Collection[int], constant: Collection[int], calls: Sequence[Instruction], lanes: Sequence[int], count: int
 ) -> bool:
     made: dict[int, int] = {}
     read: dict[int, dict[int, Extent]] = {}
@@ -76,7 +76,7 @@ def _independent(
     )
 
 
-def _extend(extents: dict[int, Extent], lane: int, place: Place) -> None:
+def _extend(extents: dict[int, Extent], lane: int, place: BufferView) -> None:
     """Note the bytes from the first to the last that a lane touches."""
     if 0 in place.size:
         return
@@ -90,7 +90,7 @@ def _extend(extents: dict[int, Extent], lane: int, place: Place) -> None:
 # Running them.
 
 
-class Lanes:
+class ParallelLanes:
     """Calls for several threads.
 
     Args:

@@ -19,7 +19,7 @@ from hfta_nb.errors import out_of_memory
 from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.kernels.strategy.autotune import Choice
 from hfta_nb.replay.cache_entry import CacheEntry
-from hfta_nb.replay.guards import Reads, UnclearError, reads_of
+from hfta_nb.replay.guards import Guards, UnclearError, guards_of
 from hfta_nb.replay.record import NotRecordableError
 from hfta_nb.replay.signature import state_of, watched
 from hfta_nb.replay.verify import Before, failure
@@ -144,7 +144,7 @@ class ProgramCache(Generic[E]):
             what: whose code the guards are about.
             before: undoes what a failed run has changed.
         """
-        if entry.reads is None or not entry.reads.hold():
+        if entry.guards is None or not entry.guards.hold():
             entry.refuse(f"{what} has changed since it was recorded", forget=True)
             return None
         entry.fill(leaves)
@@ -164,7 +164,7 @@ class ProgramCache(Generic[E]):
         self,
         entry: E | None,
         functions: tuple[Any, ...],
-        record: Callable[[E, Inputs, Reads], T],
+        record: Callable[[E, Inputs, Guards], T],
         eager: Callable[[Inputs], T],
     ) -> Callable[[Inputs], T]:
         """What runs a call: `eager`, or `record` for the second and third call of a signature.
@@ -186,7 +186,7 @@ class ProgramCache(Generic[E]):
                 return eager(inputs)
             restore = self.state.snapshot()
             try:
-                return record(entry, inputs, reads_of(self.state, functions))
+                return record(entry, inputs, guards_of(self.state, functions))
             except UnclearError as error:
                 entry.refuse(str(error))
             except Exception as error:

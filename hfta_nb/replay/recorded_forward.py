@@ -16,13 +16,13 @@ from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.tree import flatten
 from hfta_nb.replay.cache_entry import outputs_of, room_like, rooms_for
 from hfta_nb.replay.delivery import Target
-from hfta_nb.replay.forward_entry import SeenForward
-from hfta_nb.replay.guards import Reads
-from hfta_nb.replay.halves import Halves, Ready
+from hfta_nb.replay.forward_entry import ForwardEntry
+from hfta_nb.replay.guards import Guards
+from hfta_nb.replay.halves import CompiledForward, Halves
 from hfta_nb.replay.node import Run
 from hfta_nb.replay.overlap import overlap
 from hfta_nb.replay.program import program
-from hfta_nb.replay.record import Place, Recorder, places
+from hfta_nb.replay.record import BufferView, Recorder, places
 from hfta_nb.replay.verify import proven
 
 
@@ -34,10 +34,10 @@ class RecordedForward:
             replayed.
     """
 
-    finished: tuple[list[Place], Callable[[], None]] | None = None
+    finished: tuple[list[BufferView], Callable[[], None]] | None = None
 
-    def __init__(self, state: ArrayState, seen: SeenForward, inputs: Inputs, run: Run) -> None:
-        self.state, self.seen, self.run, self.given = state, seen, run, inputs
+    def __init__(self, state: ArrayState, entry: ForwardEntry, inputs: Inputs, run: Run) -> None:
+        self.state, self.entry, self.run, self.given = state, entry, run, inputs
         # The graph that the caller gets may live on, so this call runs on memory of its own.
         own = tuple(room_like(v).copy_(v) if isinstance(v, Tensor) else v for v in inputs.leaves)
         self.inputs = type(inputs)(own, inputs.per_member, inputs.rebuild)
@@ -46,30 +46,30 @@ class RecordedForward:
         self.written: list[tuple[Tensor, Tensor]] = []
         self.upstream: list[Tensor | None] = []
 
-    def result(self, reads: Reads) -> Any:
+    def result(self, guards: Guards) -> Any:
         """The outputs, as ever; on the way it is noted how they come about."""
-        restore, seen = self.state.snapshot(), self.seen
+        restore, entry = self.state.snapshot(), self.entry
         result = self.forward()
         leaves, rebuild = flatten(result)
         outputs, told, trouble = outputs_of(self.recorder, leaves, "the model")
         after = self.state.snapshot()
         tensors = [v for v in leaves if isinstance(v, Tensor)]
-        reason = self.recorder.recording.reason or trouble or self.unfit(tensors, outputs)
-        gradients: list[tuple[Place, Tensor]] = []
+        reason = self.recorder.trace.reason or trouble or self.unfit(tensors, outputs)
+        gradients: list[tuple[BufferView, Tensor]] = []
         if not reason:
-            made_until = len(self.recorder.recording.held)
+            made_until = len(self.recorder.trace.held)
             try:
                 gradients = self.backward(tensors)
             except Exception as error:
                 reason = str(error).strip().partition("\n")[0] or type(error).__name__
             after()
-            reason = reason or self.recorder.recording.reason
+            reason = reason or self.recorder.trace.reason
             if self.harmed(made_until):
-                seen.refuse("the backward writes into what the forward has made")
+                entry.refuse("the backward writes into what the forward has made")
                 restore()
                 return self.run(self.given, graph_blocks(self.state))
-        if seen.accepts(self.recorder.recording, reads, told, reason, "the model"):
-            seen.rebuild = rebuild
+        if entry.accepts(self.recorder.trace, guards, told, reason, "the model"):
+            entry.rebuild = rebuild
             self._finish(tensors, outputs, gradients, restore)
         return result
 
@@ -77,18 +77,18 @@ class RecordedForward:
         """Run the call and record it."""
         with self.recorder.quiet():
             self.places = [self.recorder.place(v) for v in self.inputs.leaves if isinstance(v, Tensor)]
-        self.recorder.recording.given = {p.storage for p in self.places}
+        self.recorder.trace.given = {p.storage for p in self.places}
         with self.state.generators.heard(self.recorder.member), self.recorder:
             return self.run(self.inputs, self.blocks)
 
-    def unfit(self, tensors: list[Tensor], outputs: list[Place]) -> str:
+    def unfit(self, tensors: list[Tensor], outputs: list[BufferView]) -> str:
         """What keeps these outputs from being replayed."""
-        recording = self.recorder.recording
+        trace = self.recorder.trace
         if not any(t.requires_grad for t in tensors):
             return "no output depends on anything that requires a gradient"
-        if any(p.storage in recording.outside for p in outputs):
+        if any(p.storage in trace.outside for p in outputs):
             return "an output is an input, a parameter or a buffer"
-        if any(call.writes & recording.given for call in recording.calls):
+        if any(call.writes & trace.given for call in trace.calls):
             return "the model writes into its input"
         if any(overlap(a, b) for i, a in enumerate(outputs) for b in outputs[:i]):
             return "outputs share memory"
@@ -110,24 +110,24 @@ class RecordedForward:
                 return f"the backward of {name} may differentiate by itself"
         return ""
 
-    def backward(self, tensors: list[Tensor]) -> list[tuple[Place, Tensor]]:
+    def backward(self, tensors: list[Tensor]) -> list[tuple[BufferView, Tensor]]:
         """Send a gradient back; returns where gradients are and where they go."""
-        seen, recorder = self.seen, self.recorder
+        entry, recorder = self.entry, self.recorder
         outputs = [t for t in tensors if t.requires_grad]
-        seen.used = seen.used or (True,) * len(outputs)
-        used = [t for t, u in zip(outputs, seen.used, strict=True) if u]
-        if not seen.grads:
-            seen.grads = [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in used]
+        entry.used = entry.used or (True,) * len(outputs)
+        used = [t for t, u in zip(outputs, entry.used, strict=True) if u]
+        if not entry.grads:
+            entry.grads = [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in used]
         draw = torch.Generator(self.state.generators.device).manual_seed(0)
         with torch.no_grad():
-            for room in seen.grads:
+            for room in entry.grads:
                 room.copy_(torch.randn(room.shape, generator=draw, dtype=room.dtype, device=room.device))
         names = [[n for n, p in b.parameters.items() if p.requires_grad] for b in self.blocks]
         wanted = [b.parameters[n] for b, own in zip(self.blocks, names, strict=True) for n in own]
         wanted += self.inputs.grad_leaves()
         recorder.cut()
         with recorder, torch.autocast(recorder.device.type, enabled=False):  # as outside, where it is called
-            found = vector_jacobian(used, wanted, seen.grads)
+            found = vector_jacobian(used, wanted, entry.grads)
         left = iter(found)
         places = []
         rows: dict[str, set[int]] = {}
@@ -146,31 +146,31 @@ class RecordedForward:
 
     def harmed(self, made_until: int) -> bool:
         """Whether the backward writes into what the forward has made, the first so many storages, or into others."""
-        recording = self.recorder.recording
-        if recording.cut is None:
+        trace = self.recorder.trace
+        if trace.cut is None:
             return False
-        old = recording.outside | set(range(made_until))
-        return any(call.writes & old for call in recording.calls[recording.cut :])
+        old = trace.outside | set(range(made_until))
+        return any(call.writes & old for call in trace.calls[trace.cut :])
 
     def _finish(
         self,
         tensors: list[Tensor],
-        outputs: list[Place],
-        gradients: list[tuple[Place, Tensor]],
+        outputs: list[BufferView],
+        gradients: list[tuple[BufferView, Tensor]],
         restore: Callable[[], None],
     ) -> None:
         """Make the program and compare it with this call."""
-        state, seen, recording = self.state, self.seen, self.recorder.recording
-        seen.inputs = rooms_for(self.inputs)
-        rooms = [v for v in seen.inputs.leaves if isinstance(v, Tensor)]
+        state, entry, trace = self.state, self.entry, self.recorder.trace
+        entry.inputs = rooms_for(self.inputs)
+        rooms = [v for v in entry.inputs.leaves if isinstance(v, Tensor)]
         for place, room in zip(self.places, rooms, strict=True):
-            recording.held[place.storage] = room
+            trace.held[place.storage] = room
         upstream = [g for g in self.upstream if g is not None]
         results = [*outputs, *(self.recorder.place(g) for g in upstream)]
         needs = self.needed()
 
         def make(chosen: bool) -> tuple[Halves, Callable[[], list[Tensor]]]:
-            whole = program(recording, results, gradients, state.generators, chosen)
+            whole = program(trace, results, gradients, state.generators, chosen)
             halves = Halves(whole, len(outputs), state.settings.threads)
             return halves, lambda: [*halves.forward(), *halves.backward()]
 
@@ -179,29 +179,31 @@ class RecordedForward:
             Target(named[n], n, state.arena_of(n).grad_view(n), tuple(set(range(len(state))) - have))
             for n, have in self.rows.items()
         ]
-        seen.fill(self.inputs.leaves)
+        entry.fill(self.inputs.leaves)
         halves, reason = proven(state, restore, [*(t.detach() for t in tensors), *upstream], make, self.written)
-        seen.choices = halves.program.choices
+        entry.choices = halves.program.choices
         if reason:
-            seen.refuse(reason)
+            entry.refuse(reason)
         else:
-            assert seen.used is not None  # known since the backward
+            assert entry.used is not None  # known since the backward
             learning = [p for p in state.tensors.parameters() if p.requires_grad]
             passes = tuple(g is not None for g in self.upstream)
             kinds = tuple(t.requires_grad for t in tensors)
             changes = halves.program.generators is not None or bool(state.buffer_arenas)
-            alone = seen.rebuild is next and kinds == (True,)
-            seen.made = Ready(halves, targets, seen.grads, seen.used, kinds, learning, passes, needs, changes, alone)
+            alone = entry.rebuild is next and kinds == (True,)
+            entry.made = CompiledForward(
+                halves, targets, entry.grads, entry.used, kinds, learning, passes, needs, changes, alone
+            )
             self.finished = outputs, restore
 
     def needed(self) -> tuple[list[nn.Parameter], list[int]]:
         """What of the parameters and inputs the backward reads: it must not change before."""
-        recording, state = self.recorder.recording, self.state
+        trace, state = self.recorder.trace, self.state
         read = [
             p
-            for call in recording.calls[recording.cut or 0 :]
+            for call in trace.calls[trace.cut or 0 :]
             for p in places((call.args, call.kwargs))
-            if p.storage in recording.outside
+            if p.storage in trace.outside
         ]
         inputs = {p.storage for p in read}
         leaves = [i for i, v in enumerate(self.inputs.leaves) if isinstance(v, Tensor)]

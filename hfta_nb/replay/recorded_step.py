@@ -18,27 +18,27 @@ from hfta_nb.members.tree import flatten
 from hfta_nb.replay import layouts
 from hfta_nb.replay.cache_entry import CacheEntry, outputs_of, rooms_for
 from hfta_nb.replay.delivery import Target
-from hfta_nb.replay.guards import Reads
+from hfta_nb.replay.guards import Guards
 from hfta_nb.replay.program import Program, program
-from hfta_nb.replay.record import NotRecordableError, Place, Recorder
+from hfta_nb.replay.record import BufferView, NotRecordableError, Recorder
 from hfta_nb.replay.verify import proven
 
 Restore = Callable[[], None]
 
 
 @dataclass
-class SeenStep(CacheEntry):
+class StepEntry(CacheEntry):
     """What is known of the calls of one signature.
 
     Attributes:
         scale: memory that stands for the factors of the losses.
         targets: where gradients are written.
-        asked: of the last call that was replayed, without inputs.
+        args: of the last call that was replayed, without inputs.
     """
 
     scale: Tensor | None = None
     targets: list[Target] = field(default_factory=list)
-    asked: Any = None
+    args: Any = None
 
     def drop(self) -> None:
         super().drop()
@@ -58,13 +58,13 @@ class RecordedGradients(Gradients):
     ) -> None:
         super().__init__(state, inputs, scale=scale, only=only)
         self.recorder = recorder
-        self.places: list[tuple[Place, Tensor]] = []
+        self.places: list[tuple[BufferView, Tensor]] = []
         self.grads: list[Tensor] = []
         self.trouble = ""
         if recorder.device.type == "cuda":
-            recorder.recording.lanes = streams.MOST
+            recorder.trace.lanes = streams.MOST
         elif state.settings.threads == "blocks" and recorder.device.type == "cpu":
-            recorder.recording.lanes = at_hand()
+            recorder.trace.lanes = at_hand()
 
     def _take(self, block: Block, names: list[str], grads: Any) -> None:
         with self.recorder.quiet():
@@ -76,7 +76,7 @@ class RecordedGradients(Gradients):
                     except NotRecordableError as error:
                         self.trouble = str(error)
             super()._take(block, names, grads)
-        self.recorder.recording.blocks.append(len(self.recorder.recording.calls))
+        self.recorder.trace.blocks.append(len(self.recorder.trace.calls))
 
     def targets(self) -> list[Target]:
         """Where gradients go, and which members have none, as `deliver` would have it.
@@ -104,27 +104,27 @@ class RecordedStep:
 
     Args:
         state: of the array.
-        seen: the entry of the call.
+        entry: the entry of the call.
         call: what is computed for a member.
         only: see `FusedArray.backward`.
     """
 
-    def __init__(self, state: ArrayState, seen: SeenStep, call: Call, only: Collection[str] | None) -> None:
-        self.state, self.seen, self.call, self.only = state, seen, call, only
+    def __init__(self, state: ArrayState, entry: StepEntry, call: Call, only: Collection[str] | None) -> None:
+        self.state, self.entry, self.call, self.only = state, entry, call, only
 
-    def result(self, inputs: Inputs, scale: Tensor | None, reads: Reads) -> tuple[Gradients, Any]:
+    def result(self, inputs: Inputs, scale: Tensor | None, guards: Guards) -> tuple[Gradients, Any]:
         """What the call gives; on the way it is noted how that comes about, and once it is known a program is made."""
-        seen = self.seen
-        if seen.inputs is None:
-            seen.inputs = rooms_for(inputs)
-            seen.scale = None if scale is None else scale.detach().clone()
-        seen.fill(inputs.leaves)
-        if seen.scale is not None and scale is not None:
-            seen.scale.copy_(scale.detach())
+        entry = self.entry
+        if entry.inputs is None:
+            entry.inputs = rooms_for(inputs)
+            entry.scale = None if scale is None else scale.detach().clone()
+        entry.fill(inputs.leaves)
+        if entry.scale is not None and scale is not None:
+            entry.scale.copy_(scale.detach())
         restore = self.state.snapshot()
-        recorder, gradients, result = self._recorded(seen.inputs)
-        self._finish(reads, recorder, gradients, result, restore)
-        if seen.program is not None:
+        recorder, gradients, result = self._recorded(entry.inputs)
+        self._finish(guards, recorder, gradients, result, restore)
+        if entry.program is not None:
             self._lay(restore)
         return gradients, result
 
@@ -132,7 +132,7 @@ class RecordedStep:
         """Run the call and record it; unless `added`, gradients that are there already are left as they are."""
         state = self.state
         recorder = Recorder(state.generators.device)
-        gradients = RecordedGradients(state, inputs, self.seen.scale, self.only, recorder)
+        gradients = RecordedGradients(state, inputs, self.entry.scale, self.only, recorder)
         if not added:
             gradients.fresh = set(gradients.parameters)
         with state.generators.heard(recorder.member), recorder:
@@ -140,38 +140,38 @@ class RecordedStep:
         return recorder, gradients, result
 
     def _finish(
-        self, reads: Reads, recorder: Recorder, gradients: RecordedGradients, result: Any, restore: Restore
+        self, guards: Guards, recorder: Recorder, gradients: RecordedGradients, result: Any, restore: Restore
     ) -> None:
         """Note the trace; after the second of two equal ones, make the program and compare it with this call."""
-        state, seen, recording = self.state, self.seen, recorder.recording
+        state, entry, trace = self.state, self.entry, recorder.trace
         leaves, rebuild = flatten(result)
         outputs, told, trouble = outputs_of(recorder, leaves, "the loss")
-        reason, targets = recording.reason or gradients.trouble, []
+        reason, targets = trace.reason or gradients.trouble, []
         try:
             targets = gradients.targets()
         except NotRecordableError as error:
             reason = reason or str(error)
-        if not seen.accepts(recording, reads, told, reason or trouble, "the model or the loss"):
+        if not entry.accepts(trace, guards, told, reason or trouble, "the model or the loss"):
             return
 
         def make(chosen: bool) -> tuple[Program, Callable[[], list[Tensor]]]:
-            made = program(recording, outputs, gradients.places, state.generators, chosen)
+            made = program(trace, outputs, gradients.places, state.generators, chosen)
             return made, made.run
 
-        seen.rebuild, seen.targets = rebuild, targets
+        entry.rebuild, entry.targets = rebuild, targets
         written = [(grad, rows) for grad, (_, rows) in zip(gradients.grads, gradients.places, strict=True)]
         made, reason = proven(state, restore, [v for v in leaves if isinstance(v, Tensor)], make, written)
-        seen.choices = made.choices
+        entry.choices = made.choices
         if reason:
-            seen.refuse(reason)
+            entry.refuse(reason)
         else:
-            seen.program = made
+            entry.program = made
 
     def _lay(self, restore: Restore) -> None:
         """Choose the layout of images in a step that is replayed from now on."""
-        state, seen = self.state, self.seen
-        given, reads = seen.program, seen.reads
-        if state.settings.strategy != "measured" or given is None or given.source is None or seen.inputs is None:
+        state, entry = self.state, self.entry
+        given, guards = entry.program, entry.guards
+        if state.settings.strategy != "measured" or given is None or given.source is None or entry.inputs is None:
             return
         source, found = given.source, [given]
 
@@ -180,15 +180,15 @@ class RecordedStep:
             with recorder:
                 leaves = layouts.stored_alike(flatten(result)[0], source.outputs)
             outputs, told, trouble = outputs_of(recorder, leaves, "the loss")
-            trouble = recorder.recording.reason or gradients.trouble or trouble
-            if trouble or told != seen.leaves or reads is None or not reads.hold():
+            trouble = recorder.trace.reason or gradients.trouble or trouble
+            if trouble or told != entry.leaves or guards is None or not guards.hold():
                 raise NotRecordableError(trouble or "the model does something else")
-            found.append(program(recorder.recording, outputs, gradients.places, state.generators))
+            found.append(program(recorder.trace, outputs, gradients.places, state.generators))
             return found[-1].run
 
         rooms = [room for _, room in source.gradients]
-        chosen = layouts.choose(state, source, seen.inputs, given.run, make, rooms, restore)
+        chosen = layouts.choose(state, source, entry.inputs, given.run, make, rooms, restore)
         if chosen is not None:
-            seen.layout, inputs = chosen
-            if inputs is not seen.inputs:
-                seen.inputs, seen.program, seen.choices = inputs, found[-1], found[-1].choices
+            entry.layout, inputs = chosen
+            if inputs is not entry.inputs:
+                entry.inputs, entry.program, entry.choices = inputs, found[-1], found[-1].choices

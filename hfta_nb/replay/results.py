@@ -12,7 +12,7 @@ from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.tree import flatten, unflatten
 from hfta_nb.replay.cache_entry import CacheEntry, outputs_of, rooms_for
-from hfta_nb.replay.guards import Reads
+from hfta_nb.replay.guards import Guards
 from hfta_nb.replay.program import Program, program
 from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.record import Recorder
@@ -37,47 +37,47 @@ class CapturedResults:
         """The entry of a call, by its name and what is computed from the model's output; None if it runs eagerly."""
         return self.cache.find(lambda: (what[0], identity(what[1]), form(given, grads=True)), lambda: CacheEntry(what))
 
-    def replay(self, seen: CacheEntry | None, inputs: Inputs) -> tuple[Any] | None:
+    def replay(self, entry: CacheEntry | None, inputs: Inputs) -> tuple[Any] | None:
         """The results in a tuple; None if this call must run eagerly."""
-        if seen is None or seen.program is None:
+        if entry is None or entry.program is None:
             return None
-        ready = seen.program
+        ready = entry.program
         return self.cache.replay(
-            seen, inputs.leaves, lambda: seen.told(ready.run()), "the model or the function", Before(self.state)
+            entry, inputs.leaves, lambda: entry.told(ready.run()), "the model or the function", Before(self.state)
         )
 
-    def recorder(self, seen: CacheEntry | None, run: Run) -> Run:
+    def recorder(self, entry: CacheEntry | None, run: Run) -> Run:
         """What runs a call, and records it where it may be replayed from then on."""
-        functions = () if seen is None else seen.alive
-        return self.cache.recorder(seen, functions, partial(self._record, run), run)
+        functions = () if entry is None else entry.alive
+        return self.cache.recorder(entry, functions, partial(self._record, run), run)
 
-    def _record(self, run: Run, seen: CacheEntry, inputs: Inputs, reads: Reads) -> Any:
+    def _record(self, run: Run, entry: CacheEntry, inputs: Inputs, guards: Guards) -> Any:
         state = self.state
-        if seen.inputs is None:
-            seen.inputs = rooms_for(inputs)
-        seen.fill(inputs.leaves)
+        if entry.inputs is None:
+            entry.inputs = rooms_for(inputs)
+        entry.fill(inputs.leaves)
         recorder, restore = Recorder(state.generators.device), state.snapshot()
         with state.generators.heard(recorder.member), recorder:
-            result = run(seen.inputs)
-        recording = recorder.recording
+            result = run(entry.inputs)
+        trace = recorder.trace
         leaves, rebuild = flatten(result)
         outputs, told, trouble = outputs_of(recorder, leaves, "it")
-        reason = recording.reason or trouble
+        reason = trace.reason or trouble
         if reason:
-            seen.refuse(reason)
+            entry.refuse(reason)
             return result
         # What the caller gets must not be memory that the program reads or writes.
         own = unflatten(rebuild, [v.clone() if isinstance(v, Tensor) else v for v in leaves])
-        if seen.accepts(recording, reads, told, "", "the model or the function"):
+        if entry.accepts(trace, guards, told, "", "the model or the function"):
 
             def make(chosen: bool) -> tuple[Program, Callable[[], list[Tensor]]]:
-                made = program(recording, outputs, (), state.generators, chosen)
+                made = program(trace, outputs, (), state.generators, chosen)
                 return made, made.run
 
             made, reason = proven(state, restore, [v for v in leaves if isinstance(v, Tensor)], make)
-            seen.rebuild, seen.choices = rebuild, made.choices
+            entry.rebuild, entry.choices = rebuild, made.choices
             if reason:
-                seen.refuse(reason)
+                entry.refuse(reason)
             else:
-                seen.program = made
+                entry.program = made
         return own

@@ -14,21 +14,21 @@ from hfta_nb.kernels.native.recurrent import BOUND
 from hfta_nb.kernels.strategy import precision
 from hfta_nb.kernels.strategy.autotune import Choice, choose, made, write
 from hfta_nb.kernels.strategy.norms import BATCH_NORM, batch_norm, in_groups
-from hfta_nb.kernels.strategy.variants import PLAIN, PRODUCTS, Formulation, Operand
+from hfta_nb.kernels.strategy.variants import PLAIN, PRODUCTS, KernelVariant, Operand
 from hfta_nb.replay.image_norm_kernels import Kernel
-from hfta_nb.replay.native_calls import Owned
+from hfta_nb.replay.native_calls import NativeCall
 from hfta_nb.replay.out_variants import KERNELS, bare
-from hfta_nb.replay.record import Call, Place
+from hfta_nb.replay.record import BufferView, Instruction
 
 
-def indifferent(call: Call) -> bool:
+def indifferent(call: Instruction) -> bool:
     """Whether the setting of oneDNN's products is sure to be nothing to a call."""
     if isinstance(call.function, Kernel) or call.function._schema.name in BOUND:
         return True
     return call.function in KERNELS and call.function not in PRODUCTS
 
 
-class Chooser:
+class KernelSelector:
     """Chooses for one program.
 
     Args:
@@ -49,13 +49,13 @@ class Chooser:
         self._before = self._now = precision.get()
         self._wanted = self._before
         self.steady, self.seconds = steady, 0.0
-        self._copies: dict[Place, Tensor] = {}
+        self._copies: dict[BufferView, Tensor] = {}
         self._copies_of = {0: self._copies}
         self._copying: list[Callable[[], Any]] = []
 
     def best(
         self,
-        call: Call,
+        call: Instruction,
         called: Callable[..., Any],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
@@ -94,7 +94,7 @@ class Chooser:
             return choice.chosen.make(called), [*args[:-2], *both]
         return made(choice.chosen, called), args
 
-    def _steadily(self, way: Formulation) -> bool:
+    def _steadily(self, way: KernelVariant) -> bool:
         if self.steady == precision.ONEDNN != self._before:
             return way.name != PLAIN  # which would run by oneDNN, too
         return way.setting is None
@@ -103,7 +103,7 @@ class Chooser:
         """What is chosen next belongs to this thread's calls: copies are not shared with others."""
         self._copies = self._copies_of.setdefault(number, {})
 
-    def takes(self, call: Call, own: Owned, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def takes(self, call: Instruction, own: NativeCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether the library's way to compute a call is the fastest; it depends on no setting."""
         if not self.on:
             return False
@@ -142,7 +142,7 @@ class Chooser:
 
     # Copies that several kernels share.
 
-    def _can_copy(self, place: Place, value: Any) -> bool:
+    def _can_copy(self, place: BufferView, value: Any) -> bool:
         if not isinstance(value, Tensor):
             return False
         flat = value.transpose(1, 2) if _turned(place) else value
@@ -150,14 +150,14 @@ class Chooser:
 
     def _copied(self, place: Any, value: Any) -> Any:
         """The copy that there is already, in the order of the axes asked for."""
-        if not isinstance(place, Place) or len(place.size) != 3:
+        if not isinstance(place, BufferView) or len(place.size) != 3:
             return value
         room = self._copies.get(_flat(place))
         if room is None:
             return value
         return room.transpose(1, 2) if _turned(place) else room
 
-    def _copy(self, place: Place, value: Tensor) -> Tensor:
+    def _copy(self, place: BufferView, value: Tensor) -> Tensor:
         turned = _turned(place)
         flat = value.transpose(1, 2) if turned else value
         if flat.is_contiguous():
@@ -168,11 +168,11 @@ class Chooser:
         return room.transpose(1, 2) if turned else room
 
 
-def _turned(place: Place) -> bool:
+def _turned(place: BufferView) -> bool:
     return place.stride[1] == 1 and place.stride[2] != 1
 
 
-def _flat(place: Place) -> Place:
+def _flat(place: BufferView) -> BufferView:
     if not _turned(place):
         return place
     (members, rows, columns), (first, second, third) = place.size, place.stride
@@ -180,7 +180,7 @@ def _flat(place: Place) -> Place:
 
 
 def _operand(value: Any) -> Any:
-    if isinstance(value, Place):
+    if isinstance(value, BufferView):
         return Operand(value.size, value.stride, value.dtype)
     if isinstance(value, Tensor):
         return Operand(tuple(value.shape), value.stride(), value.dtype)

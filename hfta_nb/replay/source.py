@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hfta_nb.kernels.strategy.times import Times
 from hfta_nb.members.generators import MemberGenerators
-from hfta_nb.replay.record import Call, Place
+from hfta_nb.replay.record import BufferView, Instruction
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Source:
         generators: of the members.
     """
 
-    calls: Sequence[Call]
+    calls: Sequence[Instruction]
     there: Mapping[int, Tensor]
-    outputs: Sequence[Place]
-    gradients: Sequence[tuple[Place, Tensor]]
+    outputs: Sequence[BufferView]
+    gradients: Sequence[tuple[BufferView, Tensor]]
     generators: MemberGenerators
 
     @property

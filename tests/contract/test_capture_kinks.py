@@ -13,7 +13,7 @@ import hfta_nb as hfta
 from hfta_nb.array import FusedArray
 from hfta_nb.kernels.strategy import autotune
 from hfta_nb.kernels.strategy.times import Kept
-from hfta_nb.kernels.strategy.variants import Formulation
+from hfta_nb.kernels.strategy.variants import KernelVariant
 
 aten = torch.ops.aten
 SAMPLES = 512
@@ -33,15 +33,15 @@ def _above(call: Callable[..., Any]) -> Callable[..., Any]:
 def rounding_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products with a bias are computed in a way that rounds up, as the faster one."""
 
-    def formulations(function: Any, args: Any, device: torch.device) -> list[Formulation]:
-        return [Formulation("up", _above)] if function in (aten.baddbmm.default, aten.addmm.default) else []
+    def variants_of(function: Any, args: Any, device: torch.device) -> list[KernelVariant]:
+        return [KernelVariant("up", _above)] if function in (aten.baddbmm.default, aten.addmm.default) else []
 
-    def measured(ways: Mapping[str, Formulation], *_: Any) -> dict[str, float | None]:
+    def measured(ways: Mapping[str, KernelVariant], *_: Any) -> dict[str, float | None]:
         return {name: 1.0 if name == "up" else 2.0 for name in ways}
 
     fresh = Kept(None, {})
     monkeypatch.setattr(autotune, "kept", lambda device: fresh)
-    monkeypatch.setattr(autotune, "formulations", formulations)
+    monkeypatch.setattr(autotune, "variants_of", variants_of)
     monkeypatch.setattr(autotune, "_measured", measured)
 
 

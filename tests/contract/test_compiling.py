@@ -19,7 +19,7 @@ from hfta_nb.replay.inductor import compile as compiling
 from hfta_nb.replay.inductor import decide as deciding
 from hfta_nb.replay.inductor.norms import said, unsaid
 from hfta_nb.replay.inductor.to_fx import Graph
-from hfta_nb.replay.record import Call, Place
+from hfta_nb.replay.record import BufferView, Instruction
 from hfta_nb.replay.source import Source
 from tests.training import train
 
@@ -372,8 +372,8 @@ def test_an_unknown_choice_is_refused() -> None:
         _array().compiling = "sometimes"
 
 
-def _place(number: int, tensor: torch.Tensor) -> Place:
-    return Place(number, tuple(tensor.shape), tensor.stride(), 0, tensor.dtype)
+def _place(number: int, tensor: torch.Tensor) -> BufferView:
+    return BufferView(number, tuple(tensor.shape), tensor.stride(), 0, tensor.dtype)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -387,17 +387,19 @@ def test_batch_norm_of_cudnn_is_written_as_one_that_says_what_it_writes(training
     given = [_place(number, tensor) for number, tensor in there.items()]
     out, by_x, by_weight, by_bias = _place(6, x), _place(10, x), _place(11, weight), _place(12, weight)
     saved = [_place(number, weight if training else torch.empty(0).double()) for number in (7, 8)]
-    reserve = Place(9, (0,), (1,), 0, torch.uint8)
+    reserve = BufferView(9, (0,), (1,), 0, torch.uint8)
     inputs = given[0], *given[2:], training, 0.1, 1e-5
     calls = [
-        Call(torch.ops.aten.cudnn_batch_norm.default, inputs, {}, (out, *saved, reserve), (6, 7, 8, 9), frozenset())
+        Instruction(
+            torch.ops.aten.cudnn_batch_norm.default, inputs, {}, (out, *saved, reserve), (6, 7, 8, 9), frozenset()
+        )
     ]
     results = [out]
     if training:
         back = given[0], given[1], given[2], given[4], given[5], *saved, 1e-5, reserve
         results += [by_x, by_weight, by_bias]
         function = torch.ops.aten.cudnn_batch_norm_backward.default
-        calls.append(Call(function, back, {}, tuple(results[1:]), (10, 11, 12), frozenset()))
+        calls.append(Instruction(function, back, {}, tuple(results[1:]), (10, 11, 12), frozenset()))
     graph = Graph(said(calls), there, {}, results)
     found = list(graph.module(*graph.inputs))
     leaves = [t.clone().requires_grad_() for t in (x, weight, bias)]
@@ -415,6 +417,6 @@ def test_a_batch_norm_that_nobody_knows_is_not_compiled() -> None:
     _train(array, 4)
     source = next(iter(array._steps.cache)).program.source
     assert not any(map(unsaid, source.calls))
-    call = Call(torch.ops.aten.miopen_batch_norm.default, (), {}, (), (), frozenset())
+    call = Instruction(torch.ops.aten.miopen_batch_norm.default, (), {}, (), (), frozenset())
     other = replace(source, calls=[*source.calls, call])
     assert compiling.why_not(other, source.device) == "its batch norm writes running statistics without saying so"

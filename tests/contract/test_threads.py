@@ -191,12 +191,12 @@ def test_optimizer_steps_and_learning_rates_per_member() -> None:
 def _recorded(blocks: Any) -> Any:
     """What functions without arguments call, each a block."""
     recorder = Recorder(CPU)
-    recorder.recording.lanes = len(blocks)
+    recorder.trace.lanes = len(blocks)
     with torch.no_grad(), recorder:
         for block in blocks:
             block()
-            recorder.recording.blocks.append(len(recorder.recording.calls))
-    return lanes_of(recorder.recording, recorder.recording.calls, ())
+            recorder.trace.blocks.append(len(recorder.trace.calls))
+    return lanes_of(recorder.trace, recorder.trace.calls, ())
 
 
 def test_blocks_that_depend_on_each_other_are_no_lanes() -> None:

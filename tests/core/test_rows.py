@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hfta_nb.kernels.native import product, rows
 from hfta_nb.kernels.native.binding import Binding
-from hfta_nb.kernels.strategy.variants import Operand, formulations
+from hfta_nb.kernels.strategy.variants import Operand, variants_of
 from tests.core.compiled import NEEDS_COMPILER, close, train_beside
 
 pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("own_libraries")]
@@ -71,10 +71,10 @@ def test_sums_of_rows(size: tuple[int, ...], dims: list[int], keep: bool) -> Non
 @pytest.mark.parametrize("dims", [[1], [0, 2], [2], None])
 def test_other_sums_are_torchs(dims: list[int] | None) -> None:
     given = [Operand((2, 3, 4), (12, 4, 1), torch.float32), dims]
-    found = formulations(_aten.sum.dim_IntList, given, torch.device("cpu"))
+    found = variants_of(_aten.sum.dim_IntList, given, torch.device("cpu"))
     assert [way.name for way in found] == (["own kernel"] if dims == [1] else [])
     turned = [Operand((2, 3, 4), (12, 1, 3), torch.float32), [1]]
-    assert not formulations(_aten.sum.dim_IntList, turned, torch.device("cpu"))
+    assert not variants_of(_aten.sum.dim_IntList, turned, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(("height", "columns"), _SIZES)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from benchmarks.suite.beginning import paid_after
 from hfta_nb.array import FusedArray, schedule_tuner
-from hfta_nb.array.schedule import Way, ways_of
+from hfta_nb.array.schedule import Schedule, schedules_of
 from hfta_nb.array.schedule_trial import Trial, fastest, keep, known
 from hfta_nb.kernels.native import build
 from hfta_nb.kernels.strategy import timing_cache
@@ -65,7 +65,7 @@ def _run(trial: Trial, plain: dict[int, float], replayed: dict[int, float]) -> l
 
 def test_what_is_hopeless_is_run_once_and_the_fastest_is_chosen() -> None:
     array = _array()
-    trial = Trial(array._calls, ways_of(array._state), True)
+    trial = Trial(array._calls, schedules_of(array._state), True)
     sizes = _run(trial, {6: 1e-3, 4: 1.1e-3, 1: 5.0}, {6: 0.8e-3, 4: 0.5e-3, 1: 1e-9})
     assert sizes.count(1) == 1
     assert sizes[:4] == [6, 4, 1, 6]
@@ -80,14 +80,14 @@ def test_images_of_members_alone_are_replayed_where_that_is_faster_than_it_looks
 ) -> None:
     monkeypatch.setattr("hfta_nb.kernels.native.conv.usable", lambda: True)
     array = hfta.fuse([nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()).to(dtype) for _ in range(MEMBERS)])
-    trial = Trial(array._calls, ways_of(array._state), True)
+    trial = Trial(array._calls, schedules_of(array._state), True)
     sizes = _run(trial, {6: 0.1, 4: 0.11, 1: 0.22}, {6: 0.08, 4: 0.05, 1: 0.03})
     assert (array.block_size, sizes.count(1) > 1) == (fastest_size, fastest_size == 1)
 
 
 def test_more_members_at_once_unless_fewer_are_clearly_faster() -> None:
-    assert fastest({Way(6): 1.0, Way(4): 0.96, Way(1): 0.97}) == Way(6)
-    assert fastest({Way(6): 1.0, Way(4): 0.94, Way(1): 0.93}) == Way(4)
+    assert fastest({Schedule(6): 1.0, Schedule(4): 0.96, Schedule(1): 0.97}) == Schedule(6)
+    assert fastest({Schedule(6): 1.0, Schedule(4): 0.94, Schedule(1): 0.93}) == Schedule(4)
     assert fastest({}) is None
 
 
@@ -98,7 +98,7 @@ def test_another_way_is_not_recorded_where_that_is_not_won_back() -> None:
     for steps in (0.0, 1e6):
         array = _array()
         array.settings.planned_steps = steps
-        trial = Trial(array._calls, ways_of(array._state), True)
+        trial = Trial(array._calls, schedules_of(array._state), True)
         seen = _run_with_recording_that_takes(trial, times, {6: 0.08, 4: 0.09, 1: 0.0995}, 5.0)
         found.append((array.block_size, {size for size, count in seen.items() if count > 2}))
     assert found == [(1, {1}), (6, {6, 4, 1})]
@@ -108,23 +108,23 @@ def test_another_block_size_is_recorded_where_a_part_of_a_step_pays_for_it() -> 
     """Replaying wins much, but another block size can only win a part of what a replayed step takes."""
     plain, replayed = {6: 0.1, 4: 0.11, 1: 0.12}, {6: 1e-3, 4: 0.5e-3, 1: 1.1e-3}
     array = _array()
-    brief = Trial(array._calls, ways_of(array._state), True)
+    brief = Trial(array._calls, schedules_of(array._state), True)
     seen = _run_with_recording_that_takes(brief, plain, replayed, 1.0)
     assert {size for size, count in seen.items() if count > 2} == {6}
     assert (array.block_size, brief.complete) == (6, False)
     keep(array._state, "such steps", brief)
-    assert known(array._state, "such steps", brief.ways) == {Way(6): 1e-3}
+    assert known(array._state, "such steps", brief.ways) == {Schedule(6): 1e-3}
     array.settings.planned_steps = 1e6
     assert known(array._state, "such steps", brief.ways) is None  # in a long run it pays to try all
     array.block_size = MEMBERS
-    long = Trial(array._calls, ways_of(array._state), True)
+    long = Trial(array._calls, schedules_of(array._state), True)
     seen = _run_with_recording_that_takes(long, plain, replayed, 1.0)
     assert {size for size, count in seen.items() if count > 2} == {6, 4, 1}
     assert (array.block_size, long.complete) == (4, True)
     keep(array._state, "such steps", long)
-    assert known(array._state, "such steps", long.ways) == {Way(6): 1e-3, Way(4): 0.5e-3, Way(1): 1.1e-3}
+    assert known(array._state, "such steps", long.ways) == {Schedule(6): 1e-3, Schedule(4): 0.5e-3, Schedule(1): 1.1e-3}
     array.settings.planned_steps = 0.0
-    assert known(array._state, "such steps", long.ways) == {Way(6): 1e-3, Way(4): 0.5e-3, Way(1): 1.1e-3}
+    assert known(array._state, "such steps", long.ways) == {Schedule(6): 1e-3, Schedule(4): 0.5e-3, Schedule(1): 1.1e-3}
 
 
 def _run_with_recording_that_takes(
@@ -145,7 +145,7 @@ def _run_with_recording_that_takes(
 
 def test_a_model_that_runs_one_by_one_has_no_choice() -> None:
     array = _array()
-    trial = Trial(array._calls, ways_of(array._state), True)
+    trial = Trial(array._calls, schedules_of(array._state), True)
     array.block_size = 1  # as a call does where `vmap` can't follow
     trial.took(1.0)
     assert trial.done

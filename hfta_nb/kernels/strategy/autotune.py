@@ -1,4 +1,4 @@
-"""Choosing among formulations by time, each shape once."""
+"""Choosing among kernel variants by time, each shape once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hfta_nb.kernels.strategy.products import Copied
 from hfta_nb.kernels.strategy.times import Times
 from hfta_nb.kernels.strategy.timing_cache import kept
 from hfta_nb.kernels.strategy.trials import killed, trying
-from hfta_nb.kernels.strategy.variants import COMPILED, PLAIN, Formulation, Operand, formulations, same
+from hfta_nb.kernels.strategy.variants import COMPILED, PLAIN, KernelVariant, Operand, same, variants_of
 
 STRATEGIES = ("measured", "fixed")
 """How kernels may be chosen."""
@@ -55,7 +55,7 @@ class Choice:
     """
 
     what: str
-    chosen: Formulation
+    chosen: KernelVariant
     seconds: Mapping[str, float | None]
     kept: bool = False
 
@@ -75,8 +75,8 @@ def choose(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     device: torch.device,
-    others: Sequence[Formulation] | None = None,
-    allowed: Callable[[Formulation], bool] | None = None,
+    others: Sequence[KernelVariant] | None = None,
+    allowed: Callable[[KernelVariant], bool] | None = None,
     worth: float = 0.0,
 ) -> Choice | None:
     """The fastest way to compute a call.
@@ -86,19 +86,19 @@ def choose(
         called: torch's own way, with the arguments below.
         args, kwargs: with an `Operand` in place of each tensor.
         device: of the tensors.
-        others: ways but torch's own; without, those that `formulations` knows.
+        others: ways but torch's own; without, those that `variants_of` knows.
         allowed: which ways may be chosen; all without.
         worth: seconds that the package's own way saves elsewhere.
 
     Returns:
         None where there is only one way.
     """
-    others = formulations(function, args, device) if others is None else others
+    others = variants_of(function, args, device) if others is None else others
     if not others:
         return None
     known, key = kept(device), _key(function, args, kwargs)
     deadly = killed(known, str(function))  # for whatever shape: what ended a process once is not tried for others
-    ways = {PLAIN: Formulation(PLAIN, same), **{f.name: f for f in others if f.name not in deadly}}
+    ways = {PLAIN: KernelVariant(PLAIN, same), **{f.name: f for f in others if f.name not in deadly}}
     times = known.get(key)
     if times is None or not set(ways) <= set(times):
         if key in known.hopeless:
@@ -115,7 +115,7 @@ def choose(
     return Choice(_label(function, args), ways[best], times, kept=not known.own(key))
 
 
-def made(way: Formulation, called: Callable[..., Any]) -> Callable[..., Any]:
+def made(way: KernelVariant, called: Callable[..., Any]) -> Callable[..., Any]:
     """What computes in this way."""
     function = way.make(called)
     return Copied(function) if way.copies else function
@@ -156,7 +156,7 @@ def _label(function: Any, args: Sequence[Any]) -> str:
 
 
 def _measured(
-    ways: Mapping[str, Formulation],
+    ways: Mapping[str, KernelVariant],
     called: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -182,7 +182,7 @@ def _measured(
 class _Run:
     """A way to compute, on scratch memory."""
 
-    def __init__(self, way: Formulation, call: Callable[..., Any], given: Any, named: Any, before: str) -> None:
+    def __init__(self, way: KernelVariant, call: Callable[..., Any], given: Any, named: Any, before: str) -> None:
         self.call, self.given, self.named = call, given, named
         self.on = None if way.setting is None else precision.switch(way.setting)
         self.off = None if way.setting is None else precision.switch(before)

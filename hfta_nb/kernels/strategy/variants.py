@@ -48,7 +48,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Formulation:
+class KernelVariant:
     """One way to compute something.
 
     Attributes:
@@ -86,17 +86,17 @@ _BATCHED = {
     _aten.bmm.default: _aten.mm.out._op,
     _aten.baddbmm.default: _aten.addmm.out._op,
 }
-_ONEDNN = Formulation("oneDNN", same, precision.ONEDNN)
-_COPIED = Formulation("oneDNN (copied)", same, precision.ONEDNN, copies=True)
-_BIAS_AFTER = Formulation("oneDNN (bias after)", _added, precision.ONEDNN)
-_COPIED_BIAS_AFTER = Formulation("oneDNN (copied, bias after)", _added, precision.ONEDNN, copies=True)
+_ONEDNN = KernelVariant("oneDNN", same, precision.ONEDNN)
+_COPIED = KernelVariant("oneDNN (copied)", same, precision.ONEDNN, copies=True)
+_BIAS_AFTER = KernelVariant("oneDNN (bias after)", _added, precision.ONEDNN)
+_COPIED_BIAS_AFTER = KernelVariant("oneDNN (copied, bias after)", _added, precision.ONEDNN, copies=True)
 _IN_TURN = {
-    batched: Formulation("oneDNN (in turn)", partial(_in_turn, one), precision.ONEDNN)
+    batched: KernelVariant("oneDNN (in turn)", partial(_in_turn, one), precision.ONEDNN)
     for batched, one in _BATCHED.items()
 }
 
 
-def formulations(function: Any, args: Sequence[Any], device: torch.device) -> list[Formulation]:
+def variants_of(function: Any, args: Sequence[Any], device: torch.device) -> list[KernelVariant]:
     """All ways but torch's own to compute a call; in float64 only those with the same bits.
 
     Args:
@@ -136,14 +136,14 @@ def formulations(function: Any, args: Sequence[Any], device: torch.device) -> li
     return []
 
 
-def _parted(function: Any, args: Sequence[Any], operands: Sequence[Operand]) -> list[Formulation]:
+def _parted(function: Any, args: Sequence[Any], operands: Sequence[Operand]) -> list[KernelVariant]:
     """On a GPU: a grouped convolution in parts, side by side on streams."""
     at = _GROUPS_AT.get(function)
     if at is None or len(args) != at[1] or any(o.dtype == torch.float64 for o in operands):
         return []
     ways = partings(int(args[at[0]]))
     return [
-        Formulation(f"{parts} parts on {count} streams", partial(Parted, parts=parts, count=count))
+        KernelVariant(f"{parts} parts on {count} streams", partial(Parted, parts=parts, count=count))
         for parts, count in ways
     ]
 
@@ -151,7 +151,7 @@ def _parted(function: Any, args: Sequence[Any], operands: Sequence[Operand]) -> 
 _GROUPS_AT = {_aten.convolution.default: (8, 9), _aten.convolution_backward.default: (9, 11)}
 """The place of the number of groups among how many arguments."""
 
-_IN_FLOAT32 = Formulation("in float32", Widened)
+_IN_FLOAT32 = KernelVariant("in float32", Widened)
 _WIDENED = frozenset(
     found
     for name in (
@@ -161,11 +161,11 @@ _WIDENED = frozenset(
     if (found := getattr(getattr(_aten, name, None), "default", None)) is not None
 )
 _MAX_POOL = _aten.max_pool2d_with_indices.default
-_PAIRS = Formulation("pairs", lambda _: max_pool2d)
-_CHANNELS_LAST = Formulation("channels last", ChannelsLast)
+_PAIRS = KernelVariant("pairs", lambda _: max_pool2d)
+_CHANNELS_LAST = KernelVariant("channels last", ChannelsLast)
 
 
-def _pools(args: Sequence[Any]) -> list[Formulation]:
+def _pools(args: Sequence[Any]) -> list[KernelVariant]:
     x, size, stride = args[0], list(args[1]), list(args[2]) if len(args) > 2 else []
     if x.dtype not in (torch.float32, torch.float64, *HALVES) or not x.contiguous or len(x.size) < 3:
         return []
@@ -179,7 +179,7 @@ _MOST_GROUPS, _LEAST_CHANNELS = 16, 4
 """Of a pointwise convolution that may be a product for each group."""
 
 
-def _pointwise(args: Sequence[Any], grad: Operand | None = None) -> list[Formulation]:
+def _pointwise(args: Sequence[Any], grad: Operand | None = None) -> list[KernelVariant]:
     """Ways to compute a convolution of these arguments, or its gradients."""
     (x, weight), (padding, dilation, transposed), groups = args[:2], args[4:7], args[8]
     if len(x.size) != 4 or transposed or any(padding) or any(d != 1 for d in dilation):
@@ -190,18 +190,18 @@ def _pointwise(args: Sequence[Any], grad: Operand | None = None) -> list[Formula
     if any(image is not None and not _channels_last(image) for image in (x, grad)):
         return []
     make = Pointwise if grad is None else PointwiseBackward
-    found = [Formulation("product", make)]
-    return [*found, Formulation("product by oneDNN", make, precision.ONEDNN)] if precision.can_switch() else found
+    found = [KernelVariant("product", make)]
+    return [*found, KernelVariant("product by oneDNN", make, precision.ONEDNN)] if precision.can_switch() else found
 
 
 _BATCH_NORM = _aten.native_batch_norm.default
 _NORMS = {
-    _BATCH_NORM: Formulation(COMPILED, norm.BatchNorm),
-    _aten.native_batch_norm_backward.default: Formulation(COMPILED, norm.BatchNormBackward),
+    _BATCH_NORM: KernelVariant(COMPILED, norm.BatchNorm),
+    _aten.native_batch_norm_backward.default: KernelVariant(COMPILED, norm.BatchNormBackward),
 }
 
 
-def _norms(function: Any, args: Sequence[Any]) -> list[Formulation]:
+def _norms(function: Any, args: Sequence[Any]) -> list[KernelVariant]:
     """Ways to compute a batch norm in training, or its gradients, of pixels by channels."""
     forward = function is _BATCH_NORM
     images = args[: 1 if forward else 2]
@@ -218,7 +218,7 @@ def _channels_last(image: Operand) -> bool:
     return Operand(size, stride, image.dtype).contiguous
 
 
-def _products(function: Any, args: Sequence[Any]) -> list[Formulation]:
+def _products(function: Any, args: Sequence[Any]) -> list[KernelVariant]:
     if function not in _BATCHED or len(args) != (3 if function in _ADDS else 2):
         return [_ONEDNN]  # a factor before a summand is among the arguments
     gapless = all(_gapless(a) for a in args[-2:])
@@ -231,12 +231,12 @@ def _products(function: Any, args: Sequence[Any]) -> list[Formulation]:
     return found
 
 
-def _compiled(function: Any, args: Sequence[Any]) -> list[Formulation]:
+def _compiled(function: Any, args: Sequence[Any]) -> list[KernelVariant]:
     plain = len(args) == (3 if function in _ADDS else 2)  # else a factor before a summand is among the arguments
     return [_COMPILED[function in _ADDS]] if plain and product.usable() else []
 
 
-_COMPILED = {adds: Formulation(COMPILED, partial(product.Compiled, adds=adds)) for adds in (False, True)}
+_COMPILED = {adds: KernelVariant(COMPILED, partial(product.Compiled, adds=adds)) for adds in (False, True)}
 _LARGE = 4_000_000
 """Multiplications of one member's product, from which a call of its own may pay."""
 
@@ -252,14 +252,14 @@ def _gapless(factor: Operand) -> bool:
 
 _TURNED = frozenset({_aten._log_softmax.default, _aten._softmax.default})
 _LOG_SOFTMAX_BACKWARD = _aten._log_softmax_backward_data.default
-_COMPILED_BACKWARD = Formulation(COMPILED, lambda _: Binding(rows.log_softmax_backward))
+_COMPILED_BACKWARD = KernelVariant(COMPILED, lambda _: Binding(rows.log_softmax_backward))
 _OVER_LAST = {
-    **{f: Formulation("turned", Turned) for f in _TURNED},
-    _LOG_SOFTMAX_BACKWARD: Formulation("whole tensors", LogSoftmaxBackward),
-    _aten._softmax_backward_data.default: Formulation("whole tensors", SoftmaxBackward),
+    **{f: KernelVariant("turned", Turned) for f in _TURNED},
+    _LOG_SOFTMAX_BACKWARD: KernelVariant("whole tensors", LogSoftmaxBackward),
+    _aten._softmax_backward_data.default: KernelVariant("whole tensors", SoftmaxBackward),
 }
 _SUM = _aten.sum.dim_IntList
-_COLUMN_SUMS = Formulation(COMPILED, lambda _: Binding(rows.column_sums))
+_COLUMN_SUMS = KernelVariant(COMPILED, lambda _: Binding(rows.column_sums))
 
 
 def _columns(args: Sequence[Any]) -> bool:

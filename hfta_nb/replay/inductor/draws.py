@@ -10,25 +10,25 @@ import torch
 from torch import Tensor
 
 from hfta_nb.members.generators import MemberGenerators
-from hfta_nb.replay.dynamic_call import Fetch, Late
+from hfta_nb.replay.dynamic_call import DynamicCall, Fetch
 from hfta_nb.replay.out_variants import SHAPE_ONLY
-from hfta_nb.replay.record import Call, NotRecordableError, Place
+from hfta_nb.replay.record import BufferView, Instruction, NotRecordableError
 
 _BY_SHAPE = SHAPE_ONLY | {torch.ops.aten.rand_like.default, torch.ops.aten.randn_like.default}
 
 
-Drawn = tuple[int, Call]
+Drawn = tuple[int, Instruction]
 """A call with the member whose random numbers are drawn then."""
 
 
-def drawn_first(calls: Sequence[Call]) -> tuple[list[Drawn], list[Call]]:
+def drawn_first(calls: Sequence[Instruction]) -> tuple[list[Drawn], list[Instruction]]:
     """What draws random numbers, with the memory that it needs, and the calls that follow; each member in its order.
 
     Raises:
         NotRecordableError: a draw needs what the step has computed.
     """
     draws: list[Drawn] = []
-    rest: list[Call] = []
+    rest: list[Instruction] = []
     for call in calls:
         if call.member is None:
             rest.append(call)
@@ -42,10 +42,10 @@ def drawn_first(calls: Sequence[Call]) -> tuple[list[Drawn], list[Call]]:
     return _by_member(draws), rest
 
 
-def _ahead(calls: Sequence[Call], draw: Call) -> list[Call] | None:
+def _ahead(calls: Sequence[Instruction], draw: Instruction) -> list[Instruction] | None:
     """The calls that have to be made before a draw, if they do nothing but make memory; else None."""
     changes, uses = set(draw.changes()), set(_used(draw))
-    found: list[Call] = []
+    found: list[Instruction] = []
     for call in reversed(calls):
         if call.changes() & uses or _used(call) & changes:
             if call.writes or not call.makes or _used(call) - call.changes():
@@ -56,7 +56,7 @@ def _ahead(calls: Sequence[Call], draw: Call) -> list[Call] | None:
     return found[::-1]
 
 
-def _used(call: Call) -> frozenset[int]:
+def _used(call: Instruction) -> frozenset[int]:
     """Storages whose contents a call reads, and those that it makes or writes to."""
     return call.changes() if call.function in _BY_SHAPE else call.changes() | call.reads()
 
@@ -87,7 +87,7 @@ class Draws:
         self,
         draws: Sequence[Drawn],
         there: Mapping[int, Tensor],
-        bases: Mapping[int, Place],
+        bases: Mapping[int, BufferView],
         made: list[Any],
         generators: MemberGenerators,
     ) -> None:
@@ -102,7 +102,7 @@ class Draws:
             shape_only = call.function in _BY_SHAPE
             args, kwargs = self._resolved(call.args, shape_only), self._resolved(call.kwargs, shape_only)
             keep = [(i, r.storage) for i, r in enumerate(call.results) if r is not None and r.storage in call.makes]
-            self._steps.append(Late(call.function, args, kwargs, made, keep))
+            self._steps.append(DynamicCall(call.function, args, kwargs, made, keep))
         self._steps += [] if now is None else [partial(generators.leave, now)]
 
     def run(self) -> None:
@@ -112,7 +112,7 @@ class Draws:
                 step()
 
     def _resolved(self, tree: Any, shape_only: bool) -> Any:
-        if isinstance(tree, Place):
+        if isinstance(tree, BufferView):
             return self._found(tree, shape_only)
         if isinstance(tree, list | tuple):
             return [self._resolved(v, shape_only) for v in tree]
@@ -120,7 +120,7 @@ class Draws:
             return {k: self._resolved(v, shape_only) for k, v in tree.items()}
         return tree
 
-    def _found(self, place: Place, shape_only: bool) -> Tensor | Fetch:
+    def _found(self, place: BufferView, shape_only: bool) -> Tensor | Fetch:
         if place.storage in self._there:
             return torch.as_strided(self._there[place.storage].detach(), place.size, place.stride, place.offset)
         if shape_only:  # it may not be made yet

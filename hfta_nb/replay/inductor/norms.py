@@ -8,25 +8,25 @@ from typing import Any
 
 import torch
 
-from hfta_nb.replay.record import Call, places
+from hfta_nb.replay.record import Instruction, places
 
 _aten = torch.ops.aten
 _NATIVE, _NATIVE_BACKWARD = _aten.native_batch_norm.default, _aten.native_batch_norm_backward.default
 _CUDNN, _CUDNN_BACKWARD = _aten.cudnn_batch_norm.default, _aten.cudnn_batch_norm_backward.default
 
 
-def unsaid(call: Call) -> bool:
+def unsaid(call: Instruction) -> bool:
     """Whether a call may write to running statistics without its schema saying so, and `said` knows no better."""
     known = _NATIVE, _NATIVE_BACKWARD, _CUDNN, _CUDNN_BACKWARD
     return "batch_norm" in call.function._schema.name and call.function not in known
 
 
-def said(calls: Sequence[Call]) -> list[Call]:
+def said(calls: Sequence[Instruction]) -> list[Instruction]:
     """The same calls, what batch norms write among their `writes`."""
     return [_said(call) for call in calls]
 
 
-def _said(call: Call) -> Call:
+def _said(call: Instruction) -> Instruction:
     if call.function in (_NATIVE, _CUDNN):
         function, args = _forward(*call.args)
         written = places(call.args[3:5]) if call.args[5] else []

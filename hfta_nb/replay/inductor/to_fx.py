@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from hfta_nb.replay.dynamic_call import Fetch
-from hfta_nb.replay.record import Call, NotRecordableError, Place, places
+from hfta_nb.replay.record import BufferView, Instruction, NotRecordableError, places
 
 _aten = torch.ops.aten
 
@@ -39,17 +39,17 @@ class Graph:
 
     def __init__(
         self,
-        calls: Sequence[Call],
+        calls: Sequence[Instruction],
         there: Mapping[int, Tensor],
-        made: Mapping[int, Place],
-        results: Sequence[Place],
+        made: Mapping[int, BufferView],
+        results: Sequence[BufferView],
     ) -> None:
         self.inputs: list[Tensor | Fetch] = []
         self.written: list[Tensor] = []
         self._there, self._made, self._graph = there, made, fx.Graph()
-        self._bases: dict[int, tuple[fx.Node, Place]] = {}
-        self._given: dict[Place, fx.Node] = {}
-        self._cells: dict[Place, fx.Node] = {}
+        self._bases: dict[int, tuple[fx.Node, BufferView]] = {}
+        self._given: dict[BufferView, fx.Node] = {}
+        self._cells: dict[BufferView, fx.Node] = {}
         changes = {s for c in calls for s in c.changes()}
         self._take([*(p for c in calls for p in _touched(c)), *results], changes)
         for call in calls:
@@ -71,12 +71,12 @@ class Graph:
 
     # What comes in.
 
-    def _take(self, wanted: Sequence[Place], changes: Collection[int]) -> None:
+    def _take(self, wanted: Sequence[BufferView], changes: Collection[int]) -> None:
         """Placeholders for what is not made by the calls; they come first in a graph."""
-        seen: dict[int, list[Place]] = {}
+        seen: dict[int, list[BufferView]] = {}
         for place in dict.fromkeys(wanted):
             seen.setdefault(place.storage, []).append(place)
-        copied: list[tuple[Place, fx.Node]] = []
+        copied: list[tuple[BufferView, fx.Node]] = []
         for storage, found in seen.items():
             if storage in self._made:
                 base = self._made[storage]
@@ -105,7 +105,7 @@ class Graph:
 
     # The calls.
 
-    def _call(self, call: Call) -> None:
+    def _call(self, call: Instruction) -> None:
         args, kwargs = tuple(self._resolved(call.args)), self._resolved(call.kwargs)
         node = self._graph.call_function(call.function, args, kwargs)
         several = len(call.function._schema.returns) > 1
@@ -116,7 +116,7 @@ class Graph:
                 self._bases[place.storage] = part, place
 
     def _resolved(self, tree: Any) -> Any:
-        if isinstance(tree, Place):
+        if isinstance(tree, BufferView):
             return self._read(tree)
         if isinstance(tree, list | tuple):
             return [self._resolved(v) for v in tree]
@@ -124,7 +124,7 @@ class Graph:
             return {k: self._resolved(v) for k, v in tree.items()}
         return tree
 
-    def _read(self, place: Place) -> fx.Node:
+    def _read(self, place: BufferView) -> fx.Node:
         for known in (self._given, self._cells):
             if place in known:
                 return known[place]
@@ -139,7 +139,7 @@ class Graph:
             raise NotRecordableError("memory seen as another type")
         return self._seen_as(node, base, place)
 
-    def _seen_as(self, node: fx.Node, base: Place, place: Place) -> fx.Node:
+    def _seen_as(self, node: fx.Node, base: BufferView, place: BufferView) -> fx.Node:
         """`place` as a view of `base`, in words that the compiler can see through, where there are such."""
         call = self._graph.call_function
         if (base.size, base.stride, base.offset) == (place.size, place.stride, place.offset):
@@ -163,16 +163,16 @@ class Graph:
         return call(_aten.expand.default, (found, list(place.size))) if wide else found
 
 
-def _touched(call: Call) -> list[Place]:
+def _touched(call: Instruction) -> list[BufferView]:
     return [*places((call.args, call.kwargs)), *(r for r in call.results if r is not None)]
 
 
-def _whole(storage: int, tensor: Tensor) -> Place:
+def _whole(storage: int, tensor: Tensor) -> BufferView:
     length = tensor.untyped_storage().nbytes() // tensor.element_size()
-    return Place(storage, (length,), (1,), 0, tensor.dtype)
+    return BufferView(storage, (length,), (1,), 0, tensor.dtype)
 
 
-def _apart(views: Sequence[Place], tensor: Tensor) -> bool:
+def _apart(views: Sequence[BufferView], tensor: Tensor) -> bool:
     """Whether no entry of the memory belongs to two of these views, or twice to one."""
     if any(v.dtype != tensor.dtype for v in views):
         return False
@@ -181,11 +181,11 @@ def _apart(views: Sequence[Place], tensor: Tensor) -> bool:
     return bool((touched.bincount() < 2).all())
 
 
-def _view(tensor: Tensor, place: Place) -> Tensor:
+def _view(tensor: Tensor, place: BufferView) -> Tensor:
     return torch.as_strided(tensor.detach(), place.size, place.stride, place.offset)
 
 
-def _order(base: Place, size: Sequence[int], stride: Sequence[int]) -> list[int] | None:
+def _order(base: BufferView, size: Sequence[int], stride: Sequence[int]) -> list[int] | None:
     """The axes of `base` in the order of this view, if it is the whole in another order."""
     left = list(range(len(base.size)))
     order: list[int] = []
