@@ -131,4 +131,4 @@ def test_a_network_replayed_with_them_trains_as_its_members_do(members: int) -> 
     (seen,) = array._steps.cache
     assert seen.program is not None, seen.reason
     kinds = [step for step in seen.program.steps if isinstance(step, rows.Bound)]
-    assert len(kinds) == (8 if members == 1 else 10)  # sums of rows are gradients of biases
+    assert len(kinds) == (7 if members == 1 else 9)  # sums of rows are gradients of biases
