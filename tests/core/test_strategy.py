@@ -351,7 +351,6 @@ def test_no_such_strategy() -> None:
 def test_tuning_leaves_the_program_of_its_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("_HOPELESS", "_PAID_STEPS"):  # no size is left out for a slow lap
         monkeypatch.setattr(schedule_trial, limit, float("inf"))
-    monkeypatch.setattr(schedule_trial, "_LONG", (float("inf"), 0))
     array = hfta.fuse([_mlp() for _ in range(4)])
     x, y = torch.randn(32, 64), torch.randint(0, 10, (32,))
     found = array.tune(F.cross_entropy, x, y, budget_s=30)
