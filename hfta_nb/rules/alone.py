@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from hfta_nb.kernels.strategy import measuring
-from hfta_nb.kernels.strategy.formulations import COMPILED, PLAIN
-from hfta_nb.kernels.strategy.kept import kept
+from hfta_nb.kernels.strategy import autotune
 from hfta_nb.kernels.strategy.times import Times
+from hfta_nb.kernels.strategy.timing_cache import kept
 from hfta_nb.kernels.strategy.trials import killed, trying
+from hfta_nb.kernels.strategy.variants import COMPILED, PLAIN
 from hfta_nb.members.threads import at_hand
 from hfta_nb.members.untraced import unseen
 
@@ -37,9 +37,9 @@ def own_is_faster(own: LstmKernel, sizes: tuple[int, int, int, int], biased: boo
     if times is None:
         with trying(known, key, COMPILED), unseen(), torch.inference_mode(False), torch.enable_grad():
             times = _measured(own, sizes, biased)
-        known.put(key, times, lasting=not measuring.disturbed(device))
+        known.put(key, times, lasting=not autotune.disturbed(device))
         known.write()
-    return measuring.cost(COMPILED, times) < measuring.cost(PLAIN, times)
+    return autotune.cost(COMPILED, times) < autotune.cost(PLAIN, times)
 
 
 def _measured(own: LstmKernel, sizes: tuple[int, int, int, int], biased: bool) -> Times:
@@ -56,7 +56,7 @@ def _measured(own: LstmKernel, sizes: tuple[int, int, int, int], biased: bool) -
         return torch.lstm(*given)[0]
 
     ways: dict[str, Callable[[], Tensor]] = {PLAIN: plain, COMPILED: lambda: own((x, h, h), padded)}
-    clock = measuring.clock_of(x.device)
+    clock = autotune.clock_of(x.device)
     laps: dict[str, list[float]] = {name: [] for name in ways}
     for lap in range(_LAPS):
         for name, way in ways.items():

@@ -12,9 +12,9 @@ from torch import Tensor
 from hfta_nb import optim
 from hfta_nb.array import FusedArray, per_member
 from hfta_nb.array.access import Inputs, Program, snapshot, tuning_of
+from hfta_nb.array.inspect import program_of
 from hfta_nb.array.saving import tensors_of
-from hfta_nb.array.standing import program_of
-from hfta_nb.array.tuning import Tuning
+from hfta_nb.array.schedule_tuner import Tuning
 from hfta_nb.errors import out_of_memory
 from hfta_nb.metrics import Metric
 from hfta_nb.optim.lr_scheduler import ReduceLROnPlateau

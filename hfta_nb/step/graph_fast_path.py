@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from hfta_nb.array import FusedArray
-from hfta_nb.array.standing import Standing
+from hfta_nb.array.inspect import Standing
 from hfta_nb.optim import GradScaler
 from hfta_nb.phases import Phase
 from hfta_nb.step.graph import GraphEntry, StepGraph

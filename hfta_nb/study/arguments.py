@@ -10,12 +10,12 @@ import torch
 
 from hfta_nb.data import AnyData, Stream
 from hfta_nb.errors import DeviceError, OptimError, StudyError
-from hfta_nb.kernels.strategy.measuring import STRATEGIES
+from hfta_nb.kernels.strategy.autotune import STRATEGIES
 from hfta_nb.losses import Loss
 from hfta_nb.model_zoo import family
 from hfta_nb.plan import MOST_PADDING, Group
 from hfta_nb.recipes import Family, from_callable, with_own
-from hfta_nb.replay.deciding import WAYS
+from hfta_nb.replay.inductor.decide import WAYS
 from hfta_nb.step import Precision, by_step
 from hfta_nb.step.choices import factory_of
 from hfta_nb.step.precision import check

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hfta_nb.kernels.strategy import kept, trials
+from hfta_nb.kernels.strategy import timing_cache, trials
 
 
 def under_trial(pid: int, environment: Mapping[str, str]) -> str:
@@ -16,5 +16,5 @@ def under_trial(pid: int, environment: Mapping[str, str]) -> str:
         pid: of the process.
         environment: its variables.
     """
-    folder = kept.folder(environment)
+    folder = timing_cache.folder(environment)
     return "" if folder is None else trials.under_trial(folder, pid)

@@ -16,8 +16,8 @@ from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
 from hfta_nb.memory import MemoryModel, Meter, free_bytes, shown
 from hfta_nb.plan import Group
-from hfta_nb.replay import kinds
-from hfta_nb.replay.alive import Addresses
+from hfta_nb.replay import program_cache
+from hfta_nb.replay.storage_refs import Addresses
 from hfta_nb.train import Trainer, capacity
 
 GRID = {"lr": [1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 0.2]}
@@ -261,7 +261,7 @@ def test_recording_a_step_takes_little_more_than_the_step(strategy: str, monkeyp
         layers = [m for _ in range(8) for m in (nn.Linear(32, 32), nn.LayerNorm(32), nn.GELU())]
         return nn.Sequential(*layers, nn.Linear(32, 4))
 
-    monkeypatch.setattr(kinds, "watched", lambda: False)  # the meter looks on
+    monkeypatch.setattr(program_cache, "watched", lambda: False)  # the meter looks on
     array = fuse([build(), build()])
     array.strategy, array.block_size = strategy, 2
     x, y = torch.randn(256, 32), torch.zeros(256, dtype=torch.long)
