@@ -65,7 +65,7 @@ def heat_map(history: History, x: str, y: str, metric: str | None = None) -> Fig
 def _axis(history: History, name: str, where: str) -> colors.AxisColors:
     grid = history.run.axes if history.run else {}
     if name not in grid:
-        raise HftaError("no axis of the grid", where=where, got=name, accepted=", ".join(grid))
+        raise HftaError("not an axis of the grid", where=where, got=name, accepted=", ".join(grid))
     return colors.axis(name, colors.values_of(name, list(history.members.values()), grid))
 
 

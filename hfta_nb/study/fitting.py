@@ -52,10 +52,10 @@ def fit(
 
 
 def listeners_of(given: Listener | Iterable[Listener]) -> list[Listener]:
-    """The functions of an event that were given, one or several.
+    """The callbacks that were given, one or several.
 
     Raises:
-        StudyError: something else was given.
+        StudyError: the argument is not a callback or a list of callbacks.
     """
     found = [given] if callable(given) else list(given) if isinstance(given, Iterable) else [given]
     for one in found:
@@ -98,7 +98,7 @@ def bar(study: Study) -> Iterator[Listener]:
 
 
 def share(history: History) -> float:
-    """The share of the epochs of all members that are done; those of members that ended early are not to come."""
+    """The share of all members' epochs that is done; epochs that members skip by ending early count as done."""
     if history.run is None:
         return 0.0
     done = total = 0.0

@@ -1,4 +1,4 @@
-"""The loop over a run: however it is left, the run ends as if it was asked to stop, and everything is kept.
+"""The loop over a run: however the loop is left, the run stops in order and everything is kept.
 
 ``break`` closes the iterator. An exception in the loop's body, KeyboardInterrupt and SystemExit among them, leaves the
 iterator suspended for as long as somebody holds the traceback: then the next run in this directory ends it, or the end
