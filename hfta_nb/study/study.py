@@ -33,8 +33,7 @@ class Study(Definition):
         data: a name (see `hfta_nb.data.names`), tensors ``(x, y)``, a `Dataset`, ``(training, validation)`` where each
             is a `Dataset`, a `DataLoader` or a function that yields batches, or a result of `hfta_nb.data`; by default
             the family's first data set.
-        epochs: number of passes through the training data; with `steps_per_epoch`, of stretches of that many optimizer
-            steps.
+        epochs: number of epochs; an epoch is a pass through the training data, or `steps_per_epoch` optimizer steps.
         batch_size: samples in a mini-batch, unless it is an axis.
         patience: a member stops after this many validations without improvement of `monitor`; None for never.
         monitor: the metric that decides which epoch is best: ``val_<metric>`` or ``val_loss``. By default the
