@@ -47,7 +47,7 @@ def dumps(study: Any, arguments: Mapping[str, Any]) -> bytes:
             f"can't be sent to the worker process ({type(error).__name__}: {error})",
             where=where,
             got=culprit,
-            accepted="what cloudpickle can pickle: data, tensors, functions, classes; not locks, open files or generators",
+            accepted="what cloudpickle pickles: data, tensors, functions, classes; not locks, open files or generators",
             remedy='create it in the function that needs it, or run in this process with kind="inline"',
         ) from error
 

@@ -1,4 +1,4 @@
-"""The line at the head of a Workbench, which screen readers announce: it changes with the phase, not with numbers."""
+"""The status line of a Workbench, which screen readers announce: it changes with the phase, not with numbers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _LEVELS = {Phase.FINISHED: "good", Phase.FAILED: "bad", Phase.STOPPED: "idle"}
 
 
 def status(phase: Phase, history: History, variants: int | None, problem: str, wrong: str = "") -> tuple[str, str]:
-    """What is going on in one line, and how good or bad that is.
+    """The state in one line, and its level.
 
     Args:
         phase: of the run.
         history: of the run.
-        variants: how many are defined; None where they can't be planned.
-        problem: why not, in words.
-        wrong: what was found to go wrong by trying it, in words.
+        variants: number of defined variants; None if they can't be planned.
+        problem: why they can't be planned, in words.
+        wrong: the error of trying the forward, in words.
     """
     if phase is Phase.IDLE:
         if variants is None:
@@ -28,7 +28,7 @@ def status(phase: Phase, history: History, variants: int | None, problem: str, w
         return f"ready to train {count(variants, 'variant')}", "idle"
     members = count(len(history.members), "variant") if history.members else ""
     texts = {
-        Phase.STARTING: "starting: a process of its own",
+        Phase.STARTING: "starting: a separate process",
         Phase.RUNNING: f"training {members}",
         Phase.PAUSED: "paused; everything is kept",
         Phase.FINISHED: f"finished; {results.summary(history)}",
