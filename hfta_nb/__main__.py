@@ -29,7 +29,7 @@ def main() -> int:
     except Exception:
         if not _interrupted:
             raise
-        return cli.fail("interrupted", INTERRUPTED)  # what came of it in a module that is imported later
+        return cli.fail("interrupted", INTERRUPTED)  # the interrupt raised another error in a later import
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

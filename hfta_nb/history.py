@@ -71,7 +71,7 @@ class Member:
         return max((int(c.epochs[-1]) for c in self.curves.values() if c.epochs), default=0)
 
     def at_best(self, metric: str) -> float:
-        """The metric at the best epoch; its last value where no epoch was best; NaN where there is none."""
+        """The metric at the best epoch; its last value if there is no best epoch; NaN without values."""
         curve = self.curves.get(metric)
         if curve is None or not curve.values:
             return math.nan

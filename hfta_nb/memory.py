@@ -177,7 +177,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @functools.cache
 def _gives_what_it_got(func: Any) -> bool:
-    """Whether an operator returns views of its arguments, or themselves: memory that was there before."""
+    """Whether an operator returns its arguments or views of them, so that no memory is new."""
     return any(r.alias_info is not None for r in func._schema.returns)
 
 
@@ -198,7 +198,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def _of_graphs(device: torch.device) -> int:
-    """What lies in the private pools of CUDA graphs without being allocated now: it is, whenever they run."""
+    """Bytes in the private pools of CUDA graphs that are not allocated now, but are whenever a graph runs."""
     index = torch.cuda.current_device() if device.index is None else device.index
     every = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
     segments = [s for s in every if s["device"] == index]

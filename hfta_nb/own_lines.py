@@ -89,6 +89,6 @@ def _cell(file: str) -> str:
 
 
 def _near(file: str) -> str:
-    """The path from here, where it lies below."""
+    """The path, relative if it is below the current directory."""
     path, here = Path(file), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else file

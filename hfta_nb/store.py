@@ -324,7 +324,7 @@ def _reason(error: Exception) -> str:
 
 
 def _alone(file: BinaryIO) -> bool:
-    """Lock a file as long as it is open; true as well where the system or its disk knows no locks."""
+    """Lock a file while it is open; also true if the system or its disk has no locks."""
     try:
         import fcntl
     except ImportError:
@@ -339,7 +339,7 @@ def _alone(file: BinaryIO) -> bool:
 
 
 def _locked(path: Path) -> bool | None:
-    """Whether somebody has locked this file; None where that can't be known."""
+    """Whether this file is locked; None if unknown."""
     try:
         import fcntl
     except ImportError:

@@ -55,12 +55,12 @@ def ending(member: Member) -> str:
 
 
 def halving(event: ev.ArrayHalved) -> str:
-    """``array 0: out of memory while training: 8 members carry on as 4 and then 4 (...)``."""
+    """``array 0: out of memory while training: 8 members continue as 4 and then 4 (...)``."""
     first, second = event.into
     memory = f"they need {show.memory(event.needed_bytes)}, {show.memory(event.free_bytes)} are free"
     members = show.several(event.members, "member")
     what = f"array {event.group}: out of memory while {show.clean(event.phase)}"
-    return f"{what}: {members} carry on as {first} and then {second} ({memory})"
+    return f"{what}: {members} continue as {first} and then {second} ({memory})"
 
 
 class Silent:

@@ -93,7 +93,7 @@ def report(history: History, directory: Path, out: Console, csv: str | None) -> 
         tables.write_csv(history, csv)
         out.print(Text(f"leaderboard: {show.clean(csv)}"), soft_wrap=True)
     if history.state == ev.STOPPED:
-        out.print(Text(f"stopped; to carry on: hfta-nb run --resume {place}"), soft_wrap=True)
+        out.print(Text(f"stopped; to resume: hfta-nb run --resume {place}"), soft_wrap=True)
 
 
 def check(study: Study, members: tuple[int, ...], out: Console) -> int:
@@ -172,5 +172,5 @@ def _check_members(study: Study, members: tuple[int, ...] | None) -> None:
 def _failed(study: Study, reason: str) -> int:
     where = shown_path(study.directory)
     sys.stdout.flush()
-    hint = f"; to carry on from the last checkpoint: hfta-nb run --resume {where}" if study.history.checkpoint else ""
+    hint = f"; to resume from the last checkpoint: hfta-nb run --resume {where}" if study.history.checkpoint else ""
     return fail(f"the run failed: {reason}; what was recorded is in {where}{hint}", FAILED)

@@ -45,7 +45,7 @@ class Sender:
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
-        if device.type == "cuda" and device.index is None:  # a thread is told a number
+        if device.type == "cuda" and device.index is None:  # a thread needs the device's number
             device = torch.device("cuda", torch.cuda.current_device())
         self.device, self.dtype = device, dtype
         self._side: Any = _side(device.index) if device.type == "cuda" else None

@@ -240,7 +240,7 @@ def in_words(code: int) -> str:
     except ValueError:
         return f"was ended by signal {-code}"
     if name == "SIGKILL":
-        return "was killed (SIGKILL): by somebody, or by the system because memory ran out"
+        return "was killed (SIGKILL): by a user, or by the system because memory ran out"
     meaning = f"{name}, {signal.strsignal(-code)}"
     return f"crashed ({meaning})" if name in _CRASHES else f"was ended by a signal ({meaning})"
 

@@ -89,7 +89,7 @@ class Definition:
         self._read = 0  # bytes of events.jsonl already in it
         self._running = 0  # runs of this very object, which fold their events in themselves
         self._trainer: Trainer | None = None  # of the run that is on
-        self._extended = False  # variants were added that its events have not told of
+        self._extended = False  # variants were added that its events do not have yet
 
     @property
     def variants(self) -> list[Variant]:

@@ -43,7 +43,7 @@ def fit(
                     listener(event)
         except BaseException:
             events.close()
-            # How it ended is on disk, and whoever listens is told of it as well.
+            # The end of the run is on disk; report it to the callbacks as well.
             for event, _ in [] if seen is None else study.store.events(seen):
                 for listener in listeners:
                     with contextlib.suppress(Exception):  # perhaps the very one that has raised

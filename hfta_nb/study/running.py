@@ -54,7 +54,7 @@ def run(study: Study, control: Control, resume: bool, epochs: int | None, again:
             reason = f"{type(error).__name__}: {error}"
             keep(study, ev.RunChanged(time.time(), ev.FAILED, reason, traceback.format_exc()))
             raise
-        except BaseException as error:  # a second Ctrl-C, or the family's own code ends the process
+        except BaseException as error:  # a second Ctrl-C, or the family's own code ended the process
             for event in _cut_short(study, type(error).__name__):
                 keep(study, event)
             raise
@@ -91,7 +91,7 @@ def looked_at(study: Study) -> History:
         history = study._history
         if history.state not in (ev.RUNNING, ev.PAUSED) or study.store.running is not False:
             return history
-    history.add(ev.RunChanged(time.time(), ev.FAILED, f"{LOST}; run(resume=True) carries on"))
+    history.add(ev.RunChanged(time.time(), ev.FAILED, f"{LOST}; run(resume=True) resumes it"))
     return history
 
 
@@ -105,7 +105,7 @@ def _cut_short(study: Study, why: str) -> Iterator[Event]:
     for member in list(study._history.members.values()):
         if member.state not in ev.FINAL_STATES:
             yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, "the run was stopped")
-    yield ev.RunChanged(time.time(), ev.STOPPED, f"{why} within a step; it carries on from its last checkpoint")
+    yield ev.RunChanged(time.time(), ev.STOPPED, f"{why} within a step; it resumes from its last checkpoint")
 
 
 @contextlib.contextmanager
