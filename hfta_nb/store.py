@@ -1,8 +1,8 @@
 """A run on disk: a directory of JSON and safetensors, no pickle.
 
-``study.json`` says what was asked, ``events.jsonl`` what happened, ``weights/<variant>.safetensors`` holds a member's
-best weights as a plain state dict, ``checkpoint.json`` with ``checkpoint.safetensors`` all that resuming needs, and
-``ends/<array>.safetensors`` what an array that is done needs to train on.
+``study.json`` holds the definition, ``events.jsonl`` the events, ``weights/<variant>.safetensors`` a member's best
+weights as a plain state dict, ``checkpoint.json`` with ``checkpoint.safetensors`` the state for resuming, and
+``ends/<array>.safetensors`` the state from which a finished array can train longer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORMAT = 1
 """Version of the layout; raised when an older program could no longer read it."""
 
 LOCK = "run.lock"
-"""A file that whoever runs the study holds locked. study.json is replaced when it changes, and a lock with it."""
+"""A file that is locked while the study runs. It is not study.json, which is replaced on each change."""
 
 BLOCK = 1 << 16
 """Bytes that are looked through at once."""
@@ -37,13 +37,13 @@ class Store:
     """The directory of one run.
 
     Args:
-        directory: where it lies; made when something is first written.
+        directory: path of the run; created by the first write.
     """
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
 
-    # What was asked.
+    # The definition.
 
     @property
     def exists(self) -> bool:
@@ -51,13 +51,13 @@ class Store:
 
     @contextlib.contextmanager
     def claimed(self, patience_s: float = 5.0) -> Iterator[None]:
-        """Keep others from running this study, in this process or in another, until the block is left.
+        """Lock the run within the block, so that nobody else runs the study, in this process or in another.
 
         Args:
-            patience_s: how long another one, which may be about to end, is waited for.
+            patience_s: how long to wait for another owner, which may be about to end.
 
         Raises:
-            StoreError: another one runs it.
+            StoreError: somebody else runs it.
         """
         path = self.directory / "study.json"
         try:
@@ -71,18 +71,18 @@ class Store:
             while not _alone(file):
                 if time.monotonic() > until:
                     remedy = "wait until it has ended, or stop it there"
-                    raise StoreError("the run is going on somewhere else", where=str(self.directory), remedy=remedy)
+                    raise StoreError("the run is in progress elsewhere", where=str(self.directory), remedy=remedy)
                 time.sleep(0.05)
             self._drop_cut_line()
             yield
 
     @property
     def running(self) -> bool | None:
-        """Whether the study is being run now, in this process or in another; None where the system can't tell."""
+        """Whether the study is running now, in this process or in another; None if the system can't tell."""
         return _locked(self.directory / LOCK)
 
     def write_study(self, study: Mapping[str, Any]) -> None:
-        """Write what was asked.
+        """Write the definition of the study.
 
         Raises:
             StoreError: the directory can't be written to.
@@ -90,7 +90,7 @@ class Store:
         self._write_json("study.json", {"format": FORMAT, **study})
 
     def read_study(self) -> dict[str, Any]:
-        """What was asked.
+        """The definition of the study.
 
         Raises:
             StoreError: there is no run here, or it is of a later version or damaged.
@@ -102,7 +102,7 @@ class Store:
             )
         return study
 
-    # What happened.
+    # Events.
 
     @property
     def events_path(self) -> Path:
@@ -110,11 +110,11 @@ class Store:
 
     @property
     def has_events(self) -> bool:
-        """Whether anything has happened."""
+        """Whether there are any events."""
         return self._has("events.jsonl")
 
     def append(self, event: Event) -> None:
-        """Add an event; each is on disk when this returns, so that a killed process loses none."""
+        """Append an event; it is on disk when this returns, so that a killed process loses none."""
         with self._guarded("events.jsonl"), self.events_path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(to_json(event)) + "\n")
 
@@ -217,7 +217,7 @@ class Store:
         return self._has("checkpoint.json")
 
     def write_end(self, array: int, state: Mapping[str, Any]) -> str:
-        """Write how far an array has come that is done, a tree of tensors and plain data; returns the file's name."""
+        """Write the final state of a finished array, a tree of tensors and plain data; returns the file's name."""
         name = f"ends/{array}.safetensors"
         tensors: dict[str, Tensor] = {}
         plain = _take_tensors(state, "", tensors)
@@ -319,12 +319,12 @@ class _Guard:
 
 
 def _reason(error: Exception) -> str:
-    """Without the path, which is told beside it."""
+    """The reason of an OS error, without the path."""
     return str(getattr(error, "strerror", None) or error)
 
 
 def _alone(file: BinaryIO) -> bool:
-    """Lock a file as long as it is open; true as well where the system or its disk knows no locks."""
+    """Lock a file while it is open; also true if the system or its disk has no locks."""
     try:
         import fcntl
     except ImportError:
@@ -339,7 +339,7 @@ def _alone(file: BinaryIO) -> bool:
 
 
 def _locked(path: Path) -> bool | None:
-    """Whether somebody has locked this file; None where that can't be known."""
+    """Whether this file is locked; None if unknown."""
     try:
         import fcntl
     except ImportError:

@@ -1,4 +1,4 @@
-"""What a run looks like while it is on: drawn in a terminal, plain lines elsewhere, or nothing."""
+"""Displays of a run in progress: a live picture in a terminal, plain lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ BAR_WIDTH = 30
 
 
 class Display(Protocol):
-    """Shows a run; a context, within which events come."""
+    """Shows a run; a context manager that receives its events."""
 
     def __enter__(self) -> Display: ...
     def __exit__(self, *error: object) -> None: ...
     def add(self, event: Event) -> None:
-        """Show an event that the history has taken in already."""
+        """Show an event that the history already has."""
 
     def note(self, text: str) -> None:
-        """Say something at once, between events."""
+        """Show a message at once."""
 
 
 def headline(run: ev.RunStarted) -> str:
@@ -48,23 +48,23 @@ def headline(run: ev.RunStarted) -> str:
 
 
 def ending(member: Member) -> str:
-    """Why a member ended before its time; empty for one that did not."""
+    """Why a member ended early; empty if it did not."""
     if member.state not in ev.FINAL_STATES or (member.state == ev.COMPLETE and not member.reason):
         return ""
     return f"#{member.id} {member.state}" + (f": {show.clean(member.reason)}" if member.reason else "")
 
 
 def halving(event: ev.ArrayHalved) -> str:
-    """``array 0: out of memory while training: 8 members carry on as 4 and then 4 (...)``."""
+    """``array 0: out of memory while training: 8 members continue as 4 and then 4 (...)``."""
     first, second = event.into
     memory = f"they need {show.memory(event.needed_bytes)}, {show.memory(event.free_bytes)} are free"
     members = show.several(event.members, "member")
     what = f"array {event.group}: out of memory while {show.clean(event.phase)}"
-    return f"{what}: {members} carry on as {first} and then {second} ({memory})"
+    return f"{what}: {members} continue as {first} and then {second} ({memory})"
 
 
 class Silent:
-    """Shows nothing but notes."""
+    """Shows messages only."""
 
     def __init__(self, out: Console) -> None:
         self._out = out
@@ -83,13 +83,13 @@ class Silent:
 
 
 class Lines:
-    """A line for whatever a person would want to find in a log.
+    """One line per notable event, as for a log.
 
     Args:
-        out: where lines go.
-        history: gives that of the run (see `RunProgress`).
+        out: output of the lines.
+        history: returns the history of the run (see `RunProgress`).
         clock: seconds; for tests.
-        interval_s: epochs that end sooner than this after the last line get none, but for the last one.
+        interval_s: an epoch that ends sooner than this after the last line gets no line, except the last epoch.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Lines:
         self._progress = RunProgress(history)
         self._last_s = float("-inf")
         self._epoch: ev.EpochDone | None = None
-        self._told: dict[int, tuple[tuple[int, ...], str]] = {}  # arrays by number, as they were printed
+        self._told: dict[int, tuple[tuple[int, ...], str]] = {}  # arrays by number, as printed
 
     def __enter__(self) -> Lines:
         return self
@@ -124,7 +124,7 @@ class Lines:
         elif isinstance(event, ev.PlanMade):
             for group in event.groups:
                 told = group.variants, group.reason
-                if self._told.get(group.index) == told:  # only its figures are new
+                if self._told.get(group.index) == told:  # only its measurements are new
                     continue
                 self._told[group.index] = told
                 because = f"; {show.clean(group.reason)}" if group.reason else ""
@@ -147,7 +147,7 @@ class Lines:
             self._print("paused")
 
     def _end_epoch(self) -> None:
-        """The line of an epoch; who improved in it comes right after the epoch's own event."""
+        """Print the line of an epoch; events of improved members follow the epoch's event."""
         event, now = self._epoch, self._clock()
         self._epoch = None
         epochs = self._progress.history.run.epochs if self._progress.history.run else 0
@@ -167,9 +167,9 @@ class Lines:
 
 
 class LiveDisplay:
-    """A picture of the run that redraws itself in place, and is gone when the run ends.
+    """A live picture of the run, redrawn in place and removed at the end.
 
-    Redrawn from events alone and at most `REDRAWS_PER_S` times a second: no thread, and no time taken from training.
+    Redrawn on events only and at most `REDRAWS_PER_S` times a second, without a thread.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class LiveDisplay:
             self._live.update(self.picture(), refresh=True)
 
     def picture(self) -> Group:
-        """All that is to be seen now."""
+        """The current picture."""
         progress, history = self._progress, self._progress.history
         speed = "; ".join(
             filter(None, (progress.speed(g.index) for g in progress.groups.values() if g.state == ACTIVE))

@@ -1,4 +1,4 @@
-"""`hfta-nb results`: the leaderboard of a run that was kept."""
+"""`hfta-nb results`: shows the leaderboard of a saved run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def main(given: argparse.Namespace) -> int:
     from hfta_nb.store import Store
 
     studies.check_writable(given.csv)
-    # Its events alone, and not the study: so a run of a family that a notebook defined can be shown as well.
+    # Reads the events only, so that runs of families defined in a notebook can be shown too.
     store, history = Store(Path(given.directory).absolute()), History()
     store.read_study()
     for event, _ in store.events():

@@ -1,4 +1,4 @@
-"""Data sets, whole or read while a run goes on, and the order in which a run goes through them."""
+"""Data sets, in memory or streamed, and the order of their samples."""
 
 from hfta_nb.data.catalogue import found, kinds, load, names, names_for, resolve
 from hfta_nb.data.catalogue_names import known, task_of

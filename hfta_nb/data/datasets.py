@@ -1,4 +1,4 @@
-"""Own data from a `Dataset`: into memory where it fits, else read while a run goes on."""
+"""Own data from a `Dataset`: read into memory if it fits, else streamed during the run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hfta_nb.data.tensors import from_tensors, split_rows
 from hfta_nb.errors import DataError
 
 SHARE_OF_MEMORY = 0.25
-"""Of the memory that is free, the part that data may take to be kept there."""
+"""The share of free memory that data may take to be kept in memory."""
 
 CHUNK = 64
-"""Samples that are read before it is looked whether random numbers were drawn."""
+"""Samples that are read before checking whether random numbers were drawn."""
 
 
 def from_dataset(
@@ -32,23 +32,23 @@ def from_dataset(
     in_memory: bool | None = None,
     **facts: int,
 ) -> Data | Stream:
-    """Data from a `Dataset`, read once into memory if it fits there, else while a run goes on.
+    """Data from a `Dataset`, read once into memory if it fits, else streamed during the run.
 
     Args:
         training: a `torch.utils.data.Dataset`, or anything with ``[i]`` and ``len()``. A sample is ``(x, y)``,
             ``(x1, x2, ..., y)`` for several positional inputs of the model, or a dict of inputs by name with the target
-            under "labels", "label" or "target". Pictures of Pillow's become bytes ``[C, H, W]``.
-        validation: likewise; without, a part of the training samples is set aside, the same ones each time.
+            under "labels", "label" or "target". Pillow images become bytes ``[C, H, W]``.
+        validation: likewise; by default a part of the training samples is held out, the same ones each time.
         name: shown to people; the dataset's class by default.
         task: see `Data`; by default "classification" or "regression", as the targets' type says.
-        held_out: the part set aside, between 0 and 1.
-        in_memory: True to keep it in memory whatever its size, False to read it while a run goes on. By default it is
-            kept if it takes less than a quarter of the memory that is free and no random numbers are drawn in reading
-            it: a dataset that augments its samples must be read again in each pass.
-        facts: what a model must know of the data, for example ``num_classes=10``; by default found out.
+        held_out: the share held out, between 0 and 1.
+        in_memory: True to keep it in memory whatever its size, False to stream it. By default it is kept in memory if
+            it takes less than a quarter of the free memory and reading draws no random numbers: a dataset that augments
+            its samples must be read again in each pass.
+        facts: numbers that a model needs, for example ``num_classes=10``; by default found from the data.
 
     Raises:
-        DataError: samples are not inputs and target, or can't be put together.
+        DataError: samples are not inputs and target, or can't be stacked.
     """
     if not is_map_style(training) and not isinstance(training, IterableDataset):
         raise DataError("not a Dataset", where="training", got=training, accepted="something with [i] and len()")
@@ -83,7 +83,7 @@ def _with_facts(data: Data, dataset: Any, given: dict[str, int]) -> Data:
 
 
 def _whole(dataset: Any, name: str, *, always: bool) -> tuple[Samples, Samples] | None:
-    """All samples; None where they are to be read while a run goes on."""
+    """All samples; None if they are to be streamed."""
     total = len(dataset)
     if not total:
         raise DataError("holds no samples", where=name)

@@ -1,4 +1,4 @@
-"""Where whole data lies while a run goes on: on the device if it fits there, else in the machine's memory."""
+"""Where data is kept during a run: on the device if it fits, else in main memory."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hfta_nb.data.samples import Data, Samples, leaves, tree_map
 from hfta_nb.data.streams import AnyData
 
 SHARE_OF_DEVICE = 0.5
-"""Of the device's memory that is free, the part that data may take; the rest is for the members."""
+"""The share of the device's free memory that data may take; the rest is for the members."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where data goes, and why.
+    """Where data is kept, and why.
 
     Attributes:
-        resident: whether it lies on the device, in the dtype of the members, as a whole.
-        bytes: that this takes there beyond what lies there already.
-        free_bytes: of the device.
+        resident: whether all of it is on the device, in the members' dtype.
+        bytes: additional device memory that this takes.
+        free_bytes: free memory of the device.
     """
 
     resident: bool
@@ -34,12 +34,12 @@ class Placement:
 
     def __str__(self) -> str:
         sizes = f"{_shown(self.bytes)} of {_shown(self.free_bytes)} free"
-        return f"on the device ({sizes})" if self.resident else f"read ahead from the machine's memory ({sizes})"
+        return f"on the device ({sizes})" if self.resident else f"read ahead from main memory ({sizes})"
 
 
 def placement(data: AnyData, device: torch.device, dtype: torch.dtype) -> Placement:
-    """Where the data of a run goes. A stream is never resident; nor is data that takes more than half of the memory
-    that is free on the device.
+    """Where the data of a run is kept. Streams, and data that takes more than half of the device's free memory, are not
+    resident.
 
     Args:
         data: of the run.
@@ -53,7 +53,7 @@ def placement(data: AnyData, device: torch.device, dtype: torch.dtype) -> Placem
 
 
 def placed(data: AnyData, device: torch.device, dtype: torch.dtype) -> AnyData:
-    """The data as a run holds it: on the device, if it fits; else where it is, to be read ahead batch by batch."""
+    """The data as a run holds it: moved to the device if it fits, else unchanged, to be read ahead batch by batch."""
     if placement(data, device, dtype).resident or not isinstance(data, Data):
         return data.to(device, dtype)
     standard = None if data.standard is None else (data.standard[0].to(device), data.standard[1].to(device))
@@ -61,12 +61,12 @@ def placed(data: AnyData, device: torch.device, dtype: torch.dtype) -> AnyData:
 
 
 def is_resident(data: Data, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether all of it lies on the device, in the dtype of the members."""
+    """Whether all of it is on the device, in the members' dtype."""
     return all(_is_there(t, device, dtype) for t in _tensors(data))
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory of the device that nothing holds, what torch keeps for later use included."""
+    """Free memory of the device, torch's cache included."""
     if device.type != "cuda":
         return int(psutil.virtual_memory().available)
     free, _ = torch.cuda.mem_get_info(device)
@@ -74,12 +74,12 @@ def free_bytes(device: torch.device) -> int:
 
 
 def gathered(x: Samples, y: Samples, rows: Iterable[Tensor], pinned: bool) -> Generator[tuple[Samples, Samples]]:
-    """Batches of samples in the machine's memory, each put together on its own.
+    """Batches of samples in main memory, each gathered separately.
 
     Args:
         x, y: all samples ``[N, ...]``.
-        rows: of each batch, the numbers of its samples: ``[n]``, or ``[M, n]``.
-        pinned: whether in memory from which a GPU copies while the host goes on.
+        rows: sample numbers of each batch: ``[n]``, or ``[M, n]``.
+        pinned: whether to use pinned memory, from which a GPU copies asynchronously.
     """
     for part in rows:
         batch = [tree_map(functools.partial(_rows, rows=part, pinned=pinned), samples) for samples in (x, y)]
@@ -88,10 +88,10 @@ def gathered(x: Samples, y: Samples, rows: Iterable[Tensor], pinned: bool) -> Ge
 
 def _rows(tensor: Tensor, rows: Tensor, pinned: bool) -> Tensor:
     made = torch.empty((*rows.shape, *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=pinned)
-    if tensor.dtype == torch.bfloat16:  # which NumPy has not
+    if tensor.dtype == torch.bfloat16:  # NumPy has no bfloat16
         torch.index_select(tensor, 0, rows.flatten(), out=made.view(-1, *tensor.shape[1:]))
     else:
-        # NumPy gathers on one thread: torch would start a second pool beside that of the training step.
+        # NumPy gathers on one thread; torch would start a second thread pool beside that of the training step.
         np.take(tensor.numpy(), rows.numpy(), axis=0, out=made.numpy(), mode="clip")
     return made
 

@@ -31,16 +31,16 @@ def from_tensors(
     Args:
         x, y: inputs ``[N, ...]`` and targets: whole numbers ``[N]`` for classes, else ``[N]`` or ``[N, outputs]``. A
             tuple of tensors or arrays for several positional inputs of the model, a dict for inputs by name. Images of
-            bytes (uint8 ``[N, C, H, W]``) are kept as they are, and between 0 and 1 when a model gets them.
-        x_validation, y_validation: likewise; without, a part of the training samples is set aside.
+            bytes (uint8 ``[N, C, H, W]``) stay bytes, and models get them scaled to values between 0 and 1.
+        x_validation, y_validation: likewise; by default a part of the training samples is held out.
         name: shown to people.
         task: see `Data`; by default "classification" or "regression", as the targets' type says.
-        validation: the part set aside, between 0 and 1.
-        num_classes: how many classes there are, against which labels are checked; by default the largest label and one.
-            The label -100 marks a target that does not count.
+        validation: the share held out, between 0 and 1.
+        num_classes: the number of classes, by default the largest label plus one. The label -100 marks a target that
+            does not count.
 
     Raises:
-        DataError: lengths differ, there are too few samples, values are not finite, or a label can't be meant.
+        DataError: lengths differ, there are too few samples, values are not finite, or a label is implausible.
     """
     check_name(name)
     x, y = _samples(x, "x"), _samples(y, "y")
@@ -57,7 +57,7 @@ def from_tensors(
             raise DataError(
                 "not one target per input", where=where, got=f"{_lengths(left)} inputs, {_lengths(right)} targets"
             )
-    # A class (or word) that only validation has must have a place in the model, too.
+    # The model also needs outputs for a class (or word) that occurs in validation only.
     where = f"{name}, labels" if name != "own data" else "labels"
     facts, held = (facts_of(task, *part, num_classes, where) for part in ((x, y), (xv, yv)))
     if num_classes is None and task in LABELLED and isinstance(y, Tensor) and not y.is_floating_point():
@@ -67,22 +67,22 @@ def from_tensors(
 
 
 def check_name(name: str) -> None:
-    """A name by which a built-in data set would be found again can't be that of own data.
+    """Check that own data does not have the name of a built-in data set.
 
     Raises:
-        DataError: it is one.
+        DataError: it has.
     """
     if known(name):
         raise DataError("is the name of another data set", where="name", got=name, remedy="choose another one")
 
 
 def usual_task(y: Samples) -> str:
-    """ "classification" or "regression", as the targets' type says."""
+    """ "classification" or "regression", from the targets' type."""
     return "regression" if not isinstance(y, Tensor) or y.is_floating_point() else "classification"
 
 
 COUNTED = ("num_classes", "out_features", "vocab_size")
-"""Facts that are the largest of all targets' (and tokens') numbers and one."""
+"""Facts that are the largest target (or token) number plus one."""
 
 
 LABELLED = ("classification", "segmentation")
@@ -92,10 +92,10 @@ LABELLED = ("classification", "segmentation")
 def facts_of(
     task: str, x: Samples, y: Samples, num_classes: int | None = None, where: str = "labels"
 ) -> dict[str, int]:
-    """What the shapes and labels say.
+    """The facts that follow from shapes and labels.
 
     Raises:
-        DataError: a label can't be meant; see `classes_in`.
+        DataError: a label is implausible; see `classes_in`.
     """
     facts: dict[str, int] = {}
     if isinstance(x, Tensor):
@@ -142,10 +142,10 @@ def _tensor(value: Any, where: str) -> Tensor:
 
 
 def split_rows(total: int, part: float) -> tuple[Tensor, Tensor]:
-    """Which samples are kept for training, and which are set aside: the same ones each time.
+    """Which samples are for training and which are held out: the same ones each time.
 
     Raises:
-        DataError: there are too few, or the part is not one.
+        DataError: there are too few samples, or the share is not between 0 and 1.
     """
     aside = round(total * part)
     if not 0 < part < 1 or aside < 1 or aside >= total:

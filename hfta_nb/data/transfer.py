@@ -1,4 +1,4 @@
-"""Batches on their way from the machine's memory to the device, while it still computes the step before."""
+"""Copies batches from main memory to the device while it still computes the previous step."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hfta_nb.data.samples import Samples, leaves, moved, tree_map
 
 @dataclass(frozen=True)
 class InFlight:
-    """A batch that is on the device, or will be.
+    """A batch that is on the device or on its way.
 
     Attributes:
-        arrived: on a GPU the event that says it is there; None where it is.
+        arrived: on a GPU the event of the copy; None if the batch is already there.
     """
 
     x: Samples
@@ -27,31 +27,31 @@ class InFlight:
     arrived: Any = None
 
     def taken(self) -> tuple[Samples, Samples]:
-        """`x` and `y`, for the device's current stream, which waits for them; the host does not."""
+        """`x` and `y`. The device's current stream waits for them; the host does not."""
         if self.arrived is not None:
             tensors = [*leaves(self.x), *leaves(self.y)]
             current = torch.cuda.current_stream(tensors[0].device)
             current.wait_event(self.arrived)
-            for tensor in tensors:  # its memory was made on another stream
+            for tensor in tensors:  # its memory was allocated on another stream
                 tensor.record_stream(current)
         return self.x, self.y
 
 
 class DeviceTransfer:
-    """Sends batches; on a GPU on a stream of its own.
+    """Copies batches, on a GPU on a separate stream.
 
     Args:
         device, dtype: of the members; floating-point tensors arrive in the dtype.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
-        if device.type == "cuda" and device.index is None:  # a thread is told a number
+        if device.type == "cuda" and device.index is None:  # a thread needs the device's number
             device = torch.device("cuda", torch.cuda.current_device())
         self.device, self.dtype = device, dtype
         self._side: Any = _side(device.index) if device.type == "cuda" else None
 
     def send(self, x: Samples, y: Samples) -> InFlight:
-        """One batch; the host waits for no copy."""
+        """Send one batch; the host does not wait for the copy."""
         if self._side is None:
             return InFlight(moved(x, self.device, self.dtype), moved(y, self.device, self.dtype))
         if any(t.device.type == "cuda" for t in (*leaves(x), *leaves(y))):
@@ -66,11 +66,11 @@ class DeviceTransfer:
         return InFlight(there[0], there[1], arrived)
 
     def sent(self, batches: Generator[tuple[Samples, Samples]], here: bool = True) -> Generator[InFlight]:
-        """Each of some batches.
+        """Send each of some batches.
 
         Args:
-            batches: are closed at the end, however it comes.
-            here: False in a thread of its own, which is then told the GPU.
+            batches: the iterator, which is closed at the end.
+            here: False in a separate thread, whose current GPU is then set.
         """
         if not here and self._side is not None:
             torch.cuda.set_device(self.device)  # of this thread alone

@@ -1,9 +1,8 @@
-"""Frozen records of what happened in a run, the requests a person may post, and the mailbox between.
+"""Frozen records of a run (events), the requests to it, and the mailbox for requests.
 
-These are the only two seams of a run: events come out (an iterator of `Event`) and requests go
-in (`Control`). Both are plain data with a JSON form in both directions, so that a live view, a
-log file and the replay of a finished run are fed by the same code. No tensors, modules or
-widgets cross them.
+These are the only two interfaces of a run: events come out (an iterator of `Event`), requests go in (`Control`). Both
+are plain data that can be converted to JSON and back, so that a live view, a log file and the replay of a finished run
+use the same code. They hold no tensors, modules or widgets.
 """
 
 from __future__ import annotations

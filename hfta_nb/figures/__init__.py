@@ -1,4 +1,4 @@
-"""Figures of a run: what a saved notebook keeps, and what is exported."""
+"""Figures of a run, for notebooks and export."""
 
 from hfta_nb.figures.canvas import png
 from hfta_nb.figures.maps import heat_map

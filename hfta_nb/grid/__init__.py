@@ -1,4 +1,4 @@
-"""Axes to ordered variants, and the parsing of what a person types."""
+"""Grids: axes and their ordered variants, and the parsing of typed values."""
 
 from hfta_nb.grid.axes import (
     MAX_VARIANTS,

@@ -1,4 +1,4 @@
-"""What is asked of a study, checked, and the plan that follows from it."""
+"""The checked arguments of a study, and the plan made from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Definition:
-    """What is asked of a study; see `Study` for the arguments."""
+    """The definition of a study; see `Study` for the arguments."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Definition:
         self._read = 0  # bytes of events.jsonl already in it
         self._running = 0  # runs of this very object, which fold their events in themselves
         self._trainer: Trainer | None = None  # of the run that is on
-        self._extended = False  # variants were added that its events have not told of
+        self._extended = False  # variants were added that its events do not have yet
 
     @property
     def variants(self) -> list[Variant]:
@@ -107,7 +107,7 @@ class Definition:
 
     @property
     def precision(self) -> str:
-        """In what the members compute: "fp32", "tf32", "bf16" or "fp16"."""
+        """The precision in which members compute: "fp32", "tf32", "bf16" or "fp16"."""
         return self._precision.name
 
     @property
@@ -116,14 +116,14 @@ class Definition:
 
     @property
     def directory(self) -> Path:
-        """Where the run is kept."""
+        """The directory of the run."""
         return self.store.directory
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of all curves: "train_loss", "val_loss", and likewise for phases and the family's metrics.
 
-        In fp16 "train_loss_scale" as well: what a member's loss is multiplied by after the epoch.
+        In fp16 also "train_loss_scale", the factor of a member's loss after the epoch.
         """
         training, validation = self.family.scores_for(self.data)
         names = tuple(f"{s}_{n}" for n in validation for s in ("train", "val") if s == "val" or n in training)
@@ -134,28 +134,28 @@ class Definition:
         return tuple(g.record() for g in self.plan_groups)
 
     def plan(self, measure: bool = True) -> pandas.DataFrame:
-        """How the variants are grouped, and why those of a later group are not in an earlier one.
+        """The arrays in which the variants train, and the reason for each split.
 
         Args:
-            measure: measure on the device what members take, and so how many fit (and with ``capacity="auto"`` how many
-                are fastest); once. Each architecture's forward and loss are called with one batch first. Without, no
+            measure: measure once on the device how much memory members take and how many fit (with ``capacity="auto"``,
+                how many are fastest). First each architecture's forward and loss are called on one batch. If False, no
                 forward runs, and memory is an estimate until the study runs.
 
         Returns:
             One row per array: ``members``, ``variants`` (their numbers), ``fused_over``, ``split_because``,
-            ``architectures`` and ``padding`` (the share of the parameters that is), ``parameters`` and
-            ``memory_bytes`` of one member, ``fixed_bytes`` of the array beside them, and its ``capacity``: 0 where
-            not even one member fits, None where nothing was measured.
+            ``architectures`` and ``padding`` (its share of the parameters), ``parameters`` and ``memory_bytes`` of one
+            member, ``fixed_bytes`` of the array besides its members, and its ``capacity``: 0 if not even one member
+            fits, None if nothing was measured.
 
         Raises:
-            FamilyError: a forward or a loss raises; the message begins with that line of the person's own code.
+            FamilyError: a forward or a loss raised; the message begins with the line of the user's code.
         """
         if measure:
             self.plan_groups = planning.fitted(self)
         return planning.table(self.plan_groups)
 
     def settings(self) -> Settings:
-        """What the training loop needs to know."""
+        """The settings of the training loop."""
         return planning.settings_of(self)
 
     def _member(self, id: int) -> Variant:
@@ -166,5 +166,5 @@ class Definition:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Everything that was asked for but family, grid and data; keyword arguments of a twin."""
+        """All arguments except family, grid and data, as keyword arguments of a copy."""
         return saving.options(self)

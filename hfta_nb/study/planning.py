@@ -1,4 +1,4 @@
-"""The plan of a study, with what can only be measured."""
+"""The plan of a study, with its measurements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def settings_of(study: Definition) -> Settings:
-    """What the training loop needs to know."""
+    """The settings of the training loop."""
     how = study.epochs, study.patience, study.monitor, study.maximize
     where = study.device, study.dtype
     pace = study.validate_every, study.steps_per_epoch
@@ -47,7 +47,7 @@ def fitted(study: Definition) -> list[Group]:
 
 
 def forward_error(study: Definition, event: ev.ForwardTried) -> FamilyError:
-    """That a variant's forward or loss raises; the person's own line comes first."""
+    """The error of a variant's forward or loss; its message begins with the line of the user's code."""
     own = OwnLine(event.file, event.line, event.function, event.source) if event.file else None
     label = next(v.label for g in study.plan_groups for v in g.variants if v.id == event.variant)
     where = f"{study.family.name}, {label}" if own is None else str(own)

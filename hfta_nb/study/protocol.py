@@ -1,4 +1,4 @@
-"""What the files of a study take: a study as far as they ask of it, so that they need not import it."""
+"""Protocols of a study for the files of this folder, which therefore need not import it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hfta_nb.train import Settings, Trainer
 
 @dataclass(frozen=True)
 class Added:
-    """Configurations that came after the first run had begun: they are planned apart from all others.
+    """Configurations that were added after the first run had begun; they are planned separately.
 
     Attributes:
         key: of the request that they came with, which counts once; empty where there was none.

@@ -1,4 +1,4 @@
-"""Runs that lie in a folder."""
+"""Finds saved runs in a folder."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hfta_nb.store import Store
 
 @dataclass(frozen=True)
 class SavedRun:
-    """A run that was saved, as far as it can be told without reading what happened in it.
+    """A saved run, described without reading its events.
 
     Attributes:
-        directory: where it lies.
+        directory: directory of the run.
         family, data: their names.
-        variants, epochs: how many were asked for.
+        variants, epochs: their numbers.
         time_s: when it was last written to, in seconds since the epoch.
     """
 
@@ -32,11 +32,11 @@ class SavedRun:
 
 
 def saved_runs(folder: str | Path, most: int = 100) -> Iterator[SavedRun]:
-    """The runs in the directories of a folder that nobody is at, the latest first.
+    """The runs of a folder that are not in progress, the latest first.
 
     Args:
-        folder: where to look; there need be none.
-        most: directories to look into, the latest first.
+        folder: the folder, which need not exist.
+        most: the number of directories to read, the latest first.
     """
     places = [(time_s, place) for place in _directories(Path(folder)) if (time_s := _written(place))]
     for time_s, place in sorted(places, key=lambda found: (-found[0], found[1]))[:most]:

@@ -27,7 +27,7 @@ SAMPLE_INTERVAL_S = 0.5
 TRANSIENT = (ev.Heartbeat,)
 """Events that are not kept on disk."""
 
-LOST = "the process that trained it ended before the run did (it was killed, or the machine was)"
+LOST = "the process that trained it ended before the run did (it was killed, or the machine stopped)"
 
 
 def run(study: Study, control: Control, resume: bool, epochs: int | None, again: bool = False) -> loop.Events:
@@ -56,7 +56,7 @@ def run(study: Study, control: Control, resume: bool, epochs: int | None, again:
             reason = f"{type(error).__name__}: {error}"
             keep(study, ev.RunChanged(time.time(), ev.FAILED, reason, traceback.format_exc()))
             raise
-        except BaseException as error:  # a second Ctrl-C, or the family's own code ends the process
+        except BaseException as error:  # a second Ctrl-C, or the family's own code ended the process
             for event in _cut_short(study, type(error).__name__):
                 keep(study, event)
             raise
@@ -85,7 +85,7 @@ def reload(study: Study) -> None:
 
 
 def looked_at(study: Study) -> History:
-    """What is known of the run; it has failed where nobody is at it any more."""
+    """The state of the run; FAILED if the process that trained it is gone."""
     if study._running:
         return study._history
     for _ in range(2):  # it may end between the two looks
@@ -93,7 +93,7 @@ def looked_at(study: Study) -> History:
         history = study._history
         if history.state not in (ev.RUNNING, ev.PAUSED) or study.store.running is not False:
             return history
-    history.add(ev.RunChanged(time.time(), ev.FAILED, f"{LOST}; run(resume=True) carries on"))
+    history.add(ev.RunChanged(time.time(), ev.FAILED, f"{LOST}; run(resume=True) resumes it"))
     return history
 
 
@@ -107,7 +107,7 @@ def _cut_short(study: Study, why: str) -> Iterator[Event]:
     for member in list(study._history.members.values()):
         if member.state not in ev.FINAL_STATES:
             yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, "the run was stopped")
-    yield ev.RunChanged(time.time(), ev.STOPPED, f"{why} within a step; it carries on from its last checkpoint")
+    yield ev.RunChanged(time.time(), ev.STOPPED, f"{why} within a step; it resumes from its last checkpoint")
 
 
 @contextlib.contextmanager
@@ -116,7 +116,7 @@ def opened(study: Study, resume: bool = False, epochs: int | None = None, again:
 
     Args:
         study: of the run.
-        resume: carry on from where the run is; from the start where it has no checkpoint yet.
+        resume: continue from the last checkpoint, or from the start if there is none.
         epochs: train to so many, from where the run is, if it has begun.
         again: as `resume`, where the run may not have begun.
 
@@ -124,8 +124,8 @@ def opened(study: Study, resume: bool = False, epochs: int | None = None, again:
         The state to go on from; None for a run from the start.
 
     Raises:
-        StudyError: a run is there already, or there is nothing to go on with.
-        StoreError: the directory can't be used, or the run in it is going on.
+        StudyError: the directory already holds a run, or there is nothing to resume.
+        StoreError: the directory can't be used, or its run is in progress.
     """
     where, begun = str(study.directory), study.store.has_events
     wanted = study.epochs if epochs is None else positive("epochs", epochs)
@@ -161,7 +161,7 @@ def _there_already(study: Study) -> StudyError:
 
 
 def _check_more(study: Study, state: Any, epochs: int) -> None:
-    """Whether a run that is complete has anything to go on with."""
+    """Raise unless a complete run has more to train."""
     where, ends = str(study.directory), () if state is None else state.get("ends", ())
     if len(study.variants) > len(study.history.members) and epochs >= study.epochs and state is not None:
         return  # some were added since
@@ -172,7 +172,7 @@ def _check_more(study: Study, state: Any, epochs: int) -> None:
         raise StudyError("not more epochs than before", where="epochs", got=epochs, accepted=more)
     if not ends:
         remedy = "start a new study"
-        raise StudyError("no member is left that could train on: all ended early", where=where, remedy=remedy)
+        raise StudyError("no member is left to train: all ended early", where=where, remedy=remedy)
 
 
 def restart(study: Study, control: Control) -> Iterator[Event]:
@@ -181,7 +181,7 @@ def restart(study: Study, control: Control) -> Iterator[Event]:
 
 
 def events(study: Study, trainer: Trainer, resumed: bool) -> Iterator[Event]:
-    """All that happens, from the first event to the one that says how it ended."""
+    """The events of a run, from the first to the one with its final state."""
     yield started(study, resumed)
     yield ev.PlanMade(time.time(), trainer.records())
     for variant in [v for todo in trainer.waiting if todo.end for v in todo.end.members]:

@@ -1,4 +1,4 @@
-"""What of a study is kept beside what happened."""
+"""Saves and loads the definition of a study."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hfta_nb.study.protocol import Definition, Study
 
 
 def describe(study: Study) -> dict[str, Any]:
-    """What was asked, for study.json."""
+    """The definition of a study, for study.json."""
     product = study.grid.product
     grid = None if product is None else {k: list(v) for k, v in product.items()}
     data: dict[str, Any] = {"name": study.data.name, "task": study.data.task, "facts": dict(study.data.facts)}
@@ -41,7 +41,7 @@ def describe(study: Study) -> dict[str, Any]:
 
 
 def options(study: Definition) -> dict[str, Any]:
-    """Everything that was asked for but family, grid and data; keyword arguments of a twin."""
+    """All arguments except family, grid and data, as keyword arguments of a copy."""
     return {
         "epochs": study.epochs,
         "patience": study.patience,
@@ -65,7 +65,7 @@ def options(study: Definition) -> dict[str, Any]:
 
 
 def write(study: Study) -> None:
-    """Keep what was asked, own data too."""
+    """Write the definition, own data included."""
     study.store.write_study(describe(study))
     if isinstance(study.data, Data) and not datasets.known(study.data.name):
         study.store.write_tensors("data.safetensors", study.data.tensors())
@@ -114,7 +114,7 @@ def read_data(store: Store, asked: Mapping[str, Any], given: Any = None) -> AnyD
     Args:
         store: the study's.
         asked: what study.json says of the data.
-        given: the data itself, where nothing of it is kept.
+        given: the data itself, if it was not saved.
 
     Raises:
         StoreError: it was read while the study ran, and so is not in the directory; or other data is given.

@@ -1,4 +1,4 @@
-"""What a process that has ended was trying, for whoever started it."""
+"""Finds which computation a process was trying when it ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hfta_nb.kernels.strategy import timing_cache, trials
 
 
 def under_trial(pid: int, environment: Mapping[str, str]) -> str:
-    """The way to compute that a process was trying when it ended, in words; empty where it was trying none.
+    """The computation that a process was trying when it ended, in words; empty if there was none.
 
     The next process with this environment does not try it.
 

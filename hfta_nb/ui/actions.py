@@ -1,4 +1,4 @@
-"""What the buttons of a Workbench do. What goes wrong is said on the screen, for nobody reads a kernel's log."""
+"""The actions of a Workbench's buttons. Errors are shown on the screen, since nobody reads a kernel's log."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _METHODS = {
     "code": "code",
     "check": "check",
 }
-"""The method of a Workbench that a button stands for."""
+"""The Workbench method of each button."""
 
 
 def press(bench: Bench, name: str) -> None:
-    """Do what a button of this name does; a second Train asks first."""
+    """Run a button's action; a second Train asks for confirmation."""
     try:
         if name == "train" and bench.state in ENDED and not bench.train_view.asking:
             _ask_again(bench)
@@ -39,10 +39,10 @@ def press(bench: Bench, name: str) -> None:
 
 
 def _ask_again(bench: Bench) -> None:
-    """Ask whether a new run is meant, as there is one already.
+    """Ask for confirmation, because there is a run already.
 
     Raises:
-        StudyError: nothing that could be trained is defined.
+        StudyError: the definition can't be trained.
     """
     problem = bench.planned()
     if problem:
@@ -52,7 +52,7 @@ def _ask_again(bench: Bench) -> None:
 
 
 def press_reattach(bench: Bench, path: Path) -> None:
-    """Bring a saved run back."""
+    """Show a saved run."""
     try:
         bench.restore(path)
     except (HftaError, OSError) as error:
@@ -60,7 +60,7 @@ def press_reattach(bench: Bench, path: Path) -> None:
 
 
 def press_row(bench: Bench, what: str, member: int) -> None:
-    """Do what a button in a row of the leaderboard does: "stop" or "take"."""
+    """Run the action of a button in the leaderboard: "stop" or "take"."""
     try:
         (bench.stop if what == "stop" else bench.take)(member)
     except (HftaError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Doing things a little later, and on the kernel's own thread, without starting a thread."""
+"""Schedules calls on the kernel's main thread, without starting a thread."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 
 class Later:
-    """Calls back on the event loop that was running when this was made; at once where none was (a plain script).
+    """Calls back on the event loop that was running at construction, or at once if there was none (a plain script).
 
-    What runs there sees the context of the place where this was made: in a notebook, its output belongs to that cell.
+    Callbacks run in the context of the construction: in a notebook, their output belongs to that cell.
     """
 
     def __init__(self) -> None:
@@ -32,8 +32,8 @@ class Later:
             self._loop.call_soon_threadsafe(work, context=self._context)
 
     def here(self, work: Callable[[], None]) -> None:
-        """Call now, as if from the place where this was made; on the kernel's own thread."""
-        self._context.copy().run(work)  # a copy: the context may be entered already
+        """Call now, in the context of the construction; on the kernel's main thread."""
+        self._context.copy().run(work)  # a copy, because the context may be entered already
 
     def after(self, delay_s: float, work: Callable[[], None]) -> None:
         """Call on the loop's thread after a delay; from any thread."""
@@ -45,12 +45,12 @@ class Later:
 
 
 class Debounced:
-    """Many calls in a row become one, `delay_s` after the last.
+    """Combines many calls into one, `delay_s` after the last.
 
     Args:
-        later: where it is to happen.
-        delay_s: how long nothing must be asked.
-        work: what is to happen.
+        later: schedules the call.
+        delay_s: the delay after the last request.
+        work: the function to call.
     """
 
     def __init__(self, later: Later, delay_s: float, work: Callable[[], None]) -> None:
@@ -60,7 +60,7 @@ class Debounced:
 
     @property
     def pending(self) -> bool:
-        """Whether something was asked for that has not been done yet."""
+        """Whether a call is waiting."""
         return self._pending
 
     def __call__(self) -> None:
@@ -70,7 +70,7 @@ class Debounced:
         self._later.after(self._delay_s, lambda: self._due(asked))
 
     def now(self) -> None:
-        """Do what was asked for at once, if anything was."""
+        """Make the waiting call at once, if there is one."""
         if self._pending:
             self._pending = False
             self._work()

@@ -1,4 +1,4 @@
-"""Define: what is to be trained. Every field is read as typed, and what is wrong is said beside it."""
+"""Define: the fields of a study. Every field is read as typed, and errors are shown beside it."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from hfta_nb.ui.widgets import button, words
 DTYPES = ("float32", "float64", "bfloat16")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 WAYS = ("auto", "never", "always")
-"""Of what costs something and may be worth it: checkpointing and compiling."""
+"""Choices of checkpointing and compiling."""
 
 HOW = ("seed", "device", "dtype", "precision", "capacity", "checkpointing", "compile")
-"""The fields of how it is computed; the others are of what, and for how long."""
+"""The fields of how to compute; the others say what to train, and how long."""
 
 _BATCH = "Samples in a mini-batch"
 _STEPS = "Optimizer steps of an epoch; empty for one pass through the training data"
 _VALIDATE = "Epochs from one validation to the next; the last epoch always has one"
-_CHECKPOINTING = "Compute activations again in the backward, to fit more members; costs a second forward"
-_COMPILE = "Compile steps, which takes seconds to minutes; auto: where that is faster and the run is long enough"
+_CHECKPOINTING = "Recompute activations in the backward to fit more members; costs a second forward"
+_COMPILE = "Compile steps, which takes seconds to minutes; auto: if that is faster and the run is long enough"
 FIRST_GRID: dict[str, tuple[Json, ...]] = {"lr": (1e-3, 3e-3, 1e-2)}
-"""What the grid is when nothing was said: enough to press Train."""
+"""The default grid, so that Train works at once."""
 
 
 class Define(ipywidgets.VBox):  # type: ignore[misc]
     """The fields of a definition.
 
     Args:
-        changed: called whenever a field may mean something else.
+        changed: called whenever a field may have changed.
         family: name of the family, or the family.
-        data: a name, own data (`hfta_nb.Data`), or tensors ``(x, y)``; the family's default without.
-        grid: axis names to values, or listed configurations, which are shown and can be taken out.
+        data: a name, own data (`hfta_nb.Data`), or tensors ``(x, y)``; by default the family's first data set.
+        grid: axis names to values, or listed configurations, which are shown and can be removed.
         epochs, batch_size, patience, seed, dtype, precision, device: as in `hfta_nb.Study`.
-        options: further arguments of `hfta_nb.Study`; shown, but not to be changed here.
+        options: further arguments of `hfta_nb.Study`; shown, but not editable.
     """
 
     def __init__(
@@ -72,26 +72,26 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         data = self._with_own(data)
         known = hfta.families()
         self.family_field = fields.choice(
-            "family", known, "What is trained: built-in, or defined in a cell", recipe.name
+            "family", known, "The model family, built-in or defined in a cell", recipe.name
         )
-        hint = "What it is trained on: data sets that suit the family"
+        hint = "The data: data sets that suit the family"
         self.data_field = fields.choice("data", self._data_names(), hint, data)
         product, listed = (FIRST_GRID, ()) if grid is None else parted(grid)
         self._specs: dict[str, AxisSpec] = self._axes_now(product)
-        self.epochs_field = fields.whole("epochs", epochs, 1, "How often each member sees the training data")
+        self.epochs_field = fields.whole("epochs", epochs, 1, "Passes through the training data")
         self.batch_field = fields.whole("batch size", batch_size or self._usual_batch, 1, _BATCH)
         pace = self._options.pop("steps_per_epoch", None), self._options.pop("validate_every", 1)
         self.steps_field = fields.whole("steps per epoch", pace[0], 1, _STEPS, "a pass")
         self.validate_field = fields.whole("validate every", pace[1], 1, _VALIDATE)
-        hint = "Validations without improvement after which a member stops; 0 or empty for never"
+        hint = "A member stops after this many validations without improvement; 0 or empty for never"
         self.patience_field = fields.whole("patience", patience or None, 0, hint, "never")
         self.seed_field = fields.whole("data seed", seed, 0, "Seed of the order of the data")
-        self.device_field = fields.choice("device", fields.devices(), "Where it is trained")
+        self.device_field = fields.choice("device", fields.devices(), "The device for training")
         wanted = {None: self.device_field.options[0], "cuda": "cuda:0"}.get(device, device)
         self.device_field.value = fields.one_of("device", str(wanted), self.device_field.options)
-        hint = "Of parameters and data; float64 for sharp comparisons"
+        hint = "dtype of parameters and data; float64 for exact comparisons"
         self.dtype_field = fields.choice("dtype", DTYPES, hint, dtype)
-        hint = "How it computes: tf32 products; bf16 or fp16 autocast"
+        hint = "Precision: tf32 matrix products; bf16 or fp16 autocast"
         self.precision_field = fields.choice("precision", PRECISIONS, hint, precision)
         self.capacity_field = fields.capacity(self._options.pop("capacity", None))
         again, compiling = (self._options.pop(name, "auto") for name in ("checkpointing", "compile"))

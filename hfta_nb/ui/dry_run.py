@@ -1,4 +1,4 @@
-"""Whether each architecture's forward runs, found out after Plan in the process that trains, and never in this one."""
+"""Tries each architecture's forward after Plan, in the worker process."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from hfta_nb.ui.debounce import Debounced, Later
 from hfta_nb.ui.text import count, escape, shorten, words
 
 AFTER_S = 1.0
-"""How long nothing must be typed, and no run begin, before the forward is tried: *Run All* trains at once."""
+"""Idle time before the forward is tried, since *Run All* trains at once."""
 
 TRYING = "Trying each architecture on one batch ..."
 
 
 class DryRun:
-    """Tries what is planned; another plan takes the place of the one before.
+    """Tries the planned study; a new plan replaces the earlier one.
 
     Args:
-        kind: where runs are; nothing is tried by itself where they are in this process.
-        later: the kernel's own thread.
-        tell: called with markup, and with what is wrong in a line; from any thread.
+        kind: kind of executor; nothing is tried automatically in this process.
+        later: the kernel's main thread.
+        tell: called with markup and the error in one line; from any thread.
     """
 
     def __init__(self, kind: str, later: Later, tell: Callable[[str, str], None]) -> None:
@@ -38,7 +38,7 @@ class DryRun:
         self._unsubscribe: Callable[[], None] = lambda: None
 
     def plan(self, study: Study | None) -> None:
-        """Something else is planned, or nothing."""
+        """Called with a new plan, or None."""
         key = None if study is None else key_of(study)
         if key == self._key:
             return
@@ -48,14 +48,14 @@ class DryRun:
             self._soon()
 
     def leave(self) -> None:
-        """Forget what is being tried: a run begins, which says all that there is to say."""
+        """Cancel the trial, because a run begins."""
         self._study = None
         self._unsubscribe()
         self._unsubscribe = lambda: None
         self._tell("", "")
 
     def begin(self, study: Study) -> Any:
-        """Try a study's architectures now; returns the handle of it.
+        """Try a study's architectures now; returns the handle.
 
         Raises:
             WorkerError: something in the study can't be sent to a process.
@@ -70,7 +70,7 @@ class DryRun:
                 failed = event.reason if event.state == ev.FAILED else ""
                 self._tell(*said(study, handle.history.tried, failed))
 
-        with handle.lock:  # so that nothing is missed between the two
+        with handle.lock:  # so that no event is missed in between
             ended, history = handle.ended, handle.history
             self._unsubscribe = handle.subscribe(heard)
         if ended:
@@ -79,7 +79,7 @@ class DryRun:
 
     def _due(self) -> None:
         if self._study is not None and not executors.warm():
-            self._soon()  # a run that begins meanwhile must find the worker that is being started
+            self._soon()  # a run that begins meanwhile must reuse the worker that is starting
             return
         study, self._study = self._study, None
         if study is None:
@@ -91,7 +91,7 @@ class DryRun:
 
 
 def key_of(study: Study) -> Any:
-    """What decides about how the forward goes."""
+    """The key of the forward's result: everything it depends on."""
     kinds = frozenset(repr(sorted(a.items())) for group in study.plan_groups for a in group.arguments)
     sizes = frozenset(int(row["batch_size"]) for group in study.plan_groups for row in group.rows)
     return (
@@ -106,12 +106,12 @@ def key_of(study: Study) -> Any:
 
 
 def said(study: Study, found: list[ev.ForwardTried], failed: str) -> tuple[str, str]:
-    """What came of it: as markup, and what is wrong in a line.
+    """The result as markup, and the error in one line.
 
     Args:
-        study: whose architectures were tried.
-        found: what is known of each.
-        failed: why it could not be tried, in words.
+        study: the tried study.
+        found: the results per architecture.
+        failed: why the trial failed, in words.
     """
     if failed:
         return f'<span class="hfta-tried">Not tried on a batch: {escape(shorten(failed))}</span>', ""

@@ -1,4 +1,4 @@
-"""What of a Workbench lasts beyond its kernel: the outputs of a saved notebook, and the way back to a run."""
+"""What remains of a Workbench after its kernel ends: outputs of a saved notebook, and reattaching to a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hfta_nb.ui.run_phase import ENDED
 
 
 class Persistence:
-    """Keeps the saved outputs of a Workbench in step with its run, and offers a run that was saved before.
+    """Keeps the saved outputs of a Workbench up to date, and offers an earlier saved run.
 
     Args:
         bench: the Workbench.
@@ -41,35 +41,35 @@ class Persistence:
         self.fallback.place(bench.history if over else None)
 
     def be_seen(self) -> None:
-        """Show where a run can be watched: *Run All* leaves a reader at the last cell."""
+        """Scroll to the run, because *Run All* ends at the last cell."""
         if self.fallback.placed:
             self._bench.bar.reveal = True
         elif static.in_notebook():
             self._bench.show()
 
     def begun(self, study: Study) -> None:
-        """A run begins: put the way back to it into the saved outputs."""
+        """Called when a run begins: add the way to reattach to the saved outputs."""
         self.tell(str(study.directory))
         self._later.here(lambda: self.fallback.begin(study))
 
     def tell(self, directory: str) -> None:
-        """Let the front end know where the run is saved, for when the kernel is gone."""
+        """Tell the front end where the run is saved, in case the kernel ends."""
         self._bench.bar.directory = directory
         self._bench.bar.way_back = list(static.reattach_command(directory, self.name))
 
     def waited(self) -> None:
-        """The cell that waited for a run is done: its outputs, and those of the cell of the Workbench, show the run."""
+        """Called after a cell waited for a run: show the run in its outputs and in those of the Workbench's cell."""
         if not self.fallback.here:
             static.show(self._bench.history)
         self._later.here(self.keep)
 
     def keep(self) -> None:
-        """Put the run into the saved outputs; on the kernel's own thread."""
+        """Write the run to the saved outputs, on the kernel's main thread."""
         if self._bench.history.run is not None:
             self.fallback.update(self._bench.history)
 
     def look(self) -> None:
-        """Offer the latest saved run of what is defined, before the first run here."""
+        """Before the first run, offer the latest saved run of this definition."""
         found = self._bench.define.definition()
         looked = found.family, self._bench.define.data_field.value, found.options.get("directory")
         if looked != self._looked:

@@ -1,4 +1,4 @@
-"""What the files of the Workbench take: a Workbench as far as they ask of it, so that they need not import it."""
+"""The protocol of a Workbench for the files of this folder, which therefore need not import it."""
 
 from __future__ import annotations
 
@@ -38,33 +38,33 @@ class Bench(Protocol):
 
     @property
     def history(self) -> History:
-        """What is known of the run."""
+        """The history of the run."""
 
     @property
     def family(self) -> Family | None:
-        """Of what is planned."""
+        """The planned family."""
 
     @property
     def study(self) -> Study:
-        """Of the run, or of what is planned."""
+        """The study of the run, or the planned one."""
 
     def planned(self) -> str:
-        """What keeps the study from being planned; empty where nothing does."""
+        """Why the study can't be planned; empty if it can."""
 
     def show(self) -> None:
         """Display the Workbench in the output of this cell."""
 
     def say(self, text: str, level: str) -> None:
-        """A sentence in the status line."""
+        """Show a sentence in the status line."""
 
     def stop(self, member: int | None = None) -> None:
         """Stop the run, or one member."""
 
     def take(self, member: int) -> Any:
-        """Give a member's module to the notebook."""
+        """Get a member's module."""
 
     def restore(self, path: str | Path) -> None:
-        """Bring a saved run onto the screen."""
+        """Show a saved run."""
 
     def remake(self, study: Study) -> None:
-        """Lay everything out anew for a study that was read from disk."""
+        """Lay the Workbench out again for a study that was read from disk."""

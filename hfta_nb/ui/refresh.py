@@ -1,4 +1,4 @@
-"""What changes on a Workbench's screen as its run goes on."""
+"""Redraws a Workbench during its run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AFTER_START = ("Watch", "Results")
 
 
 def sections_of(bodies: Sequence[Widget]) -> dict[str, Section]:
-    """The sections by title; there is nothing to watch yet, and the first run unfolds those that it fills."""
+    """The sections by title; the first run unfolds those that it fills."""
     pairs = zip(SECTIONS, bodies, strict=True)
     return {title: Section(title, [body], title not in AFTER_START) for title, body in pairs}
 
@@ -37,7 +37,7 @@ def refresh(bench: Bench, session: Session) -> None:
     for title, line in lines.items():
         bench.sections[title].summarise(line)
     if groups != bench.plan_view.groups and groups and session.phase not in AT_REST:
-        # Measured by now, and cut where that was too much; until a field is edited.
+        # The run's measured plan, until a field is edited.
         bench.sections["Plan"].summarise(bench.plan_view.show(bench.study, groups))
 
 
@@ -45,7 +45,7 @@ def clear(bench: Bench) -> None:
     """Make room for a run."""
     bench.plan_view.groups = ()
     for title, section in bench.sections.items():
-        # So that a screen holds what matters while a run is on: the plan says the most of it in one line.
+        # Saves space during a run: the folded plan has a one-line summary.
         section.head.unfolded = True if title in AFTER_START else section.head.unfolded and title != "Plan"
     bench.offer.show(None)
     bench.train_view.ask("")

@@ -1,4 +1,4 @@
-"""The way back to a run that was saved: which one is offered, and how it comes onto the screen."""
+"""Finds the saved run that is offered, and shows it again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ USUAL_FOLDER = "hfta_runs"
 
 
 def latest(definition: FormValues) -> SavedRun | None:
-    """The latest saved run of the family and data that are defined, beside which a new run would lie."""
+    """The latest saved run of the defined family and data, in the folder of new runs."""
     directory = definition.options.get("directory")
     folder = Path(USUAL_FOLDER) if directory is None else Path(directory).absolute().parent
     name = definition.data if isinstance(definition.data, str) else definition.data.name
@@ -26,11 +26,11 @@ def latest(definition: FormValues) -> SavedRun | None:
 
 
 def loaded(path: str | Path, family: Any = None, data: Any = None) -> Study:
-    """The study of a saved run, as one that nobody is at.
+    """The study of a saved run that is not in progress.
 
     Raises:
-        StoreError: there is no run there, it is damaged, or its data must be given.
-        StudyError: the run is still on, in another process.
+        StoreError: there is no run, it is damaged, or its data must be given.
+        StudyError: the run is in progress in another process.
         FamilyError: its family is not known.
     """
     call = f"Workbench.reattach({str(path)!r}"
@@ -48,13 +48,13 @@ def loaded(path: str | Path, family: Any = None, data: Any = None) -> Study:
 
 
 def restore(bench: Bench, path: str | Path) -> None:
-    """Bring a saved run onto the screen of a Workbench; see there."""
+    """See `Workbench.restore`."""
     if bench.state not in AT_REST:
-        raise StudyError("a run is on", where="Workbench", remedy="stop it first")
+        raise StudyError("a run is in progress", where="Workbench", remedy="stop it first")
     own: dict[str, Any] = {}
     offered = bench.offer.run
     if offered is not None and Path(path).absolute() == offered.directory.absolute():
-        # What it was run with may be known to nobody but this Workbench.
+        # Only this Workbench may know the run's family and data.
         data = bench.define.definition().data
         own = {"family": bench.family, "data": None if isinstance(data, str) else data}
     bench.remake(loaded(path, **own))
@@ -62,7 +62,7 @@ def restore(bench: Bench, path: str | Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Shown:
-    """What was got, as an earlier error has shown it."""
+    """A value that is shown as an earlier error has shown it."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""The states that a Workbench's run can be in, what leads from one to another, and which buttons make sense in each."""
+"""The state machine of a Workbench's run: phases, transitions, and the enabled buttons of each phase."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hfta_nb import events as ev
 
 
 class RunPhase(StrEnum):
-    """Where the run is, as the screen tells it."""
+    """The phase of the run on the screen."""
 
     IDLE = "idle"
     STARTING = "starting"
@@ -24,7 +24,7 @@ class RunPhase(StrEnum):
 
 ENDED = frozenset({RunPhase.STOPPED, RunPhase.FINISHED, RunPhase.FAILED})
 AT_REST = ENDED | {RunPhase.IDLE}
-"""Phases in which no run is on."""
+"""Phases without a run in progress."""
 
 BUTTONS = ("train", "pause", "resume", "stop")
 
@@ -42,7 +42,7 @@ TABLE: dict[RunPhase, dict[str, RunPhase]] = {
     RunPhase.FINISHED: {"train": RunPhase.STARTING},
     RunPhase.FAILED: {"train": RunPhase.STARTING, "continue": RunPhase.STARTING},
 }
-"""What leads out of each phase: what a person asks, and what the run tells. Anything else leaves it as it is."""
+"""The transitions of each phase, by the user's requests and the run's events. Other signals change nothing."""
 
 _SIGNALS = {
     ev.RUNNING: "resumed",
@@ -54,7 +54,7 @@ _SIGNALS = {
 
 
 def signal_of(event: ev.Event) -> str:
-    """What an event means to the table; "" for most of them."""
+    """The signal of an event; "" for most events."""
     if isinstance(event, ev.RunChanged):
         return _SIGNALS.get(event.state, "")
     training = isinstance(event, ev.PhaseChanged) and event.phase == "training"
@@ -67,17 +67,17 @@ def after(phase: RunPhase, signal: str) -> RunPhase:
 
 
 def why_not(button: str, phase: RunPhase, problem: str = "", checkpoint: bool = False) -> str:
-    """Why a button can't be pressed now; "" where it can.
+    """Why a button is disabled; "" if it is enabled.
 
     Args:
         button: one of `BUTTONS`.
-        phase: of the run.
-        problem: what keeps the definition from being trained, in words.
-        checkpoint: whether the run that ended can be carried on.
+        phase: phase of the run.
+        problem: why the definition can't be trained, in words.
+        checkpoint: whether the ended run can be resumed.
     """
     if button == "train":
         if phase not in AT_REST:
-            return "a run is on; stop it first"
+            return "a run is in progress; stop it first"
         return problem
     if button == "pause":
         return "" if phase is RunPhase.RUNNING else "nothing is training" if phase in AT_REST else f"the run is {phase}"
@@ -85,7 +85,7 @@ def why_not(button: str, phase: RunPhase, problem: str = "", checkpoint: bool = 
         if phase in (RunPhase.PAUSED, RunPhase.PAUSING):
             return ""
         if phase in (RunPhase.STOPPED, RunPhase.FAILED):
-            return "" if checkpoint else "the run left no checkpoint to carry on from"
+            return "" if checkpoint else "the run left no checkpoint to resume from"
         return "nothing is paused"
     if phase in AT_REST:
         return "nothing is training"

@@ -1,4 +1,4 @@
-"""A run that was saved, back on the screen."""
+"""Prepares a saved run for a Workbench."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ INTERRUPTED = "the process that trained it ended before the run did (the kernel 
 
 
 def as_interrupted(study: Study) -> Study:
-    """The study, its run marked as failed where nobody is at it any more.
+    """The study; its run is marked as failed if its process is gone.
 
     Raises:
-        StudyError: the run is still on, in another process.
+        StudyError: the run is in progress in another process.
     """
-    history = study.history  # FAILED by now where the run was on, and nobody holds its lock
+    history = study.history  # FAILED if the run was in progress and nobody holds its lock
     if history.run is None or history.state in ev.FINAL_STATES:
         return study
     if study.store.running:
         raise StudyError(
-            "the run is still on, in another process",
+            "the run is in progress in another process",
             where=str(study.directory),
             remedy="watch it there, or stop it there and try again in some seconds",
         )
-    # Here the system knows no locks: who reattaches knows that nobody is at it.
+    # Without file locks, the user who reattaches is responsible.
     history.add(ev.RunChanged(time.time(), ev.FAILED, INTERRUPTED))
     return study
 
 
 def grid_of(study: Study) -> Grid:
-    """All variants of a study, those that were added to it as well."""
+    """All variants of a study, including added ones."""
     grid = study.grid
     for one in study.added:
         grid = grid.plus(one.variants)
@@ -43,7 +43,7 @@ def grid_of(study: Study) -> Grid:
 
 
 def arguments_of(study: Study) -> dict[str, Any]:
-    """What a Workbench is made with so that it defines this study."""
+    """The arguments of a Workbench that defines this study."""
     fixed = dict(study.fixed)
     own = not hfta.data.known(study.data_name)
     return {

@@ -1,4 +1,4 @@
-"""The line at the head of a Workbench, which screen readers announce: it changes with the phase, not with numbers."""
+"""The status line of a Workbench, which screen readers announce: it changes with the phase, not with numbers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _LEVELS = {RunPhase.FINISHED: "good", RunPhase.FAILED: "bad", RunPhase.STOPPED: 
 
 
 def status(phase: RunPhase, history: History, variants: int | None, problem: str, wrong: str = "") -> tuple[str, str]:
-    """What is going on in one line, and how good or bad that is.
+    """The state in one line, and its level.
 
     Args:
         phase: of the run.
         history: of the run.
-        variants: how many are defined; None where they can't be planned.
-        problem: why not, in words.
-        wrong: what was found to go wrong by trying it, in words.
+        variants: number of defined variants; None if they can't be planned.
+        problem: why they can't be planned, in words.
+        wrong: the error of trying the forward, in words.
     """
     if phase is RunPhase.IDLE:
         if variants is None:
@@ -28,7 +28,7 @@ def status(phase: RunPhase, history: History, variants: int | None, problem: str
         return f"ready to train {count(variants, 'variant')}", "idle"
     members = count(len(history.members), "variant") if history.members else ""
     texts = {
-        RunPhase.STARTING: "starting: a process of its own",
+        RunPhase.STARTING: "starting: a separate process",
         RunPhase.RUNNING: f"training {members}",
         RunPhase.PAUSED: "paused; everything is kept",
         RunPhase.FINISHED: f"finished; {results.summary(history)}",

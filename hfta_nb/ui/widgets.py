@@ -1,4 +1,4 @@
-"""Small widgets of our own, where those of ipywidgets lack a role, a label or a fold."""
+"""Small widgets for roles, labels and folding that ipywidgets lacks."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ def source(name: str) -> str:
 
 
 class Bar(anywidget.AnyWidget):  # type: ignore[misc]
-    """The head of a Workbench: title, device, connection, and the line that is announced to screen readers.
+    """The head of a Workbench: title, device, connection, and the status line for screen readers.
 
-    It also brings the style sheet of the whole Workbench, and says so when the kernel is gone.
+    It also loads the style sheet of the whole Workbench, and shows when the kernel is gone.
 
     Attributes:
-        title: what this is.
+        title: the title.
         device: the device's name and memory.
-        status: what is going on, in one line.
+        status: the current state, in one line.
         level: "idle", "busy", "good" or "bad".
         directory: where the run is saved, for the words shown when the kernel is gone.
-        way_back: the command of JupyterLab's, and its arguments as JSON, of the button that is shown then.
+        way_back: JupyterLab's command, with its arguments as JSON, of the button that is shown then.
         reveal: asks the front end to scroll to the run, once; it answers by setting this back.
-        hints: what is shown when the pointer rests on a control, by its label: ipywidgets shows the tooltip of a field
-            that has a label nowhere.
+        hints: tooltips of controls, by label; ipywidgets itself shows no tooltip on a field with a label.
     """
 
     _esm = source("bar.js")
@@ -51,12 +50,12 @@ class Bar(anywidget.AnyWidget):  # type: ignore[misc]
 
 
 class SectionHead(anywidget.AnyWidget):  # type: ignore[misc]
-    """The head of a section: a button that folds it, and the one line that says the important thing.
+    """The head of a section: a button that folds it, and a one-line summary.
 
     Attributes:
         title: the section's name.
-        summary: the one line; not shown while the section is open, whose body says more.
-        unfolded: whether the section is.
+        summary: the one line, shown while the section is folded.
+        unfolded: whether the section is open.
         body_display: the CSS display of the section's body; follows `unfolded`.
     """
 
@@ -76,11 +75,11 @@ class SectionHead(anywidget.AnyWidget):  # type: ignore[misc]
 
 
 class Section(ipywidgets.VBox):  # type: ignore[misc]
-    """A head and, below it, what folds away.
+    """A head and a body that folds.
 
     Args:
         title: the section's name; its CSS class is made of it.
-        children: what folds away.
+        children: the body.
         unfolded: whether it is open at first.
 
     Attributes:
@@ -90,7 +89,7 @@ class Section(ipywidgets.VBox):  # type: ignore[misc]
     def __init__(self, title: str, children: list[ipywidgets.Widget], unfolded: bool = True) -> None:
         self.head = SectionHead(title=title, unfolded=unfolded)
         body = ipywidgets.VBox(children, layout={"display": self.head.body_display}).add_class("hfta-body")
-        # In the front end, so that a section folds at once while the kernel is busy with a cell.
+        # Linked in the front end, so that a section folds at once while the kernel is busy.
         self._link = ipywidgets.jsdlink((self.head, "body_display"), (body.layout, "display"))
         super().__init__([self.head, body])
         self.add_class("hfta-section").add_class(f"hfta-{title.lower()}")
@@ -98,7 +97,7 @@ class Section(ipywidgets.VBox):  # type: ignore[misc]
         self.head.observe(lambda _: self.summarise(self._summary), "unfolded")
 
     def summarise(self, text: str) -> None:
-        """Set the one line; it is sent to the front end while the section is folded, and when it is."""
+        """Set the summary, which is sent to the front end if or when the section is folded."""
         self._summary = text
         if not self.head.unfolded:
             self.head.summary = text
@@ -108,7 +107,7 @@ class Section(ipywidgets.VBox):  # type: ignore[misc]
 
 
 class ProgressBar(anywidget.AnyWidget):  # type: ignore[misc]
-    """How far the run is.
+    """The progress of the run.
 
     Attributes:
         facts: "fraction" (0 to 1), "state", "text" (beside the bar) and "details" (a list of texts below it).
@@ -123,10 +122,10 @@ class ProgressBar(anywidget.AnyWidget):  # type: ignore[misc]
 
 
 class CodeBox(anywidget.AnyWidget):  # type: ignore[misc]
-    """Code to take away, with a button that copies it.
+    """Code with a button that copies it.
 
     Attributes:
-        title: what the code does.
+        title: the purpose of the code.
         code: the code; nothing is shown while it is empty.
     """
 
@@ -140,7 +139,7 @@ class CodeBox(anywidget.AnyWidget):  # type: ignore[misc]
 
 
 def words(css: str) -> ipywidgets.HTML:
-    """A place for escaped text, empty at first."""
+    """A widget for escaped text, initially empty."""
     return ipywidgets.HTML("").add_class(css)
 
 

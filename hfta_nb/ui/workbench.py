@@ -35,28 +35,28 @@ from hfta_nb.ui.watch import Watch
 from hfta_nb.ui.widgets import Bar
 
 REPLAN_S = 0.25
-"""How long nothing must be typed before the plan is made again."""
+"""Idle time after typing before the plan is made again."""
 
 FIELDS = (*("family", "data", "grid", "epochs", "batch_size", "patience"), *("seed", "dtype", "precision", "device"))
-"""Arguments that have a field of their own."""
+"""Arguments with their own field."""
 
 
 class Workbench(ipywidgets.VBox):  # type: ignore[misc]
-    """Define a sweep, see its plan, train it in a process of its own, watch it, take the winner home.
+    """Define a sweep, see its plan, train it in a separate process, watch it, and take the winner home.
 
-    Everything that a button does is a method as well. Callbacks of a run come on a thread that reads its events.
+    Every button is also a method. Callbacks of a run are called on a thread that reads its events.
 
     Args:
         family: name of the family, or the family.
-        data: a name, own data (`hfta_nb.Data`), or tensors ``(x, y)``; the family's default without.
-        grid: axis names to values, all of which can be changed on the screen; or listed configurations.
+        data: a name, own data (`hfta_nb.Data`), or tensors ``(x, y)``; by default the family's first data set.
+        grid: axis names to values, which can be edited on the screen; or listed configurations.
         epochs, batch_size, patience, seed, dtype, precision, device: as in `hfta_nb.Study`.
-        executor: where it trains: "worker" (a process of its own) or "inline" (a thread, for tests).
+        executor: "worker" trains in a separate process, "inline" on a thread (for tests).
         options: further arguments of `hfta_nb.Study`, such as ``optimizer="sgd"`` or ``directory="runs/first"``.
 
     Attributes:
         define, plan_view, train_view, live, leaderboard: the parts on the screen.
-        taken: the module that was last taken home.
+        taken: the last module from `take`.
 
     Raises:
         HftaError: an argument can't be used.
@@ -95,7 +95,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     def _made(self, executor: str, given: Mapping[str, Any]) -> list[Any]:
         """The parts on the screen, for what is given."""
-        self._wrong = ""  # what was found out by trying
+        self._wrong = ""  # error of the trial
         self._session = Session(executor, self._later, self)
         fields = {k: v for k, v in given.items() if k in FIELDS}
         options = {k: v for k, v in given.items() if k not in FIELDS}
@@ -110,7 +110,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self.live, self.leaderboard = self.watch.live, self.results.leaderboard
         bodies = self.define, self.plan_view, self.train_view, self.watch, self.results
         self.sections = sections_of(bodies)
-        # In the front end: rows and curves follow each other while the kernel is busy with a cell.
+        # Linked in the front end, so that rows and curves agree while the kernel is busy.
         self._selection = ipywidgets.jslink((self.live, "selected"), (self.leaderboard, "selected"))
         self.live.observe(lambda _: self.refresh(), "color_by")
         return [self.bar, self.offer, *self.sections.values()]
@@ -119,10 +119,10 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     @property
     def study(self) -> Study:
-        """The study of the run; before the first run, the one that is planned.
+        """The study of the run; before the first run, the planned one.
 
         Raises:
-            StudyError: nothing that could be trained is defined.
+            StudyError: the definition can't be trained.
         """
         found = self._session.study or self._planner.draft
         if found is None:
@@ -131,22 +131,22 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     @property
     def family(self) -> Family | None:
-        """Of what is planned, with all that it was given in code; None where nothing can be planned."""
+        """The planned family, with the arguments given in code; None without a plan."""
         return None if self._planner.draft is None else self._planner.draft.family
 
     @property
     def state(self) -> str:
-        """Where the run is: "idle", "starting", "running", "paused", "finished", ..."""
+        """The phase of the run: "idle", "starting", "running", "paused", "finished", ..."""
         return str(self._session.phase)
 
     @property
     def history(self) -> History:
-        """What is known of the run."""
+        """The history of the run."""
         return self._session.history
 
     @property
     def handle(self) -> Any:
-        """Of the run, a `hfta_nb.executors.RunHandle`; None before the first."""
+        """The `hfta_nb.executors.RunHandle` of the run; None before the first."""
         return self._session.handle
 
     def __repr__(self) -> str:
@@ -164,18 +164,18 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         """Display the Workbench in the output of this cell."""
         self._ipython_display_()
 
-    # What a person may do.
+    # Actions.
 
     def run(self, wait: bool = True) -> None:
-        """Train what is defined.
+        """Train the defined study.
 
         Args:
-            wait: whether to wait for the end, and then show picture and table as output of this cell. A notebook
-                scrolls to the Workbench meanwhile; one that is displayed nowhere is displayed here. An interrupt ends
-                the waiting; the run goes on.
+            wait: wait for the end, then show picture and table as output of this cell. The notebook scrolls to the
+                Workbench, which is displayed here if it is not displayed anywhere. An interrupt ends the waiting; the
+                run continues.
 
         Raises:
-            StudyError: nothing that could be trained is defined, or a run is on.
+            StudyError: the definition can't be trained, or a run is in progress.
             HftaError: the run failed.
         """
         reason = why_not("train", self._session.phase, self.planned())
@@ -190,7 +190,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             self._persistence.begun(study)
             self._session.start(study)
             if wait:
-                self.handle.wait()  # in the end everybody who listens has seen the last event
+                self.handle.wait()  # at the end all subscribers have seen the last event
         finally:
             self._waiting = False
         if wait:
@@ -200,15 +200,15 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
                 raise self.handle.error
 
     def train(self) -> None:
-        """Start training, as the button does; a finished run is kept where it lies."""
+        """Start training, as the button does; a finished run is kept."""
         self.run(wait=False)
 
     def pause(self) -> None:
-        """Halt the run between two steps."""
+        """Pause the run between two steps."""
         self._session.ask("pause")
 
     def resume(self) -> None:
-        """Go on after a pause; or carry a stopped or failed run on from its last checkpoint."""
+        """Continue after a pause, or resume a stopped or failed run from its last checkpoint."""
         carried_on = self._session.phase in ENDED
         if carried_on:
             self._clear()
@@ -217,7 +217,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             self._persistence.begun(self.study)
 
     def stop(self, member: int | None = None) -> None:
-        """Stop the run, or one member of it; what was learnt so far is kept."""
+        """Stop the run or one member; everything learnt so far is kept."""
         if member is None:
             self._session.ask("stop")
         else:
@@ -225,16 +225,16 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             self.say(f"stopping #{member}", "busy")
 
     def check(self, members: Sequence[int] | None = None) -> Any:
-        """Train members alone again and compare; the outcome comes to the leaderboard.
+        """Retrain members alone and compare; the leaderboard shows the result.
 
         Args:
-            members: their ids; without, those that are selected, or else the best one.
+            members: their ids; by default the selected members, or else the best one.
 
         Returns:
             The handle of the check.
 
         Raises:
-            StudyError: there is no run, or it is still on.
+            StudyError: there is no run, or it is in progress.
         """
         chosen = list(members or self.leaderboard.selected or [self.study.best().variant.id])
         handle = self._session.check(chosen, self.results.checked)
@@ -243,7 +243,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         return handle
 
     def take(self, member: int) -> Any:
-        """Take a member home: its best weights in a plain module, also kept as `taken`; the code for it is shown."""
+        """Get a member's best weights as a plain module, also kept as `taken`; shows the code for it."""
         result = self.study.member(member)
         self.taken = result.module()
         name = self._persistence.name
@@ -260,22 +260,22 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         return self.results.offer(write_png(self.study, self.history, self._session.reading(), self.live))
 
     def code(self) -> str:
-        """The source of a cell that reproduces the sweep, also shown."""
+        """The source of a cell that reproduces the sweep; also shown."""
         return self.results.show_code("a cell that reproduces this sweep", self.study.to_code())
 
     @classmethod
     def reattach(cls, path: str | Path, *, family: Any = None, data: Any = None, executor: str = "worker") -> Workbench:
-        """A Workbench with the run that was saved in a directory: what is known of it is shown, and it can be resumed.
+        """A Workbench that shows a saved run, which can be resumed.
 
         Args:
             path: the directory of the run.
-            family: the family, where it was defined by the user and is not defined now.
-            data: the data, where it was a stream, of which nothing is kept.
-            executor: as for a new one.
+            family: the family, if the user defined it and it is not defined now.
+            data: the data, if it was a stream, which is not saved.
+            executor: see `Workbench`.
 
         Raises:
-            StoreError: there is no run there, it is damaged, or its data must be given.
-            StudyError: the run is still on, in another process.
+            StoreError: there is no run, it is damaged, or its data must be given.
+            StudyError: the run is in progress in another process.
             FamilyError: its family is not known.
         """
         study = loaded(path, family, data)
@@ -284,20 +284,20 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         return made
 
     def restore(self, path: str | Path) -> None:
-        """Bring a saved run onto this screen, with what was defined for it; as `reattach`, in place.
+        """Show a saved run and its definition in this Workbench; like `reattach`, in place.
 
         Args:
             path: the directory of the run.
 
         Raises:
-            StoreError: there is no run there, or it is damaged.
-            StudyError: a run is on, here or there.
+            StoreError: there is no run, or it is damaged.
+            StudyError: a run is in progress, here or in that directory.
             FamilyError: its family is not known.
         """
         restore(self, path)
 
     def remake(self, study: Study) -> None:
-        """Lay everything out anew, for the run of a study that was read from disk."""
+        """Lay everything out again for the run of a study that was read from disk."""
         self._let_go()
         self.children = self._made(self._session.kind, arguments_of(study))
         self._plan()
@@ -305,14 +305,14 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self._later.here(self._persistence.keep)
 
     def close(self) -> None:
-        """Take it off the screen. A run goes on; stop it first if it should not."""
+        """Close the Workbench. A run in progress continues; stop it first if it should not."""
         self._let_go()
         super().close()
 
     # Planning.
 
     def planned(self) -> str:
-        """Plan what was typed last; returns what keeps it from being trained, in words."""
+        """Update the plan; returns why the definition can't be trained, in words."""
         self._replan.now()
         return self._planner.problem
 
@@ -336,7 +336,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
                 self.sections["Plan"].summarise(wrong)
             self.phase_changed()
 
-    # What a session shows on (`hfta_nb.ui.session.Screen`).
+    # The methods of `hfta_nb.ui.session.Screen`.
 
     def attach(self, handle: Any) -> None:
         self.live.attach(handle)
@@ -381,7 +381,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self.bar.reveal = True
 
     def _let_go(self) -> None:
-        # ipywidgets closes one that could not be made as well, and every one again when it is collected.
+        # ipywidgets also closes a widget whose construction failed, and closes every widget again on collection.
         for part in ("_session", "define", "live"):
             if part in self.__dict__:
                 self.__dict__[part].close()
@@ -395,5 +395,5 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         actions.press_row(self, what, member)
 
     def say(self, text: str, level: str) -> None:
-        """A line at the head; `level` as in `Bar`."""
+        """Show a line at the head; `level` as in `Bar`."""
         self.bar.status, self.bar.level = text, level

@@ -186,7 +186,7 @@ def test_the_headline_names_the_device(changes: dict[str, object], device: str) 
 
 def test_an_array_that_is_halved() -> None:
     event = ev.ArrayHalved(0.0, 1, "training", 8, (4, 4), (1, 2), 3 << 30, 2 << 30, "no memory")
-    wanted = "array 1: out of memory while training: 8 members carry on as 4 and then 4"
+    wanted = "array 1: out of memory while training: 8 members continue as 4 and then 4"
     assert halving(event) == f"{wanted} (they need 3.0 GiB, 2.0 GiB are free)"
 
 

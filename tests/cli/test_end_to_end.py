@@ -133,7 +133,7 @@ def test_an_interrupt_keeps_everything_and_the_run_can_be_carried_on(tmp_path: P
     assert (process.returncode, err) == (130, "")
     assert "stopping after this step, everything is kept" in out
     assert len(board(out)) == 2
-    assert out.splitlines()[-1] == "stopped; to carry on: hfta-nb run --resume 'a run'"
+    assert out.splitlines()[-1] == "stopped; to resume: hfta-nb run --resume 'a run'"
 
     resumed = here("run", "--resume", "a run")
     assert (resumed.returncode, resumed.stderr) == (0, "")

@@ -113,7 +113,7 @@ def test_data_that_takes_too_much_stays_where_it_is(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("hfta_nb.data.device_placement.free_bytes", lambda device: 2 * needed - 1)
     found = placement(given, CPU, torch.float64)
     assert not found.resident
-    assert str(found) == "read ahead from the machine's memory (0.0 MiB of 0.0 MiB free)"
+    assert str(found) == "read ahead from main memory (0.0 MiB of 0.0 MiB free)"
     kept = placed(given, CPU, torch.float64)
     assert kept.x is given.x
     assert isinstance(batches_of(kept, 8, CPU, torch.float64), Hosted)

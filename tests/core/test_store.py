@@ -125,7 +125,7 @@ def test_a_run_is_claimed_by_one_at_a_time(tmp_path: Path) -> None:
         pass
     one.write_study({})
     with one.claimed():
-        with pytest.raises(StoreError, match="the run is going on somewhere else"), two.claimed(patience_s=0):
+        with pytest.raises(StoreError, match="the run is in progress elsewhere"), two.claimed(patience_s=0):
             pass
         with pytest.raises(OSError, match="of its own"), Store(_other(tmp_path)).claimed():
             raise OSError("of its own")

@@ -134,7 +134,7 @@ def test_what_can_not_be_brought_back_is_said(folder: Path, make: Make, runs: Ru
     bench.offer.button.click()
     assert "no saved run here" in bench.bar.status
     press(bench, "train")
-    with pytest.raises(StudyError, match="a run is on"):
+    with pytest.raises(StudyError, match="a run is in progress"):
         bench.restore(folder / "first")
 
 
@@ -186,5 +186,5 @@ def test_where_the_system_knows_no_locks_a_run_counts_as_dead(run: Path, monkeyp
     assert saved_run.as_interrupted(stub).history.reason == saved_run.INTERRUPTED
     history.state = "RUNNING"
     stub.store.running = True
-    with pytest.raises(StudyError, match="still on"):
+    with pytest.raises(StudyError, match="in progress in another process"):
         saved_run.as_interrupted(stub)

@@ -186,7 +186,7 @@ def test_reattach_to_a_run_whose_process_died(make: Make, published: Any, tmp_pa
     )
     bench.pause()  # leaves a checkpoint
     eventually(lambda: bench.state == "paused")
-    with pytest.raises(StudyError, match="still on"):
+    with pytest.raises(StudyError, match="in progress in another process"):
         Workbench.reattach(bench.study.directory)
     assert list(saved_runs(bench.study.directory.parent)) == []  # nothing is offered that somebody is at
     left = shutil.copytree(bench.study.directory, tmp_path / "left")  # whose lock nobody holds

@@ -1,4 +1,4 @@
-"""What the README shows of one's own data and families runs as it stands there."""
+"""What the how-to guides show of your own loop, data and models does what they say."""
 
 from __future__ import annotations
 
@@ -17,36 +17,40 @@ from torch.utils.data import TensorDataset
 import hfta_nb as hfta
 from hfta_nb.errors import FamilyError
 from hfta_nb.losses import IGNORED
+from tests.pages.blocks import DOCS, blocks
 
-README = Path(__file__).parents[2] / "README.md"
-
-
-def shown(heading: str, number: int = 0) -> str:
-    """A block of code below a heading."""
-    section = README.read_text(encoding="utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    return str(re.findall(r"```python\n(.*?)```", section, re.S)[number])
+GUIDES = DOCS / "how_to"
 
 
-def test_any_module_and_any_optimizer() -> None:
-    def build(width: int) -> nn.Module:
-        return nn.Sequential(nn.Linear(5, width), nn.ReLU(), nn.Linear(width, 3))
+def ran(page: str, until: str) -> dict[str, Any]:
+    """The names that a guide's blocks leave, up to the first block that has this text."""
+    names: dict[str, Any] = {"__name__": "guide"}
+    for block in blocks(GUIDES / f"{page}.md"):
+        if block.language == "python" and not block.mark:
+            exec(compile(block.code, page, "exec"), names)  # noqa: S102 - our own text
+            if until in block.code:
+                return names
+    raise AssertionError(f"{page} has no block with {until}")
 
-    names: dict[str, object] = {"hfta": hfta, "build": build, "loss_fn": nn.functional.cross_entropy}
-    names |= {"x": torch.randn(8, 5), "y": torch.arange(8) % 3, "model_a": build(4), "model_b": build(5)}
-    exec(compile(shown("Any module, any optimizer"), str(README), "exec"), names)  # noqa: S102 - our own text
-    assert names["losses"].shape == (3,)  # type: ignore[attr-defined]
-    assert type(names["model"]) is nn.Sequential
-    assert torch.equal(names["array"][1][0].weight, names["array"][2][0].weight)  # type: ignore[index]
+
+def shown(number: int) -> str:
+    """A block of "Models that others wrote"."""
+    section = (GUIDES / "own_model.md").read_text(encoding="utf-8").partition("## Models that others wrote\n")[2]
+    return str(re.findall(r"```python\n(.*?)```", section.partition("\n## ")[0], re.S)[number])
 
 
-def test_own_data_and_families(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = shown("Your own data")
+def test_the_loop_trains_and_copies_members() -> None:
+    names = ran("training_loop", "copy_member")
+    assert names["losses"].shape == (4,)
+    assert type(names["best"]) is nn.Sequential
+    assert torch.equal(names["array"][1][0].weight, names["array"][2][0].weight)
+
+
+def test_own_data_is_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"__name__": "readme"}
-    exec(compile(code, str(README), "exec"), names)  # noqa: S102 - our own text
-    study = names["study"]
-    assert study.history.state == "COMPLETE"  # type: ignore[attr-defined]
-    assert len(study.results()) == 4  # type: ignore[attr-defined]
+    study = ran("own_data", "DataLoader(")["study"]
+    assert study.history.state == "COMPLETE"
+    assert len(study.results()) == 2
 
 
 def pictures() -> TensorDataset:
@@ -66,8 +70,8 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], l
     def run(number: int) -> list[hfta.Study]:
         made: list[hfta.Study] = []
         hold = types.SimpleNamespace(Study=lambda *a, **k: made.append(hfta.Study(*a, **k)), seeds=hfta.seeds)
-        names = {"hfta": hold, "training": pictures(), "validation": pictures()}
-        exec(compile(shown("Models that others wrote", number), str(README), "exec"), names)  # noqa: S102 - our own text
+        names = {"hfta": hold, "torch": torch, "pictures": pictures()}
+        exec(compile(shown(number), "own_model.md", "exec"), names)  # noqa: S102 - our own text
         return made
 
     return run
@@ -84,7 +88,7 @@ class Net(nn.Sequential):
 
 def test_models_that_others_wrote(others: Callable[[int], list[hfta.Study]]) -> None:
     """As in the environment of the project: what is not installed there, or can't be imported, fails here."""
-    studies = others(0)
+    studies = [*others(0), *others(1)]
     assert [study.family.name.partition(".")[0] for study in studies] == ["timm", "transformers", "my_package"]
     for study in studies:
         assert sum(len(group.variants) for group in study.plan_groups) == 2
@@ -93,10 +97,10 @@ def test_models_that_others_wrote(others: Callable[[int], list[hfta.Study]]) -> 
 def test_models_of_torchvision(others: Callable[[int], list[hfta.Study]]) -> None:
     if importlib.util.find_spec("torchvision") is None:
         with pytest.raises(FamilyError, match=r"torchvision is not installed; pip install \"torchvision==0\."):
-            others(1)
+            others(2)
     else:
-        [study] = others(1)
-        assert sum(len(group.variants) for group in study.plan_groups) == 8
+        [study] = others(2)
+        assert sum(len(group.variants) for group in study.plan_groups) == 2
 
 
 def words() -> hfta.Data:
