@@ -22,6 +22,7 @@ __all__ = [
     "MemberError",
     "OptimError",
     "StoreError",
+    "StoreWarning",
     "StudyError",
     "WorkerError",
     "out_of_memory",
@@ -145,6 +146,10 @@ class EventError(HftaError, ValueError):
 
 class StoreError(HftaError, OSError):
     """A saved run is missing, incomplete or of another version."""
+
+
+class StoreWarning(UserWarning):
+    """Part of a saved run is damaged and left out; the message says what was lost."""
 
 
 class StudyError(HftaError, RuntimeError):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from hfta_nb import events as ev
 from hfta_nb.data import Data
+from hfta_nb.errors import StoreError
 from hfta_nb.events import Control, Event
 from hfta_nb.history import History
 from hfta_nb.recipes import Family
-from hfta_nb.study import adding, code, loop, outcome, running, saving
+from hfta_nb.study import adding, code, exporting, loop, outcome, reading, running, saving
 from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.definition import Definition
 from hfta_nb.study.fitting import fit
@@ -98,15 +99,16 @@ class Study(Definition):
 
         Args:
             control: where requests (pause, stop, add, ...) are posted; from any thread.
-            resume: carry on from the last checkpoint in `directory`; from the start where there is none yet.
+            resume: carry on from the last checkpoint in `directory`, to the bits that the run would have given (see
+                docs/how_to/resume.md); from the start where there is none yet.
             epochs: train to so many epochs in all: after a run of 10, ``run(epochs=20)`` trains 10 more. An lr schedule
                 that does not depend on the number of epochs (none, step, exponential, or any with ``t_max``) goes on,
                 as if 20 had been planned; one that spans the run (cosine, linear, cosine_restarts) has from here on the
                 values of a run of 20. Members that ended early (patience, stopped, diverged) stay as they are.
 
         Yields:
-            What happens, from `RunStarted` to `RunChanged` with the final state. All of it is also appended to
-            ``events.jsonl``.
+            What happens, from `RunStarted` to `RunChanged` with the final state. All of it is also kept in
+            ``study.sqlite``.
 
         Raises:
             StudyError: the directory holds a run already, there is nothing to go on with, or a loop over this run is
@@ -265,8 +267,22 @@ class Study(Definition):
 
     # Saving.
 
+    def export(self, path: str | Path, what: str = "results") -> Path:
+        """Write what came of the study to a file for other programs.
+
+        Args:
+            path: of the file, which is replaced; ".csv", or ".parquet" where pyarrow is installed.
+            what: "results", one row per variant, or "events", one row per event with its ``number``, ``time_s``,
+                ``type`` and the rest of it as JSON.
+
+        Raises:
+            StudyError: the study has not run yet, or can't be written in this way.
+            StoreError: the file can't be written.
+        """
+        return exporting.export(self, Path(path).absolute(), what)
+
     def save(self, path: str | Path) -> Path:
-        """Keep the study in a directory: JSON and safetensors, no pickle.
+        """Keep the study in a directory: SQLite and safetensors, no pickle. Of a damaged run all that can be read.
 
         Raises:
             StoreError: another run is there, or it can't be written to.
@@ -274,7 +290,9 @@ class Study(Definition):
         return saving.save(self, Path(path).absolute())
 
     @classmethod
-    def load(cls, path: str | Path, family: str | Family | None = None, data: Any = None) -> Study:
+    def load(
+        cls, path: str | Path, family: str | Family | None = None, data: Any = None, *, trust: bool = False
+    ) -> Study:
         """A study that was saved, or one that ran in this directory.
 
         Args:
@@ -282,14 +300,20 @@ class Study(Definition):
             family: the family, where it was defined by the user and is not defined now.
             data: the data, where it was a stream (a `DataLoader`, a function, a `Dataset` too large for memory), of
                 which nothing is kept; see `Study`.
+            trust: import the constructor that the directory names as the family (``torchvision.models.resnet18``).
+                Otherwise nothing is imported because a file says so; a name that is given as `family` is.
 
         Raises:
             StoreError: there is no study there, it is damaged, or its data must be given.
-            FamilyError: its family is not known.
+            FamilyError: its family is not known, or would be imported.
         """
-        recipe, grid, found, options = saving.read(Path(path).absolute(), family, data)
-        study = cls(recipe, grid, found, **options)
-        adding.restore(study)
+        place = Path(path).absolute()
+        recipe, grid, found, options = reading.read(place, family, data, trust)
+        try:
+            study = cls(recipe, grid, found, **options)
+            adding.restore(study)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise StoreError(f"what was asked is not what a study takes ({error})", where=str(place)) from error
         return study.reload()
 
     def to_code(self) -> str:
