@@ -58,12 +58,12 @@ def follow(store: Store, history: History, display: Display, wait: Callable[[flo
     offset = 0
     with display:
         while True:
-            going = store.running is not False  # looked at first: what came before it ended is read after that
+            running = store.running  # looked at first: what came before it ended is read after that
             for event, number in store.events(offset):
                 offset = number
                 if history.run is not None or isinstance(event, ev.RunStarted):
                     history.add(event)
                     display.add(event)
-            if not going or (store.running is None and history.state in ev.FINAL_STATES):
+            if running is False or (running is None and history.state in ev.FINAL_STATES):
                 return
             wait(LOOK_INTERVAL_S)

@@ -44,7 +44,7 @@ class Access:
     @property
     def written_s(self) -> float:
         """When something was last written, in seconds since the epoch; 0 where nothing was."""
-        times = []
+        times: list[float] = []
         for name in (database.NAME, f"{database.NAME}-wal", layout1.EVENTS):
             with contextlib.suppress(OSError):
                 found = (self.directory / name).stat()

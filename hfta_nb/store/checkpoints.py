@@ -71,9 +71,9 @@ class Checkpoint:
             KeyError, TypeError, ValueError, AttributeError: it is not.
         """
         told = json.loads(body)
-        entries = [{str(k): Entry.heard(v) for k, v in told[name].items()} for name in ("weights", "ends")]
+        weights, ends = ({str(k): Entry.heard(v) for k, v in told[name].items()} for name in ("weights", "ends"))
         tensors = None if told["tensors"] is None else Entry.heard(told["tensors"])
-        return cls(number, event, told["state"], tensors, *entries, dict(told["trees"]))
+        return cls(number, event, told["state"], tensors, weights, ends, dict(told["trees"]))
 
 
 def insert(connection: sqlite3.Connection, made: Checkpoint) -> None:
