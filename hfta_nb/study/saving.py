@@ -56,8 +56,10 @@ def options(study: Definition) -> dict[str, Any]:
 
 def write(study: Study) -> None:
     """Keep what was asked, own data too."""
-    own = isinstance(study.data, Data) and not datasets.known(study.data.name)
-    study.store.write_study(describe(study), {DATA: study.data.tensors()} if own else {})
+    tensors = {}
+    if isinstance(study.data, Data) and not datasets.known(study.data.name):
+        tensors[DATA] = study.data.tensors()
+    study.store.write_study(describe(study), tensors)
 
 
 def save(study: Study, target: Path) -> Path:
