@@ -21,6 +21,7 @@ __all__ = [
     "MemberError",
     "OptimError",
     "StoreError",
+    "StoreWarning",
     "StudyError",
     "WorkerError",
     "out_of_memory",
@@ -148,6 +149,10 @@ class StoreError(HftaError, OSError):
 
 class SearchError(HftaError, ValueError):
     """A search can't be made as it was asked for."""
+
+
+class StoreWarning(UserWarning):
+    """Part of a saved run is damaged and left out; the message says what was lost."""
 
 
 class StudyError(HftaError, RuntimeError):

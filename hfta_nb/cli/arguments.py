@@ -104,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         "--output", metavar="DIR", type=_path, help="directory of the run (default: a new folder in hfta_runs)"
     )
     run.add_argument("--resume", metavar="DIR", type=_path, help="resume the run in DIR from its last checkpoint")
+    run.add_argument("--trust", action="store_true", help="with --resume: import the constructor that DIR names")
     shown = run.add_argument_group("display and check")
     _csv_option(shown)
     check = "retrain these members alone afterwards and compare (default: the best one)"
@@ -118,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
 
     results = _command(commands, "results", "show the leaderboard of a run", "")
     results.add_argument("directory", metavar="DIR", type=_path, help="the folder of the run")
+    results.add_argument("--follow", action="store_true", help="first show how it goes on, until it ends or Ctrl-C")
     _csv_option(results)
     return parser
 
@@ -186,6 +188,8 @@ def _csv_option(parser: Any) -> None:
 
 def _check_run(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
     if given.resume is None:
+        if given.trust:
+            parser.error("--trust goes with --resume")
         return
     for name in STUDY_OPTIONS:
         if getattr(given, name) is not None:

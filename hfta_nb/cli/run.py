@@ -38,7 +38,7 @@ def main(given: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     studies.check_writable(given.csv)
     studies.set_threads(given.threads)
-    study = studies.saved(given.resume) if given.resume else studies.new(given)
+    study = studies.saved(given.resume, given.trust) if given.resume else studies.new(given)
     _check_members(study, given.check)
     out = tables.console(given.plain or given.quiet)
     code = train(study, _display(given, study, out), out, resume=given.resume is not None)

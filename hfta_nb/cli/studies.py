@@ -48,15 +48,15 @@ def new(given: argparse.Namespace) -> Study:
     return hfta_nb.Study(family, grid, given.data, **{k: v for k, v in options.items() if v is not None})
 
 
-def saved(directory: str) -> Study:
-    """The study of a saved run.
+def saved(directory: str, trust: bool = False) -> Study:
+    """The study of a saved run; with `trust` also one whose family is imported by the name in the directory.
 
     Raises:
         HftaError: there is no run, or its family is unknown here.
     """
     import hfta_nb
 
-    return hfta_nb.Study.load(directory)
+    return hfta_nb.Study.load(directory, trust=trust)
 
 
 def set_threads(count: int | None) -> None:

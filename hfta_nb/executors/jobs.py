@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, Protocol, cast
 
 from hfta_nb import events as ev
-from hfta_nb.errors import HftaError
+from hfta_nb.errors import HftaError, StoreError
 from hfta_nb.events import Control, Event
 
 LONGEST_REASON = 500
@@ -82,9 +83,10 @@ def perform(
 
 
 def failed(error: BaseException) -> ev.RunChanged:
-    """The last event of a job that raised: the error in one line, and its traceback."""
+    """The last event of a job that raised: the error in one line, and its traceback. A full disk stops a run."""
     detail = "".join(traceback.format_exception(error))
-    return ev.RunChanged(time.time(), ev.FAILED, one_line(error), detail)
+    stopped = isinstance(error, StoreError) and error.errno == errno.ENOSPC
+    return ev.RunChanged(time.time(), ev.STOPPED if stopped else ev.FAILED, one_line(error), detail)
 
 
 def one_line(error: BaseException) -> str:

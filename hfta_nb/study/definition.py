@@ -95,7 +95,7 @@ class Definition:
         place = directory or Path("hfta_runs") / f"{self.family.name}-{stamp}-{uuid.uuid4().hex[:6]}"
         self.store = Store(Path(place).absolute())
         self._history = History()
-        self._read = 0  # bytes of events.jsonl already in it
+        self._read = 0  # the number of the last event that is in it
         self._running = 0  # runs of this very object, which fold their events in themselves
         self._trainer: Trainer | None = None  # of the run that is on
         self._extended = False  # variants were added that its events do not have yet

@@ -10,6 +10,7 @@ from typing import Any
 
 from hfta_nb.errors import StoreError
 from hfta_nb.store import Store
+from hfta_nb.study.reading import checked
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,14 @@ def saved_runs(folder: str | Path, most: int = 100) -> Iterator[SavedRun]:
         folder: the folder, which need not exist.
         most: the number of directories to read, the latest first.
     """
-    places = [(time_s, place) for place in _directories(Path(folder)) if (time_s := _written(place))]
+    places = [(time_s, place) for place in _directories(Path(folder)) if (time_s := Store(place).written_s)]
     for time_s, place in sorted(places, key=lambda found: (-found[0], found[1]))[:most]:
         store = Store(place)
         try:
-            run = _described(place, store.read_study(), time_s)
-        except (StoreError, KeyError, TypeError, ValueError):
+            run, begun = _described(place, checked(store), time_s), store.has_events
+        except (StoreError, TypeError, ValueError):
             continue  # damaged, or of another version
-        if store.running is not True:
+        if begun and store.running is not True:
             yield run
 
 
@@ -54,14 +55,6 @@ def _directories(folder: Path) -> list[Path]:
         return [place for place in folder.iterdir() if place.is_dir()]
     except OSError:
         return []
-
-
-def _written(place: Path) -> float:
-    """When something last happened in a run; 0 where nothing has."""
-    try:
-        return (place / "events.jsonl").stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _described(place: Path, asked: Mapping[str, Any], time_s: float) -> SavedRun:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from hfta_nb import events as ev
 from hfta_nb.data import Data
+from hfta_nb.errors import StoreError
 from hfta_nb.events import Control, Event
 from hfta_nb.history import History
 from hfta_nb.recipes import Family
-from hfta_nb.study import adding, code, loop, outcome, running, saving, searching
+from hfta_nb.study import adding, code, exporting, loop, outcome, reading, running, saving, searching
 from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.definition import Definition
 from hfta_nb.study.fitting import fit
@@ -113,15 +114,16 @@ class Study(Definition):
 
         Args:
             control: mailbox for requests (pause, stop, add, ...); may be used from any thread.
-            resume: continue from the last checkpoint in `directory`, or from the start if there is none.
+            resume: continue from the last checkpoint in `directory`, to the bits of an uninterrupted run (see
+                docs/how_to/resume.md), or from the start if there is none.
             epochs: total number of epochs: after a run of 10, ``run(epochs=20)`` trains 10 more. An lr schedule
                 that does not depend on the number of epochs (none, step, exponential, or any with ``t_max``) continues
                 as if 20 had been planned. One that spans the run (cosine, linear, cosine_restarts) takes the values of
                 a run of 20 from here on. Members that ended early (patience, stopped, diverged) stay as they are.
 
         Yields:
-            Events, from `RunStarted` to `RunChanged` with the final state. They are also appended to
-            ``events.jsonl``.
+            Events, from `RunStarted` to `RunChanged` with the final state. They are also kept in
+            ``study.sqlite``.
 
         Raises:
             StudyError: the directory already holds a run, there is nothing to resume, or this call is inside an open
@@ -281,8 +283,22 @@ class Study(Definition):
 
     # Saving.
 
+    def export(self, path: str | Path, what: str = "results") -> Path:
+        """Write what came of the study to a file for other programs.
+
+        Args:
+            path: of the file, which is replaced; ".csv", or ".parquet" where pyarrow is installed.
+            what: "results", one row per variant, or "events", one row per event with its ``number``, ``time_s``,
+                ``type`` and the rest of it as JSON.
+
+        Raises:
+            StudyError: the study has not run yet, or can't be written in this way.
+            StoreError: the file can't be written.
+        """
+        return exporting.export(self, Path(path).absolute(), what)
+
     def save(self, path: str | Path) -> Path:
-        """Keep the study in a directory: JSON and safetensors, no pickle.
+        """Keep the study in a directory: SQLite and safetensors, no pickle. Of a damaged run all that can be read.
 
         Raises:
             StoreError: another run is there, or it can't be written to.
@@ -290,7 +306,9 @@ class Study(Definition):
         return saving.save(self, Path(path).absolute())
 
     @classmethod
-    def load(cls, path: str | Path, family: str | Family | None = None, data: Any = None) -> Study:
+    def load(
+        cls, path: str | Path, family: str | Family | None = None, data: Any = None, *, trust: bool = False
+    ) -> Study:
         """Load a study that was saved or that ran in this directory.
 
         Args:
@@ -298,15 +316,21 @@ class Study(Definition):
             family: the family, if the user defined it and it is not defined now.
             data: the data, if it was a stream (a `DataLoader`, a function, a `Dataset` too large for memory), which is
                 not saved; see `Study`.
+            trust: import the constructor that the directory names as the family (``torchvision.models.resnet18``).
+                Otherwise nothing is imported because a file says so; a name that is given as `family` is.
 
         Raises:
             StoreError: the directory has no study, the study is damaged, or its data must be given.
-            FamilyError: its family is not known.
+            FamilyError: its family is not known, or would be imported.
         """
-        recipe, grid, found, options = saving.read(Path(path).absolute(), family, data)
-        study = cls(recipe, grid, found, **options)
-        searching.restore(study)
-        adding.restore(study)
+        place = Path(path).absolute()
+        recipe, grid, found, options = reading.read(place, family, data, trust)
+        try:
+            study = cls(recipe, grid, found, **options)
+            searching.restore(study)
+            adding.restore(study)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise StoreError(f"what was asked is not what a study takes ({error})", where=str(place)) from error
         return study.reload()
 
     def to_code(self) -> str:

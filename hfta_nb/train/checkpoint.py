@@ -7,13 +7,28 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from hfta_nb.errors import HftaError, StoreError, out_of_memory
 from hfta_nb.step.choices import by_step, lr_scheduler_of
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.settings import End
 
 
 def load(run: Progress, state: Mapping[str, Any]) -> None:
-    """Carry on from what `Progress.state` gave, with the members that are in it."""
+    """Carry on from what `Progress.state` gave, with the members that are in it.
+
+    Raises:
+        StoreError: it is not of this array, or was changed.
+    """
+    try:
+        _load(run, state)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+        if out_of_memory(error) or isinstance(error, HftaError):
+            raise
+        words = f"the checkpoint does not fit array {run.group.index} ({type(error).__name__}: {error})"
+        raise StoreError(words, remedy="has the family changed since?") from error
+
+
+def _load(run: Progress, state: Mapping[str, Any]) -> None:
     keep = [i for i, v in enumerate(run.group.variants) if v.id in state["ids"]]
     run.step = run.step.select(keep)
     run.scores.select(keep)

@@ -94,6 +94,8 @@ class GroupRun(Progress):
             if batch is None:
                 break
             yield from self._train_step(batch)
+            if self.trainer.save_due and self.members.ids:
+                yield from self.save()
             if self.batch == LONG_PASS and unknown:
                 yield long_pass(self.group.index, self.data.name, self.pass_)
         if self.batch >= LONG_PASS and unknown:  # it has an end
@@ -105,7 +107,7 @@ class GroupRun(Progress):
         self.step.end_epoch()
         self.ending = True
         yield from self._end_epoch()
-        if time.perf_counter() - self.trainer.last_save > self.trainer.checkpoint_every_s:
+        if self.trainer.save_due:
             yield from self.save()
 
     def _next_batch(self) -> Batch | None:

@@ -14,7 +14,7 @@ from torch import nn
 from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
 from hfta_nb.array.access import checkpoint, untimed_block_size
 from hfta_nb.data import placed
-from hfta_nb.errors import MemberError, out_of_memory
+from hfta_nb.errors import MemberError, StoreError, out_of_memory
 from hfta_nb.events import Add, Control, Event, GroupRecord, PhaseChanged, Pin
 from hfta_nb.grid import Variant
 from hfta_nb.members.generators import seeded_state
@@ -24,6 +24,9 @@ from hfta_nb.recipes.undisturbed import undisturbed
 from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
 from hfta_nb.train.clock import Clock
 from hfta_nb.train.settings import End, Ends, Save, Settings
+
+CHECKPOINT_SHARE = 0.05
+"""The largest share of a run's time that checkpoints take, but for those that are asked for."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,8 @@ class Schedule:
         save: keeps checkpoints; None to keep nothing.
         resume: the state of a checkpoint, to carry on from there.
         prepare: puts something around each group's step.
-        checkpoint_every_s: seconds between two checkpoints; one is also made on a pause, a stop and a group's end.
+        checkpoint_every_s: seconds between two checkpoints, more where one takes long (see `CHECKPOINT_SHARE`); one is
+            also made on a pause, a stop and a group's end.
         ends: keeps how far arrays are that are done, so that they can train on; None to keep nothing.
         take: plans variants that a request asks for, and calls `add`; says why not, where they can't be.
 
@@ -89,11 +93,15 @@ class Schedule:
         self.clock = Clock()
         self.early_stops: set[int] = set()
         self.pinned: set[int] = set()
-        self.last_save = time.perf_counter()
+        self.last_save, self.save_s = time.perf_counter(), 0.0  # when there was a checkpoint, and how long it took
         if resume is None:
             self.waiting.extend(map(Todo, groups))
         else:
-            self._take_up(resume)
+            try:
+                self._take_up(resume)
+            except (KeyError, TypeError, ValueError, IndexError, StopIteration) as error:
+                words = f"the checkpoint does not fit the study ({type(error).__name__}: {error})"
+                raise StoreError(words, remedy="has the study changed since?") from error
 
     def added(self, request: Add) -> Iterator[Event]:
         """Take in variants that a request asks for."""
@@ -192,9 +200,19 @@ class Schedule:
             "todo": [{"array": t.group.index, "run": t.run} for t in [*todo, *self.waiting] if t.end is None],
             "ends": [asdict(end) for end in self.ended.values()],
         }
+        begin_s = time.perf_counter()
         path = self.save(state, weights)
         self.last_save = time.perf_counter()
+        self.save_s = self.last_save - begin_s
         return path
+
+    @property
+    def save_due(self) -> bool:
+        """Whether the last checkpoint is long ago."""
+        if self.save is None:
+            return False
+        wanted_s = max(self.checkpoint_every_s, self.save_s / CHECKPOINT_SHARE)
+        return time.perf_counter() - self.last_save > wanted_s
 
     def _take_up(self, state: Mapping[str, Any]) -> None:
         self.clock.elapsed_s, self.clock.work_done = float(state["elapsed_s"]), float(state["work_done"])

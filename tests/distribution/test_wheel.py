@@ -87,7 +87,7 @@ def test_its_command_runs_the_quickstart(site: Path, tmp_path: Path) -> None:
     shown = run([sys.executable, str(script), *arguments], tmp_path, site)
     assert "cnn on digits: 2 variants, 1 epoch" in shown
     assert "COMPLETE in" in shown
-    assert [p.name for p in (tmp_path / "hfta_runs").glob("*/study.json")] == ["study.json"]
+    assert [p.name for p in (tmp_path / "hfta_runs").glob("*/study.sqlite")] == ["study.sqlite"]
 
 
 @pytest.mark.long

@@ -19,6 +19,7 @@ from ui.bench import Make, Runs, press
 import hfta_nb as hfta
 from hfta_nb.errors import FamilyError, StudyError
 from hfta_nb.grid import Grid
+from hfta_nb.store import Store
 from hfta_nb.study import Study, saved_runs
 from hfta_nb.ui import Workbench, saved_run, static
 from hfta_nb.ui.offer import described
@@ -86,7 +87,7 @@ def test_listed_configurations_are_shown_and_can_be_taken_out(make: Make) -> Non
 
 def test_the_latest_saved_run_of_what_is_defined_is_offered(folder: Path, make: Make, runs: Runs) -> None:
     shutil.copytree(folder / "first", folder / "second")
-    os.utime(folder / "first" / "events.jsonl", (1e9, 1e9))
+    os.utime(folder / "first" / "study.sqlite", (1e9, 1e9))
     other = make(data="digits")
     assert other.offer.layout.display == "none"
     other.define.data_field.value = "iris"
@@ -147,8 +148,8 @@ def test_a_family_of_a_cell_that_was_not_run_again(tmp_path: Path, monkeypatch: 
 
     family = hfta.family(build, name="of_a_cell_once")
     trained(tmp_path / "run", {"lr": [1e-2]}, family)
-    asked = json.loads((tmp_path / "run" / "study.json").read_text())
-    (tmp_path / "run" / "study.json").write_text(json.dumps({**asked, "family": "of_another_kernel"}))
+    store = Store(tmp_path / "run")
+    store.write_study({**store.read_study(), "family": "of_another_kernel"})
     with pytest.raises(FamilyError) as found:
         loaded(tmp_path / "run")
     assert "run the cell that defines it first, or pass it: Workbench.reattach(" in found.value.message

@@ -225,7 +225,7 @@ def test_a_second_run_in_a_given_directory_gets_its_own(make: Make, published: A
     bench.run()
     bench.run()
     assert bench.study.directory == tmp_path / "first-2"
-    assert (tmp_path / "first" / "events.jsonl").exists()
+    assert (tmp_path / "first" / "study.sqlite").exists()
 
 
 def test_static_table_is_text(ran: Workbench) -> None:
