@@ -62,7 +62,7 @@ class Access:
             while not alone(file):
                 if time.monotonic() > until:
                     remedy = "wait until it has ended, or stop it there; Study.load(...) reads it meanwhile"
-                    raise StoreError("the run is going on somewhere else", where=str(self.directory), remedy=remedy)
+                    raise StoreError("the run is in progress elsewhere", where=str(self.directory), remedy=remedy)
                 time.sleep(0.05)
             try:
                 self._claimed = True

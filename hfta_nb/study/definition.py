@@ -19,6 +19,7 @@ from hfta_nb.history import History
 from hfta_nb.losses import Loss
 from hfta_nb.model_zoo import check_data
 from hfta_nb.recipes import Family
+from hfta_nb.search import Searcher
 from hfta_nb.store import Store
 from hfta_nb.study import adding, arguments, planning, saving, searching
 from hfta_nb.train import Settings, Trainer
@@ -75,9 +76,7 @@ class Definition:
         self.seed = arguments.seed_of(seed)
         self.monitor, self.maximize = arguments.monitor_of(self.family, self.data, monitor)
         asked = {"trials": trials, "slots": slots, "sampler": sampler, "pruner": pruner, "constraint": constraint}
-        metric = self.monitor, self.maximize
-        self.searcher = searching.searcher_of(grid, asked, self.epochs, metric, self.seed)
-        self.grid = Grid(grid) if self.searcher is None else searching.first(self.searcher)  # type: ignore[arg-type]
+        self.grid, self.searcher = self._searched(grid, asked)
         if batch_size is not None and "batch_size" not in self.grid.axes:
             fixed["batch_size"] = batch_size
         self.fixed = fixed
@@ -91,14 +90,18 @@ class Definition:
         self.name = name or f"{self.family.name} on {self.data.name}"
         self.plan_groups = adding.planned(self, self.grid)
         self.added: list[adding.Added] = []
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        place = directory or Path("hfta_runs") / f"{self.family.name}-{stamp}-{uuid.uuid4().hex[:6]}"
+        place = directory or _new_place(self.family.name)
         self.store = Store(Path(place).absolute())
         self._history = History()
         self._read = 0  # the number of the last event that is in it
         self._running = 0  # runs of this very object, which fold their events in themselves
         self._trainer: Trainer | None = None  # of the run that is on
         self._extended = False  # variants were added that its events do not have yet
+
+    def _searched(self, grid: Any, asked: Mapping[str, Any]) -> tuple[Grid, Searcher | None]:
+        """The grid to train, or that of a search's first trials."""
+        searcher = searching.searcher_of(grid, asked, self.epochs, (self.monitor, self.maximize), self.seed)
+        return (Grid(grid), None) if searcher is None else (searching.first(searcher), searcher)
 
     @property
     def variants(self) -> list[Variant]:
@@ -168,3 +171,8 @@ class Definition:
     def options(self) -> dict[str, Any]:
         """All arguments except family, grid and data, as keyword arguments of a copy."""
         return saving.options(self)
+
+
+def _new_place(family: str) -> Path:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return Path("hfta_runs") / f"{family}-{stamp}-{uuid.uuid4().hex[:6]}"
