@@ -91,8 +91,14 @@ class Inputs:
         return replace(self, leaves=tuple(v.clone() if p else v for v, p in zip(self.leaves, plain, strict=True)))
 
     def grad_leaves(self) -> list[Tensor]:
-        """Inputs through which a gradient is wanted."""
-        return [v for v in self.leaves if isinstance(v, Tensor) and v.requires_grad]
+        """Inputs through which a gradient is wanted, each once."""
+        return list({id(v): v for v in self.leaves if isinstance(v, Tensor) and v.requires_grad}.values())
+
+    def of_member(self, grads: Sequence[Tensor | None], member: int) -> list[Tensor | None]:
+        """A member's part of the gradients of `grad_leaves`; all of those of shared ones."""
+        pairs = zip(self.leaves, self.per_member, strict=True)
+        marks = {id(v): m for v, m in pairs if isinstance(v, Tensor) and v.requires_grad}
+        return [g[member] if m and g is not None else g for g, m in zip(grads, marks.values(), strict=True)]
 
 
 def positional(leaves: Iterator[Any]) -> Any:
@@ -138,6 +144,7 @@ class Engine:
         apart: paths of the submodules that members run through one by one.
         outgrown: buffers that the model has replaced by tensors of another shape or dtype, by name and member.
         observed: a member whose gradients are noted, and where.
+        blocks_run: notes what was run and what it gave; None where nobody wants to know.
     """
 
     root: nn.Module
@@ -161,6 +168,7 @@ class Engine:
         self.apart: tuple[str, ...] = ()
         self.outgrown: dict[str, dict[int, Tensor]] = {}
         self.observed: tuple[int, dict[str, Tensor | None]] | None = None
+        self.blocks_run: list[tuple[Block, Inputs, Any]] | None = None
         self._recurrent = any(isinstance(m, nn.LSTM) for m in self.root.modules())
 
     def run(self, block: Block, call: Call, inputs: Inputs) -> Any:
@@ -174,6 +182,8 @@ class Engine:
             for body in bodies
         ]
         if len(results) == 1:
+            if self.blocks_run is not None:
+                self.blocks_run.append((block, inputs, results[0]))
             return results[0]
         order = [row for body in bodies for row in body.rows]
         turned = [order.index(row) for row in range(len(order))]

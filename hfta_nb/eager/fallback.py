@@ -193,6 +193,7 @@ class Settings:
         tuned: how the block size was found, for people; empty where it was not.
         paths: submodules that run one member at a time, and why.
         notes: what a person should know of the array as a whole.
+        differences: what comparing with the plain module has found, by the path that runs member by member for it.
         unlike: members are of different architecture; then `paths` run at true sizes, each architecture by itself.
         apart: why all of the model does; empty where it does not.
     """
@@ -212,6 +213,7 @@ class Settings:
         self.tuned = ""
         self.paths: dict[str, str] = {}
         self.notes: list[str] = []
+        self.differences: dict[str, str] = {}
 
     @property
     def unproven(self) -> bool:
@@ -227,6 +229,7 @@ class Settings:
         other.verify = self.verify
         other.self_tuning, other.tuned = self.self_tuning, self.tuned
         other.paths, other.notes = dict(self.paths), list(self.notes)
+        other.differences = dict(self.differences)
         return other
 
     def react(self, error: Exception, root: nn.Module) -> None:

@@ -178,6 +178,7 @@ class CapturedForwards:
         if seen.reads is not None and seen.reads.hold():
             return True
         seen.refuse("the model has changed since it was recorded", forget=True)
+        self.state.verified.clear()
         return False
 
     def remember(self, seen: SeenForward, tensors: Sequence[Tensor]) -> None:
@@ -218,7 +219,7 @@ class CapturedForwards:
             return None
         ticket = Ticket(self.state, seen, inputs, run, start)
         self._outstanding = weakref.ref(ticket)
-        roots = (*made.learning, *(v for v in inputs.leaves if isinstance(v, Tensor) and v.requires_grad))
+        roots = (*made.learning, *inputs.grad_leaves())
         if made.alone:
             return attached(ticket, (outputs[0],), *roots)  # type: ignore[return-value]
         kinds = made.differentiable

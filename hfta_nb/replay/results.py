@@ -73,6 +73,7 @@ class CapturedResults:
             return None
         if not reads.hold():
             seen.refuse("the model or the function has changed since it was recorded", forget=True)
+            self.state.verified.clear()
             return None
         seen.fill(inputs.leaves)
         try:

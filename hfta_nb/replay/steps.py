@@ -223,6 +223,7 @@ class CapturedSteps:
             return None
         if not seen.reads.hold():
             seen.refuse("the model or the loss has changed since it was recorded", forget=True)
+            self.state.verified.clear()
             return None
         x, y = asked.given
         alone = isinstance(x, Tensor) and isinstance(y, Tensor)

@@ -51,6 +51,7 @@ class Definition:
         compile: str = "auto",
         strategy: str | None = None,
         deterministic: bool = False,
+        verify: str = "first",
         seed: int = 0,
         name: str | None = None,
         validate_every: int = 1,
@@ -78,6 +79,7 @@ class Definition:
         self.capacity, self.checkpointing = arguments.capacity_of(capacity), arguments.checkpointing_of(checkpointing)
         self.compile, self.deterministic = arguments.compile_of(compile), deterministic
         self.strategy = arguments.strategy_of(strategy, deterministic, self.capacity, self.compile)
+        self.verify = arguments.verify_of(verify)
         self.monitor, self.maximize = arguments.monitor_of(self.family, self.data, monitor)
         self.name = name or f"{self.family.name} on {self.data.name}"
         self.plan_groups = adding.planned(self, self.grid)

@@ -53,6 +53,7 @@ class Definition(Protocol):
     compile: str
     deterministic: bool
     strategy: str
+    verify: str
     monitor: str
     maximize: bool
     name: str

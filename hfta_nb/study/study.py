@@ -56,6 +56,9 @@ class Study(Definition):
             the plain module's; or "fixed", those that the plain module calls.
         deterministic: choose nothing by time, so that two runs on one machine give the same bits on a CPU, whatever was
             timed before; slower. Kernels are "fixed", block sizes are not tried, steps are not compiled.
+        verify: when a member is compared with its plain module: "first" for the first call of each kind, which costs
+            about one training step of one member; "always" for all, which is slow; or "never". What differs runs
+            member by member from then on, and an event `DifferenceFound` says so. See `FusedArray.verify`.
         seed: of the order of the data.
         name: shown to people.
         validate_every: epochs from one validation to the next; the last epoch always has one. Only epochs with a
