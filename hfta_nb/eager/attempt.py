@@ -65,6 +65,21 @@ def attempt(
         MemberError: a member's own code failed, as it would alone. Buffers, random streams and the way the array runs
             are then as before.
     """
+    try:
+        return _attempted(state, helpers, what, inputs, run, probe, computation)
+    finally:
+        state.engine.outside.end()
+
+
+def _attempted(
+    state: ArrayState,
+    helpers: Helpers,
+    what: str,
+    inputs: Inputs,
+    run: Callable[[Inputs], Any],
+    probe: Probe,
+    computation: Computation,
+) -> Any:
     if state.pending:
         helpers.materialise(inputs)
     warn_of_shared(state, inputs)
@@ -78,6 +93,7 @@ def attempt(
         verification = _verification(state, restore, key, kind, inputs, computation)
         state.engine.recording = key not in state.proven
         state.engine.watching = state.engine.recording or verification is not None
+        state.engine.outside.begin(state.engine.watching)
         result = None
         try:
             if state.engine.recording and state.settings.unproven:

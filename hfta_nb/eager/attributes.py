@@ -145,7 +145,7 @@ def taken_off(
         now = held()
         for path, module in modules.items():
             for name, value in now[path].items():
-                if not _is_cache(module, name) and not _same(name, value, start[path].get(name, _MISSING)):
+                if not _same(name, value, start[path].get(name, _MISSING)) and not _is_cache(module, name):
                     changes[path, name] = value
             if not keep:
                 _restore(module, now[path], before[path])

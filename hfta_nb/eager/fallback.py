@@ -71,6 +71,7 @@ def one_by_one(root: nn.Module, path: str) -> Handler:
             stacked = [context.stacked(v) if b else v for v, b in zip(leaves, batched, strict=True)]
             results, news = [], []
             changed: set[str] = set()
+            began = context.outside_streams.here()
             with context.generators.borrowed():
                 for i, index in enumerate(context.indices):
                     # A member's own copy of what is shared shows whether the module writes into it.
@@ -84,7 +85,10 @@ def one_by_one(root: nn.Module, path: str) -> Handler:
                     changes: dict[Place, Any] = {}
                     context.generators.enter(index)
                     try:
-                        with taken_off(alone, places, attributes, changes, deep=context.watching, keep=True):
+                        with (
+                            context.outside_streams.turn(began),
+                            taken_off(alone, places, attributes, changes, deep=context.watching, keep=True),
+                        ):
                             run = partial(alone.forward, *given, **named)
                             result, new = places.call_for_good(row, run)
                             return_home(row, homes)

@@ -8,12 +8,11 @@ run the submodule where it begins member by member, and the call is made again.
 
 from __future__ import annotations
 
-import random
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +25,7 @@ from hfta_nb.eager.engine import Block, Call, Inputs
 from hfta_nb.eager.parting import Mismatch, parting, rows_of
 from hfta_nb.eager.plain_copies import plain_member
 from hfta_nb.eager.state import ArrayState
+from hfta_nb.members import outside
 from hfta_nb.members.tree import flatten
 from hfta_nb.rules.autocast import uncast
 
@@ -33,6 +33,8 @@ WAYS = ("first", "always", "never")
 """When calls are verified."""
 
 _INPUT = "gradient of input "
+_FEW, _LONG_S = 3, 3e-3
+"""Blocks of more members whose plain module takes longer than this are not differentiated as a whole."""
 _SENSITIVE = 32.0
 """How many times as far as the plain module comes, when the last bits of its parameters change, a member may be off."""
 
@@ -75,10 +77,12 @@ class Verification:
         self.leaves = _own_leaves(inputs.member(self.member))
         self.plain = plain_member(state, self.member)
         self.streams = dict(state.generators.states[self.member])
-        self.outside = _outside_streams()
+        self.outside = outside.states()
         self.gradients: dict[str, Tensor | None] = {}
+        self._parameters = [arena.data[self.member].clone() for arena in state.arenas]
         self._before = [arena.data[self.member].clone() for arena in state.buffer_arenas]
         self._nudged: Found | None = None
+        self._alone_s = 0.0
         wanted = any(p.requires_grad for p in state.tensors.parameters()) or bool(inputs.grad_leaves())
         self._learns = torch.is_grad_enabled() and wanted
         state.engine.observed = (self.member, self.gradients) if computation.backward else None
@@ -106,12 +110,16 @@ class Verification:
         self.over()
         together = self._together(result)
         changed = self._changed()
+        begin = time.perf_counter()
         try:
             alone = self._alone(self.plain)
         except Exception:  # alone it fails: there is nothing to compare with
             return False
+        self._alone_s = time.perf_counter() - begin
         if ran:
             together |= self._differentiated(ran)
+        if self._parameters_kept():
+            alone = {k: v for k, v in alone.items() if not k.startswith("parameter ")}
         off = self._different(together, alone)
         if off:
             self.restore()
@@ -157,9 +165,9 @@ class Verification:
         """The same by the plain module."""
         generators, changes = self.state.generators, dict[Place, Any]()
         leaves = _own_leaves(self.leaves)
-        now, outside = list(generators.states), _outside_streams()
+        now, now_outside = list(generators.states), outside.states()
         generators.keep(self.member, self.streams)
-        _set_outside(self.outside)
+        outside.put(self.outside)
         slots = self.state.slots
         try:
             with generators.member(self.member), taken_off(plain, slots, {}, changes, deep=True, keep=True):
@@ -167,11 +175,21 @@ class Verification:
             streams = generators.states[self.member]
         finally:
             generators.states = now
-            _set_outside(outside)
+            outside.put(now_outside)
         found |= {f"buffer {k}": v.detach() for k, v in plain.named_buffers() if k in slots.buffers}
         found |= {f"parameter {k}": v.detach() for k, v in plain.named_parameters()}
         found |= {f"stream of random numbers ({k})": v for k, v in streams.items()}
         return found | {_attribute(place): value for place, value in changes.items()}
+
+    def _parameters_kept(self) -> bool:
+        """Whether neither of the two has written to a parameter, as few models do."""
+        before: dict[str, Tensor] = {}
+        for arena, row in zip(self.state.arenas, self._parameters, strict=True):
+            if not torch.equal(arena.data[self.member], row):
+                return False
+            before |= {span.name: row[span.start : span.stop] for span in arena.spans}
+        own = {name: p.detach().flatten() for name, p in self.plain.named_parameters()}
+        return own.keys() == before.keys() and all(torch.equal(own[name], before[name]) for name in own)
 
     def _computed(self, plain: nn.Module, leaves: list[Any]) -> Found:
         computation = self.computation
@@ -210,7 +228,9 @@ class Verification:
         if not outputs:
             return {}
         total = _weighed(outputs)
-        if any(map(own_function, nodes([total]))):
+        # A backward through all members of a block takes longer than a call of two, where kernels take the time.
+        many = block.stop - block.start > _FEW and self._alone_s > _LONG_S
+        if many or any(map(own_function, nodes([total]))):
             return self._again()
         names = [name for name, p in block.parameters.items() if p.requires_grad]
         with uncast():
@@ -357,17 +377,3 @@ def _attribute(place: Place) -> str:
 def _owner(key: str) -> str:
     """The path of the submodule that a parameter, buffer or attribute is of."""
     return key.rpartition(" ")[2].rpartition(".")[0]
-
-
-# Random streams beside torch's default ones.
-
-Outside = tuple[Any, Any]
-
-
-def _outside_streams() -> Outside:
-    return random.getstate(), np.random.get_state()
-
-
-def _set_outside(streams: Outside) -> None:
-    random.setstate(streams[0])
-    np.random.set_state(streams[1])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import random
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -168,6 +170,58 @@ def test_an_input_that_is_the_target_too_gets_its_gradient_once(verified: None) 
     for module in modules:
         F.mse_loss(module(x), x).backward()
     torch.testing.assert_close(found, x.grad, atol=1e-12, rtol=0)
+
+
+class Outside(nn.Module):
+    """Draws from NumPy's and Python's own streams, and where `values` says so in a way that `vmap` can't follow."""
+
+    def __init__(self, values: bool) -> None:
+        super().__init__()
+        self.linear, self.inner = nn.Linear(5, 5), Drawing(values)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(self.linear(x))  # type: ignore[no-any-return]
+
+
+class Drawing(nn.Module):
+    def __init__(self, values: bool) -> None:
+        super().__init__()
+        self.values = values
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x * float(np.random.rand()) + random.random()
+        return h * float(h.sum() > 0) if self.values else h
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["", "one by one"])
+@pytest.mark.parametrize("values", [False, True], ids=["", "submodule one by one"])
+def test_every_member_draws_the_same_numbers_from_streams_of_the_process(
+    values: bool, whole: bool, verified: None
+) -> None:
+    modules = make(lambda: Outside(values), 3, torch.float64, CPU)
+    array, x = hfta.fuse(modules), torch.randn(6, 5, dtype=torch.float64)
+    array.block_size = 1 if whole else 3
+    np.random.seed(0)
+    random.seed(0)
+    found = [losses(array, "backward", x) for _ in range(3)]
+    for i, module in enumerate(modules):
+        np.random.seed(0)
+        random.seed(0)
+        for own in found:
+            torch.testing.assert_close(own[i], F.mse_loss(module(x), x).detach(), atol=1e-12, rtol=0)
+
+
+def test_a_model_whose_representation_fails_with_a_member_axis_is_trained(self_tuning: None) -> None:
+    class Shown(nn.Linear):
+        def extra_repr(self) -> str:
+            rows, columns = self.weight.shape
+            return f"{rows} by {columns}"
+
+    modules = make(lambda: Shown(5, 5), 3, torch.float64, CPU)
+    array, x = hfta.fuse(modules), torch.randn(6, 5, dtype=torch.float64)
+    for _ in range(4):
+        found = losses(array, "backward", x)
+    torch.testing.assert_close(found, torch.stack([F.mse_loss(m(x), x) for m in modules]).detach())
 
 
 # Copies.
