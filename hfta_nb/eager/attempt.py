@@ -90,6 +90,7 @@ def _attempted(
     found: Mismatch | None = None
     while True:
         restore = state.snapshot()
+        state.engine.outside.rewind()
         verification = _verification(state, restore, key, kind, inputs, computation)
         state.engine.recording = key not in state.proven
         state.engine.watching = state.engine.recording or verification is not None

@@ -48,10 +48,13 @@ class OutsideStreams:
         Args:
             watching: see whether the model draws.
         """
+        if self._began is None and (watching or self.drawn):
+            self._began = states()
+
+    def rewind(self) -> None:
+        """Go back to where the call began, if it has."""
         if self._began is not None:
             put(self._began)
-        elif watching or self.drawn:
-            self._began = states()
 
     def end(self) -> None:
         """The call is over."""
