@@ -56,7 +56,7 @@ def copied_module(root: nn.Module, replaced: Mapping[int, Any]) -> nn.Module:
         replaced: what stands in the copy for some objects, by their ids.
     """
     memo = dict(replaced)
-    ordinary = [module for module in root.modules() if _ordinary(type(module))]
+    ordinary = [module for module in root.modules() if _ordinary(type(module))]  # type: ignore[arg-type]
     for module in ordinary:
         memo[id(module)] = type(module).__new__(type(module))
     for module in ordinary:
