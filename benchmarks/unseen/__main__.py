@@ -113,7 +113,8 @@ def together(array: Any, split: bool, inputs: tuple[Any, ...]) -> dict[str, Any]
         found[f"loss {step}"] = losses.detach()
         found |= {f"gradient {step} of {n}": copy.deepcopy(p.grad) for n, p in array.named_parameters()}
         descend(array.parameters())
-    found |= {f"buffer {n}": b.detach().clone() for n, b in array.named_buffers()}
+    plain = [dict(array[i].named_buffers()) for i in range(MEMBERS)]  # some a model makes in its forward
+    found |= {f"buffer {n}": [own.get(n) for own in plain] for n in plain[0]}
     array.eval()
     found["evaluation"] = array.evaluate(loss_of, inputs, torch.zeros(1))
     return found

@@ -71,10 +71,6 @@ add("monai", "DenseNet", made("monai.networks.nets.DenseNet", spatial_dims=2, in
      init_features=8, growth_rate=4, block_config=(1, 1)), drawn((2, 1, 32, 32)))
 add("monai", "AttentionUnet", made("monai.networks.nets.AttentionUnet", spatial_dims=2, in_channels=1,
      out_channels=2, channels=(4, 8), strides=(2,)), drawn((2, 1, 16, 16)))
-add("monai", "VarAutoEncoder", made("monai.networks.nets.VarAutoEncoder", spatial_dims=2, in_shape=(1, 16, 16),
-     out_channels=1, latent_size=2, channels=(4, 8), strides=(2, 2)), drawn((2, 1, 16, 16)))
-add("monai", "HighResNet", made("monai.networks.nets.HighResNet", spatial_dims=2, in_channels=1, out_channels=2),
-     drawn((2, 1, 12, 12)))
 add("pytorch-tcn", "TCN", made("pytorch_tcn.TCN", num_inputs=3, num_channels=[4, 4], kernel_size=2), drawn((2, 3,
      12)))
 add("pytorch-tcn", "TCN weight norm", made("pytorch_tcn.TCN", num_inputs=3, num_channels=[4, 4], kernel_size=2,
@@ -84,9 +80,6 @@ add("asteroid-filterbanks", "free",
 add("asteroid-filterbanks", "param sinc",
      lambda: get("asteroid_filterbanks.Encoder")(get("asteroid_filterbanks.ParamSincFB")(8, 5, sample_rate=100.0)),
      drawn((2, 1, 32)))
-add("fft-conv-pytorch", "FFTConv1d", lambda: get("fft_conv_pytorch.FFTConv1d")(3, 4, 3), drawn((2, 3, 16)))
-add("fft-conv-pytorch", "FFTConv2d", lambda: get("fft_conv_pytorch.FFTConv2d")(3, 4, 3, padding=1), drawn((2, 3, 8,
-     8)))
 add("entmax", "entmax15", lambda: Then(get("entmax.Entmax15")(dim=-1), 4, 6, 6), drawn((5, 4)))
 add("entmax", "sparsemax", lambda: Then(get("entmax.Sparsemax")(dim=-1), 4, 6, 6), drawn((5, 4)))
 add("entmax", "entmax bisect", lambda: Then(get("entmax.EntmaxBisect")(alpha=1.3), 4, 6, 6), drawn((5, 4)))
@@ -94,7 +87,4 @@ add("pytorch-tabnet", "TabNet", lambda: get("pytorch_tabnet.tab_network.TabNet")
      virtual_batch_size=4, group_attention_matrix=torch.eye(4)), drawn((8, 4)))
 add("rtdl-num-embeddings", "periodic", lambda: nn.Sequential(get("rtdl_num_embeddings.PeriodicEmbeddings")(4, 6,
      lite=False), nn.Flatten(), nn.Linear(24, 2)), drawn((5, 4)))
-add("rtdl-revisiting-models", "ResNet", made("rtdl_revisiting_models.ResNet", d_in=4, d_out=2, n_blocks=2,
-     d_block=8, d_hidden=None, d_hidden_multiplier=2.0, dropout1=0.2, dropout2=0.1), drawn((6, 4)))
-add("hopfield-layers", "Hopfield", lambda: Then(get("hflayers.Hopfield")(input_size=8), 4, 8, 8), drawn((2, 6, 4)))
 # fmt: on
