@@ -93,6 +93,7 @@ class History:
         progress: the last `StepsDone`.
         speeds: per group, its `SpeedMeasured`.
         halvings: `ArrayHalved`, oldest first.
+        differences: `DifferenceFound`, oldest first; of each array and part of the model the last.
         samples: `DeviceSampled`, oldest first.
         pauses: times (begin, end) in seconds since the epoch; the last end is None while paused.
         tried: `ForwardTried`, oldest first.
@@ -110,6 +111,7 @@ class History:
         self.progress: ev.StepsDone | None = None
         self.speeds: dict[int, ev.SpeedMeasured] = {}
         self.halvings: list[ev.ArrayHalved] = []
+        self.differences: list[ev.DifferenceFound] = []
         self.samples: list[ev.DeviceSampled] = []
         self.pauses: list[tuple[float, float | None]] = []
         self.checkpoint: ev.CheckpointSaved | None = None
@@ -194,6 +196,10 @@ class History:
     def _array_halved(self, event: ev.ArrayHalved) -> None:
         self.halvings.append(event)
 
+    def _difference_found(self, event: ev.DifferenceFound) -> None:
+        where = event.group, event.submodule  # a run that was resumed finds it again
+        self.differences = [*(d for d in self.differences if (d.group, d.submodule) != where), event]
+
     def _steps_done(self, event: ev.StepsDone) -> None:
         self.progress = event
         for variant, loss in zip(event.variants, event.train_loss, strict=True):
@@ -246,6 +252,7 @@ _HANDLERS: dict[type[Event], Any] = {
     ev.PhaseChanged: History._phase_changed,
     ev.SpeedMeasured: History._speed_measured,
     ev.ArrayHalved: History._array_halved,
+    ev.DifferenceFound: History._difference_found,
     ev.StepsDone: History._steps_done,
     ev.EpochDone: History._epoch_done,
     ev.MemberImproved: History._member_improved,

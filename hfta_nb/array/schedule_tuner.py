@@ -201,9 +201,17 @@ def key_of(state: ArrayState, given: Any, what: str) -> str:
     models = [state.skeleton] if across is None else across.templates
     ways = [state.settings.strategy, state.settings.checkpointed, state.settings.fast_rng, sorted(state.settings.paths)]
     ways += [native, images(state)]  # whose kernels are compiled for processes to come
-    text = repr((parts, shapes, [repr(m) for m in models], ways, settings(), _form(given), what))
+    text = repr((parts, shapes, [_described(m) for m in models], ways, settings(), _form(given), what))
     digest = hashlib.sha256(text.encode()).hexdigest()[:24]
     return f"block sizes of {len(state)} x {type(state.skeleton).__name__} {digest}"
+
+
+def _described(model: nn.Module) -> str:
+    """A module in words; its own may fail where its tensors have a member axis."""
+    try:
+        return repr(model)
+    except Exception:  # the model's own code
+        return ", ".join(f"{path}: {type(module).__qualname__}" for path, module in model.named_modules())
 
 
 def apart(tree: Any) -> Any:

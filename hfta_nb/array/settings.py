@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from hfta_nb.array.own_losses import OwnLosses
 from hfta_nb.array.self_tuning import SelfTuning
+from hfta_nb.eager import verifying
 from hfta_nb.eager.fallback import Settings
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.eager.verifying import WAYS as VERIFY
 from hfta_nb.errors import FusionError
 from hfta_nb.kernels.strategy.autotune import STRATEGIES
 from hfta_nb.members import threads
 from hfta_nb.replay.calls import Calls
 from hfta_nb.replay.inductor.decide import WAYS
+
+VERIFY = verifying.WAYS
+"""When calls are compared with the plain module."""
 
 
 class Adjustable:

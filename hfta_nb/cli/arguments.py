@@ -50,7 +50,7 @@ STUDY_OPTIONS = (
     *("family", "data", "grid", "set", "epochs", "batch_size", "lr", "optimizer", "lr_scheduler"),
     *("patience", "monitor", "seed", "dtype", "precision", "device", "serial", "output"),
     *("validate_every", "steps_per_epoch", "across", "capacity", "checkpointing", "compile"),
-    *("strategy", "deterministic"),
+    *("strategy", "deterministic", "verify"),
 )
 """Options that define a study, which can't be given with --resume."""
 
@@ -176,6 +176,10 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     study.add_argument("--strategy", choices=("measured", "fixed"), help=strategy)
     same = "choose nothing by time: runs give the same bits on a CPU"
     study.add_argument("--deterministic", action="store_true", default=None, help=same)
+    compared = (
+        "when a member is compared with its plain module: in the first call of each kind (default), always or never"
+    )
+    study.add_argument("--verify", choices=("first", "always", "never"), help=compared)
     study.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: the GPU if there is one)")
     study.add_argument(
         "--threads", metavar="N", type=_whole(1, MOST_THREADS), help="torch threads on the CPU (default: automatic)"

@@ -63,6 +63,12 @@ def halving(event: ev.ArrayHalved) -> str:
     return f"{what}: {members} continue as {first} and then {second} ({memory})"
 
 
+def difference(event: ev.DifferenceFound) -> str:
+    """``array 0: `encoder` runs member by member, as member 3 comes to another loss than alone (...)``."""
+    part = f"`{event.submodule}`" if event.submodule else "the model"
+    return show.clean(f"array {event.group}: {part} runs member by member, as {event.reason}")
+
+
 class Silent:
     """Shows messages only."""
 
@@ -135,6 +141,8 @@ class Lines:
             self._print(f"array {event.group}: {self._progress.speed(event.group)}: {show.clean(event.strategy)}")
         elif isinstance(event, ev.ArrayHalved):
             self._print(halving(event))
+        elif isinstance(event, ev.DifferenceFound):
+            self._print(difference(event))
         elif isinstance(event, ev.PhaseChanged) and event.phase.startswith("measuring"):
             self._print(f"array {event.group}: {show.clean(event.phase)}: {show.clean(event.detail)}")
         elif isinstance(event, ev.MemberChanged):
@@ -200,6 +208,8 @@ class LiveDisplay:
                 self._live.console.print(Text(line, "red"))
         elif isinstance(event, ev.ArrayHalved):
             self._live.console.print(Text(halving(event), "yellow"))
+        elif isinstance(event, ev.DifferenceFound):
+            self._live.console.print(Text(difference(event), "yellow"))
         now = self._clock()
         rare = isinstance(event, ev.PhaseChanged | ev.RunChanged)
         if rare or now - self._drawn_s >= 1 / REDRAWS_PER_S:

@@ -178,6 +178,23 @@ class ArrayHalved(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class DifferenceFound(Event):
+    """A member of an array came to something else than its plain module alone; the array runs differently from now on.
+
+    The call was made again, so that nothing of the difference is in the results.
+
+    Attributes:
+        group: the array's number.
+        submodule: path of the part of the model that now runs member by member; empty for the whole model.
+        reason: what differed, and by how much.
+    """
+
+    group: int
+    submodule: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepsDone(Event):
     """Progress within an epoch, at most a few times a second.
 

@@ -94,7 +94,7 @@ class CapturedForwards:
         outputs = found[0]
         ticket = SavedContext(self.state, entry, inputs, run, start)
         self._outstanding = weakref.ref(ticket)
-        roots = (*made.learning, *(v for v in inputs.leaves if isinstance(v, Tensor) and v.requires_grad))
+        roots = (*made.learning, *inputs.grad_leaves())
         if made.alone:
             return attached(ticket, (outputs[0],), *roots)  # type: ignore[return-value]
         kinds = made.differentiable

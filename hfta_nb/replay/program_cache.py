@@ -146,6 +146,7 @@ class ProgramCache(Generic[E]):
         """
         if entry.guards is None or not entry.guards.hold():
             entry.refuse(f"{what} has changed since it was recorded", forget=True)
+            self.state.verified.clear()  # what is recorded anew is compared anew
             return None
         entry.fill(leaves)
         try:

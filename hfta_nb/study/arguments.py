@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hfta_nb.array.settings import VERIFY
 from hfta_nb.data import AnyData, Stream
 from hfta_nb.errors import DeviceError, OptimError, StudyError
 from hfta_nb.kernels.strategy.autotune import STRATEGIES
@@ -90,6 +91,13 @@ def compile_of(given: Any) -> str:
     """When to compile replayed steps."""
     if given not in WAYS:
         raise StudyError("unknown choice", where="compile", got=given, accepted=", ".join(WAYS))
+    return str(given)
+
+
+def verify_of(given: Any) -> str:
+    """When members are compared with their plain modules."""
+    if given not in VERIFY:
+        raise StudyError("unknown choice", where="verify", got=given, accepted=", ".join(VERIFY))
     return str(given)
 
 

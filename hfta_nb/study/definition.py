@@ -52,6 +52,7 @@ class Definition:
         compile: str = "auto",
         strategy: str | None = None,
         deterministic: bool = False,
+        verify: str = "first",
         seed: int = 0,
         name: str | None = None,
         validate_every: int = 1,
@@ -87,6 +88,7 @@ class Definition:
         self.capacity, self.checkpointing = arguments.capacity_of(capacity), arguments.checkpointing_of(checkpointing)
         self.compile, self.deterministic = arguments.compile_of(compile), deterministic
         self.strategy = arguments.strategy_of(strategy, deterministic, self.capacity, self.compile)
+        self.verify = arguments.verify_of(verify)
         self.name = name or f"{self.family.name} on {self.data.name}"
         self.plan_groups = adding.planned(self, self.grid)
         self.added: list[adding.Added] = []

@@ -28,7 +28,7 @@ def settings_of(study: Definition) -> Settings:
     memory = study.capacity, study.checkpointing
     compiling = "never" if study.deterministic else study.compile
     settings = *how, *where, study.seed, True, *pace, study._precision, *memory, compiling
-    return Settings(study.family, study.data, *settings, study.strategy, study.deterministic)
+    return Settings(study.family, study.data, *settings, study.strategy, study.deterministic, study.verify)
 
 
 def fitted(study: Definition) -> list[Group]:

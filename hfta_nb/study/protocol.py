@@ -54,6 +54,7 @@ class Definition(Protocol):
     compile: str
     deterministic: bool
     strategy: str
+    verify: str
     monitor: str
     maximize: bool
     name: str

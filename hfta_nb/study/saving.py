@@ -49,6 +49,7 @@ def options(study: Definition) -> dict[str, Any]:
         "compile": study.compile,
         "strategy": None if study.deterministic or study.strategy == "measured" else study.strategy,
         "deterministic": study.deterministic,
+        "verify": study.verify,
         "seed": study.seed,
         "name": study.name,
         "validate_every": study.validate_every,

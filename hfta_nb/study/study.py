@@ -60,6 +60,9 @@ class Study(Definition):
             differently from the plain module's; "fixed" takes those that the plain module calls.
         deterministic: choose nothing by time. Two runs on the same machine then give the same bits on a CPU. Slower:
             kernels are "fixed", block sizes are not tried, steps are not compiled.
+        verify: when a member is compared with its plain module: "first" compares in the first call of each kind,
+            "always" in all calls, which is slow, "never" in none. What differs runs member by member from then on, and
+            an event `DifferenceFound` says so. See `FusedArray.verify`.
         seed: seed of the order of the data.
         name: shown to people.
         validate_every: epochs from one validation to the next; the last epoch always has one. Only epochs with a

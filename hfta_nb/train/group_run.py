@@ -171,6 +171,7 @@ class GroupRun(Progress):
             yield from self._measured(self.meter)
         if probe:
             yield from self._beside(probe, batch)
+        yield from self._differences()
         yield from self.tell()
 
     def _measured(self, meter: Meter) -> Iterator[Event]:
@@ -186,6 +187,15 @@ class GroupRun(Progress):
         before, self.group = self.trainer.records(), self.trainer.measured(self.group, peak, meter.held_bytes)
         if self.trainer.records() != before:
             yield ev.PlanMade(time.time(), self.trainer.records())
+
+    def _differences(self) -> Iterator[Event]:
+        """What comparing with plain modules has found since this was last asked."""
+        if not isinstance(self.step, ArrayStep):
+            return
+        found = self.step.array.settings.differences
+        for path in [path for path in found if path not in self.differences]:
+            self.differences.add(path)
+            yield ev.DifferenceFound(time.time(), self.group.index, path, found[path])
 
     def _beside(self, probe: SpeedProbe, batch: Batch) -> Iterator[Event]:
         """The steps of plain modules that are timed; they are let go where there is no room, or one of them raises."""
@@ -226,6 +236,7 @@ class GroupRun(Progress):
         validated = self.settings.validates(self.epoch)
         if validated:
             found |= {f"val_{n}": v.to(self.settings.score_dtype) for n, v in self._evaluate().items()}
+        yield from self._differences()
         together = torch.stack(list(found.values()))
         values = {name: tuple(row) for name, row in zip(found, together.tolist(), strict=True)}
         yield ev.EpochDone(time.time(), self.group.index, self.epoch, self.steps, tuple(self.members.ids), values)

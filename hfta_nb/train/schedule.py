@@ -274,7 +274,7 @@ class Schedule:
         steps = self.batches(group)
         if group.serial:
             return PlainStep(modules[0], group.rows[0], objective, metrics, s.epochs, generators, s.precision, steps)
-        array = fuse(modules, [v.seed for v in (*group.variants, *(v for v, _ in group.likes))])
+        array = fuse(modules, [v.seed for v in (*group.variants, *(v for v, _ in group.likes))], verify=s.verify)
         array.generators.states = generators.states
         if group.likes:
             array = array.select(range(len(group.variants)))

@@ -66,6 +66,7 @@ def arguments_of(study: Study) -> dict[str, Any]:
             if study.strategy != "measured"
             else {}
         ),
+        **({"verify": study.verify} if study.verify != "first" else {}),
         "device": str(study.device),
         "monitor": study.monitor,
         **({"serial": True} if study.serial else {}),

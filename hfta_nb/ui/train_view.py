@@ -73,6 +73,7 @@ def details(history: History, phase: RunPhase) -> list[str]:
     counts = [(history.count(state), paused.get(state, state.lower())) for state in _COUNTED]
     found.append(", ".join(f"{n} {state}" for n, state in counts if n))
     found += [halving(event) for event in history.halvings[-1:]]
+    found += [difference(event) for event in history.differences[-1:]]
     if history.phase and history.phase != "training" and phase is RunPhase.RUNNING:
         found.append(history.phase)
     return [text for text in found if text]
@@ -104,6 +105,12 @@ def halving(event: ev.ArrayHalved) -> str:
     first, second = event.into
     how = f"{event.members} members went on as {first} and {second}"
     return f"out of memory while {event.phase}: {how}; {memory(event.needed_bytes)} of {memory(event.free_bytes)}"
+
+
+def difference(event: ev.DifferenceFound) -> str:
+    """That a part of the model runs member by member, as comparing with the plain module has found a difference."""
+    part = f"`{event.submodule}`" if event.submodule else "the model"
+    return shorten(f"array {event.group + 1}: {part} runs member by member, as {event.reason}", 300)
 
 
 class TrainView(ipywidgets.VBox):  # type: ignore[misc]
