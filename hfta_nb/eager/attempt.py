@@ -119,24 +119,34 @@ def _attempted(
                 _resettle(state, before)
                 member = state.engine.current
                 raise member_error(error, member, module) from error
-            apart = set(state.settings.paths)
-            state.settings.react(error, state.skeleton)
-            if error is found:  # the whole model where it is no submodule
-                path = next((path for path in state.settings.paths if path not in apart), "")
-                state.settings.differences[path] = str(error)
-            install(state)
+            _react(state, error, error is found)
         else:
             state.proven.add(key)
             if verification is not None:
                 # State that has changed may let the next call do something else.
                 state.verified[kind] = state.verified.get(kind, 0) + (1 if stateful else 2)
-            if found is not None:
-                warnings.warn(f"{found}; see explain()", ArrayWarning, stacklevel=level_outside())
-            if state.engine.outgrown:
-                helpers.regrow()
+            _told(state, helpers, found)
             return result
         finally:
             state.engine.recording = state.engine.watching = False
+
+
+def _react(state: ArrayState, error: Exception, differs: bool) -> None:
+    """Let the array run in another way, as this error asks; note where a member differs from its plain module."""
+    apart = set(state.settings.paths)
+    state.settings.react(error, state.skeleton)
+    if differs:  # the whole model where it is no submodule
+        path = next((path for path in state.settings.paths if path not in apart), "")
+        state.settings.differences[path] = str(error)
+    install(state)
+
+
+def _told(state: ArrayState, helpers: Helpers, found: Mismatch | None) -> None:
+    """Warn of what was found, and give tensors that have grown their room."""
+    if found is not None:
+        warnings.warn(f"{found}; see explain()", ArrayWarning, stacklevel=level_outside())
+    if state.engine.outgrown:
+        helpers.regrow()
 
 
 def _undone(state: ArrayState, computation: Computation, result: Any, before: Settings, error: Mismatch) -> None:

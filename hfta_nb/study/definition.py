@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from hfta_nb import data as datasets
+from hfta_nb.data import AnyData
 from hfta_nb.errors import StudyError
 from hfta_nb.events import GroupRecord
 from hfta_nb.grid import Grid, Variant
@@ -68,37 +69,43 @@ class Definition:
         **fixed: Any,
     ) -> None:
         self.family = arguments.family_of(family, loss, metrics, param_groups)
-        self.data = datasets.resolve(self.family.data[0] if data is None else data)
-        check_data(self.family, self.data)
+        self.data = self._suited(data)
         self.epochs = arguments.positive("epochs", epochs)
+        self.seed = arguments.seed_of(seed)
         self.patience = None if patience is None else arguments.positive("patience", patience)
         self.validate_every = arguments.positive("validate_every", validate_every)
         self.steps_per_epoch = arguments.steps_of(steps_per_epoch, self.data)
-        self.seed = arguments.seed_of(seed)
         self.monitor, self.maximize = arguments.monitor_of(self.family, self.data, monitor)
-        asked = {"trials": trials, "slots": slots, "sampler": sampler, "pruner": pruner, "constraint": constraint}
-        self.grid, self.searcher = self._searched(grid, asked)
-        if batch_size is not None and "batch_size" not in self.grid.axes:
-            fixed["batch_size"] = batch_size
-        self.fixed = fixed
+        how = {"trials": trials, "slots": slots, "sampler": sampler, "pruner": pruner, "constraint": constraint}
+        self.grid, self.searcher = self._searched(grid, how)
+        own = {} if batch_size is None or "batch_size" in self.grid.axes else {"batch_size": batch_size}
+        self.fixed = fixed | own
         self.dtype, self.device = arguments.dtype_of(dtype), arguments.device_of(device)
         self._precision = arguments.precision_of(precision, self.device, self.dtype)
-        self.serial = arguments.flag("serial", serial)
         self.across = arguments.across_of(across, self.device)
         self.capacity, self.checkpointing = arguments.capacity_of(capacity), arguments.checkpointing_of(checkpointing)
         self.compile, self.deterministic = arguments.compile_of(compile), deterministic
         self.strategy = arguments.strategy_of(strategy, deterministic, self.capacity, self.compile)
-        self.verify = arguments.verify_of(verify)
+        self.serial, self.verify = arguments.flag("serial", serial), arguments.verify_of(verify)
         self.name = name or f"{self.family.name} on {self.data.name}"
         self.plan_groups = adding.planned(self, self.grid)
         self.added: list[adding.Added] = []
-        place = directory or _new_place(self.family.name)
-        self.store = Store(Path(place).absolute())
+        self.store = Store(Path(directory or _new_place(self.family.name)).absolute())
+        self._begin_afresh()
+
+    def _begin_afresh(self) -> None:
+        """Nothing of a run is known."""
         self._history = History()
         self._read = 0  # the number of the last event that is in it
         self._running = 0  # runs of this very object, which fold their events in themselves
         self._trainer: Trainer | None = None  # of the run that is on
         self._extended = False  # variants were added that its events do not have yet
+
+    def _suited(self, data: Any) -> AnyData:
+        """The data, which suits the family."""
+        found = datasets.resolve(self.family.data[0] if data is None else data)
+        check_data(self.family, found)
+        return found
 
     def _searched(self, grid: Any, asked: Mapping[str, Any]) -> tuple[Grid, Searcher | None]:
         """The grid to train, or that of a search's first trials."""

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hfta_nb.ui.machine import Phase
 from torch import Tensor, nn
 
 import hfta_nb as hfta
@@ -22,6 +21,7 @@ from hfta_nb.array import FusedArray
 from hfta_nb.eager.plain_copies import copied_module, plain_member
 from hfta_nb.eager.verifying import Verification
 from hfta_nb.errors import ArrayWarning, StudyError
+from hfta_nb.ui.run_phase import RunPhase
 from hfta_nb.ui.train_view import details
 from tests.contract.serial import make
 
@@ -308,7 +308,7 @@ def test_a_study_tells_what_was_found(tmp_path: Path, verified: None) -> None:
     assert [(event.group, event.submodule) for event in told] == [(0, "inner")]
     assert "than alone" in told[0].reason
     assert asked.history.differences == told
-    assert any("`inner` runs member by member" in text for text in details(asked.history, Phase.FINISHED))
+    assert any("`inner` runs member by member" in text for text in details(asked.history, RunPhase.FINISHED))
     assert hfta.Study.load(tmp_path / "run", family=wrong).history.differences == told
 
 

@@ -35,6 +35,8 @@ RECORDS = [
     ev.Heartbeat(1.0),
     ev.Add(({"lr": 0.1, "width": 8}, {"betas": (0.9, 0.99)}), "key"),
     ev.Pause(),
+    ev.Pin(3, False),
+    ev.Prune(3, "pruned after epoch 1"),
     ev.Resume(),
     ev.Stop(),
     ev.Stop(3),
