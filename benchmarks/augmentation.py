@@ -9,7 +9,6 @@ generator was drawn from.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -23,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.common import interleaved, write
+from benchmarks.common import interleaved, options, write
 from hfta_nb.augment import images
 from hfta_nb.augment.draws import Draws
 
@@ -101,8 +100,7 @@ def facts(task: Callable[[], Tensor]) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=30, help="how often each is timed")
+    parser = options(__doc__, rounds=30)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--size", type=int, default=32, help="height and width of the images, which have 3 channels")
     given = parser.parse_args()

@@ -11,7 +11,6 @@ A round of each way is a lap of as many steps as serial training makes in `--lap
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -28,7 +27,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import hfta_nb as hfta
-from benchmarks.common import calls_in, laps, milliseconds, write
+from benchmarks.common import calls_in, laps, milliseconds, options, write
 
 
 class Recurrent(nn.Module):
@@ -138,12 +137,7 @@ def measure(name: str, members: int, rounds: int, lap_s: float) -> dict[str, Any
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--members", type=int, nargs="+", default=[1, 2, 8, 32])
-    parser.add_argument("--rounds", type=int, default=40, help="how often each step is timed")
-    parser.add_argument("--lap", type=float, default=0.02, help="seconds of a serial lap")
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
-    given = parser.parse_args()
+    given = options(__doc__, members=[1, 2, 8, 32], rounds=40, lap=0.02, models=list(MODELS)).parse_args()
     torch.set_num_threads(1)
     os.environ["HFTA_NB_CACHE"] = "off"  # what is paid for includes timing the kernels
     rows = []

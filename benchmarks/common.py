@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -43,6 +44,31 @@ class Timing:
 
     def __str__(self) -> str:
         return f"{self.median_s:.3f} s ({self.low_s:.3f} to {self.high_s:.3f})"
+
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "members": {"type": int, "nargs": "+", "help": "members of the arrays, one number or several"},
+    "models": {"nargs": "+"},
+    "rounds": {"type": int, "help": "how often each is timed"},
+    "lap": {"type": float, "help": "seconds of a lap, about"},
+    "out": {"type": Path, "help": "where to write the results, as JSON"},
+    "json": {"action": "store_true", "help": "rows as JSON on the standard output, and no words"},
+    "quick": {"action": "store_true", "help": "as little as shows that it works"},
+}
+
+
+def options(doc: str | None, **defaults: Any) -> argparse.ArgumentParser:
+    """A parser with the options that several benchmarks have: those that are named here, with these defaults.
+
+    Args:
+        doc: the benchmark's docstring, whose first line describes it.
+        defaults: of ``models``, what there is to choose from.
+    """
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    for name, default in defaults.items():
+        choices = {"choices": default} if name == "models" else {}
+        parser.add_argument(f"--{name}", default=default, **_OPTIONS[name], **choices)
+    return parser
 
 
 def interleaved(tasks: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 1) -> dict[str, Timing]:

@@ -10,7 +10,6 @@ step. The figure is drawn from the JSON.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -28,10 +27,10 @@ from matplotlib.lines import Line2D
 from torch import Tensor
 
 import hfta_nb as hfta
-from benchmarks.common import RESULTS, write
+from benchmarks.common import RESULTS, options, write
 from hfta_nb import colors
 from hfta_nb.figures import canvas, png
-from hfta_nb.step import Keep, Scores, Step
+from hfta_nb.step import Scores, ScoreSink, Step
 from hfta_nb.train import Trainer
 
 BLOCK = 10
@@ -126,7 +125,7 @@ class Recorded:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def train(self, x: Any, y: Any, keep: Keep | None = None) -> Scores:
+    def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         scores = self.inner.train(x, y)
         self.kept.append(torch.stack([scores[name].detach() for name in self.losses]))
         if self.nudged:
@@ -280,7 +279,7 @@ def _steps(values: Sequence[float]) -> list[float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = options(__doc__)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--only", help="one family; its figures replace those kept before")
     parser.add_argument("--draw", action="store_true", help="draw the figures that are kept, and measure nothing")

@@ -9,7 +9,6 @@ five epochs agree to 1e-5.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import subprocess
@@ -21,7 +20,7 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import hfta_nb as hfta
-from benchmarks.common import interleaved, write
+from benchmarks.common import interleaved, options, write
 
 BAR = 2 / 3
 GRID = ["--grid", "lr=1e-3,3e-3,1e-2,3e-2", "--grid", "seed=0,1"]
@@ -52,8 +51,7 @@ def difference(a: Path, b: Path, epochs: int | None = None) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5, help="how often each command is timed")
+    parser = options(__doc__, rounds=5)
     parser.add_argument("--epochs", type=int, default=100)
     given = parser.parse_args()
     epochs = ["--epochs", str(given.epochs)]

@@ -8,7 +8,6 @@ bar is the import with every name of the face touched.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.common import interleaved, write
+from benchmarks.common import interleaved, options, write
 
 BAR = 1.3
 
@@ -35,9 +34,7 @@ def import_s(code: str) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=15, help="how often each is timed")
-    rounds = parser.parse_args().rounds
+    rounds = options(__doc__, rounds=15).parse_args().rounds
     timings = interleaved({name: lambda code=code: import_s(code) for name, code in IMPORTS.items()}, rounds)
     ratio = timings["hfta_nb_face"].median_s / timings["torch"].median_s
     for name, timing in timings.items():

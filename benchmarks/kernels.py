@@ -11,19 +11,17 @@ an LSTM of the suite's size, forward and backward: by torch's kernel member by m
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 import hfta_nb as hfta
-from benchmarks.common import environment, laps
+from benchmarks.common import environment, laps, options
 from benchmarks.suite.job import Job, numbers
 from benchmarks.suite.modes.ours import Ours
 from hfta_nb.kernels.native import build
@@ -47,7 +45,7 @@ def kernels(model: str, members: int) -> list[dict[str, Any]]:
                 "chosen": choice.chosen.name,
                 "us": {name: None if s is None else round(s * 1e6, 2) for name, s in choice.seconds.items()},
             }
-            for choice in ours.array._steps.choices()
+            for choice in ours.array._steps.cache.choices()
         ]
 
 
@@ -92,10 +90,8 @@ def lstm(members: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--members", type=int, nargs="+", default=[1, 8])
+    parser = options(__doc__, members=[1, 8], out=None)
     parser.add_argument("--models", nargs="+", default=["mlp", "cnn", "lstm", "transformer"])
-    parser.add_argument("--out", type=Path, help="where to write the results, as JSON")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HFTA_NB_CACHE"] = folder

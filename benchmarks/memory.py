@@ -10,7 +10,6 @@ has in it what kernels take within and what is held while a step is recorded, an
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from dataclasses import replace
@@ -22,15 +21,15 @@ import torch
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.common import write
+from benchmarks.common import options, write
 from benchmarks.suite.memory import Peak
 from hfta_nb import Study
 from hfta_nb.events import Control
 from hfta_nb.memory import MemoryModel, let_go, shown
 from hfta_nb.plan import Group
 from hfta_nb.train import Trainer
-from hfta_nb.train.fitting import model_of, peak_of
-from hfta_nb.train.group import GroupRun
+from hfta_nb.train.capacity import model_of, peak_of
+from hfta_nb.train.group_run import GroupRun
 
 MODELS: dict[str, dict[str, Any]] = {
     "mlp": {"data": "digits", "width": 128, "depth": 8, "batch_size": 512},
@@ -44,9 +43,7 @@ WAYS = ((False, True), (False, False), (True, False))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--members", type=int, nargs="+", default=[1, 2, 4, 8, 16])
-    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser = options(__doc__, members=[1, 2, 4, 8, 16], models=list(MODELS))
     parser.add_argument("--device", default=None)
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []

@@ -33,7 +33,7 @@ if __package__ in (None, ""):
 
 import hfta_nb as hfta
 from benchmarks.capture import MODELS
-from benchmarks.common import calls_in, laps, milliseconds, write
+from benchmarks.common import calls_in, laps, milliseconds, options, write
 from hfta_nb.array import FusedArray
 
 Call = Callable[[FusedArray, Tensor, Tensor], Any]
@@ -147,16 +147,10 @@ def measure(name: str, members: int, form: str, dtype: torch.dtype, given: argpa
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="rows as JSON on the standard output, and no words")
-    parser.add_argument("--members", type=int, nargs="+", default=[8, 32])
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser = options(__doc__, json=False, members=[8, 32], models=list(MODELS), rounds=15, lap=0.05, quick=False)
     parser.add_argument("--forms", nargs="+", choices=list(FORMS), default=list(FORMS))
     parser.add_argument("--dtypes", nargs="+", choices=["float32", "float64"], default=["float32"])
     parser.add_argument("--steps", type=int, default=100, help="of the loop that is not tuned, before it is timed")
-    parser.add_argument("--rounds", type=int, default=15, help="how often a lap of each is timed")
-    parser.add_argument("--lap", type=float, default=0.05, help="about how long a lap is, in seconds")
-    parser.add_argument("--quick", action="store_true", help="two members and few laps, to see that it works")
     given = parser.parse_args()
     if given.quick:
         given.members, given.rounds, given.lap = [2], 3, 0.005

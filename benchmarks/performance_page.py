@@ -32,23 +32,23 @@ SUITE = {
 HEAD = """\
 # Performance
 
-Written by `make performance-page` from the files in `benchmarks/results/`; a test compares this page with them. How
-each figure is taken, and what makes it fair, is in [benchmarks/README.md](../benchmarks/README.md).
+`make performance-page` writes this page from the files in `benchmarks/results/`; a test compares both.
+[benchmarks/README.md](../benchmarks/README.md) describes how each figure is measured, and what makes it fair.
 
-- **ratio**: serial training's time over this way's time for the same steps of the same members, the laps interleaved.
-  Serial is the plain module, eager, with torch's fused Adam; "best serial" is that or the same under `torch.compile`,
-  whichever is faster without its compile time. A way whose losses are not serial's has no ratio.
+- **ratio**: the time of serial training divided by the time of this mode, for the same steps of the same members in
+  interleaved rounds. Serial is the plain module, eager, with torch's fused Adam. "Best serial" is the faster of serial
+  and serial under `torch.compile`, without compile time. A mode whose losses differ from serial's has no ratio.
 - **hfta_nb** is the training step of a study; **split form** is `array.losses(loss_fn, array(x), y).sum().backward()`
   and the optimizer; **hfta_nb, compiled** the study's step after `torch.compile`'s compiler, faster or not
   (`compile="always"`).
-- **of the roofline**: the least time that operations (over the measured matrix rate) or bytes (over the measured
-  bandwidth) need, over the time taken. The optimizer and elementwise work have no operations there, so a small model
-  cannot reach 100%.
+- **of the roofline**: the least time for the operations (at the measured matrix rate) or the bytes (at the measured
+  bandwidth), divided by the time taken. The optimizer and elementwise work count no operations, so a small model
+  can't reach 100%.
 - **drawing batches**: share of the step for taking the batch from the data set.
-- **paid after**: steps until what building, tuning and recording took beyond serial's beginning has been won back.
-- **where the step goes**: by torch's profiler, less what that itself costs: products (matrix products, convolutions,
-  attention, recurrent kernels), other kernels, the optimizer, batches, and what lies between calls (Python, autograd,
-  launching). "Lost" is all but products at the measured rate.
+- **paid after**: steps after which building, tuning and recording have paid for themselves.
+- **where the step goes**: by torch's profiler, less its own cost: products (matrix products, convolutions, attention,
+  recurrent kernels), other kernels, the optimizer, batches, and time between calls (Python, autograd, launching).
+  "Lost" is everything except products at the measured rate.
 """
 
 

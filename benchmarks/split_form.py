@@ -9,7 +9,6 @@ the outputs of all members; "no loss" sends ones back, which leaves what the arr
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Callable
@@ -25,7 +24,7 @@ if __package__ in (None, ""):
 
 import hfta_nb as hfta
 from benchmarks.capture import MODELS as OTHERS
-from benchmarks.common import calls_in, laps, milliseconds, write
+from benchmarks.common import calls_in, laps, milliseconds, options, write
 from hfta_nb.array import FusedArray
 
 
@@ -136,12 +135,7 @@ def measure(name: str, members: int, rounds: int, lap_s: float) -> dict[str, Any
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--members", type=int, nargs="+", default=[1, 2, 8, 32])
-    parser.add_argument("--rounds", type=int, default=30, help="how often a lap of each way is timed")
-    parser.add_argument("--lap", type=float, default=0.02, help="about how long a lap of steps is, in seconds")
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
-    given = parser.parse_args()
+    given = options(__doc__, members=[1, 2, 8, 32], rounds=30, lap=0.02, models=list(MODELS)).parse_args()
     torch.set_num_threads(1)
     rows = []
     for name in given.models:

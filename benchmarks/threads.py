@@ -10,7 +10,6 @@ of its own.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -29,7 +28,7 @@ if __package__ in (None, ""):
 
 import hfta_nb as hfta
 from benchmarks.capture import MODELS, serial
-from benchmarks.common import laps, milliseconds, write
+from benchmarks.common import laps, milliseconds, options, write
 from hfta_nb.members import threads
 
 Step = Callable[[], Any]
@@ -93,11 +92,7 @@ def keep_apart() -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--members", type=int, nargs="+", default=[1, 2, 8, 32])
-    parser.add_argument("--rounds", type=int, default=9, help="how often each step is timed")
-    parser.add_argument("--lap", type=float, default=0.03, help="seconds of a lap")
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser = options(__doc__, members=[1, 2, 8, 32], rounds=9, lap=0.03, models=list(MODELS))
     parser.add_argument("--apart", action="store_true", help="a core for each thread, on a machine that is not idle")
     given = parser.parse_args()
     torch.set_num_threads(2)

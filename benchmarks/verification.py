@@ -10,7 +10,6 @@ without.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import statistics
@@ -26,7 +25,7 @@ if __package__ in (None, ""):
 
 import hfta_nb as hfta
 from benchmarks.capture import MODELS
-from benchmarks.common import write
+from benchmarks.common import options, write
 from benchmarks.own_loops import FORMS, serial
 
 _LATER = 20
@@ -74,13 +73,7 @@ def measure(name: str, members: int, form: str, rounds: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="rows as JSON on the standard output, and no words")
-    parser.add_argument("--members", type=int, nargs="+", default=[8, 32])
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
-    parser.add_argument("--rounds", type=int, default=9, help="how often new arrays are called")
-    parser.add_argument("--quick", action="store_true", help="two members and one round, to see that it works")
-    given = parser.parse_args()
+    given = options(__doc__, json=False, members=[8, 32], models=list(MODELS), rounds=9, quick=False).parse_args()
     if given.quick:
         given.members, given.rounds = [2], 1
     torch.set_num_threads(1)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hfta_nb.model_zoo import families, family
     from hfta_nb.phases import Phase
     from hfta_nb.recipes import Family
+    from hfta_nb.search import uniform
     from hfta_nb.study import Result, Study
 
 _WHERE = {
@@ -35,6 +36,7 @@ _WHERE = {
     "HftaError": "hfta_nb.errors",
     "Metric": "hfta_nb.metrics",
     "Phase": "hfta_nb.phases",
+    "uniform": "hfta_nb.search",
 }
 _MODULES = ("callbacks", "data", "fleet", "losses", "optim")
 
@@ -63,6 +65,7 @@ __all__ = [
     "optim",
     "per_member",
     "seeds",
+    "uniform",
     "why_not",
 ]
 

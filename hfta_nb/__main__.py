@@ -1,4 +1,4 @@
-"""`python -m hfta_nb` is the command `hfta-nb`. Imports nothing slow, so that an interrupt is minded from the start."""
+"""`python -m hfta_nb` is the command `hfta-nb`. Imports nothing slow, so that interrupts are handled from the start."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _interrupted = False
 
 
 def main() -> int:
-    """The command as a process of its own; returns the exit code.
+    """Run the command in this process; returns the exit code.
 
-    Ctrl-C while modules are still imported ends the process at once, with one line. What is imported can't be
-    interrupted in good order: packages catch the exception and raise others, or can't be imported again.
+    Ctrl-C while modules are being imported ends the process at once, with one line. An import can't be interrupted
+    safely: packages catch the exception and raise others, or can't be imported again.
     """
     minded = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not one that is ignored, as under nohup
     if minded:
@@ -29,7 +29,7 @@ def main() -> int:
     except Exception:
         if not _interrupted:
             raise
-        return cli.fail("interrupted", INTERRUPTED)  # what came of it in a module that is imported later
+        return cli.fail("interrupted", INTERRUPTED)  # the interrupt raised another error in a later import
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

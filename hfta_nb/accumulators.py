@@ -1,8 +1,8 @@
-"""Metrics that are kept for each member by itself, from batch to batch: torchmetrics' objects and functions, and
-whatever `vmap` can't run.
+"""Metrics that each member accumulates separately: torchmetrics objects and functions, and metrics that `vmap` can't
+run.
 
-The members' predictions come out of the array, and each member's own accumulator takes its own: what is computed is
-what the metric gives for that member alone. It costs a loop over the members in Python.
+Each member's accumulator is updated with that member's predictions, so the value is the one that the metric gives for
+the member alone. It costs a Python loop over the members.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ PACKAGE = "torchmetrics"
 
 
 class Accumulator(Protocol):
-    """What is kept of one metric of one member."""
+    """The accumulated state of one metric of one member."""
 
     def update(self, prediction: Tensor, target: Any) -> None:
-        """Take in a batch: prediction ``[N, ...]``, target ``[N, ...]``."""
+        """Add a batch: prediction ``[N, ...]``, target ``[N, ...]``."""
 
     def compute(self) -> Any:
         """The metric over everything since the beginning: a scalar."""
 
     def state(self) -> dict[str, Any]:
-        """All that is needed to carry on: tensors, lists of tensors, numbers."""
+        """The state needed to resume: tensors, lists of tensors, numbers."""
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take what `state` gave."""
+        """Restore what `state` returned."""
 
 
 class Still(Accumulator, Protocol):
-    """An accumulator that can work on the same memory always, as a step that is captured needs it."""
+    """An accumulator that can keep its memory in place, as a captured step needs it."""
 
     @property
     def still(self) -> bool:
@@ -70,7 +70,7 @@ class OfObject:
             with _unchecked(self.metric, prediction):
                 self.metric.update(prediction, _largest(target) if several else target)
         finally:
-            self._settle()
+            self._restore_storage()
         if before is not None and before != self._notes():  # it notes more than its states: that can't be captured
             self._rooms = {}
 
@@ -90,15 +90,15 @@ class OfObject:
         if not states or not single or not all(isinstance(value, Tensor) for value in states.values()):
             return None  # it keeps all predictions, say
         self._rooms = {name: value.clone() for name, value in states.items()}
-        self._settle()
+        self._restore_storage()
         return list(self._rooms.values())
 
     def reset(self) -> None:
         self.metric.reset()
-        self._settle()
+        self._restore_storage()
 
-    def _settle(self) -> None:
-        """What torchmetrics has made anew goes to where it was."""
+    def _restore_storage(self) -> None:
+        """Copy tensors that torchmetrics has replaced into their old memory."""
         for name, room in self._rooms.items():
             made = getattr(self.metric, name)
             if made is not room:
@@ -106,7 +106,7 @@ class OfObject:
                 room.copy_(made)
 
     def _notes(self) -> dict[str, Any]:
-        """What the object knows beside its states and its count of updates."""
+        """The object's attributes besides its states and its count of updates."""
         own = {*self._rooms, "_update_count", "_computed", "_cache", "_forward_cache"}
         return {k: id(v) if isinstance(v, Tensor) else copy.copy(v) for k, v in vars(self.metric).items()
                 if k not in own and isinstance(v, Tensor | int | float | str | list | None)}  # fmt: skip
@@ -160,7 +160,7 @@ class OfFunction:
 
 @contextmanager
 def _unchecked(metric: Any, prediction: Tensor) -> Iterator[None]:
-    """Within a capture, values are not checked, which would read them: those of the steps before have been."""
+    """Skip validation during a capture, because validation reads values; earlier steps have validated them."""
     checks = getattr(metric, "validate_args", None)
     if not checks or not prediction.is_cuda or not torch.cuda.is_current_stream_capturing():
         yield
@@ -184,7 +184,7 @@ def _largest(target: Any) -> Any:
 
 
 def of_torchmetrics(name: str, metric: Any) -> tuple[Factory, bool] | None:
-    """How a metric of torchmetrics is accumulated, and whether more of it is better; None where it is not one.
+    """How a metric of torchmetrics is accumulated, and whether higher is better; None if it is not one.
 
     Args:
         name: for errors.

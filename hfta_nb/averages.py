@@ -1,4 +1,4 @@
-"""Members that differ in one axis alone, most often the seed, taken together."""
+"""Averages over members that differ in one axis only, most often the seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hfta_nb.history import History, Member
 
 @dataclass(frozen=True)
 class Average:
-    """Members that are equal but for the axes that are averaged over.
+    """Members that differ only in the axes that are averaged over.
 
     Attributes:
         config: the values of all other axes.
@@ -32,7 +32,7 @@ class Average:
 
     @property
     def lost(self) -> int:
-        """How many have no finite best value: they diverged or failed at once, or have not been validated yet."""
+        """How many members have no finite best value, because they diverged, failed or have not been validated yet."""
         return sum(not math.isfinite(m.best_value) for m in self.members)
 
     def mean(self, metric: str) -> float:
@@ -54,19 +54,19 @@ class Average:
 
 
 def averages(history: History, over: str | Sequence[str]) -> list[Average]:
-    """The members of a run by all axes but some; those of the best mean of the monitored metric first.
+    """Group the members of a run by all axes except `over`, best mean of the monitored metric first.
 
     A configuration that lost a member (see `Average.lost`) comes after all that lost none.
 
     Raises:
-        StudyError: an axis is not one of the grid's.
+        StudyError: an axis is not in the grid.
     """
     names = (over,) if isinstance(over, str) else tuple(over)
     axes = tuple(history.run.axes) if history.run else ()
     for name in names:
         if name not in axes:
             remedy = "sweep it: grid={..., " + f'"{name}": ' + "hfta_nb.grid.seeds(4)}" if name == "seed" else ""
-            raise StudyError("no axis of the grid", where="over", got=name, accepted=", ".join(axes), remedy=remedy)
+            raise StudyError("not an axis of the grid", where="over", got=name, accepted=", ".join(axes), remedy=remedy)
     found: dict[tuple[tuple[str, str], ...], list[Member]] = {}
     for member in history.members.values():
         rest = tuple((name, repr(value)) for name, value in member.config.items() if name not in names)

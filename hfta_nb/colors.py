@@ -1,8 +1,8 @@
-"""How members, axis values and device measurements are drawn and named: one colour and one name everywhere.
+"""Colours and names of members, axis values and device measurements, the same everywhere.
 
-The live view, the figures and the tables of the Workbench all ask here, so that a member looks the
-same in each. Categories take the palette of Okabe and Ito (https://jfly.uni-koeln.de/color), made to be
-told apart by people with any kind of colour vision; numbers take viridis, whose lightness grows evenly.
+The live view, the figures and the tables of the Workbench use this module, so that a member looks the same in each.
+Categories use the palette of Okabe and Ito (https://jfly.uni-koeln.de/color), which people with any kind of colour
+vision can distinguish; numbers use viridis, whose lightness increases evenly.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hfta_nb.events import Json
 from hfta_nb.grid import Variant, show
 
 MAX_LEGEND = 12
-"""With more members than this, colour stands for the values of an axis and not for the member."""
+"""With more members than this, colours show the values of an axis instead of the member."""
 
 DASHES: tuple[tuple[float, ...], ...] = ((), (7, 3), (2, 2), (9, 3, 2, 3))
-"""On and off lengths in pixels; the palette is gone through once with each."""
+"""On and off lengths in pixels; the palette is repeated with each."""
 
 
 class Drawn(Protocol):
-    """A member to be drawn: a `Variant`, a `VariantRecord`, or a `Member` of a history."""
+    """A member to draw: a `Variant`, a `VariantRecord`, or a `Member` of a history."""
 
     @property
     def id(self) -> int: ...
@@ -42,7 +42,7 @@ class Stroke:
 
     Attributes:
         light: its colour on a light background, as "#rrggbb".
-        dark: its colour on a dark one: the same hue, where that one could not be seen there.
+        dark: its colour on a dark background, with the same hue.
         dash: on and off lengths in pixels; empty for a solid line.
     """
 
@@ -51,7 +51,7 @@ class Stroke:
     dash: tuple[float, ...] = ()
 
 
-# Black can't be seen on dark and pure yellow (#f0e442) not on white: these two differ with the theme, and come last.
+# Black is invisible on dark and pure yellow (#f0e442) on white: these two differ by theme, and come last.
 OKABE_ITO: tuple[Stroke, ...] = (
     Stroke("#0072b2", "#3b9bd9"),
     Stroke("#e69f00", "#e69f00"),
@@ -69,7 +69,7 @@ _VIRIDIS = (
     "#1fa088", "#28ae80", "#3fbc73", "#5ec962", "#84d44b", "#addc30", "#d8e219", "#fde725",
 )
 # fmt: on
-# The ends that would vanish in the background are left out.
+# Excludes the ends, which would vanish in the background.
 _LIGHT_RANGE = (0.0, 0.85)
 _DARK_RANGE = (0.25, 1.0)
 
@@ -80,7 +80,7 @@ def sequential(position: float) -> Stroke:
 
 
 def member(variant: int) -> Stroke:
-    """How the member with this variant id is drawn where colour stands for the member."""
+    """The stroke of this variant id if colours show the member."""
     return _cycle(variant)
 
 
@@ -95,8 +95,8 @@ class AxisColors:
 
     Attributes:
         name: the axis.
-        values: its values; sorted where they are numbers.
-        sequential: whether they are numbers on a scale, and not categories.
+        values: its values; numbers are sorted.
+        sequential: whether they are numbers on a scale instead of categories.
         log: whether that scale is logarithmic.
         strokes: one per value.
     """
@@ -109,11 +109,11 @@ class AxisColors:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The values as people read them."""
+        """The values as text."""
         return tuple(show(v) for v in self.values)
 
     def index(self, value: Json) -> int:
-        """The place of a value.
+        """The index of a value.
 
         Raises:
             GridError: the axis has no such value.
@@ -135,7 +135,7 @@ def axis(name: str, values: Iterable[Json]) -> AxisColors:
     found = tuple(values)
     numbers = [v for v in found if isinstance(v, int | float) and not isinstance(v, bool)]
     if len(numbers) < len(found):
-        # Beyond the palette the categories are spread over the scale: order then tells them apart where hue can't.
+        # More categories than the palette has are spread over the scale.
         many = len(found) > len(OKABE_ITO)
         spread = [i / max(1, len(found) - 1) for i in range(len(found))]
         strokes = tuple(sequential(p) if many else _cycle(i) for i, p in enumerate(spread))
@@ -154,12 +154,12 @@ def swept(axes: Mapping[str, Sequence[Json]]) -> list[str]:
 
 
 def color_axis(members: int, axes: Mapping[str, Sequence[Json]], color_by: str | None = "") -> str:
-    """What colour stands for: an axis, or "" for the member.
+    """The axis that sets the colour, or "" for the member.
 
     Args:
-        members: how many there are.
+        members: number of members.
         axes: the grid's axes and their values.
-        color_by: the axis that was asked for; empty to leave it to `MAX_LEGEND`, an unknown one likewise.
+        color_by: the requested axis; if empty or unknown, `MAX_LEGEND` decides.
     """
     names = swept(axes)
     if color_by in names:
@@ -173,11 +173,11 @@ class Scheme:
     Args:
         variants: the members.
         axes: the grid's axes and their values.
-        color_by: the axis that colour is to stand for; empty for the member, or for the first axis
-            where there are more members than `MAX_LEGEND`.
+        color_by: the axis that sets the colour; empty for the member, or for the first axis if there are more members
+            than `MAX_LEGEND`.
 
     Attributes:
-        axis: the colours of that axis, or None where colour stands for the member.
+        axis: the colours of that axis, or None if colours show the member.
     """
 
     def __init__(
@@ -209,10 +209,10 @@ class DeviceLine:
 
     Attributes:
         key: its name in `DeviceSampled.values`, or `CORES`.
-        label: its name for people.
+        label: its displayed name.
         kind: "fraction" (0..1), "memory" (bytes), or "other" (only shown as a number).
         stroke: how it is drawn.
-        faint: whether it is one of many cores, behind their mean.
+        faint: whether it is one of many cores, drawn behind their mean.
     """
 
     key: str
@@ -223,7 +223,7 @@ class DeviceLine:
 
 
 CORES = "core_mean"
-"""Name of the mean over cores, which stands for them where they are too many to tell apart."""
+"""Name of the mean over cores, which is drawn if there are many cores."""
 
 _MANY_CORES = 8
 _DEVICE_LABELS = {
@@ -249,13 +249,13 @@ _MEMORY = {
 
 
 def core_mean(values: Mapping[str, float]) -> float | None:
-    """The mean load of the cores in a sample; None where they are few enough to be drawn one by one."""
+    """The mean load of the cores in a sample; None if they are few enough to be drawn one by one."""
     cores = [value for key, value in values.items() if _CORE.match(key)]
     return sum(cores) / len(cores) if len(cores) > _MANY_CORES else None
 
 
 def device_lines(keys: Iterable[str]) -> tuple[DeviceLine, ...]:
-    """How each measurement in a device's samples is drawn, whatever the names are."""
+    """How each measurement in a device's samples is drawn."""
     names = list(dict.fromkeys(keys))
     many = sum(bool(_CORE.match(k)) for k in names) > _MANY_CORES
     if many:
@@ -265,7 +265,7 @@ def device_lines(keys: Iterable[str]) -> tuple[DeviceLine, ...]:
 
 
 def _numbered(names: list[str]) -> list[tuple[str, int]]:
-    # A GPU's fractions have fixed places in the palette; cores and whatever else comes take those after them.
+    # A GPU's fractions have fixed places in the palette; cores and other values use those after them.
     others = [CORES, *(k for k in names if k not in _DEVICE_LABELS and not _UNIT.search(k))]
     free = [k for k in others if k in names]
     first = len(_GPU_FRACTIONS) if any(k in _GPU_FRACTIONS for k in names) else 0
@@ -292,7 +292,7 @@ def _cycle(place: int) -> Stroke:
 
 
 def _same(a: Json, b: Json) -> bool:
-    # True equals 1 in Python, and 1 equals 1.0: the first two are different values, the others are one.
+    # In Python True equals 1, and 1 equals 1.0: here only the latter two are the same value.
     return a == b and isinstance(a, bool) == isinstance(b, bool)
 
 

@@ -1,8 +1,7 @@
 """Every exception and warning of hfta_nb.
 
-Each exception carries the same five facts, so that a person reading the last line of a
-traceback knows what to do: what went wrong, where, what was got, what is
-accepted, and the remedy.
+Each exception has the same five parts, so that the last line of a traceback says what to do: what went wrong, where,
+what was got, what is accepted, and the remedy.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ __all__ = [
     "MemberError",
     "OptimError",
     "StoreError",
+    "StoreWarning",
     "StudyError",
     "WorkerError",
     "out_of_memory",
@@ -71,7 +71,7 @@ class HftaError(Exception):
         return "; ".join(parts)
 
     def at(self, where: str, accepted: str = "") -> Self:
-        """The same error, told of a place that only the caller knows.
+        """The same error with a place that only the caller knows.
 
         Args:
             where: that place.
@@ -114,11 +114,11 @@ class DataError(HftaError, ValueError):
 
 
 class DataWarning(UserWarning):
-    """Data is gone through, and may well not be what was meant."""
+    """Data is read, but may not be what was meant."""
 
 
 class ArrayWarning(UserWarning):
-    """A function of torch, or a call, takes an array or its member axis for something else."""
+    """A function of torch or a call may misread an array or its member axis."""
 
 
 class FusionError(HftaError, ValueError):
@@ -129,13 +129,13 @@ class MemberError(HftaError, RuntimeError):
     """An exception inside one member's forward, loss or metric.
 
     Attributes:
-        member: its place in the array; None where that is not known.
+        member: the member's index in the array; None if unknown.
     """
 
     member: int | None = None
 
     def of(self, member: int) -> Self:
-        """The same error, told of a member."""
+        """The same error with the member's index."""
         self.member = member
         return self
 
@@ -152,12 +152,20 @@ class StoreError(HftaError, OSError):
     """A saved run is missing, incomplete or of another version."""
 
 
+class SearchError(HftaError, ValueError):
+    """A search can't be made as it was asked for."""
+
+
+class StoreWarning(UserWarning):
+    """Part of a saved run is damaged and left out; the message says what was lost."""
+
+
 class StudyError(HftaError, RuntimeError):
-    """A study was asked for something that its state doesn't allow."""
+    """The study's state does not allow the request."""
 
 
 class DeviceError(HftaError, RuntimeError):
-    """A device is missing or can't hold what was asked of it."""
+    """A device is missing, or lacks the memory for the request."""
 
 
 class WorkerError(HftaError, RuntimeError):

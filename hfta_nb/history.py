@@ -1,4 +1,4 @@
-"""Events folded into the state of a run: the one place that knows what a stream of events means.
+"""Folds events into the state of a run.
 
 The live view, the leaderboard, the figures, the command line and the replay of a saved run all
 read a `History`, so that none of them can disagree.
@@ -43,11 +43,11 @@ class Curve:
 
 @dataclass
 class Member:
-    """What is known of one variant.
+    """The state of one variant.
 
     Attributes:
         planned: epochs of the run in which it began; 0 before.
-        replanned: how many it had done when the run was first given another number of epochs; 0 before.
+        replanned: epochs done when the run was first given another number of epochs; 0 before.
     """
 
     id: int
@@ -71,7 +71,7 @@ class Member:
         return max((int(c.epochs[-1]) for c in self.curves.values() if c.epochs), default=0)
 
     def at_best(self, metric: str) -> float:
-        """The metric at the best epoch; its last value where no epoch was best; NaN where there is none."""
+        """The metric at the best epoch; its last value if there is no best epoch; NaN without values."""
         curve = self.curves.get(metric)
         if curve is None or not curve.values:
             return math.nan
@@ -81,18 +81,19 @@ class Member:
 
 
 class History:
-    """The state of a run, as far as its events tell it.
+    """The state of a run, made from its events.
 
     Attributes:
         run: the first event, or None before it came; of a run that was resumed, the last such.
         begin_s: when the run began for the first time, in seconds since the epoch; 0 before.
         state, reason, detail: of the run as a whole; WAITING before it starts.
-        phase: what the run is busy with, for example "tuning".
+        phase: the current activity, for example "tuning".
         members: by id, in the order of the grid.
         groups: how the variants were grouped.
         progress: the last `StepsDone`.
         speeds: per group, its `SpeedMeasured`.
         halvings: `ArrayHalved`, oldest first.
+        differences: `DifferenceFound`, oldest first; of each array and part of the model the last.
         samples: `DeviceSampled`, oldest first.
         pauses: times (begin, end) in seconds since the epoch; the last end is None while paused.
         tried: `ForwardTried`, oldest first.
@@ -110,6 +111,7 @@ class History:
         self.progress: ev.StepsDone | None = None
         self.speeds: dict[int, ev.SpeedMeasured] = {}
         self.halvings: list[ev.ArrayHalved] = []
+        self.differences: list[ev.DifferenceFound] = []
         self.samples: list[ev.DeviceSampled] = []
         self.pauses: list[tuple[float, float | None]] = []
         self.checkpoint: ev.CheckpointSaved | None = None
@@ -194,6 +196,10 @@ class History:
     def _array_halved(self, event: ev.ArrayHalved) -> None:
         self.halvings.append(event)
 
+    def _difference_found(self, event: ev.DifferenceFound) -> None:
+        where = event.group, event.submodule  # a run that was resumed finds it again
+        self.differences = [*(d for d in self.differences if (d.group, d.submodule) != where), event]
+
     def _steps_done(self, event: ev.StepsDone) -> None:
         self.progress = event
         for variant, loss in zip(event.variants, event.train_loss, strict=True):
@@ -246,6 +252,7 @@ _HANDLERS: dict[type[Event], Any] = {
     ev.PhaseChanged: History._phase_changed,
     ev.SpeedMeasured: History._speed_measured,
     ev.ArrayHalved: History._array_halved,
+    ev.DifferenceFound: History._difference_found,
     ev.StepsDone: History._steps_done,
     ev.EpochDone: History._epoch_done,
     ev.MemberImproved: History._member_improved,

@@ -1,4 +1,4 @@
-"""Small HTML tables, by which a notebook shows objects. All values are shown as text, whatever markup they hold."""
+"""Small HTML tables for notebooks. All values are escaped."""
 
 from __future__ import annotations
 

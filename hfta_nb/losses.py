@@ -25,10 +25,10 @@ PREDICTIONS = ("logits", "out", "prediction", "predictions", "pred", "preds", "o
 
 
 def prediction(output: Any) -> Tensor:
-    """What a model predicts: its output, or the first entry of a tuple or list whose rest is for a loss of its own.
+    """The prediction in a model's output: the output itself, or the first entry of a tuple or list.
 
-    Of an output with names (a dict, a dataclass, a named tuple, one of Hugging Face) the entry under one of
-    `PREDICTIONS`, or the only tensor (unless its name says that it is a hidden state).
+    For an output with names (a dict, a dataclass, a named tuple, a Hugging Face output): the entry under one of
+    `PREDICTIONS`, or the only tensor unless its name contains "hidden".
 
     Raises:
         FamilyError: no entry is known to be the prediction.
@@ -116,11 +116,11 @@ def for_task(task: str) -> Loss:
     return BY_TASK[task]
 
 
-# Losses with settings of their own for each member.
+# Losses with per-member settings.
 
 
 class Target(NamedTuple):
-    """A target, and the settings that each member has for its loss; made by `MemberLoss.target_per_member`."""
+    """A target with each member's loss settings; made by `MemberLoss.target_per_member`."""
 
     y: Any
     settings: dict[str, Any]
@@ -145,7 +145,7 @@ class MemberLoss:
         self.own = {k: v.double() if v.is_floating_point() else v for k, v in self.own.items()}
 
     def target_per_member(self, y: Any) -> Any:
-        """The target with each member's settings beside it; `FusedArray.backward` and `evaluate` ask for it."""
+        """The target together with each member's settings; called by `FusedArray.backward` and `evaluate`."""
         if not self.own or isinstance(y, Target):
             return y
         device = y.device if isinstance(y, Tensor) else y.value.device if isinstance(y, PerMember) else None
@@ -241,7 +241,7 @@ def smooth_l1_loss(*, beta: Any = 1.0) -> MemberLoss:
     return MemberLoss(F.smooth_l1_loss, _smooth_l1, beta=_marked("beta", beta))
 
 
-# Formulas. Settings may be tensors; zero is nothing special.
+# Formulas. Settings may be tensors, and zero needs no special case.
 
 
 def _cross_entropy(output: Tensor, y: Tensor, *, weight: Any, ignore_index: int, label_smoothing: Any) -> Tensor:

@@ -1,8 +1,8 @@
-"""How many bytes a device holds: what a stretch of work takes at its peak, what is free, and how many members fit.
+"""Measures memory: the peak of a piece of work, what is free on the device, and how many members fit.
 
-On a GPU torch's caching allocator keeps the peak. On a CPU the storages are counted that torch's operators return while
-a `Meter` is on, from their making until the last tensor over them is gone. Not counted on a CPU is what a kernel
-takes and gives back within itself, and what numpy or a data loader holds; `MARGIN` leaves room for these.
+On a GPU torch's caching allocator records the peak. On a CPU a `Meter` counts the storages that torch's operators
+return, from creation until the last tensor over them is freed. It does not see temporary memory inside a kernel, nor
+memory of NumPy or a data loader; `MARGIN` leaves room for these.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 MARGIN = {"cuda": 0.1, "cpu": 0.2}
-"""The share of the free memory that is left alone: for fragments on a GPU, for other programs on a CPU."""
+"""The share of free memory that is not used: for fragmentation on a GPU, for other programs on a CPU."""
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -32,17 +32,17 @@ RECORDING = 3
 def can_record(device: torch.device, peak_bytes: int, free: int) -> bool:
     """Whether a step with this peak may be recorded.
 
-    On a GPU always, as it is tried and done without if memory runs out; a CPU's memory runs out by ending the process.
+    On a GPU always: if memory runs out, the step runs unrecorded. On a CPU running out of memory ends the process.
     """
     return device.type != "cpu" or RECORDING * peak_bytes <= free
 
 
 @dataclass(frozen=True)
 class MemoryModel:
-    """Bytes that training takes, as a straight line through two measurements.
+    """Memory of training as a linear function of the number of members.
 
     Attributes:
-        fixed_bytes: whatever the number of members: a mini-batch, say.
+        fixed_bytes: independent of the number of members, for example a mini-batch.
         member_bytes: of each member: parameters, gradients, optimizer state, best weights, activations.
     """
 
@@ -51,7 +51,7 @@ class MemoryModel:
 
     @classmethod
     def of_points(cls, members: int, peak_bytes: int, more: int, more_bytes: int) -> MemoryModel:
-        """Through the peaks of two numbers of members, the smaller first."""
+        """The line through the peaks of two numbers of members, the smaller first."""
         slope = max(1, -(-(more_bytes - peak_bytes) // (more - members)))
         return cls(max(0, peak_bytes - members * slope), slope)
 
@@ -60,16 +60,16 @@ class MemoryModel:
         return self.fixed_bytes + members * self.member_bytes
 
     def capacity(self, free_bytes: int) -> int:
-        """How many members fit; 0 where not even one does."""
+        """How many members fit; 0 if not even one does."""
         return max(0, (free_bytes - self.fixed_bytes) // self.member_bytes)
 
     def corrected(self, members: int, peak_bytes: int) -> MemoryModel:
-        """The same with each member's share as it was measured in an array of so many."""
+        """The same model with `member_bytes` from a measurement of an array of this size."""
         return MemoryModel(self.fixed_bytes, max(1, math.ceil((peak_bytes - self.fixed_bytes) / members)))
 
 
 class Meter:
-    """A context that measures memory; may be entered again and goes on from there. Not with another meter within.
+    """A context that measures memory. It may be entered again, and then continues. Meters can't be nested.
 
     Args:
         device: whose memory.
@@ -111,14 +111,14 @@ class Meter:
 
     @property
     def held_bytes(self) -> int:
-        """What is held now of all that was made within."""
+        """Bytes allocated within the context that are still held."""
         if self._counter is not None:
             return self._counter.held
         return max(0, torch.cuda.memory_allocated(self.device) - self._before)
 
     @property
     def peak_bytes(self) -> int:
-        """The most that was held at once within."""
+        """The largest number of bytes held at once within the context."""
         return self._most if self._counter is None else self._counter.most
 
 
@@ -177,12 +177,12 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @functools.cache
 def _gives_what_it_got(func: Any) -> bool:
-    """Whether an operator returns views of its arguments, or themselves: memory that was there before."""
+    """Whether an operator returns its arguments or views of them, so that no memory is new."""
     return any(r.alias_info is not None for r in func._schema.returns)
 
 
 def free_bytes(device: torch.device) -> int:
-    """The memory that training may still take: what is free, less a margin.
+    """The memory that training may still use: free memory less a margin.
 
     On a GPU what torch holds in its cache counts as free, but for memory of CUDA graphs, which only they use; on a CPU
     a container's limit counts as well.
@@ -198,7 +198,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def _of_graphs(device: torch.device) -> int:
-    """What lies in the private pools of CUDA graphs without being allocated now: it is, whenever they run."""
+    """Bytes in the private pools of CUDA graphs that are not allocated now, but are whenever a graph runs."""
     index = torch.cuda.current_device() if device.index is None else device.index
     every = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
     segments = [s for s in every if s["device"] == index]
@@ -226,7 +226,7 @@ def _left_in_container(root: Path) -> int | None:
 
 
 def let_go(device: torch.device) -> None:
-    """Give cached memory back, after what held it is gone."""
+    """Release cached memory after its owners are gone."""
     import gc
 
     gc.collect()  # an error's frames and the tensors in them are often a circle
@@ -235,7 +235,7 @@ def let_go(device: torch.device) -> None:
 
 
 def shown(size: int) -> str:
-    """A number of bytes for people: ``3.2 GiB``."""
+    """A number of bytes as text: ``3.2 GiB``."""
     value, unit = float(size), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1000:

@@ -19,7 +19,7 @@ from hfta_nb.losses import IGNORED, classes_last, prediction
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric and which way is better.
+    """A metric, and whether higher is better.
 
     Attributes:
         function: from one member's output ``[N, ...]`` and target ``[N, ...]`` to a scalar, a mean over N; with
@@ -36,7 +36,7 @@ class Metric:
     accumulator: Factory | None = None
 
     def __call__(self, output: Any, target: Any) -> Tensor:
-        """The metric of this batch alone."""
+        """The metric of this batch only."""
         value = self.function(output, target)
         if self.accumulator is not None:
             kept = self.accumulator(value.device)
@@ -72,7 +72,7 @@ def _hits(output: Float[Tensor, "N *rest classes"], target: Int[Tensor, " N *res
 
 
 def _surprise(output: Float[Tensor, "N *rest classes"], target: Int[Tensor, " N *rest"]) -> Float[Tensor, " 2"]:
-    """The sum of cross entropies, and of how many."""
+    """The sum of cross entropies, and their number."""
     logits, flat = output.reshape(-1, output.shape[-1]), target.reshape(-1)
     total = F.cross_entropy(logits, flat, ignore_index=IGNORED, reduction="sum")
     return torch.stack([total, (flat != IGNORED).sum().to(total.dtype)])
@@ -171,11 +171,11 @@ BY_TASK: dict[str, dict[str, Metric]] = {
 
 
 MANY_CLASSES = 10
-"""Beyond so many classes `top5` is told as well."""
+"""With more classes than this, `top5` is added."""
 
 
 def usual(task: str, facts: Mapping[str, int]) -> dict[str, Metric]:
-    """The metrics of a task, on data of which this is known."""
+    """The usual metrics of a task on data with these facts."""
     many = task == "classification" and facts.get("num_classes", 0) > MANY_CLASSES
     found = BY_TASK.get(task, {}) | ({"top5": top5} if many else {})
     if "ignored" in facts and found.get("accuracy") is accuracy:
@@ -188,7 +188,7 @@ def _predicted(output: Any, target: Any) -> Tensor:
 
 
 def checked(metrics: Mapping[str, Any]) -> dict[str, Metric]:
-    """Named metrics; a plain callable counts as a score (more is better).
+    """Check named metrics; a plain callable counts as a score (higher is better).
 
     Metrics of torchmetrics say themselves which way is better. An object is updated with a member's prediction (logits,
     as the model gives them) and the target, batch by batch, and computed over the whole epoch; a function is taken

@@ -1,4 +1,4 @@
-"""Which line of a person's own code an exception came from: neither a library's, nor this package's."""
+"""Finds the line of the user's own code that an exception came from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST = 120
 
 @dataclass(frozen=True)
 class OwnLine:
-    """A line of a person's own code.
+    """A line of the user's own code.
 
     Attributes:
         file: as Python names it; of a notebook's cell a name that its kernel alone knows.
@@ -51,7 +51,7 @@ class OwnLine:
 
 
 def own_line(error: BaseException) -> OwnLine | None:
-    """The innermost line of a person's own code in an exception's traceback, or in that of its cause.
+    """The innermost line of the user's own code in an exception's traceback, or in that of its cause.
 
     Returns:
         None where there is none.
@@ -89,6 +89,6 @@ def _cell(file: str) -> str:
 
 
 def _near(file: str) -> str:
-    """The path from here, where it lies below."""
+    """The path, relative if it is below the current directory."""
     path, here = Path(file), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else file

@@ -1,4 +1,4 @@
-"""Phases of a training step: several networks in one module, each trained by an optimizer of its own."""
+"""Phases of a training step, for modules of several networks, each with its own optimizer."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from hfta_nb.grid import AxisSpec
 from hfta_nb.losses import Loss
 
 OWN_AXES = ("lr", "weight_decay", "beta1", "beta2")
-"""Training axes of which every phase has one of its own, for example ``generator_lr``."""
+"""Training axes that every phase has separately, for example ``generator_lr``."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One of the updates that a training step is made of, for families with several networks (GANs and the like).
+    """One update of a training step, for families with several networks (such as GANs).
 
     A step goes through the phases in their order. In each, the module is called with ``phase=name`` beside its inputs,
     the loss of what it returns is differentiated, and the phase's own optimizer steps the parameters that it trains. In
     validation the module is called likewise, and once more without a phase, for the metrics.
 
     Attributes:
-        name: an identifier; the loss is told as ``<name>_loss``.
+        name: an identifier; the loss is reported as ``<name>_loss``.
         trains: submodules or parameters, by their dotted names: all parameters within.
         loss: from one member's output and the target to a scalar.
-        every: only each so many-th step, beginning with the first. A step without the phase tells its last loss.
+        every: run in every n-th step, beginning with the first. Other steps report the phase's last loss.
 
     Raises:
         FamilyError: a value can't be used.
@@ -61,11 +61,11 @@ class Phase:
 
     @property
     def score(self) -> str:
-        """The name under which its loss is told."""
+        """The name under which its loss is reported."""
         return f"{self.name}_loss"
 
     def due(self, step: int) -> bool:
-        """Whether step number `step`, from 0, has this phase."""
+        """Whether step `step`, counted from 0, runs this phase."""
         return step % self.every == 0
 
     def has(self, parameter: str) -> bool:

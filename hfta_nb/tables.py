@@ -1,4 +1,4 @@
-"""Tables with many columns, of which a notebook and ``print`` show those that people look at first."""
+"""Tables of which a notebook and ``print`` show the most important columns."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pandas
 
 
 class Table(pandas.DataFrame):
-    """A `pandas.DataFrame` that shows some of its columns; all of them are there.
+    """A `pandas.DataFrame` that displays only some of its columns.
 
-    What is made of it (a slice, a sorted copy) is a plain `DataFrame`, which shows all that it has.
+    Results of its methods (a slice, a sorted copy) are plain `DataFrame` objects.
 
     Args:
         rows: of the table.

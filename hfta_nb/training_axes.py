@@ -12,7 +12,7 @@ _PLAIN = ("rprop", "sparse_adam", "lbfgs")
 OPTIMIZERS = ("sgd", *_ADAMS, "rmsprop", "adagrad", "adadelta", "adafactor", "asgd", "muon", *_PLAIN)
 """Muon takes matrices, and AdamW the other parameters.
 
-What is not an axis is as in torch: rmsprop's alpha, adadelta's rho and eps, nadam's momentum decay, ...
+Other settings have torch's defaults: rmsprop's alpha, adadelta's rho and eps, nadam's momentum decay, ...
 """
 
 LR_SCHEDULERS = (
@@ -26,7 +26,7 @@ _CLASSES = {
     **{"sequential": "SequentialLR", "multistep": "MultiStepLR", "constant": "ConstantLR", "cyclic": "CyclicLR"},
     "plateau": "ReduceLROnPlateau",
 }
-"""Names of torch's classes that stand for the same."""
+"""Names of torch's classes that are accepted as aliases."""
 
 _SAME = {
     "optimizer": {name.replace("_", ""): name for name in OPTIMIZERS},
@@ -39,17 +39,24 @@ _AXES = [
     AxisSpec("weight_decay", "float", 0.0, low=0.0, help="L2 penalty; for adamw, decoupled decay.", fusible=True),
     AxisSpec("momentum", "float", 0.0, low=0.0, help="Momentum of sgd and rmsprop.", fusible=True),
     AxisSpec("nesterov", "bool", False, help="Nesterov momentum, for sgd.", fusible=True),
-    AxisSpec("beta1", "float", 0.9, low=0.0, high=1.0, help="First beta of adam and its kin.", fusible=True),
-    AxisSpec("beta2", "float", 0.999, low=0.0, high=1.0, help="Second beta of adam and its kin.", fusible=True),
-    AxisSpec("eps", "float", 1e-8, low=0.0, help="Epsilon of adam and its kin, and of rmsprop.", fusible=True),
+    AxisSpec("beta1", "float", 0.9, low=0.0, high=1.0, help="First beta of adam and its variants.", fusible=True),
+    AxisSpec("beta2", "float", 0.999, low=0.0, high=1.0, help="Second beta of adam and its variants.", fusible=True),
+    AxisSpec("eps", "float", 1e-8, low=0.0, help="Epsilon of adam and its variants, and of rmsprop.", fusible=True),
     AxisSpec(
         "decay_on",
         "str",
         "all",
         ("all", "weights"),
-        help="What weight decay applies to: all parameters, or weights only: not norms and biases.",
+        help="What weight decay applies to: all parameters, or weights only (no norms, no biases).",
     ),
-    AxisSpec("max_norm", "float", None, low=0.0, help="Norm to which longer gradients are clipped.", fusible=True),
+    AxisSpec(
+        "max_norm",
+        "float",
+        None,
+        low=0.0,
+        help="Largest norm of a member's gradient; longer ones are clipped.",
+        fusible=True,
+    ),
     AxisSpec(
         "lr_scheduler",
         "str",
@@ -123,7 +130,9 @@ _AXES = [
     ),
     AxisSpec("power", "float", 1.0, low=0.0, help="Of the way to 0, for polynomial.", fusible=True),
     AxisSpec("batch_size", "int", 64, low=1, help="Samples in a mini-batch."),
-    AxisSpec("seed", "int", 0, low=0, help="Seed of initialisation and of all that the member draws.", fusible=True),
+    AxisSpec(
+        "seed", "int", 0, low=0, help="Seed of the initialisation and of the member's random numbers.", fusible=True
+    ),
     AxisSpec(
         "data_seed", "int", None, low=0, help="Seed of the order of the data; the study's by default.", fusible=True
     ),
@@ -150,7 +159,7 @@ USED_BY: dict[str, tuple[str, frozenset[str]]] = {
     "pct_start": ("lr_scheduler", frozenset({"onecycle"})),
     "power": ("lr_scheduler", frozenset({"polynomial"})),
 }
-"""Axes that do nothing unless another axis has one of these values."""
+"""Axes that have no effect unless another axis has one of these values."""
 
 ALIASES = {
     **dict.fromkeys(("learning_rate", "learningrate", "eta", "base_lr", "initial_lr", "max_lr", "lrs"), "lr"),
@@ -171,4 +180,4 @@ ALIASES = {
     **dict.fromkeys(("random_seed", "random_state", "seeds", "manual_seed"), "seed"),
     **dict.fromkeys(("no_decay", "no_weight_decay", "bias_decay", "decay_norms"), "decay_on"),
 }  # fmt: skip
-"""What other libraries and people call an axis."""
+"""Other common names of an axis."""

@@ -45,11 +45,11 @@ What is fused, and how. Written by `make coverage-page` from the tables of the c
 to be equal to the plain module trained alone; a test compares this page with what the code does.
 
 - **vmap**: all members in one call, by torch's own batching rules.
-- **own rule**: all members in one call, by a rule of this project, as `vmap` lacks the function or does it badly.
-- **member by member**: the members' turn comes one after another inside the function named; all else is one call.
-- **apart**: a whole submodule goes one member at a time, as its way depends on its numbers.
+- **own rule**: all members in one call, by a rule of this project, because `vmap` lacks the function or runs it badly.
+- **member by member**: members run one after another inside this function; everything else is one call.
+- **apart**: a whole submodule runs one member at a time, because its control flow depends on its values.
 
-The last two are never silent: `array.explain()` names the function or submodule, and why.
+The last two are always reported: `array.explain()` names the function or submodule and the reason.
 """
 
 
@@ -58,7 +58,7 @@ def page() -> str:
     parts = [
         HEAD,
         f"Made with torch {torch.__version__.partition('+')[0]} on a CPU.\n",
-        _section("Module kinds", "Torch's own list of its kinds, with its own samples.", _kinds()),
+        _section("Module kinds", "Torch's own list of module kinds, with torch's sample inputs.", _kinds()),
         _section("More module kinds", "Those that the list leaves out, or uses that its samples leave out.", _more()),
         "Not tested: " + "; ".join(f"`{name}` ({why})" for name, why in NOT_TESTED.items()) + ".\n",
         _section("Whole models", "Built small, with random weights, from unmodified definitions.", _models()),

@@ -27,7 +27,7 @@ from benchmarks.suite.recurrence import WrittenOutLSTM
 from benchmarks.suite.shares import Profile, Spent, profiled
 from benchmarks.suite.tasks import BATCHES, Feed, tasks
 from benchmarks.suite.work import Work, roofline
-from hfta_nb.replay import compiling
+from hfta_nb.replay.inductor import compile as compiling
 
 LINE = {"model": "mlp", "members": 8, "precision": "float32", "mode": "ours"}
 ROOT = Path(__file__).resolve().parents[1]

@@ -165,7 +165,7 @@ def test_nothing_yet() -> None:
 
 def test_wrong_axes_and_metrics_say_which_there_are() -> None:
     history = swept([0.1] * 6)
-    with pytest.raises(HftaError, match=r"y: no axis of the grid; got 'wdth'; accepted: width, lr"):
+    with pytest.raises(HftaError, match=r"y: not an axis of the grid; got 'wdth'; accepted: width, lr"):
         figures.heat_map(history, "lr", "wdth")
     with pytest.raises(HftaError, match=r"y: the axis of the other direction; got 'lr'; accepted: width"):
         figures.heat_map(history, "lr", "lr")

@@ -92,7 +92,7 @@ def _cell(row: Row, mode: str, by_cpu: bool) -> str:
 
 
 def _bars(found: Sequence[Verdict]) -> str:
-    text = ["| bar | reached | missed |", "|---|---|---|"]
+    text = ["| target | reached | missed |", "|---|---|---|"]
     for bar in BARS:
         mine = [verdict for verdict in found if verdict.bar is bar]
         if mine:

@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks.suite.modes.base import Mode
 from benchmarks.suite.tasks import DATA, Feed
-from hfta_nb.kernels.native import adam, attention, conv, images, likelihood, norm, product, recurrent, rows
+from hfta_nb.kernels.native import adam, attention, conv, images, norm, product, recurrent, rows
 
 LOOK_S = 0.02
 PROFILES = 3
@@ -37,7 +37,6 @@ LIBRARY: dict[type, str] = {
     conv.Bound: "convolution",
     attention.Bound: "scaled_dot_product_attention",
     rows.Bound: "rows",
-    likelihood.Bound: "nll_loss",
     images.Bound: "images",
     recurrent.Bound: "lstm",
     norm.BatchNorm: "batch_norm",

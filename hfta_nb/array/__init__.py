@@ -7,12 +7,12 @@ Open `fused.py` first. `access.py` is what other parts ask of an array beside it
 
 | file | what is in it |
 |---|---|
-| `fused`, `answers`, `adjusting`, `saving` | `FusedArray`: calls, members, settings, what is saved |
-| `fusing`, `stack`, `lazy`, `laying` | an array made of plain modules, and its tensors laid out in memory |
+| `fused`, `answers`, `settings`, `saving` | `FusedArray`: calls, members, settings, what is saved |
+| `fusing`, `stack`, `lazy`, `storage` | an array made of plain modules, and its tensors laid out in memory |
 | `surgery` | members taken out, copied and loaded |
-| `own_losses`, `one_step` | `array.losses`, and the four calls of the split form as one step |
-| `ways`, `trial`, `tuning`, `self_tuning` | which block size and threads are fastest |
-| `standing`, `explaining`, `access` | how calls run now, for people and for other parts |
+| `own_losses` | `array.losses` |
+| `schedule`, `schedule_trial`, `schedule_tuner`, `self_tuning` | which block size and threads are fastest |
+| `inspect`, `explaining`, `access` | how calls run now, for people and for other parts |
 """
 
 from hfta_nb.array.access import owner

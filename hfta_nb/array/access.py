@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from hfta_nb.array import ways
+from hfta_nb.array import schedule
 from hfta_nb.array.fused import FusedArray
-from hfta_nb.array.tuning import Tuning
+from hfta_nb.array.schedule_tuner import Tuning
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import Arguments, call_module
 from hfta_nb.eager.handlers import install
@@ -45,8 +45,8 @@ def tuning_of(array: FusedArray, what: str) -> Tuning:
 
 
 def untimed_block_size(array: FusedArray) -> int:
-    """How many members run at once where nothing may be timed; see `ways.untimed_block_size`."""
-    return ways.untimed_block_size(array._state)
+    """How many members run at once where nothing may be timed; see `schedule.untimed_block_size`."""
+    return schedule.untimed_block_size(array._state)
 
 
 def checkpoint(array: FusedArray, on: bool) -> None:
@@ -55,5 +55,5 @@ def checkpoint(array: FusedArray, on: bool) -> None:
     Members of different architecture keep theirs in any case.
     """
     array.settings.checkpointed = on
-    array._steps.clear()
+    array._steps.cache.clear()
     install(array._state)

@@ -11,9 +11,6 @@ from hfta_nb.eager.state import ArrayState
 from hfta_nb.html import pairs
 from hfta_nb.padded.runtime import across_of
 from hfta_nb.replay.calls import Calls
-from hfta_nb.replay.forward import CapturedForwards
-from hfta_nb.replay.results import CapturedResults
-from hfta_nb.replay.steps import CapturedSteps
 
 if TYPE_CHECKING:
     import pandas
@@ -96,21 +93,20 @@ def rows_of(calls: Calls, losses: Iterable[Calls], step_notes: Sequence[str]) ->
     rows += [(WHOLE, on[state.settings.threads])] if state.settings.threads in on else []
     if state.settings.tuned:
         rows.append((WHOLE, state.settings.tuned))
-    capturing: list[tuple[str, CapturedSteps | CapturedForwards | CapturedResults]]
-    capturing = [("backward", calls.steps), ("array(x)", calls.forwards), ("without gradients", calls.results)]
-    capturing += [("losses", captured) for a in losses for captured in (a.forwards, a.results)]
-    for what, captured in capturing:
-        rows += [(what, note) for note in [*captured.notes(), *captured.layouts()]]
-    if calls.forwards.postpones():
-        rows.append(("array(x), losses, sum, backward", "put off until the backward, then one step"))
+    caches = list(zip(("backward", "array(x)", "without gradients"), calls.caches, strict=True))
+    caches += [("losses", cache) for a in losses for cache in a.caches]
+    for what, cache in caches:
+        rows += [(what, note) for note in [*cache.notes(), *cache.layouts()]]
     rows += [("backward", note) for note in calls.steps.decisions()]
     rows += recurrent(calls)
-    choices = {c.what: c for _, captured in capturing for c in captured.choices()}
+    choices = {c.what: c for _, cache in caches for c in cache.choices()}
     for what, choice in choices.items():
         rows.append((what, f"{'measured by an earlier process' if choice.kept else 'measured'}: {choice}"))
     rows += [("training step", note) for note in step_notes]
-    how = "each architecture by itself" if state.settings.unlike else "one member at a time, as vmap can't run it"
     for path, reason in state.settings.paths.items():
+        how = "each architecture by itself" if state.settings.unlike else "one member at a time"
+        if not state.settings.unlike and path not in state.settings.differences:
+            how += ", as vmap can't run it"
         rows.append((f"submodule {path}", f"{how}: {reason}"))
     return rows + sorted(state.engine.used.items())
 

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array import laying, surgery
-from hfta_nb.array.adjusting import Adjustable
+from hfta_nb.array import storage, surgery
 from hfta_nb.array.answers import Answering
 from hfta_nb.array.explaining import rows_of, shown, table
 from hfta_nb.array.lazy import materialise
-from hfta_nb.array.one_step import OneStep
 from hfta_nb.array.own_losses import OwnLosses
 from hfta_nb.array.saving import Savable
+from hfta_nb.array.schedule_tuner import apart, tune
 from hfta_nb.array.self_tuning import SelfTuning
-from hfta_nb.array.tuning import apart, tune
+from hfta_nb.array.settings import Adjustable
 from hfta_nb.eager.attempt import Helpers
 from hfta_nb.eager.engine import Engine, Inputs
 from hfta_nb.eager.gradients import call_module, target_of
@@ -33,7 +32,7 @@ from hfta_nb.members.arena import Arena
 from hfta_nb.padded.proof import prove
 from hfta_nb.padded.runtime import across_of
 from hfta_nb.replay.calls import Calls
-from hfta_nb.replay.steps import Asked
+from hfta_nb.replay.steps import BackwardArgs
 
 if TYPE_CHECKING:
     import pandas
@@ -66,7 +65,6 @@ class FusedArray(Adjustable, Answering, Savable):
         self._calls = Calls(state, Helpers(self._materialise, partial(surgery.member, state), self._regrow, prove))
         self._steps, self._forwards, self._results = self._calls.steps, self._calls.forwards, self._calls.results
         self._losses, self._tuning = OwnLosses(self._calls), SelfTuning(self._calls)
-        self._forwards.whole = OneStep(self._calls, self._tuning)
         self._taken()
 
     arenas: list[Arena]
@@ -124,7 +122,7 @@ class FusedArray(Adjustable, Answering, Savable):
             return module(*given, **named)
 
         with threads.scope(self._state.settings.threads):
-            return self._calls.forward(given, inputs, call, args if plain else (), follow=True)
+            return self._calls.forward(given, inputs, call, args if plain else ())
 
     def backward(
         self,
@@ -167,20 +165,19 @@ class FusedArray(Adjustable, Answering, Savable):
             raise FusionError(
                 "not one factor per member", where="scale", got=list(scale.shape), accepted=f"[{len(self)}]"
             )
-        asked = Asked(loss_fn, (x, target_of(loss_fn, y)), has_aux, scale, only)
-        self.flush()
+        asked = BackwardArgs(loss_fn, (x, target_of(loss_fn, y)), has_aux, scale, only)
         losses, aux = self._tuning.backward(asked, partial(self._backward, asked))
         return (losses, aux) if has_aux else losses
 
-    def _backward(self, asked: Asked) -> tuple[Tensor, Any]:
+    def _backward(self, asked: BackwardArgs) -> tuple[Tensor, Any]:
         with threads.scope(self._state.settings.threads):
             return self._calls.backward(asked)
 
     def losses(self, loss_fn: Callable[..., Any], output: Any, y: Any = None) -> Tensor:
         """Every member's loss of an output that is there already: the split form of `backward`.
 
-        As fast as `backward` where ``losses(loss_fn, array(x), y).sum().backward()`` is all that is done, step by step:
-        such calls are put off and are one `backward`. Else autograd's own work is added.
+        Use it where something is to be added to the loss, or the output is used for more than the loss. `backward` is
+        faster: it runs members block by block, which ``array(x)`` cannot, and needs no autograd graph.
 
         Args:
             loss_fn: from ONE member's output and `y` to its loss, a scalar.
@@ -226,7 +223,6 @@ class FusedArray(Adjustable, Answering, Savable):
             with threads.scope(self._state.settings.threads):
                 return self._calls.evaluate(function, given, inputs, call)
 
-        self.flush()
         return self._tuning.results(function, given, run)
 
     def tune(
@@ -287,10 +283,6 @@ class FusedArray(Adjustable, Answering, Savable):
     def _rows(self) -> list[tuple[str, str]]:
         return rows_of(self._calls, [of_one.calls for of_one in self._losses], self.step_notes)
 
-    def flush(self) -> None:
-        """Compute what `array(x)` and `losses` have left to the backward; nothing where nothing waits."""
-        self._calls.flush()
-
     # Members.
 
     def select(self, indices: Sequence[int]) -> FusedArray:
@@ -299,7 +291,6 @@ class FusedArray(Adjustable, Answering, Savable):
         Raises:
             FusionError: the list is empty or holds a number that is not a member.
         """
-        self.flush()
         return FusedArray(surgery.select(self._state, indices, self._tuning.home.block_size))
 
     def load_member(self, index: int, state_dict: Mapping[str, Tensor], *, strict: bool = True) -> None:
@@ -309,7 +300,6 @@ class FusedArray(Adjustable, Answering, Savable):
             IndexError: there is no such member.
             FusionError: keys, shapes or dtypes are not the member's. Nothing has changed then.
         """
-        self.flush()
         surgery.load_member(self._state, index, state_dict, strict)
 
     def copy_member(self, src: int, dst: int) -> None:
@@ -319,7 +309,6 @@ class FusedArray(Adjustable, Answering, Savable):
         Raises:
             IndexError: there is no such member.
         """
-        self.flush()
         surgery.copy_member(self._state, src, dst)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FusedArray:
@@ -332,20 +321,18 @@ class FusedArray(Adjustable, Answering, Savable):
     # What nn.Module does, done to the whole.
 
     def train(self, mode: bool = True) -> FusedArray:
-        self.flush()
         super().train(mode)
         for module in (self._skeleton, *self._state.pending):
             module.train(mode)
         return self
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> FusedArray:
-        self.flush()
         if self._state.pending:
             for module in self._state.pending:
                 module._apply(fn, recurse)  # type: ignore[no-untyped-call]
         else:
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-            laying.build(self._state)
+            storage.build(self._state)
             self._laid()
         device = next((t.device for t in [*self.parameters(), *self.buffers()]), self.generators.device)
         self.generators.to(device)
@@ -354,7 +341,7 @@ class FusedArray(Adjustable, Answering, Savable):
     # Within.
 
     def _regrow(self) -> None:
-        laying.regrow(self._state)
+        storage.regrow(self._state)
         self._laid()
 
     def _materialise(self, inputs: Inputs) -> None:
@@ -365,7 +352,7 @@ class FusedArray(Adjustable, Answering, Savable):
     def _taken(self) -> None:
         """Have the containers of the skeleton, so that names, flags and movements are those of the plain module."""
         # The skeleton is one plain module: calls go through it with a member's tensors in place.
-        laying.share(self._skeleton, self)
+        storage.share(self._skeleton, self)
         self.training = self._skeleton.training
         self._laid()
 

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from hfta_nb.array.fused import FusedArray
-from hfta_nb.array.laying import take
 from hfta_nb.array.lazy import check_settled, copied, has_lazy
 from hfta_nb.array.stack import blueprint, check_members, stack_members
+from hfta_nb.array.storage import take
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 
-from hfta_nb.array.laying import take
 from hfta_nb.array.stack import check_members, stack_members
+from hfta_nb.array.storage import take
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import call_module
 from hfta_nb.eager.state import ArrayState

@@ -8,16 +8,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hfta_nb.array.laying import take
+from hfta_nb.array.storage import take
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import scalar, target_of
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.per_member import PerMember, per_member
-from hfta_nb.members.tree import flatten, tensor_map
+from hfta_nb.members.tree import tensor_map
 from hfta_nb.replay.calls import Calls, over
-from hfta_nb.replay.deferred import settled, step_of
-from hfta_nb.replay.kinds import identity
+from hfta_nb.replay.signature import identity
 
 _MOST = 8
 """Losses whose recordings are kept."""
@@ -66,17 +65,12 @@ class LossCalls:
         state.capture = self.outer.state.capture
         state.settings.fast_rng = state.engine.fast_rng = settings.fast_rng
 
-    def outstanding(self) -> bool:
-        """Whether a backward through losses is to come."""
-        return self.calls.forwards.outstanding()
-
     def computed(self, output: Any, y: Any) -> Tensor:
-        """The losses of plain outputs.
+        """The losses of outputs.
 
         Args:
             output, y: of `FusedArray.losses`, y with each member's settings of the loss beside it.
         """
-        self.outer.flush()
         calls = self.calls
         plain = isinstance(output, Tensor) and isinstance(y, Tensor)
         if plain:
@@ -105,14 +99,7 @@ class OwnLosses:
         self._last: tuple[Callable[..., Any], LossCalls] | None = None
 
     def __call__(self, function: Callable[..., Any], outputs: Any, y: Any) -> Tensor:
-        inner = self._of(function)
-        y = target_of(function, y)
-        leaves = [outputs] if isinstance(outputs, Tensor) else flatten(outputs)[0]
-        step = step_of(leaves[0]) if leaves else None
-        if step is not None and step.forwards is self.calls.forwards and step.holds(outputs):
-            return step.losses(outputs, inner, function, y)
-        settled(leaves)
-        return inner.computed(outputs, y)
+        return self._of(function).computed(outputs, target_of(function, y))
 
     def __iter__(self) -> Iterator[LossCalls]:
         return iter(self._made.values())

@@ -24,10 +24,6 @@ class Savable(nn.Module):
     generators: MemberGenerators
     _state: ArrayState
 
-    def flush(self) -> None:
-        """See `FusedArray.flush`."""
-        raise NotImplementedError
-
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Parameters and buffers by the plain module's names, each with a leading member axis M, and random streams.
 
@@ -47,7 +43,6 @@ class Savable(nn.Module):
             >>> {name: list(value.shape[:1]) for name, value in array.state_dict().items()}
             {'weight': [3], 'bias': [3], '_extra_state': [3]}
         """
-        self.flush()
         given = dict(zip(("destination", "prefix", "keep_vars"), args, strict=False)) | kwargs
         before = set(given.get("destination") or ())
         found = super().state_dict(**given)
@@ -80,7 +75,6 @@ class Savable(nn.Module):
             )
         if STREAMS in state_dict:
             _checked(self.generators, state_dict[STREAMS])
-        self.flush()
         return super().load_state_dict(state_dict, strict)
 
     def get_extra_state(self) -> Tensor:

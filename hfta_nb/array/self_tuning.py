@@ -15,17 +15,18 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from hfta_nb.array.trial import Captures, Trial
-from hfta_nb.array.tuning import Tuning
-from hfta_nb.array.ways import Way, slow_together
+from hfta_nb.array.schedule import Schedule, slow_together
+from hfta_nb.array.schedule_trial import Trial
+from hfta_nb.array.schedule_tuner import Tuning
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.members.tree import flatten
 from hfta_nb.replay.calls import Calls
-from hfta_nb.replay.kinds import form as form_of
-from hfta_nb.replay.kinds import identity, settings, watched
+from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.record import NotRecordableError
-from hfta_nb.replay.steps import Asked
+from hfta_nb.replay.signature import form as form_of
+from hfta_nb.replay.signature import identity, settings, watched
+from hfta_nb.replay.steps import BackwardArgs
 
 T = TypeVar("T")
 
@@ -43,13 +44,13 @@ class SelfTuning:
     def __init__(self, calls: Calls) -> None:
         self.calls, self.state = calls, calls.state
         self._forms: dict[str, _Form] = {}
-        self._home: Way | None = None
+        self._home: Schedule | None = None
         self._busy = False
 
     @property
-    def home(self) -> Way:
+    def home(self) -> Schedule:
         """How the array ran before anything was tried."""
-        return self._home or Way(self.state.settings.block_size, self.state.settings.threads)
+        return self._home or Schedule(self.state.settings.block_size, self.state.settings.threads)
 
     def stop(self) -> None:
         """Somebody else chooses how the array runs."""
@@ -82,16 +83,9 @@ class SelfTuning:
         if self._open():
             self._begun("backward").end()
 
-    def settled(self, block_size: int, threads: str) -> bool:
-        """Whether `backward` runs in this way from now on."""
-        if not self._open():
-            return True
-        form = self._forms.get("backward")
-        return form is not None and form.way == (block_size, threads)
-
     # The forms.
 
-    def backward(self, asked: Asked, run: Callable[[], T]) -> T:
+    def backward(self, asked: BackwardArgs, run: Callable[[], T]) -> T:
         """`FusedArray.backward`."""
         form = self._entered("backward")
         if form is None or form.done:
@@ -102,10 +96,7 @@ class SelfTuning:
 
     def forward(self, args: Any, kwargs: Any, run: Callable[[], T]) -> T:
         """`array(x)`."""
-        forwards = self.calls.forwards
-        if forwards.postponed is not None:
-            forwards.flush()
-        if not forwards.learning():
+        if not self.calls.forwards.learning():
             return self.results(None, (args, kwargs), run)
         waiting = self._forms.get("forward")
         if waiting is not None and not waiting.done:
@@ -116,13 +107,9 @@ class SelfTuning:
         trial = form.turn(None, (args, kwargs), _mode(self.state))
         if trial is None:
             return run()
-        forwards.following = False  # what is put off can't be timed
-        try:
-            begin = trial.clock()
-            out = run()
-            form.lap = _Lap(trial, trial.clock() - begin, _now(self.state))
-        finally:
-            forwards.following = True
+        begin = trial.clock()
+        out = run()
+        form.lap = _Lap(trial, trial.clock() - begin, _now(self.state))
         form.lap.watch(out)
         return out
 
@@ -157,12 +144,12 @@ class SelfTuning:
     def _begun(self, name: str) -> _Form:
         calls = self.calls
         self._home = self.home
-        captures: dict[str, Captures] = {
-            "backward": calls.steps,
-            "forward": calls.forwards,
-            "results": calls.results,
+        caches: dict[str, ProgramCache[Any]] = {
+            "backward": calls.steps.cache,
+            "forward": calls.forwards.cache,
+            "results": calls.results.cache,
         }
-        form = self._forms[name] = _Form(calls, name, captures[name], self._home)
+        form = self._forms[name] = _Form(calls, name, caches[name], self._home)
         if slow_together(self.state):
             form.begin_alone()
         return form
@@ -174,7 +161,7 @@ class _Form:
     Args:
         calls: of the array.
         name: of the form.
-        captures: what records and replays its calls.
+        cache: of its programs.
         home: how the array runs before anything is tried.
 
     Attributes:
@@ -182,10 +169,10 @@ class _Form:
         lap: a forward whose backward may be yet to come.
     """
 
-    def __init__(self, calls: Calls, name: str, captures: Captures, home: Way) -> None:
+    def __init__(self, calls: Calls, name: str, cache: ProgramCache[Any], home: Schedule) -> None:
         self.calls, self.state = calls, calls.state
-        self.name, self.captures, self.home = name, captures, home
-        self.way: Way | None = None
+        self.name, self.cache, self.home = name, cache, home
+        self.way: Schedule | None = None
         self.lap: _Lap | None = None
         self._now = home
         self._tuning: Tuning | None = None
@@ -239,7 +226,7 @@ class _Form:
                 return None
             self._kind = kind
             what = f"by itself {self.name} {_name(function)} {told[:-2]}"
-            self._tuning = Tuning(self.calls, what, True, self.captures)
+            self._tuning = Tuning(self.calls, what, self.cache)
         elif kind != self._kind:
             self._others += 1
             if self._others >= _PATIENCE:
@@ -293,7 +280,7 @@ class _Lap:
         way: in which it has run.
     """
 
-    def __init__(self, trial: Trial, seconds: float, way: Way) -> None:
+    def __init__(self, trial: Trial, seconds: float, way: Schedule) -> None:
         self.trial, self.seconds, self.way = trial, seconds, way
         self.ended = False
         self._begin_s: float | None = None
@@ -322,8 +309,8 @@ class _Lap:
         self.ended = True
 
 
-def _now(state: ArrayState) -> Way:
-    return Way(state.settings.block_size, state.settings.threads)
+def _now(state: ArrayState) -> Schedule:
+    return Schedule(state.settings.block_size, state.settings.threads)
 
 
 def _mode(state: ArrayState) -> tuple[Any, ...]:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array.laying import take
 from hfta_nb.array.lazy import check_settled, copied
 from hfta_nb.array.saving import STREAMS, put_row
+from hfta_nb.array.storage import take
 from hfta_nb.eager import attributes
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.state import ArrayState

@@ -1,4 +1,4 @@
-"""Augmentation and preprocessing of batches on the device, with settings per member; see `axes` for what there is."""
+"""Augmentation and preprocessing of batches on the device, with settings per member; `axes` lists them."""
 
 from hfta_nb.augment.axes import AXES, BY_KIND, MIXING, Setting
 from hfta_nb.augment.kinds import axes_for, axes_of, check, kind_of, why_not

@@ -1,4 +1,4 @@
-"""The axes of augmentation: which there are, for what kind of data, and what each accepts. All off by default."""
+"""The axes of augmentation, by kind of data. All are off by default."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IMAGES, CLOUDS = "images", "point clouds"
 
 
 GROUP = "augmentation"
-"""How these axes are marked in a list."""
+"""The mark of these axes in a list."""
 
 
 def _axis(name: str, off: Json, help: str, high: float | None = None, choices: tuple[Json, ...] = ()) -> AxisSpec:
@@ -24,18 +24,18 @@ def _axis(name: str, off: Json, help: str, high: float | None = None, choices: t
 
 
 _IMAGES = (
-    _axis("random_crop", 0, "Pixels by which an image is moved at most, each way."),
+    _axis("random_crop", 0, "Largest shift of an image, in pixels."),
     _axis("horizontal_flip", 0.0, "Probability that an image is mirrored.", 1.0),
-    _axis("color_jitter", 0.0, "By how much brightness, contrast and saturation change at most.", 1.0),
+    _axis("color_jitter", 0.0, "Largest relative change of brightness, contrast and saturation.", 1.0),
     _axis("random_erasing", 0.0, "Probability that a box of an image is erased.", 1.0),
-    _axis("mixup", 0.0, "Alpha of mixup: two images laid over each other."),
-    _axis("cutmix", 0.0, "Alpha of cutmix: a box of one image in another."),
+    _axis("mixup", 0.0, "Alpha of mixup, which blends two images."),
+    _axis("cutmix", 0.0, "Alpha of cutmix, which pastes a box of one image into another."),
     _axis("normalize", False, "Mean 0, deviation 1 per channel, over the training data."),
 )
 _CLOUDS = (
-    _axis("point_jitter", 0.0, "Deviation of the noise on every point."),
-    _axis("point_rotation", 0.0, "Degrees by which a cloud is turned at most.", 180.0),
-    _axis("rotation_axis", "z", "What a cloud is turned about.", choices=("z", "y", "all")),
+    _axis("point_jitter", 0.0, "Standard deviation of the noise on every point."),
+    _axis("point_rotation", 0.0, "Largest rotation of a cloud, in degrees.", 180.0),
+    _axis("rotation_axis", "z", "Axis of the rotation.", choices=("z", "y", "all")),
 )
 
 BY_KIND: dict[str, dict[str, AxisSpec]] = {IMAGES: {a.name: a for a in _IMAGES}, CLOUDS: {a.name: a for a in _CLOUDS}}
@@ -44,10 +44,10 @@ AXES: dict[str, AxisSpec] = {**BY_KIND[IMAGES], **BY_KIND[CLOUDS]}
 """All of them, by name."""
 
 MIXING = ("mixup", "cutmix")
-"""Axes that mix targets too, which then are shares of classes: for classification only."""
+"""Axes that also mix targets, which become class probabilities; for classification only."""
 
 MOVING = ("random_crop", "horizontal_flip")
-"""Axes that move what is in an image, and so the target's pixels."""
+"""Axes that move the contents of an image, and so the target's pixels."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +67,18 @@ class Setting:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Setting:
-        """That of a row of axis values; an axis that is not there is off."""
+        """The setting of a row of axis values; a missing axis is off."""
         given = {name: row[name] for name in AXES if name in row}
         if not given.get("point_rotation"):
-            given.pop("rotation_axis", None)  # settings that do the same are equal
+            given.pop("rotation_axis", None)  # settings with the same effect are equal
         return cls(**given)
 
     @property
     def mixes(self) -> bool:
-        """Whether targets become shares of classes."""
+        """Whether targets become class probabilities."""
         return bool(self.mixup or self.cutmix)
 
     @property
     def moves(self) -> bool:
-        """Whether what is in an image changes its place."""
+        """Whether the contents of an image are moved."""
         return bool(self.random_crop or self.horizontal_flip)

@@ -10,7 +10,7 @@ from torch import Tensor
 from hfta_nb.augment.draws import Draws
 
 LIMIT = 5.0
-"""Noise beyond so many deviations is cut off (Qi et al. 2017: deviation 0.01, limit 0.05)."""
+"""Noise is clipped beyond this many standard deviations (Qi et al. 2017: deviation 0.01, limit 0.05)."""
 
 UP = {"z": (0.0, 0.0, 1.0), "y": (0.0, 1.0, 0.0)}
 

@@ -1,4 +1,4 @@
-"""The random numbers of augmentation: from the seed of the data, the epoch and the batch alone."""
+"""The random numbers of augmentation, which depend only on the data seed, the epoch and the batch."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from torch import Tensor
 
 
 class Draws:
-    """What is drawn for one mini-batch, under a name each; the same whoever asks, however often and in which order.
+    """The random numbers of one mini-batch, by name; the same for every caller, in any order.
 
-    No generator of a member, nor torch's default one, is drawn from. Numbers per sample are drawn on the CPU in
-    float64, so that they are the same on every device and in every precision; noise per point is drawn where it is
-    needed, so that nothing large is copied.
+    No member's generator and no default generator is used. Numbers per sample are drawn on the CPU in float64, so that
+    they are the same on every device and in every precision. Noise per point is drawn on the device, so that nothing
+    large is copied.
 
     Args:
-        seed: of the order of the data.
-        epoch, number: of the mini-batch.
+        seed: seed of the order of the data.
+        epoch, number: epoch and number of the mini-batch.
         size: N, its samples.
-        device: of the samples.
+        device: device of the samples.
     """
 
     def __init__(self, seed: int, epoch: int, number: int, size: int, device: torch.device) -> None:
@@ -54,10 +54,10 @@ class Draws:
         return self._made[name]
 
     def send(self, tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """What was made of draws on the CPU, on the device; the host does not wait until it is there."""
+        """Copy numbers from the CPU to the device without waiting."""
         made = tensor if dtype is None else tensor.to(dtype)
         if self.device.type == "cuda":
-            made = made.pin_memory()  # from memory of another kind the host would wait for all that was launched
+            made = made.pin_memory()  # from unpinned memory the host would wait for everything that was launched
         return made.to(self.device, non_blocking=True)
 
     def _seed(self, name: str) -> int:

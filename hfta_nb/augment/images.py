@@ -1,7 +1,7 @@
-"""Augmentation of images ``[N, channels, H, W]``, every sample with numbers of its own.
+"""Augmentation of images ``[N, channels, H, W]``, with separate random numbers for every sample.
 
-Each function takes the images, a strength and the batch's `Draws`. For two strengths the same numbers are drawn, so
-that a stronger setting does more of the same. Nothing waits for the device.
+Each function takes the images, a strength and the batch's `Draws`. Different strengths use the same random numbers.
+Nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ ERASED_SHARE, ERASED_ASPECT = (0.02, 0.33), (0.3, 3.3)
 
 
 def random_crop(images: Tensor, masks: Tensor | None, pixels: int, draws: Draws) -> tuple[Tensor, Tensor | None]:
-    """Images moved by up to so many pixels each way: padded, and a window of the old size taken out.
+    """Shift images by up to this many pixels each way: pad, then crop to the old size.
 
-    What comes in at the border is 0 (He et al. 2016, section 4.2). Where there are masks ``[N, H, W]`` both are
-    mirrored there instead, so that every pixel has a true class.
+    The padding is 0 (He et al. 2016, section 4.2). With masks ``[N, H, W]`` both are padded by reflection instead, so
+    that every pixel has a true class.
     """
     height, width = images.shape[2:]
     move = (draws.uniform("crop", 2) * (2 * pixels + 1)).long() - pixels
@@ -49,14 +49,14 @@ def horizontal_flip(
 
 
 def color_jitter(images: Tensor, strength: float, low: Tensor, high: Tensor, draws: Draws) -> Tensor:
-    """Brightness, contrast and (with three channels) saturation multiplied by factors from ``1 - strength`` to
+    """Multiply brightness, contrast and (with three channels) saturation by factors from ``1 - strength`` to
     ``1 + strength``, in this order; hue stays.
 
     Args:
-        images: with values from `low` (black) to `high`, and so are those that come out.
+        images: values from `low` (black) to `high`; the result has the same range.
         strength: from 0 to 1.
         low, high: tensors ``[]``.
-        draws: of the batch.
+        draws: the batch's random numbers.
     """
     factors = draws.send(1 + strength * (2 * draws.uniform("color", 3) - 1), images.dtype)
     brightness, contrast, saturation = factors.view(3, -1, 1, 1, 1)
@@ -70,7 +70,7 @@ def color_jitter(images: Tensor, strength: float, low: Tensor, high: Tensor, dra
 def random_erasing(images: Tensor, probability: float, fill: Tensor, draws: Draws) -> Tensor:
     """A box of the image, with this probability, filled with `fill` ``[channels]`` (Zhong et al. 2020).
 
-    Deviation: a box that would stick out is cut to the image's size rather than drawn again.
+    Deviation: a box that exceeds the image is cropped rather than drawn again.
     """
     height, width = images.shape[2:]
     chosen, share, aspect, down, right = draws.uniform("erase", 5)
@@ -81,21 +81,22 @@ def random_erasing(images: Tensor, probability: float, fill: Tensor, draws: Draw
     tall = (area * ratio).sqrt().round().clamp(1, height)
     wide = (area / ratio).sqrt().round().clamp(1, width)
     top, left = (down * (height - tall + 1)).floor(), (right * (width - wide + 1)).floor()
-    tall = tall * (chosen < probability)  # a box without height is none
+    tall = tall * (chosen < probability)  # a box of height 0 is no box
     box = _box(images, torch.stack([top, left, top + tall, left + wide]), draws)
     return torch.where(box, fill.to(images).view(-1, 1, 1), images)
 
 
 def mix(images: Tensor, targets: Tensor, mixup: float, cutmix: float, draws: Draws) -> tuple[Tensor, Tensor]:
-    """Each image mixed with another of the batch, and its target in the same shares.
+    """Mix each image with another one of the batch, and its target in the same proportion.
 
     Args:
         images: ``[N, channels, H, W]``.
-        targets: shares of classes ``[N, classes]``.
-        mixup: alpha of Beta(alpha, alpha), the share of the image's own values (Zhang et al. 2018); 0 for none.
-        cutmix: alpha of Beta(alpha, alpha), the share of the image that stays (Yun et al. 2019); 0 for none.
-            Where both are given, each sample has one of the two, equally often.
-        draws: of the batch.
+        targets: class probabilities ``[N, classes]``.
+        mixup: alpha of Beta(alpha, alpha), the distribution of the image's own weight (Zhang et al. 2018); 0 for none.
+        cutmix: alpha of Beta(alpha, alpha), the distribution of the share of the image that stays (Yun et al. 2019); 0
+            for none.
+            If both are given, each sample gets one of the two, equally often.
+        draws: the batch's random numbers.
 
     Deviation: the share is drawn for each sample, where the papers' code draws one for the whole batch.
     """
@@ -124,7 +125,7 @@ def beta(alpha: float, quantile: Tensor) -> Tensor:
 
 
 def _cut(images: Tensor, stays: Tensor, down: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """The ends of the box that another image takes ``[4, N]``, and the share of each image that stays ``[N]``."""
+    """The corners of the pasted box ``[4, N]``, and the share of each image that stays ``[N]``."""
     height, width = images.shape[2:]
     side = (1 - stays).sqrt()
     tall, wide = (side * height).floor(), (side * width).floor()

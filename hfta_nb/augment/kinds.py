@@ -33,7 +33,7 @@ def kind_of(data: AnyData) -> str | None:
 
 
 def axes_for(data: AnyData | str) -> dict[str, AxisSpec]:
-    """The axes that suit a data set, of which the name is enough; none where the name says nothing."""
+    """The axes that suit a data set or the name of one; empty for unknown names."""
     kind, task = _kind_and_task(data)
     suits = BY_KIND[kind] if kind else {}
     return {name: axis for name, axis in suits.items() if _suits(name, task)}
@@ -42,7 +42,7 @@ def axes_for(data: AnyData | str) -> dict[str, AxisSpec]:
 def _suits(name: str, task: str) -> bool:
     if name in MIXING:
         return task == "classification"
-    # What is generated lies in [-1, 1], and so must what it is compared with.
+    # Generated images are in [-1, 1], so the real images must stay in that range.
     return name != "normalize" or task != "generation"
 
 
@@ -70,16 +70,15 @@ def why_not(name: str, data: AnyData | str) -> str:
 
 
 def check(settings: Sequence[Setting], data: AnyData, swept: Iterable[str] = ()) -> None:
-    """Make sure that values of axes that suit the data go with it.
+    """Check that the values of the axes suit the data.
 
     Args:
         settings: of all variants.
-        data: what they train on.
+        data: the data of the study.
         swept: the axes that have several values.
 
     Raises:
-        GridError: images would be moved out of sight, their targets can't be moved or mixed with them, or an axis
-            changes nothing.
+        GridError: a shift exceeds the image, the targets can't be moved or mixed, or an axis has no effect.
     """
     if "rotation_axis" in swept and "rotation_axis" in axes_for(data) and not any(s.point_rotation for s in settings):
         remedy = "set point_rotation to degrees above 0, or take the axis out"

@@ -1,4 +1,4 @@
-"""From the samples as they are kept to those that members train on: floats, augmented, standardised."""
+"""Turns stored samples into those that members train on: floats, augmented, standardised."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Augmenting:
-    """How the members of a group see the data.
+    """Prepares the data for the members of a group.
 
     Args:
-        data: what they train on; on the device already, where it is not a stream.
+        data: the data; already on the device unless it is a stream.
         device, dtype: of the members.
     """
 
@@ -32,11 +32,11 @@ class Augmenting:
         self.statistics = Statistics(data, device)
 
     def of(self, rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Prepared | None:
-        """What makes these members' batches; None where none of them wants anything, and a batch is as it is kept.
+        """The preparation of these members' batches; None if batches are used as stored.
 
         Args:
-            rows: per member, the values of its axes.
-            seeds: per member, that of the order of its data.
+            rows: per member, its values of the axes.
+            seeds: per member, the seed of its data order.
         """
         settings = [Setting.of(row) for row in rows]
         if all(setting == Setting() for setting in settings):
@@ -45,12 +45,12 @@ class Augmenting:
 
 
 class Prepared:
-    """Makes the batches of some members. Where all agree, a batch is computed once and shared by all.
+    """Makes the batches of some members. If all settings agree, a batch is computed once and shared.
 
     Args:
         augmenting: the data and what is known of it.
         settings: per member.
-        seeds: per member, that of the order of its data.
+        seeds: per member, the seed of its data order.
     """
 
     def __init__(self, augmenting: Augmenting, settings: Sequence[Setting], seeds: Sequence[int]) -> None:
@@ -63,13 +63,13 @@ class Prepared:
         """A training batch.
 
         Args:
-            x, y: as they are kept, ``[N, ...]``, or ``[M, N, ...]`` where `own`.
-            own: whether every member has samples of its own.
-            epoch, number: of the batch: with the seed of the data all that the draws depend on.
+            x, y: stored samples ``[N, ...]``, or ``[M, N, ...]`` if `own`.
+            own: whether every member has its own samples.
+            epoch, number: of the batch; with the data seed they determine the random numbers.
 
         Returns:
-            `x`, `y` and `own` of what the members train on. Where one of them mixes classes, the targets of all are
-            shares of classes ``[..., N, classes]``.
+            The prepared `x`, `y` and `own`. If a member mixes classes, all targets are class probabilities ``[..., N,
+            classes]``.
         """
         size = x.shape[1] if own else x.shape[0]
         draws: dict[int, Draws] = {}
@@ -83,7 +83,7 @@ class Prepared:
         return _spread(self.keys, make)
 
     def validation(self, x: Samples, y: Samples) -> tuple[Samples, Samples, bool]:
-        """A batch of validation: floats, standardised, otherwise as it is kept."""
+        """A batch of validation: floats, standardised, otherwise as stored."""
 
         def make(normalized: bool, member: int) -> Pair:
             return self._standardised(self.data.scaled(x, self.dtype), normalized), y
@@ -107,7 +107,7 @@ class Prepared:
         if setting.random_erasing:
             x = images.random_erasing(x, setting.random_erasing, self.statistics.moments[0], draws)
         if self.mixes and not y.is_floating_point():
-            # Not one_hot, which looks at the values and so waits for the device.
+            # Not one_hot, which reads the values and so waits for the device.
             y = (y.unsqueeze(1) == torch.arange(self.data.facts["num_classes"], device=y.device)).to(self.dtype)
         if setting.mixes:
             x, y = images.mix(x, y, setting.mixup, setting.cutmix, draws)
@@ -121,7 +121,7 @@ class Prepared:
 
 
 def _spread(keys: Sequence[Key], make: Callable[[Key, int], Pair]) -> tuple[Samples, Samples, bool]:
-    """What each member's key asks for, each computed once: shared where all keys are alike, else ``[M, ...]``."""
+    """The result for each member's key, computed once per key: shared if all keys are equal, else ``[M, ...]``."""
     first = {key: member for member, key in reversed(list(enumerate(keys)))}
     made = {key: make(key, member) for key, member in first.items()}
     if len(made) == 1:

@@ -1,4 +1,4 @@
-"""What augmentation must know of the training images: their range, and the mean and deviation of each channel."""
+"""Statistics of the training images: their range, and the mean and standard deviation of each channel."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor
 from hfta_nb.data import AnyData, Data
 
 CHUNK = 4096
-"""Images that are made float64 at once."""
+"""Images that are converted to float64 at a time."""
 
 SAMPLED = 4096
-"""Images that are looked at where the data are a stream."""
+"""Images that are read if the data is a stream."""
 
 
 class Statistics:

@@ -1,7 +1,7 @@
-"""Functions of an event that keep what happens in a tracking tool, for ``study.fit(on_event=...)``.
+"""Callbacks that record a study in a tracking tool, for ``study.fit(on_event=...)``.
 
-One run of the tool per member, with the member's configuration as its parameters. Each tool is imported when its
-callback is made, and need be installed only then.
+Each member is one run of the tool, with the member's configuration as parameters. A tool is imported when its callback
+is created, and needs to be installed only then.
 """
 
 from hfta_nb.callbacks.mlflow import MLflow

@@ -11,16 +11,16 @@ from hfta_nb.events import Json
 
 TAG = "hfta_nb.member"
 STATUS = {ev.COMPLETE: "FINISHED", ev.PRUNED: "FINISHED", ev.STOPPED: "KILLED"}
-"""What MLflow calls a state; all others have failed."""
+"""MLflow's names of states; all other states are failed."""
 
 
 class MLflow(Tracker):
-    """Keeps an MLflow run per member, in an experiment; a run that is resumed goes on in the same ones.
+    """Records each member as an MLflow run of an experiment; a resumed study continues the same runs.
 
     Args:
-        experiment: its name; made where there is none.
-        tracking_uri: where MLflow keeps it, for example ``file:mlruns``; by default as MLflow itself decides. MLflow's
-            own settings of this process stay as they are.
+        experiment: name of the experiment; created if it does not exist.
+        tracking_uri: MLflow's tracking URI, for example ``file:mlruns``; by default MLflow's own. MLflow's global
+            settings are not changed.
 
     Raises:
         StudyError: mlflow is not installed.

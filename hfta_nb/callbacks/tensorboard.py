@@ -11,7 +11,7 @@ from hfta_nb.events import Json
 
 
 class TensorBoard(Tracker):
-    """Writes TensorBoard's event files: a directory per member, its curves as scalars, its configuration as hparams.
+    """Writes TensorBoard event files: a directory per member, with curves as scalars and the configuration as hparams.
 
     Args:
         directory: ``directory/<run>/<member>`` holds a member's files.
@@ -44,7 +44,7 @@ class TensorBoard(Tracker):
         writer = self._writers.pop(variant)
         plain = bool | int | float | str
         given = {k: v if isinstance(v, plain) else str(v) for k, v in self._parameters.pop(variant).items()}
-        # Without `add_hparams`, which puts them into a directory of their own.
+        # Not by `add_hparams`, which writes to a separate directory.
         for summary in self._hparams(given, dict(self._last.pop(variant))):
             writer.file_writer.add_summary(summary)
         writer.close()

@@ -1,4 +1,4 @@
-"""What the trackers share: from the events of a study to one run of the tool per member."""
+"""Base of the trackers: maps the events of a study to one run of the tool per member."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hfta_nb.grid import show
 
 
 class Tracker(ABC):
-    """A function of an event that keeps each member's curves in a run of its own."""
+    """A callback that records each member's curves in a separate run."""
 
     def __init__(self) -> None:
         self._run: ev.RunStarted | None = None
@@ -39,22 +39,22 @@ class Tracker(ABC):
 
     @abstractmethod
     def begin(self, variant: int, run: str, name: str, parameters: Mapping[str, Json]) -> None:
-        """A member begins, or goes on.
+        """Called when a member begins or resumes.
 
         Args:
             variant: its number.
-            run: the name of the study's run.
-            name: of the member, with its configuration.
-            parameters: its configuration and seed, and what the study is about.
+            run: name of the study's run.
+            name: name of the member, with its configuration.
+            parameters: its configuration and seed, and the study's family and data.
         """
 
     @abstractmethod
     def log(self, variant: int, epoch: int, time_s: float, values: Mapping[str, float]) -> None:
-        """Its metrics after an epoch."""
+        """Called with the member's metrics after an epoch."""
 
     @abstractmethod
     def end(self, variant: int, state: str) -> None:
-        """It has ended, in this state."""
+        """Called with the member's final state."""
 
     def _begin(self, variant: int) -> None:
         if variant in self._open or self._run is None:
@@ -73,7 +73,7 @@ class Tracker(ABC):
 
 
 def imported(module: str, install: str) -> Any:
-    """A module of a tool.
+    """Import the module of a tool.
 
     Raises:
         StudyError: it is not installed.

@@ -11,10 +11,10 @@ from hfta_nb.events import Json
 
 
 class WandB(Tracker):
-    """Keeps a run of Weights & Biases per member, in a group; a run that is resumed goes on in the same ones.
+    """Records each member as a run of Weights & Biases in a group; a resumed study continues the same runs.
 
     Args:
-        project: its name.
+        project: name of the project.
         init: further arguments of ``wandb.init``, for example ``mode="offline"`` or ``dir=...``.
 
     Raises:

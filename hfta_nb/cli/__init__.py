@@ -1,4 +1,4 @@
-"""The command `hfta-nb`: the headless face of a study."""
+"""The command `hfta-nb`, which runs studies without a notebook."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ BROKEN_PIPE = 141
 
 
 WITHOUT_TORCH = ("results",)
-"""Commands that need not wait for it."""
+"""Commands that don't need torch."""
 
 
 def main(arguments: Sequence[str] | None = None, ready: Callable[[], None] | None = None) -> int:
     """Run the command.
 
     Args:
-        arguments: what stands after the command's name; those of this process by default.
-        ready: called once what is slow to import has been.
+        arguments: the arguments after the command's name; by default those of this process.
+        ready: called after the slow imports.
 
     Returns:
         The exit code: 0; 1 for a run that failed or a check that did not find all equal; 2 for wrong input; 130 after
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None, ready: Callable[[], None] | Non
         _never_fail_on_a_letter(stream)
     try:
         given = parse(arguments)
-        # Only now, so that --help answers before torch is imported.
+        # Imported here, so that --help answers before torch is imported.
         command = import_module(f"hfta_nb.cli.{given.command}")
         if ready is not None:
             if given.command not in WITHOUT_TORCH:
@@ -52,13 +52,13 @@ def main(arguments: Sequence[str] | None = None, ready: Callable[[], None] | Non
     except KeyboardInterrupt:
         return fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # The reader (`head`, say) has gone. Without this, Python complains again when it flushes at exit.
+        # The reader (such as `head`) is gone. Without this, Python reports another error when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
 
 
 def fail(message: str, code: int = WRONG_INPUT) -> int:
-    """Say in one line on standard error what is wrong; returns the exit code."""
+    """Print an error in one line on standard error; returns the exit code."""
     print(f"hfta-nb: error: {clean(message)}", file=sys.stderr)
     return code
 

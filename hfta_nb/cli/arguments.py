@@ -1,4 +1,4 @@
-"""What may stand on the command line. Imports nothing slow, so that `--help` answers at once."""
+"""The options of the command line. Imports nothing slow, so that `--help` answers at once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hfta_nb import __version__
 PROGRAM = "hfta-nb"
 
 MOST_THREADS = 1024
-"""No machine has more cores for one process; far more threads can't be made, which ends it without a word."""
+"""No machine has more cores for one process. Creating far more threads would end the process silently."""
 
-DESCRIPTION = "Train many variants of a model as one (horizontally fused training arrays), without a notebook."
+DESCRIPTION = "Train many variants of a model as one (a horizontally fused training array), without a notebook."
 
 EXAMPLES = """\
 examples:
@@ -32,7 +32,7 @@ values of an axis:
   dropout=linspace(0,0.5,3)  3 evenly spaced values
   depth=integers(1,4)        1, 2, 3, 4
   seed=seeds(3)              0, 1, 2
-(quote what has parentheses in it; `hfta-nb families` lists the axes)
+(quote values with parentheses; `hfta-nb families` lists the axes)
 """
 
 RUN_EXAMPLES = """\
@@ -42,21 +42,21 @@ examples:
   hfta-nb run --family mlp --grid lr=1e-3,1e-2 --set width=32 --set weight_decay=0.01 --check
   hfta-nb run --resume hfta_runs/RUN
 
-Ctrl-C stops between two steps and keeps everything, a second one exits at once.
-Exit code: 0; 1 when the run failed or a check found a difference; 2 for wrong input; 130 when it was interrupted.
+Ctrl-C stops between two steps and keeps everything; a second Ctrl-C exits at once.
+Exit code: 0; 1 if the run failed or a check found a difference; 2 for wrong input; 130 if it was interrupted.
 """
 
 STUDY_OPTIONS = (
     *("family", "data", "grid", "set", "epochs", "batch_size", "lr", "optimizer", "lr_scheduler"),
     *("patience", "monitor", "seed", "dtype", "precision", "device", "serial", "output"),
     *("validate_every", "steps_per_epoch", "across", "capacity", "checkpointing", "compile"),
-    *("strategy", "deterministic"),
+    *("strategy", "deterministic", "verify"),
 )
-"""Options that define a study, and so can't be given where a saved one is resumed."""
+"""Options that define a study, which can't be given with --resume."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, whichever command it is about."""
+    """Prints errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         print(f"{PROGRAM}: error: {message}; see {self.prog} --help", file=sys.stderr)
@@ -97,27 +97,29 @@ def _parser() -> argparse.ArgumentParser:
 
     run = _command(commands, "run", "train a grid of variants", GRID_HELP + "\n" + RUN_EXAMPLES)
     _study_options(run)
-    run.add_argument("--serial", action="store_true", default=None, help="one variant after another, nothing fused")
     run.add_argument(
-        "--output", metavar="DIR", type=_path, help="where the run is kept (default: a new folder in hfta_runs)"
+        "--serial", action="store_true", default=None, help="train one variant after another, without fusing"
     )
     run.add_argument(
-        "--resume", metavar="DIR", type=_path, help="carry on with the run kept in DIR from its last checkpoint"
+        "--output", metavar="DIR", type=_path, help="directory of the run (default: a new folder in hfta_runs)"
     )
-    shown = run.add_argument_group("what is shown and checked")
+    run.add_argument("--resume", metavar="DIR", type=_path, help="resume the run in DIR from its last checkpoint")
+    run.add_argument("--trust", action="store_true", help="with --resume: import the constructor that DIR names")
+    shown = run.add_argument_group("display and check")
     _csv_option(shown)
-    check = "afterwards retrain these members alone and compare (default: the best one)"
+    check = "retrain these members alone afterwards and compare (default: the best one)"
     shown.add_argument("--check", metavar="IDS", nargs="?", const=(), type=_numbers, help=check)
-    shown.add_argument("--plain", action="store_true", help="plain lines (the default where output is no terminal)")
+    shown.add_argument("--plain", action="store_true", help="plain lines (the default if output is not a terminal)")
     shown.add_argument("--quiet", action="store_true", help="the leaderboard only")
 
-    plan = _command(commands, "plan", "show which variants train together, and why not others", GRID_HELP)
+    plan = _command(commands, "plan", "show which variants train together, and why others don't", GRID_HELP)
     _study_options(plan)
 
     _command(commands, "families", "list the model families, their data and their axes", "")
 
     results = _command(commands, "results", "show the leaderboard of a run", "")
     results.add_argument("directory", metavar="DIR", type=_path, help="the folder of the run")
+    results.add_argument("--follow", action="store_true", help="first show how it goes on, until it ends or Ctrl-C")
     _csv_option(results)
     return parser
 
@@ -142,50 +144,56 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     study.add_argument(
         "--set", metavar="AXIS=VALUE", action="append", help="one value for all variants; may be repeated"
     )
-    study.add_argument("--epochs", metavar="N", type=_whole(1), help="how often the data is gone through (default: 20)")
-    steps = "an epoch is N optimizer steps, not a pass through the data"
+    study.add_argument("--epochs", metavar="N", type=_whole(1), help="passes through the data (default: 20)")
+    steps = "an epoch is N optimizer steps instead of a pass through the data"
     study.add_argument("--steps-per-epoch", metavar="N", type=_whole(1), help=steps)
-    study.add_argument(
-        "--batch-size", metavar="N", help="samples in a mini-batch (default: the family's, 64 as a rule)"
-    )
+    study.add_argument("--batch-size", metavar="N", help="samples in a mini-batch (default: the family's, usually 64)")
     study.add_argument("--lr", metavar="X", help="learning rate of all variants")
     study.add_argument("--optimizer", metavar="NAME", help="optimizer of all variants (hfta-nb families lists them)")
-    study.add_argument("--lr-scheduler", metavar="NAME", help="how lr changes over the epochs (likewise)")
-    patience = "stop a variant that has not improved for N validations"
+    study.add_argument("--lr-scheduler", metavar="NAME", help="lr scheduler of all variants (likewise)")
+    patience = "stop a variant after N validations without improvement"
     study.add_argument("--patience", metavar="N", type=_whole(1), help=patience)
-    validate = "validate after every N-th epoch, and the last one (default: 1)"
+    validate = "validate after every N-th epoch and after the last one (default: 1)"
     study.add_argument("--validate-every", metavar="N", type=_whole(1), help=validate)
     study.add_argument("--monitor", metavar="METRIC", help="the metric that decides which epoch is best")
     study.add_argument("--seed", metavar="N", type=_whole(0), help="seed of the study (default: 0)")
     study.add_argument(
         "--dtype", choices=("float32", "float64", "bfloat16"), help="of parameters and data (default: float32)"
     )
-    precision = "how float32 models compute; bf16 and fp16 are autocast (default: fp32)"
+    precision = "precision of float32 models; bf16 and fp16 are autocast (default: fp32)"
     study.add_argument("--precision", choices=("fp32", "tf32", "bf16", "fp16"), help=precision)
-    across = "share of padding up to which unlike architectures share an array: never, auto or 0.3, say (default: auto)"
+    across = "largest share of padding of an array of unlike architectures: never, auto, or a number (default: auto)"
     study.add_argument("--across", metavar="SHARE", type=_across, help=across)
-    capacity = "most members of an array: a number, or auto for the fastest (default: as many as fit)"
+    capacity = "members per array: at most a number, or auto for the fastest number (default: all that fit)"
     study.add_argument("--capacity", metavar="N", type=_capacity, help=capacity)
-    again = "compute activations again in the backward, to fit more members (default: auto)"
+    again = "recompute activations in the backward to fit more members (default: auto)"
     study.add_argument("--checkpointing", choices=("auto", "never", "always"), help=again)
-    compiling = "compile replayed steps; auto: where that is faster and pays in this run (default: auto)"
+    compiling = "compile replayed steps; auto: if that is faster and pays in this run (default: auto)"
     study.add_argument("--compile", choices=("auto", "never", "always"), help=compiling)
-    strategy = "kernels of replayed steps: the fastest here, or those that the plain module calls (default: measured)"
+    strategy = (
+        "kernels of replayed steps: the fastest on this machine, or those of the plain module (default: measured)"
+    )
     study.add_argument("--strategy", choices=("measured", "fixed"), help=strategy)
-    same = "choose nothing by time, so that another run gives the same bits on a CPU"
+    same = "choose nothing by time: runs give the same bits on a CPU"
     study.add_argument("--deterministic", action="store_true", default=None, help=same)
+    compared = (
+        "when a member is compared with its plain module: in the first call of each kind (default), always or never"
+    )
+    study.add_argument("--verify", choices=("first", "always", "never"), help=compared)
     study.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: the GPU if there is one)")
     study.add_argument(
-        "--threads", metavar="N", type=_whole(1, MOST_THREADS), help="torch threads on the CPU (default: chosen)"
+        "--threads", metavar="N", type=_whole(1, MOST_THREADS), help="torch threads on the CPU (default: automatic)"
     )
 
 
 def _csv_option(parser: Any) -> None:
-    parser.add_argument("--csv", metavar="FILE", type=_path, help="write the leaderboard to FILE as well")
+    parser.add_argument("--csv", metavar="FILE", type=_path, help="also write the leaderboard to FILE")
 
 
 def _check_run(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
     if given.resume is None:
+        if given.trust:
+            parser.error("--trust goes with --resume")
         return
     for name in STUDY_OPTIONS:
         if getattr(given, name) is not None:

@@ -1,4 +1,4 @@
-"""What a run looks like while it is on: drawn in a terminal, plain lines elsewhere, or nothing."""
+"""Displays of a run in progress: a live picture in a terminal, plain lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from hfta_nb import events as ev
 from hfta_nb.cli import text as show
-from hfta_nb.cli.progress import ACTIVE, DONE, Progress
+from hfta_nb.cli.progress import ACTIVE, DONE, RunProgress
 from hfta_nb.events import Event
 from hfta_nb.history import History, Member
 
@@ -24,15 +24,15 @@ BAR_WIDTH = 30
 
 
 class Display(Protocol):
-    """Shows a run; a context, within which events come."""
+    """Shows a run; a context manager that receives its events."""
 
     def __enter__(self) -> Display: ...
     def __exit__(self, *error: object) -> None: ...
     def add(self, event: Event) -> None:
-        """Show an event that the history has taken in already."""
+        """Show an event that the history already has."""
 
     def note(self, text: str) -> None:
-        """Say something at once, between events."""
+        """Show a message at once."""
 
 
 def headline(run: ev.RunStarted) -> str:
@@ -48,23 +48,29 @@ def headline(run: ev.RunStarted) -> str:
 
 
 def ending(member: Member) -> str:
-    """Why a member ended before its time; empty for one that did not."""
+    """Why a member ended early; empty if it did not."""
     if member.state not in ev.FINAL_STATES or (member.state == ev.COMPLETE and not member.reason):
         return ""
     return f"#{member.id} {member.state}" + (f": {show.clean(member.reason)}" if member.reason else "")
 
 
 def halving(event: ev.ArrayHalved) -> str:
-    """``array 0: out of memory while training: 8 members carry on as 4 and then 4 (...)``."""
+    """``array 0: out of memory while training: 8 members continue as 4 and then 4 (...)``."""
     first, second = event.into
     memory = f"they need {show.memory(event.needed_bytes)}, {show.memory(event.free_bytes)} are free"
     members = show.several(event.members, "member")
     what = f"array {event.group}: out of memory while {show.clean(event.phase)}"
-    return f"{what}: {members} carry on as {first} and then {second} ({memory})"
+    return f"{what}: {members} continue as {first} and then {second} ({memory})"
+
+
+def difference(event: ev.DifferenceFound) -> str:
+    """``array 0: `encoder` runs member by member, as member 3 comes to another loss than alone (...)``."""
+    part = f"`{event.submodule}`" if event.submodule else "the model"
+    return show.clean(f"array {event.group}: {part} runs member by member, as {event.reason}")
 
 
 class Silent:
-    """Shows nothing but notes."""
+    """Shows messages only."""
 
     def __init__(self, out: Console) -> None:
         self._out = out
@@ -83,13 +89,13 @@ class Silent:
 
 
 class Lines:
-    """A line for whatever a person would want to find in a log.
+    """One line per notable event, as for a log.
 
     Args:
-        out: where lines go.
-        history: gives that of the run (see `Progress`).
+        out: output of the lines.
+        history: returns the history of the run (see `RunProgress`).
         clock: seconds; for tests.
-        interval_s: epochs that end sooner than this after the last line get none, but for the last one.
+        interval_s: an epoch that ends sooner than this after the last line gets no line, except the last epoch.
     """
 
     def __init__(
@@ -100,10 +106,10 @@ class Lines:
         interval_s: float = 1.0,
     ) -> None:
         self._out, self._clock, self._interval_s = out, clock, interval_s
-        self._progress = Progress(history)
+        self._progress = RunProgress(history)
         self._last_s = float("-inf")
         self._epoch: ev.EpochDone | None = None
-        self._told: dict[int, tuple[tuple[int, ...], str]] = {}  # arrays by number, as they were printed
+        self._told: dict[int, tuple[tuple[int, ...], str]] = {}  # arrays by number, as printed
 
     def __enter__(self) -> Lines:
         return self
@@ -124,7 +130,7 @@ class Lines:
         elif isinstance(event, ev.PlanMade):
             for group in event.groups:
                 told = group.variants, group.reason
-                if self._told.get(group.index) == told:  # only its figures are new
+                if self._told.get(group.index) == told:  # only its measurements are new
                     continue
                 self._told[group.index] = told
                 because = f"; {show.clean(group.reason)}" if group.reason else ""
@@ -135,6 +141,8 @@ class Lines:
             self._print(f"array {event.group}: {self._progress.speed(event.group)}: {show.clean(event.strategy)}")
         elif isinstance(event, ev.ArrayHalved):
             self._print(halving(event))
+        elif isinstance(event, ev.DifferenceFound):
+            self._print(difference(event))
         elif isinstance(event, ev.PhaseChanged) and event.phase.startswith("measuring"):
             self._print(f"array {event.group}: {show.clean(event.phase)}: {show.clean(event.detail)}")
         elif isinstance(event, ev.MemberChanged):
@@ -147,7 +155,7 @@ class Lines:
             self._print("paused")
 
     def _end_epoch(self) -> None:
-        """The line of an epoch; who improved in it comes right after the epoch's own event."""
+        """Print the line of an epoch; events of improved members follow the epoch's event."""
         event, now = self._epoch, self._clock()
         self._epoch = None
         epochs = self._progress.history.run.epochs if self._progress.history.run else 0
@@ -166,21 +174,21 @@ class Lines:
         self._out.file.flush()
 
 
-class Screen:
-    """A picture of the run that redraws itself in place, and is gone when the run ends.
+class LiveDisplay:
+    """A live picture of the run, redrawn in place and removed at the end.
 
-    Redrawn from events alone and at most `REDRAWS_PER_S` times a second: no thread, and no time taken from training.
+    Redrawn on events only and at most `REDRAWS_PER_S` times a second, without a thread.
     """
 
     def __init__(
         self, out: Console, history: Callable[[], History], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._clock = clock
-        self._progress = Progress(history)
+        self._progress = RunProgress(history)
         self._live = Live(console=out, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._drawn_s = float("-inf")
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> LiveDisplay:
         self._live.start()
         return self
 
@@ -200,6 +208,8 @@ class Screen:
                 self._live.console.print(Text(line, "red"))
         elif isinstance(event, ev.ArrayHalved):
             self._live.console.print(Text(halving(event), "yellow"))
+        elif isinstance(event, ev.DifferenceFound):
+            self._live.console.print(Text(difference(event), "yellow"))
         now = self._clock()
         rare = isinstance(event, ev.PhaseChanged | ev.RunChanged)
         if rare or now - self._drawn_s >= 1 / REDRAWS_PER_S:
@@ -207,7 +217,7 @@ class Screen:
             self._live.update(self.picture(), refresh=True)
 
     def picture(self) -> Group:
-        """All that is to be seen now."""
+        """The current picture."""
         progress, history = self._progress, self._progress.history
         speed = "; ".join(
             filter(None, (progress.speed(g.index) for g in progress.groups.values() if g.state == ACTIVE))

@@ -1,4 +1,4 @@
-"""`hfta-nb families`: what can be trained, on what, over which axes."""
+"""`hfta-nb families`: lists model families, their data and their axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hfta-nb plan`: which variants would train together, and why the others not."""
+"""`hfta-nb plan`: shows which variants train together, and why others don't."""
 
 from __future__ import annotations
 

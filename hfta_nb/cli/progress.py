@@ -1,4 +1,4 @@
-"""How far a run is: what the live display and the plain lines both say."""
+"""The progress of a run, for the live display and the plain lines."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ WAITING, ACTIVE, DONE = "waiting", "active", "done"
 
 @dataclass
 class GroupProgress:
-    """One group's share of the run.
+    """The progress of one group.
 
     Attributes:
-        index: of the group.
-        members: how many variants it has.
-        epochs: planned.
-        done: epochs done, as a fraction.
-        elapsed_s: seconds spent training it.
+        index: number of the group.
+        members: number of its variants.
+        epochs: planned epochs.
+        done: epochs done, with a fractional part.
+        elapsed_s: seconds of training.
         state: "waiting", "active" or "done".
     """
 
@@ -34,29 +34,29 @@ class GroupProgress:
     elapsed_s: float = 0.0
     state: str = WAITING
     _began_s: float = math.nan
-    _settled: tuple[float, float] | None = None  # epochs done and seconds elapsed when a rate was first known
+    _settled: tuple[float, float] | None = None  # epochs and seconds when a rate was first known
 
     @property
     def remaining_s(self) -> float:
-        """Estimate at the rate since the run has one; NaN before."""
+        """Estimated seconds left at the rate so far; NaN before a rate is known."""
         if self._settled is None or self.done <= self._settled[0]:
             return math.nan
         done, elapsed_s = self._settled
         return (self.elapsed_s - elapsed_s) * (self.epochs - self.done) / (self.done - done)
 
     def step(self, event: ev.StepsDone) -> None:
-        if math.isnan(self._began_s):  # also after a resumption, where it doesn't begin at 0
+        if math.isnan(self._began_s):  # also after resuming, which does not begin at 0
             self._began_s = event.elapsed_s
         self.done, self.elapsed_s = event.epochs_done, event.elapsed_s - self._began_s
         if self._settled is None and math.isfinite(event.remaining_s):
             self._settled = self.done, self.elapsed_s
 
 
-class Progress:
-    """Per group how far it is, and the rest of what a display says in words.
+class RunProgress:
+    """The progress per group, and the texts of a display.
 
     Args:
-        history: gives that of the run, which whoever runs it folds the events into (and may begin anew).
+        history: returns the history of the run, which the runner updates (and may replace).
     """
 
     def __init__(self, history: Callable[[], History]) -> None:
@@ -68,10 +68,10 @@ class Progress:
         return self._history()
 
     def add(self, event: Event) -> None:
-        """Take in an event that the history has already."""
+        """Add an event that the history already has."""
         if isinstance(event, ev.PlanMade):
             epochs = self.history.run.epochs if self.history.run else 0
-            known = self.groups  # a plan is made anew where arrays are divided while the run is on
+            known = self.groups  # the plan changes if arrays are divided during the run
             self.groups = {g.index: known.get(g.index, GroupProgress(g.index, 0, epochs)) for g in event.groups}
             for g in event.groups:
                 self.groups[g.index].members, self.groups[g.index].epochs = len(g.variants), epochs
@@ -103,7 +103,7 @@ class Progress:
         return ", ".join(f"{n} {state.lower()}" for state, n in counts if n)
 
     def best(self) -> str:
-        """``#7 val_accuracy 0.984 at epoch 12 (lr=0.004, width=16)``; empty before there is one."""
+        """``#7 val_accuracy 0.984 at epoch 12 (lr=0.004, width=16)``; empty at first."""
         board = self.history.leaderboard()
         if not board or self.history.run is None or not math.isfinite(board[0].best_value):
             return ""
@@ -112,7 +112,7 @@ class Progress:
         return f"#{best.id} {monitor} {show.metric(best.best_value)} at epoch {best.best_epoch}{where}"
 
     def rate(self) -> str:
-        """``184,000 samples/s``; with the share of the time in which training waits for its data where that is much."""
+        """``184,000 samples/s``, with the share of time spent waiting for data if it is large."""
         last = self.history.progress
         if not last:
             return ""
@@ -135,7 +135,7 @@ class Progress:
 
 
 MUCH = 0.1
-"""Above this share of the time it is told that training waits for its data."""
+"""Above this share of the time, waiting for data is reported."""
 
 NAMES = {
     "sm_active": "SM active",
@@ -148,7 +148,7 @@ MOST_CORES = 8
 
 
 def device(values: dict[str, float]) -> str:
-    """A sample of the device in words."""
+    """A sample of the device as text."""
     parts = [f"{name} {show.percent(values[key])}" for key, name in NAMES.items() if key in values]
     cores = [value for key, value in values.items() if key.startswith("core") and key[4:].isdigit()]
     if cores and len(cores) <= MOST_CORES:

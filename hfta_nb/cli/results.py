@@ -1,16 +1,26 @@
-"""`hfta-nb results`: the leaderboard of a run that was kept."""
+"""`hfta-nb results`: shows the leaderboard of a saved run, or of one in progress in another process."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hfta_nb import events as ev
 from hfta_nb.cli import studies, tables
+from hfta_nb.cli.displays import Display, Lines, LiveDisplay
 from hfta_nb.cli.run import report
 from hfta_nb.errors import StoreError
 from hfta_nb.history import History
+
+if TYPE_CHECKING:
+    from hfta_nb.store import Store
+
+LOOK_INTERVAL_S = 0.5
+"""A run that is followed is looked at this often."""
 
 
 def main(given: argparse.Namespace) -> int:
@@ -18,14 +28,42 @@ def main(given: argparse.Namespace) -> int:
     from hfta_nb.store import Store
 
     studies.check_writable(given.csv)
-    # Its events alone, and not the study: so a run of a family that a notebook defined can be shown as well.
-    store, history = Store(Path(given.directory).absolute()), History()
+    # Reads the events only, so that runs of families defined in a notebook can be shown too.
+    store, history, out = Store(Path(given.directory).absolute()), History(), tables.console()
     store.read_study()
-    for event, _ in store.events():
-        history.add(event)
+    if given.follow:
+        display = (LiveDisplay if out.is_terminal else Lines)(out, lambda: history)
+        with contextlib.suppress(KeyboardInterrupt):
+            follow(store, history, display)
+    else:
+        for event, _ in store.events():
+            if history.run is not None or isinstance(event, ev.RunStarted):  # else the first event is damaged
+                history.add(event)
     if history.state in (ev.RUNNING, ev.PAUSED) and store.running is False:
         history.add(ev.RunChanged(time.time(), ev.FAILED, "the process that trained it ended before the run did"))
     if history.run is None:
         raise StoreError("nothing has run here yet", where=given.directory)
-    report(history, store.directory, tables.console(), given.csv)
+    report(history, store.directory, out, given.csv)
     return 0
+
+
+def follow(store: Store, history: History, display: Display, wait: Callable[[float], None] = time.sleep) -> None:
+    """Show what happens in a run, until nobody is at it any more. Nothing is written.
+
+    Args:
+        store, history: of the run; the history takes its events in.
+        display: shows them.
+        wait: lets some seconds go by; for tests.
+    """
+    offset = 0
+    with display:
+        while True:
+            running = store.running  # looked at first: what came before it ended is read after that
+            for event, number in store.events(offset):
+                offset = number
+                if history.run is not None or isinstance(event, ev.RunStarted):
+                    history.add(event)
+                    display.add(event)
+            if running is False or (running is None and history.state in ev.FINAL_STATES):
+                return
+            wait(LOOK_INTERVAL_S)

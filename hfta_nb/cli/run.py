@@ -1,4 +1,4 @@
-"""`hfta-nb run`: train a grid, show how it goes, and say what came of it."""
+"""`hfta-nb run`: trains a grid, shows its progress, and prints the results."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from rich.text import Text
 from hfta_nb import events as ev
 from hfta_nb.cli import fail, studies, tables
 from hfta_nb.cli import text as show
-from hfta_nb.cli.displays import Display, Lines, Screen, Silent
-from hfta_nb.cli.progress import Progress
+from hfta_nb.cli.displays import Display, Lines, LiveDisplay, Silent
+from hfta_nb.cli.progress import RunProgress
 from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.events import Control
 from hfta_nb.history import History
@@ -38,7 +38,7 @@ def main(given: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     studies.check_writable(given.csv)
     studies.set_threads(given.threads)
-    study = studies.saved(given.resume) if given.resume else studies.new(given)
+    study = studies.saved(given.resume, given.trust) if given.resume else studies.new(given)
     _check_members(study, given.check)
     out = tables.console(given.plain or given.quiet)
     code = train(study, _display(given, study, out), out, resume=given.resume is not None)
@@ -62,7 +62,7 @@ def train(study: Study, display: Display, out: Console, *, resume: bool = False)
                 began = True
                 display.add(event)
     except HftaError as error:
-        if not began:  # what was asked can't be done
+        if not began:  # the request can't be carried out
             raise
         return _failed(study, error.message)
     except Exception as error:
@@ -76,14 +76,14 @@ def train(study: Study, display: Display, out: Console, *, resume: bool = False)
 
 
 def report(history: History, directory: Path, out: Console, csv: str | None) -> None:
-    """The leaderboard, and where everything lies."""
+    """Print the leaderboard and the location of the results."""
     place = shown_path(directory)
     out.print()
     tables.leaderboard(history, out)
     out.print()
     last = history.progress
     took = f" in {show.duration(last.elapsed_s)}" if last else ""
-    progress = Progress(lambda: history)
+    progress = RunProgress(lambda: history)
     out.print(Text(f"{history.state}{took}: {progress.states()}"))
     best = progress.best()
     if best:
@@ -93,14 +93,14 @@ def report(history: History, directory: Path, out: Console, csv: str | None) -> 
         tables.write_csv(history, csv)
         out.print(Text(f"leaderboard: {show.clean(csv)}"), soft_wrap=True)
     if history.state == ev.STOPPED:
-        out.print(Text(f"stopped; to carry on: hfta-nb run --resume {place}"), soft_wrap=True)
+        out.print(Text(f"stopped; to resume: hfta-nb run --resume {place}"), soft_wrap=True)
 
 
 def check(study: Study, members: tuple[int, ...], out: Console) -> int:
-    """Retrain members alone and say how far they are from what the run recorded.
+    """Retrain members alone and print the differences from the run.
 
     Returns:
-        0 where all are equal, else 1; also where that can't be told of one.
+        0 if all are equal, else 1 (also if one check is undecided).
     """
     equal = True
     for event in study.check_events(members or None):
@@ -119,17 +119,17 @@ def check(study: Study, members: tuple[int, ...], out: Console) -> int:
 
 
 def shown_path(path: Path) -> str:
-    """A path as it would be typed here."""
+    """A path as typed in a shell."""
     relative = os.path.relpath(path)
     return show.clean(shlex.quote(str(path) if relative.startswith("..") else relative))
 
 
 class Interrupts:
-    """Ctrl-C (or a request to terminate) stops the run between two steps; a second one ends the program.
+    """Ctrl-C or SIGTERM stops the run between two steps; a second signal ends the program.
 
     Args:
         control: where the request to stop is posted.
-        note: says so to the person.
+        note: shows a message.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -159,7 +159,7 @@ class Interrupts:
 def _display(given: argparse.Namespace, study: Study, out: Console) -> Display:
     if given.quiet:
         return Silent(out)
-    return (Screen if out.is_terminal else Lines)(out, lambda: study.history)
+    return (LiveDisplay if out.is_terminal else Lines)(out, lambda: study.history)
 
 
 def _check_members(study: Study, members: tuple[int, ...] | None) -> None:
@@ -172,5 +172,5 @@ def _check_members(study: Study, members: tuple[int, ...] | None) -> None:
 def _failed(study: Study, reason: str) -> int:
     where = shown_path(study.directory)
     sys.stdout.flush()
-    hint = f"; to carry on from the last checkpoint: hfta-nb run --resume {where}" if study.history.checkpoint else ""
+    hint = f"; to resume from the last checkpoint: hfta-nb run --resume {where}" if study.history.checkpoint else ""
     return fail(f"the run failed: {reason}; what was recorded is in {where}{hint}", FAILED)

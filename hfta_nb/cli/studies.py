@@ -1,4 +1,4 @@
-"""From what was typed to a study."""
+"""Makes a study from the options of the command line."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SHORTCUTS = ("batch_size", "lr", "optimizer", "lr_scheduler")
 
 PASSED_ON = (
     *("epochs", "steps_per_epoch", "validate_every", "patience", "monitor", "seed", "dtype", "precision"),
-    *("across", "capacity", "checkpointing", "compile", "strategy", "deterministic", "device", "serial"),
+    *("across", "capacity", "checkpointing", "compile", "strategy", "deterministic", "verify", "device", "serial"),
 )
-"""Options that are arguments of `Study` as they stand."""
+"""Options that are passed to `Study` unchanged."""
 
 
 def new(given: argparse.Namespace) -> Study:
@@ -44,23 +44,23 @@ def new(given: argparse.Namespace) -> Study:
             raise GridError("is swept by --grid and fixed as well", where=name, remedy="leave one of the two out")
     options = {name: getattr(given, name, None) for name in PASSED_ON}
     options |= {"directory": getattr(given, "output", None), **fixed}
-    # What was not given is left to the study's own defaults.
+    # Omitted options have the study's defaults.
     return hfta_nb.Study(family, grid, given.data, **{k: v for k, v in options.items() if v is not None})
 
 
-def saved(directory: str) -> Study:
-    """The study of a run that was kept.
+def saved(directory: str, trust: bool = False) -> Study:
+    """The study of a saved run; with `trust` also one whose family is imported by the name in the directory.
 
     Raises:
-        HftaError: there is none, or its family is not known here.
+        HftaError: there is no run, or its family is unknown here.
     """
     import hfta_nb
 
-    return hfta_nb.Study.load(directory)
+    return hfta_nb.Study.load(directory, trust=trust)
 
 
 def set_threads(count: int | None) -> None:
-    """Choose torch's threads before anything runs: its own default stalls a machine that has other work."""
+    """Set torch's threads before anything runs, because torch's default stalls a busy machine."""
     import torch
 
     from hfta_nb.executors import threads
@@ -69,7 +69,7 @@ def set_threads(count: int | None) -> None:
 
 
 def check_writable(path: str | None) -> None:
-    """Make sure before the work that its result can be written after it.
+    """Check before training that the result can be written.
 
     Raises:
         StoreError: the file can't be written.

@@ -1,4 +1,4 @@
-"""Tables for a terminal, or for a file where output goes to one."""
+"""Tables for a terminal or a file."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from hfta_nb.grid import AxisSpec
 
 MOST_ROWS = 40
-"""More members than this are counted, not shown; the CSV has them all."""
+"""With more members than this, the rest is only counted; the CSV has all."""
 
 MOST_REASONS = 8
-"""More reasons why members ended early than this are counted, not shown."""
+"""With more reasons for early ends than this, the rest is only counted."""
 
 STYLES = {
     ev.COMPLETE: "green",
@@ -37,14 +37,14 @@ STYLES = {
     ev.STOPPED: "yellow",
 }
 MARKS = {ev.DIVERGED: "!", ev.FAILED: "!"}
-"""States that must stand out where there is no colour."""
+"""States that are marked in output without colour."""
 
 FILE_WIDTH = 10_000
-"""Lines that go to a file or a pipe are not broken."""
+"""Width of lines in a file or a pipe, which are not wrapped."""
 
 
 def console(plain: bool = False) -> Console:
-    """Where output goes: a terminal, or plain text of any width."""
+    """The output: a terminal, or plain text of any width."""
     made = Console(highlight=False, markup=False, emoji=False)
     if plain or not made.is_terminal or made.is_dumb_terminal:
         return Console(
@@ -96,7 +96,7 @@ def families(
     augmentation: Mapping[str, Mapping[str, AxisSpec]],
     out: Console,
 ) -> None:
-    """Each family with the axes of its own, then those that all have, and those that a kind of data has."""
+    """Each family with its own axes, then the axes of all families, and those of a kind of data."""
     for family in known:
         out.print(Text(show.clean(family.name), "bold"), end="")
         out.print(f"  {show.clean(family.help)}")
@@ -105,16 +105,16 @@ def families(
         out.print(_axes(family.axes))
         own = {name: spec for name, spec in family.training.items() if spec != training.get(name)}
         if own:
-            out.print("of the axes of training it has as its own, or with defaults of its own")
+            out.print("training axes of its own, or with its own defaults")
             out.print(_axes(own))
         out.print()
     out.print(Text("all families", "bold"), end="")
-    out.print("  have the axes of training as well")
+    out.print("  also have the axes of training")
     out.print(_axes(training))
     for kind, axes in augmentation.items():
         out.print()
         out.print(Text(f"families on {kind}", "bold"), end="")
-        out.print("  have augmentation as well, off by default")
+        out.print("  also have augmentation, off by default")
         out.print("families: " + show.clean(", ".join(f.name for f in known if kind in f.augmentation)))
         out.print(_axes(axes))
 
@@ -137,12 +137,12 @@ def _accepts(spec: AxisSpec) -> str:
 
 
 def plan(rows: Sequence[Mapping[str, Any]], variants: Mapping[int, str], out: Console) -> None:
-    """The groups: what trains together, over what, and why not the rest.
+    """The groups: which variants train together, over which axes, and the reasons for splits.
 
     Args:
-        rows: those of `Study.plan()`.
+        rows: rows of `Study.plan()`.
         variants: a label per variant.
-        out: where it goes.
+        out: the output.
     """
     names = ("fused over", "not with the others because", "padding", "parameters", "memory", "capacity")
     table = _table("array", "members", "variants", *names)
@@ -168,7 +168,7 @@ def plan(rows: Sequence[Mapping[str, Any]], variants: Mapping[int, str], out: Co
 
 
 def write_csv(history: History, path: str) -> None:
-    """The whole leaderboard; numbers in full, nothing where there is none."""
+    """Write the whole leaderboard, with numbers in full and empty cells for missing ones."""
     rows = history.rows()
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else [])

@@ -1,4 +1,4 @@
-"""Values as a person reads them in a terminal: few digits, with units, on one line."""
+"""Values as text for a terminal: few digits, with units, on one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def clean(text: object) -> str:
-    """Text from outside (names, paths, messages) on one line, with nothing in it that steers a terminal."""
+    """External text (names, paths, messages) on one line, without control characters."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
 
 
@@ -27,17 +27,17 @@ def duration(time_s: float) -> str:
 
 
 def left(time_s: float) -> str:
-    """``0:41 left``; ``estimating`` where that is not known yet."""
+    """``0:41 left``; ``estimating`` if unknown."""
     return f"{duration(time_s)} left" if math.isfinite(time_s) else "estimating"
 
 
 def metric(value: float) -> str:
-    """Four digits; ``-`` where there is no number."""
+    """Four digits; ``-`` if there is no number."""
     return f"{value:.4g}" if math.isfinite(value) else NOTHING
 
 
 def count(number: float) -> str:
-    """A whole number with thousands marked."""
+    """A whole number with thousands separators."""
     return f"{number:,.0f}" if math.isfinite(number) else NOTHING
 
 
@@ -67,7 +67,7 @@ def config(values: Mapping[str, Json]) -> str:
 
 
 def ids(numbers: Iterable[int]) -> str:
-    """``0-5, 7``: runs of three or more are drawn together."""
+    """``0-5, 7``: runs of three or more are shortened."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][-1] + 1:

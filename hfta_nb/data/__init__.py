@@ -1,25 +1,25 @@
-"""Data sets, whole or read while a run goes on, and the order in which a run goes through them."""
+"""Data sets, in memory or streamed, and the order of their samples."""
 
 from hfta_nb.data.catalogue import found, kinds, load, names, names_for, resolve
 from hfta_nb.data.catalogue_names import known, task_of
+from hfta_nb.data.datasets import from_dataset
+from hfta_nb.data.device_placement import Placement, free_bytes, gathered, is_resident, placed, placement
 from hfta_nb.data.order import SPLIT_SEED, order, orders
-from hfta_nb.data.own import from_tensors
-from hfta_nb.data.places import Placement, free_bytes, gathered, is_resident, placed, placement
 from hfta_nb.data.prefetch import Ahead
 from hfta_nb.data.samples import Data, Samples, count, leaves, moved, take, tree_map
-from hfta_nb.data.sending import Sender, Sent
-from hfta_nb.data.sets import from_dataset
 from hfta_nb.data.streams import AnyData, Stream, from_batches, from_loader
+from hfta_nb.data.tensors import from_tensors
+from hfta_nb.data.transfer import DeviceTransfer, InFlight
 
 __all__ = [
     "SPLIT_SEED",
     "Ahead",
     "AnyData",
     "Data",
+    "DeviceTransfer",
+    "InFlight",
     "Placement",
     "Samples",
-    "Sender",
-    "Sent",
     "Stream",
     "count",
     "found",

@@ -9,12 +9,12 @@ from typing import Any
 
 from hfta_nb.data import clicks, english, photographs, shapes, tables
 from hfta_nb.data.catalogue_names import TASKS
-from hfta_nb.data.own import from_tensors
+from hfta_nb.data.datasets import from_dataset
 from hfta_nb.data.readers import READERS, read
 from hfta_nb.data.readers.files import directory_of
 from hfta_nb.data.samples import Data
-from hfta_nb.data.sets import from_dataset
 from hfta_nb.data.streams import Stream, is_map_style, is_streamed, stream
+from hfta_nb.data.tensors import from_tensors
 from hfta_nb.errors import DataError
 
 BUILT_IN: dict[str, Callable[[], Data]] = {
@@ -48,22 +48,23 @@ def names() -> list[str]:
 
 
 def kinds() -> list[str]:
-    """What can be read from a directory: ``load("cifar10:<directory>")``; see `readers.files.HOME` for the default."""
+    """Kinds of data sets that can be read from a directory: ``load("cifar10:<directory>")``. The default directory is
+    below ``$HFTA_NB_DATA``."""
     return list(READERS)
 
 
 def found(tasks: Sequence[str] = ()) -> list[str]:
-    """Kinds of directories that lie under ``$HFTA_NB_DATA``, for any of these tasks (for all without)."""
+    """Kinds of data sets that are found under ``$HFTA_NB_DATA``, for any of these tasks (by default all)."""
     there = [kind for kind in READERS if directory_of(kind, None).is_dir()]
     return [kind for kind in there if not tasks or TASKS.get(kind) in tasks]
 
 
 @functools.cache
 def load(name: str) -> Data:
-    """A data set by name: a built-in one, or ``kind:directory`` (see `kinds`) of one that is there.
+    """Load a data set by name: a built-in one, or ``kind:directory`` (see `kinds`).
 
     Raises:
-        DataError: there is none of this name, it is not in the directory, or a file is damaged.
+        DataError: the name is unknown, the files are not in the directory, or a file is damaged.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]()
@@ -82,11 +83,11 @@ def load(name: str) -> Data:
 
 
 def resolve(data: Any) -> Data | Stream:
-    """Data from what a person has.
+    """Make data from what `Study` accepts.
 
     Args:
         data: a name; `Data` or a `Stream`; tensors ``(x, y)`` or ``(x, y, x_validation, y_validation)``; a `Dataset`;
-            or ``(training, validation)``, each a `Dataset`, a `DataLoader` or a function that gives batches (the
+            or ``(training, validation)``, each a `Dataset`, a `DataLoader` or a function that yields batches (the
             second may also be tensors ``(x, y)``).
 
     Raises:

@@ -1,4 +1,4 @@
-"""Which data sets there are, by name and task, and which of them lie in directories."""
+"""Names and tasks of the data sets, and which of them are read from directories."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ TASKS: dict[str, str] = {
         "criteo": "click",
     },
 }
-"""Of built-in data sets and kinds of directories, so that they need not be read to be offered."""
+"""Tasks of built-in data sets and kinds of directories, known without reading them."""
 
 
 def task_of(name: str) -> str | None:
-    """The task of a data set by name; None where it is not known."""
+    """The task of a data set by name; None if unknown."""
     return TASKS.get(name.partition(":")[0])
 
 
@@ -35,11 +35,11 @@ DIRECTORIES = frozenset(
         *("modelnet40", "modelnet40_off", "modelnet40_hdf5", "shapenet_part", "wikitext", "criteo"),
     }
 )
-"""Of `TASKS` those that are read from a directory; the others are built in."""
+"""The entries of `TASKS` that are read from a directory; the others are built in."""
 
 
 def known(name: str) -> bool:
-    """Whether `load` can be asked for this name again."""
+    """Whether `load` can load this name again."""
     kind, colon, _ = name.partition(":")
     built_in = name in TASKS and name not in DIRECTORIES
     return built_in or (bool(colon) and kind in DIRECTORIES)

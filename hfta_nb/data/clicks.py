@@ -1,4 +1,4 @@
-"""Clicks for DLRM: invented, but learnable."""
+"""Synthetic clicks for DLRM."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ FACTORS = 4
 
 
 def clicks() -> Data:
-    """20,000 impressions in the form of Criteo's (13 numbers, 26 categories), SYNTHETIC: nobody clicked.
+    """20,000 SYNTHETIC impressions in the form of Criteo's (13 numbers, 26 categories).
 
-    Categories are drawn by Zipf's law from 100 per table. Every category has an effect of its own and hidden factors;
+    Categories are drawn by Zipf's law from 100 per table. Every category has its own effect and hidden factors;
     the logit of a click is linear in the numbers, the effects and the products of the factors of the first six tables,
     which is what DLRM's dot interaction can learn. Some 28% of the impressions are clicked.
     """

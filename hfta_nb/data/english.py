@@ -1,4 +1,4 @@
-"""English text that every CPython carries: the topics of its language reference, for language models."""
+"""English text for language models: the topics of Python's language reference, which every CPython includes."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ WORDS = 2048
 """Size of the vocabulary of words: the most frequent of the training topics, and "unknown"."""
 
 HELD_OUT = 0.15
-"""The part of the text that is kept for validation, in whole topics."""
+"""The share of the text that is held out for validation, in whole topics."""
 
 MASKED, MASKINGS = 0.15, 4
-"""The part of the tokens that is masked, and how often each training sample appears, masked differently."""
+"""The share of tokens that is masked, and how often each training sample appears with a different mask."""
 
 UNKNOWN, MASK = "<unk>", "<mask>"
-"""The words of the tokens that are none: any word that is not in the vocabulary, and one to be found."""
+"""Names of the special tokens: a word outside the vocabulary, and a masked word."""
 
 IGNORED = -100
-"""The target where nothing is masked, which losses leave out."""
+"""The target of unmasked tokens, which losses ignore."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """Tokens of a text: training and validation ``[tokens]``, how many different ones there are, tokens in a sample,
-    and the word that each token is (of bytes none)."""
+    """Tokens of a text: training and validation ``[tokens]``, size of the vocabulary, tokens in a sample, and the word
+    of each token (empty for bytes)."""
 
     training: Tensor
     validation: Tensor
@@ -59,13 +59,13 @@ def topics() -> tuple[str, str]:
 
 
 def text(level: str) -> Text:
-    """The topics as tokens: "bytes" of UTF-8, or "words" (with punctuation marks and ends of lines; 0 is any other)."""
+    """The topics as tokens: "bytes" of UTF-8, or "words" (with punctuation marks and line ends; 0 is any other)."""
     training, validation = topics()
     if level == "bytes":
         parts = [torch.tensor(list(t.encode("utf-8"))) for t in (training, validation)]
         return Text(parts[0], parts[1], 256, CONTEXT[level])
     split = [re.findall(r"\w+|[^\w\s]|\n", t) for t in (training, validation)]
-    # In the order of frequency, those as frequent as each other in that of the alphabet.
+    # Ordered by frequency, then alphabetically.
     ranked = sorted(Counter(split[0]).items(), key=lambda item: (-item[1], item[0]))
     numbers = {word: i + 1 for i, (word, _) in enumerate(ranked[: WORDS - 1])}
     parts = [torch.tensor([numbers.get(word, 0) for word in words]) for words in split]
@@ -73,7 +73,7 @@ def text(level: str) -> Text:
 
 
 def next_tokens(name: str, source: Text) -> Data:
-    """Samples for a language model: tokens ``[N, context]``, and the next ones."""
+    """Samples for a language model: tokens ``[N, context]``, and the next tokens."""
 
     def samples(tokens: Tensor) -> tuple[Tensor, Tensor]:
         count = (len(tokens) - 1) // source.context
@@ -86,8 +86,9 @@ def next_tokens(name: str, source: Text) -> Data:
 
 
 def masked_tokens(name: str, source: Text) -> Data:
-    """Samples for a masked language model: 15% of the tokens are to be found; of these 80% are replaced by a mask (the
-    last number of the vocabulary), 10% by any token, and 10% are left (Devlin et al. 2019). Masks are drawn once."""
+    """Samples for a masked language model: 15% of the tokens are targets; of these, 80% are replaced by a mask (the
+    last number of the vocabulary), 10% by a random token, and 10% are kept (Devlin et al. 2019). Masks are drawn
+    once."""
     generator = torch.Generator().manual_seed(SPLIT_SEED)
 
     def masked(tokens: Tensor, times: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""What a `Dataset`, a `DataLoader` or a function gives, taken apart into inputs and target, as tensors."""
+"""Splits items of a `Dataset`, a `DataLoader` or a function into inputs and target, as tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hfta_nb.data.samples import Samples, leaves, tree_map
 from hfta_nb.errors import DataError
 
 TARGETS = ("labels", "label", "target", "targets", "y")
-"""Keys of the target, where samples are dicts."""
+"""Keys of the target in samples that are dicts."""
 
 
 def parted(item: Any, where: str) -> tuple[Any, Any]:
@@ -20,7 +20,7 @@ def parted(item: Any, where: str) -> tuple[Any, Any]:
 
     Args:
         item: ``(x, y)``; ``(x1, x2, ..., y)`` for several positional inputs; a dict with the target under one of
-            `TARGETS`, whose other entries are inputs by name (a single one is simply the input).
+            `TARGETS` and inputs by name (a single one is the input itself).
 
     Raises:
         DataError: it is none of these.
@@ -40,7 +40,7 @@ def parted(item: Any, where: str) -> tuple[Any, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Of a container, the kind that `Samples` has."""
+    """A container converted to the kind that `Samples` uses."""
     if isinstance(value, Mapping):
         return dict(value)
     several = isinstance(value, list) and value and isinstance(value[0], Tensor)
@@ -51,8 +51,8 @@ def tensor_of(value: Any, where: str, *, batched: bool) -> Tensor:
     """A tensor: floating point, bytes of images, or int64.
 
     Args:
-        value: a tensor, array, number, list of numbers, or a picture of Pillow's (gives uint8 ``[C, H, W]``).
-        batched: whether its first axis counts samples; bytes with three further axes (two more) are images.
+        value: a tensor, array, number, list of numbers, or a Pillow image (becomes uint8 ``[C, H, W]``).
+        batched: whether its first axis counts samples.
 
     Raises:
         DataError: it can't be one.
@@ -92,10 +92,10 @@ def batch_of(item: Any, where: str, *, column: bool = False) -> tuple[Samples, S
     """One batch as tensors ``[N, ...]``.
 
     Args:
-        column: whether targets ``[N]`` are to be ``[N, 1]``.
+        column: whether to reshape targets ``[N]`` to ``[N, 1]``.
 
     Raises:
-        DataError: it is not inputs and target, or they are not as many.
+        DataError: it is not inputs and target, or their numbers differ.
     """
     x, y = parted(item, where)
     x, y = _tensors(x, f"{where}, input", batched=True), _tensors(y, f"{where}, target", batched=True)

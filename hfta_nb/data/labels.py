@@ -1,4 +1,4 @@
-"""How many classes labels tell of, and labels that can't be meant."""
+"""Counts classes in labels, and rejects implausible labels."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ IGNORED = -100
 
 FEW_CLASSES = 100
 SPARSE = 8
-"""Labels up to a number of classes above `FEW_CLASSES` and of `SPARSE` times those that occur are a mistake more often
-than a wish: a stray number, or an ignored class such as 255 that is not marked by -100."""
+"""More classes than `FEW_CLASSES` and than `SPARSE` times those that occur are probably a mistake: a stray number, or
+an ignored class such as 255 that is not marked by -100."""
 
 
 def classes_in(y: Tensor, where: str, known: int | None = None) -> int:
-    """The number of classes: as told, else the largest label and one; 0 where nothing is labelled.
+    """The number of classes: as given, else the largest label plus one; 0 if nothing is labelled.
 
     Args:
-        y: labels, whole numbers of any shape; -100 for none.
+        y: labels, whole numbers of any shape; -100 is ignored.
         where: for the error.
-        known: how many classes there are, if that is known.
+        known: the number of classes, if known.
 
     Raises:
-        DataError: a label is negative (other than -100), or is none of the known classes.
+        DataError: a label is negative (other than -100), or outside the known classes.
     """
     counted = y if y.numel() and int(y.min()) >= 0 else y[y != IGNORED]
     if not counted.numel():
@@ -47,7 +47,7 @@ def classes_in(y: Tensor, where: str, known: int | None = None) -> int:
 
 
 def check_spread(parts: list[tuple[str, Tensor]]) -> None:
-    """See that the labels of all parts together can be meant, where nobody has told how many classes there are.
+    """Check that the labels of all parts are plausible, if the number of classes was not given.
 
     Args:
         parts: the labels, each with a name for the error.

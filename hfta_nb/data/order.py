@@ -1,4 +1,4 @@
-"""The order in which a run goes through the samples, and how data sets are split."""
+"""The order of samples in a run, and the split of data sets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 SPLIT_SEED = 0
-"""All built-in data sets are split into training and validation with this seed, so that results compare."""
+"""The seed of the split of all built-in data sets into training and validation, so that results are comparable."""
 
 
 def order(samples: int, seed: int, epoch: int) -> Int[Tensor, " samples"]:
@@ -20,7 +20,7 @@ def order(samples: int, seed: int, epoch: int) -> Int[Tensor, " samples"]:
 
 
 def orders(samples: int, seeds: Sequence[int], epoch: int) -> Int[Tensor, " samples"] | Int[Tensor, "M samples"]:
-    """One order for all where the seeds agree; else one per member."""
+    """One order for all if the seeds agree, else one per member."""
     if len(set(seeds)) == 1:
         return order(samples, seeds[0], epoch)
     return torch.stack([order(samples, seed, epoch) for seed in seeds])

@@ -12,7 +12,7 @@ from hfta_nb.data.samples import Data
 PATCH, COLOURS = 32, 4
 
 TILE, STRIDE, HELD_TILES = 64, 6, 12
-"""For generation: the pictures are cut into tiles, some of each held out; patches lie within one tile, so far apart."""
+"""For generation: size of the tiles into which pictures are cut, tiles held out of each, and distance of patches."""
 
 
 def photographs() -> Data:

@@ -1,4 +1,4 @@
-"""Batches made ready by a thread while the step before them still computes."""
+"""Prepares batches in a thread while the previous step still computes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 DEPTH = 2
-"""How many batches lie ready at most."""
+"""The most batches that are ready at a time."""
 
 
 class Ahead(Generic[Item]):
-    """Goes through an iterator in a thread of its own, some items ahead of who takes them.
+    """Iterates in a separate thread, some items ahead of the consumer.
 
-    What the thread runs must not draw from random streams that others draw from, nor change any other state that all
-    threads have in common. The thread ends with the items, with an error, on `close`, or when nobody holds this any
-    more.
+    The iterator must not use shared random streams or change other state that threads share. The thread ends after the
+    last item, after an error, on `close`, or when this object is garbage-collected.
 
     Args:
-        items: what is gone through; a generator is closed in the thread.
-        depth: how many items lie ready at most, from 1.
+        items: the iterator; a generator is closed in the thread.
+        depth: the most items that are ready at a time, at least 1.
 
     Example:
         >>> list(Ahead(iter("abc")))
@@ -32,7 +31,7 @@ class Ahead(Generic[Item]):
 
     def __init__(self, items: Iterator[Item], depth: int = DEPTH) -> None:
         self._shelf: _Shelf[Item] = _Shelf(depth)
-        # The thread holds the shelf alone, so that it does not keep this alive.
+        # The thread holds the shelf only, so that it does not keep this object alive.
         self._thread = threading.Thread(target=_fill, args=(items, self._shelf), name="hfta_nb data", daemon=True)
         self._thread.start()
         self._forgotten = weakref.finalize(self, self._shelf.close)
@@ -44,12 +43,12 @@ class Ahead(Generic[Item]):
         """The next item; waits for it.
 
         Raises:
-            Exception: what the iterator raised, when all items before it are taken.
+            Exception: the iterator's error, after all items before it.
         """
         return self._shelf.take()
 
     def close(self) -> None:
-        """Let go of what lies ready, and wait until the thread has ended."""
+        """Drop items that are ready, and wait for the thread to end."""
         self._forgotten()
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -66,7 +65,7 @@ class _Shelf(Generic[Item]):
         self._error: BaseException | None = None
 
     def put(self, item: Item) -> bool:
-        """Wait for room; False where nobody wants the item any more."""
+        """Wait for room; False if the consumer is gone."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or len(self._items) < self._depth)
             if self._ended:
@@ -76,7 +75,7 @@ class _Shelf(Generic[Item]):
             return True
 
     def end(self, error: BaseException | None = None) -> None:
-        """There are no more; or there was an error."""
+        """Mark the end, or an error."""
         with self._changed:
             self._ended, self._error = True, self._error or error
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Random numbers of code that is not ours: seeded for itself, and unseen by everybody else."""
+"""Random streams for external code, seeded separately and restored afterwards."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 
 
 class Randomness:
-    """The streams of torch, NumPy and Python's `random` (and `own` generators) that some code is to draw from.
+    """Separate streams of torch, NumPy, Python's `random` and `own` generators for some code.
 
     Args:
-        seed: of all of them, at the beginning.
-        own: further generators that the code holds, for example a `DataLoader`'s.
+        seed: the initial seed of all of them.
+        own: further generators that the code uses, for example a `DataLoader`'s.
     """
 
     def __init__(self, seed: int, own: Sequence[torch.Generator] = ()) -> None:
@@ -33,7 +33,7 @@ class Randomness:
 
     @contextlib.contextmanager
     def drawn(self) -> Iterator[None]:
-        """Within, everybody draws from these streams; after, from those of before."""
+        """Use these streams within the block, and restore the previous ones after it."""
         outer = self._states()
         self._put(self._now)
         try:
@@ -56,7 +56,7 @@ class Randomness:
         return not _same(self._now, since)
 
     def mark(self) -> list[Any]:
-        """Where the streams stand."""
+        """The positions of the streams."""
         return self._now
 
 

@@ -1,4 +1,4 @@
-"""Data sets as tensors, whole."""
+"""Data sets as tensors."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 Samples: TypeAlias = Any
-"""A tensor ``[N, ...]``; or several that belong together, as a tuple (a model's positional inputs) or a dict (inputs by
-name). Not spelled out as a union: who takes them apart uses `tree_map`."""
+"""A tensor ``[N, ...]``, a tuple of tensors (a model's positional inputs) or a dict of tensors (inputs by name). Use
+`tree_map` to process any of them."""
 
 
 def leaves(samples: Samples) -> list[Any]:
@@ -23,7 +23,7 @@ def leaves(samples: Samples) -> list[Any]:
 
 
 def tree_map(function: Callable[[Any], Any], samples: Samples) -> Samples:
-    """The same form, with `function` applied to every tensor."""
+    """Apply `function` to every tensor, keeping the structure."""
     if isinstance(samples, tuple):
         return tuple(function(v) for v in samples)
     if isinstance(samples, dict):
@@ -57,9 +57,9 @@ def is_image(tensor: Tensor) -> bool:
 
 
 def standard_of(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each channel ``[C]`` of images of bytes ``[N, C, H, W]``, as they are between 0 and 1."""
+    """Mean and standard deviation of each channel ``[C]`` of images of bytes ``[N, C, H, W]``, scaled to [0, 1]."""
     channels, pixels = images.shape[1], images.numel() / images.shape[1]
-    # Each of the 256 values is counted: no copy of the images in floating point.
+    # Counts each of the 256 values, without a floating-point copy of the images.
     counts = torch.stack([torch.bincount(images[:, c].flatten(), minlength=256) for c in range(channels)]).double()
     values = torch.arange(256, dtype=torch.float64) / 255
     mean = counts @ values / pixels
@@ -68,12 +68,12 @@ def standard_of(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def moved(samples: Samples, device: torch.device | None, dtype: torch.dtype | None) -> Samples:
-    """On a device, floating-point tensors in `dtype`; None leaves either as it is."""
+    """Move to a device, floating-point tensors to `dtype`; None keeps either."""
     return tree_map(lambda t: t.to(device, dtype) if t.is_floating_point() else t.to(device), samples)
 
 
 class Inputs(ABC):
-    """What whole data and streams have in common."""
+    """Common base of `Data` and `Stream`."""
 
     standard: tuple[Tensor, Tensor] | None
 
@@ -81,50 +81,50 @@ class Inputs(ABC):
     def sample_batch(
         self, n: int, device: torch.device | None = None, dtype: torch.dtype | None = None
     ) -> tuple[Samples, Samples]:
-        """Up to `n` training inputs and targets, as a step gets them; always the same."""
+        """Up to `n` training inputs and targets, as a step gets them; always the same ones."""
 
     def sample(self, n: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Samples:
-        """Up to `n` training inputs, as a model gets them; always the same."""
+        """Up to `n` training inputs, as a model gets them; always the same ones."""
         return self.sample_batch(n, device, dtype)[0]
 
     def scaled(self, x: Samples, dtype: torch.dtype | None = None) -> Samples:
-        """Images that are kept as bytes, between 0 and 1; everything else as it is."""
+        """Scale images of bytes to [0, 1]; leave everything else unchanged."""
         return tree_map(lambda t: t.to(dtype or torch.get_default_dtype()) / 255 if is_image(t) else t, x)
 
     def standardised(self, x: Samples) -> Samples:
-        """Images between 0 and 1 ``[..., C, H, W]``, less the mean and divided by the deviation of their channel."""
+        """Standardise images ``[..., C, H, W]`` in [0, 1] by the mean and standard deviation of each channel."""
         if self.standard is None:
             return x
         mean, deviation = (t.view(-1, 1, 1) for t in self.standard)
         return tree_map(lambda t: (t - mean.to(t)) / deviation.to(t), x)
 
     def floats(self, x: Samples, dtype: torch.dtype | None = None) -> Samples:
-        """Inputs as a model gets them: `scaled`, then `standardised`. What is floating-point already costs nothing."""
+        """Inputs as a model gets them: `scaled`, then `standardised`. Floating-point inputs are returned unchanged."""
         return self.standardised(self.scaled(x, dtype))
 
 
 @dataclass(frozen=True)
 class Data(Inputs):
-    """Training and validation samples, whole, as tensors.
+    """Training and validation samples as tensors.
 
     Attributes:
         name: shown to people.
-        task: what the targets are, which says the usual loss and metrics:
+        task: kind of targets, which determines the usual loss and metrics:
             "classification": class numbers ``[N]``;
             "regression": ``[N, outputs]``;
             "segmentation": a class number per pixel ``[N, H, W]`` or point ``[N, P]``;
             "language_model": the next tokens ``[N, T]``;
             "masked_language_model": the tokens at masked places ``[N, T]``, elsewhere `losses.IGNORED`;
             "click": 0 or 1, ``[N]``;
-            "generation": images in [-1, 1] ``[N, channels, height, width]`` to learn to make, whose targets (zeros) are
-            not used.
-        x, y: training inputs ``[N, ...]`` and targets ``[N, ...]``. A tuple of tensors are several positional inputs of
-            the model, a dict inputs by name.
+            "generation": images in [-1, 1] ``[N, channels, height, width]`` to generate; the targets (zeros) are not
+            used.
+        x, y: training inputs ``[N, ...]`` and targets ``[N, ...]``. A tuple of tensors holds several positional inputs
+            of the model, a dict inputs by name.
         x_validation, y_validation: likewise.
-        facts: what a model must know of the data, passed to a family's build function by name; see `family.FACTS`.
-        standard: of images that are kept as bytes (uint8 ``[N, C, H, W]``), the mean and the deviation of each channel
-            ``[C]`` once they are between 0 and 1; None to leave them there. See `floats`.
-        words: of texts in words, what each token stands for.
+        facts: numbers that a model needs, such as ``num_classes``; passed to a family's build function by name.
+        standard: for images of bytes (uint8 ``[N, C, H, W]``), the mean and standard deviation of each channel ``[C]``
+            after scaling to [0, 1]; None to not standardise. See `floats`.
+        words: for texts of words, the word of each token.
     """
 
     name: str
@@ -149,7 +149,7 @@ class Data(Inputs):
         return count(self.x)
 
     def batches(self, batch_size: int) -> int | None:
-        """Mini-batches in a pass through the training samples; the last one may be smaller."""
+        """Number of mini-batches in a pass through the training samples; the last one may be smaller."""
         return -(-len(self) // batch_size)
 
     def sample_batch(
@@ -160,11 +160,11 @@ class Data(Inputs):
 
     @property
     def held_out(self) -> int:
-        """How many validation samples."""
+        """Number of validation samples."""
         return count(self.x_validation)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Data:
-        """On a device, floating-point tensors in `dtype`."""
+        """Move to a device, floating-point tensors to `dtype`."""
 
         parts = [moved(t, device, dtype) for t in (self.x, self.y, self.x_validation, self.y_validation)]
         standard = None if self.standard is None else (self.standard[0].to(device), self.standard[1].to(device))
@@ -176,7 +176,7 @@ class Data(Inputs):
         return replace(self, **parts)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors by name, to be kept: "x", or "x.0", "x.1", ... of a tuple, "x.name" of a dict."""
+        """All tensors by name, for saving: "x", or "x.0", "x.1", ... of a tuple, "x.name" of a dict."""
         named: dict[str, Tensor] = {}
         for part in PARTS:
             samples = getattr(self, part)
@@ -198,7 +198,7 @@ class Data(Inputs):
         tensors: Mapping[str, Tensor],
         words: Sequence[str] = (),
     ) -> Data:
-        """What `tensors` took apart."""
+        """Rebuild samples from the result of `tensors`."""
 
         def part(wanted: str) -> Samples:
             if wanted in tensors:

@@ -1,4 +1,4 @@
-"""Point clouds of shapes for PointNet: what shape it is, and which part of an object each point belongs to."""
+"""Synthetic point clouds for PointNet: classification of shapes and segmentation of objects into parts."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ PARTS = (
     *("lamp base", "lamp pole", "lamp shade", "table top", "table leg"),
     *("rocket body", "rocket nose", "rocket fin", "mug body", "mug handle"),
 )
-"""What points are classified as; the numbers of parts are places in this tuple."""
+"""Names of the parts; a part's number is its index."""
 
 
 def _finished(points: Tensor, normals: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
-"""Where batches come from, to be gone through again and again: tensors, a `Dataset`, a `DataLoader`, a function.
+"""Sources of batches that can be iterated repeatedly: tensors, a `Dataset`, a `DataLoader`, a function.
 
-What such code draws is seeded for each pass and seen by nobody else, so that the second time, alone or after an
-interruption, gives the batches of the first.
+Their random numbers are seeded separately for each pass, so that a repeated pass (of a member alone, or after an
+interruption) gives the same batches.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Source(ABC):
 
     Attributes:
         name: for errors.
-        batch_size: its own; None where it takes the run's.
-        column: whether targets ``[N]`` are given as ``[N, 1]``.
-        endless: whether a pass is known to have no end, once one has begun; False where that can't be known.
+        batch_size: its own batch size; None to use the run's.
+        column: whether targets ``[N]`` become ``[N, 1]``.
+        endless: whether a pass that has begun is known to have no end; False if unknown.
     """
 
     name = "data"
@@ -47,18 +47,18 @@ class Source(ABC):
     @property
     @abstractmethod
     def samples(self) -> int | None:
-        """How many, where that is known."""
+        """The number of samples, if known."""
 
     @abstractmethod
     def length(self, batch_size: int) -> int | None:
-        """Batches in a pass, where that is known."""
+        """Batches in a pass, if known."""
 
     @abstractmethod
     def _begin(self, batch_size: int, seed: int, epoch: int) -> Iterator[Any]:
-        """A pass: what is given, not yet taken apart."""
+        """Begin a pass: raw batches, before splitting."""
 
     def _generators(self) -> list[torch.Generator]:
-        """Those that it draws from, beside the default ones."""
+        """The generators that it uses besides the default ones."""
         return []
 
     def batches(
@@ -67,12 +67,12 @@ class Source(ABC):
         """A pass.
 
         Args:
-            batch_size: of a source that has none of its own.
-            seed, epoch: which say what it draws.
-            skip: batches at the beginning that are read and left out.
+            batch_size: batch size if the source has none of its own.
+            seed, epoch: determine its random numbers.
+            skip: the first batches, which are read and dropped.
 
         Raises:
-            DataError: what is given is not a batch, or what gives it fails.
+            DataError: an item is not a batch, or reading fails.
         """
         drawn = Randomness(zlib.crc32(f"{seed}/{epoch}".encode()), self._generators())
         with self._telling(epoch, 0), drawn.drawn():
@@ -93,7 +93,7 @@ class Source(ABC):
 
     @contextlib.contextmanager
     def _telling(self, epoch: int, number: int) -> Iterator[None]:
-        """Within, an error of the code that reads comes out with the place where it was reading."""
+        """Add the position in the data to errors of the reading code."""
         try:
             yield
         except (HftaError, MemoryError, torch.OutOfMemoryError):
@@ -111,28 +111,28 @@ _END = object()
 
 
 def never_ends(reader: Any) -> bool:
-    """Whether an iterator can be known to have no end: one of `itertools`, or a generator without a way out.
+    """Whether an iterator is known to have no end: one of `itertools`, or a generator without exit.
 
-    A generator is looked at without running it: one whose code has no return (``while True: yield ...`` with no break)
-    can only go on or fail. Of most others nothing can be known.
+    A generator is inspected without running it: if its code has no return (``while True: yield ...`` without break), it
+    never ends. For most other iterators this is unknown.
     """
     if isinstance(reader, types.GeneratorType):
         names = {instruction.opname for instruction in dis.get_instructions(reader.gi_code)}
         return not any(name.startswith("RETURN_") for name in names - {"RETURN_GENERATOR"})
     if isinstance(reader, itertools.repeat):
-        return operator.length_hint(reader, -1) < 0  # the default where it was not told how often
+        return operator.length_hint(reader, -1) < 0  # the default count, without an end
     return isinstance(reader, itertools.count | itertools.cycle)
 
 
 def _end(reader: Iterator[Any]) -> None:
-    """Ends what is behind an iterator: a generator, or a loader's worker processes."""
+    """Close an iterator's generator or worker processes."""
     close = getattr(reader, "close", None) or getattr(reader, "_shutdown_workers", None)
     if callable(close):
         close()
 
 
 class TensorSource(Source):
-    """Whole tensors, in slices, in their order."""
+    """Slices of tensors, in order."""
 
     def __init__(self, x: Samples, y: Samples) -> None:
         self.x, self.y = x, y
@@ -151,11 +151,11 @@ class TensorSource(Source):
 
 
 class DatasetSource(Source):
-    """A map-style dataset, sample by sample; one that is iterated, as it comes.
+    """A map-style dataset by index, or an iterable dataset in its order.
 
     Args:
         dataset: with ``[i]`` and ``len()``, or an `IterableDataset`.
-        shuffle: in the order in which data in memory is gone through; False for that of the dataset.
+        shuffle: use the order of data in memory; False for the order of the dataset.
     """
 
     def __init__(self, dataset: Any, shuffle: bool) -> None:
@@ -201,7 +201,7 @@ class LoaderSource(Source):
             return None
 
     def length(self, batch_size: int) -> int | None:
-        if isinstance(self.loader.dataset, IterableDataset):  # its own length is a promise that few keep
+        if isinstance(self.loader.dataset, IterableDataset):  # the length of an iterable dataset is unreliable
             return None
         try:
             return len(self.loader)
@@ -225,7 +225,7 @@ class LoaderSource(Source):
 
 
 class FunctionSource(Source):
-    """A function that gives the batches of a pass; with the number of the pass (from 0) if it takes an argument."""
+    """A function that yields the batches of a pass; it gets the number of the pass (from 0) if it takes an argument."""
 
     def __init__(self, function: Callable[..., Iterable[Any]]) -> None:
         self.function = function
@@ -244,7 +244,7 @@ class FunctionSource(Source):
             return iter(given)
         except TypeError:
             raise DataError(
-                "did not give batches", where=self.name, got=given, accepted="an iterator of batches (x, y)"
+                "did not return batches", where=self.name, got=given, accepted="an iterator of batches (x, y)"
             ) from None
 
 
@@ -267,7 +267,7 @@ def _takes_one(function: Callable[..., Any]) -> bool:
 
 
 def _tell_epoch(epoch: int, *holders: Any) -> None:
-    """To samplers and data sets that ask for it, as under distributed training."""
+    """Call `set_epoch` of samplers and data sets that have it."""
     for holder in holders:
         tell = getattr(holder, "set_epoch", None)
         if callable(tell):

@@ -1,4 +1,4 @@
-"""Data that is read while a run goes on: from a `DataLoader`, a `Dataset` or a function."""
+"""Streamed data: batches from a `DataLoader`, a `Dataset` or a function."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from hfta_nb.data.labels import check_spread
-from hfta_nb.data.own import COUNTED, LABELLED, check_name, facts_of, usual_task
 from hfta_nb.data.samples import Data, Inputs, Samples, count, leaves, moved, take
 from hfta_nb.data.sources import DatasetSource, FunctionSource, LoaderSource, Source, TensorSource
+from hfta_nb.data.tensors import COUNTED, LABELLED, check_name, facts_of, usual_task
 from hfta_nb.errors import DataError
 
 LONGEST_LOOK = 10_000
-"""Batches that are gone through at most to find out how many classes or words there are."""
+"""The most batches that are read to count classes or words."""
 
 LOOK_BATCH = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Stream(Inputs):
-    """Training and validation samples that are read batch by batch; every member gets the same ones.
+    """Training and validation samples that are read batch by batch; every member gets the same batches.
 
-    Made by `from_loader`, `from_batches` and `from_dataset`. Each pass is seeded from the study's seed and its number:
-    torch's, NumPy's and Python's random numbers, and a loader's own generator.
+    Made by `from_loader`, `from_batches` and `from_dataset`. Each pass seeds the random numbers of torch, NumPy, Python
+    and the loader's generator from the study's seed and the number of the pass.
 
     Attributes:
         name: shown to people.
         task: see `Data`.
-        training, validation: where batches come from.
+        training, validation: sources of batches.
         first: the first batch, for shapes.
         facts: see `Data`.
     """
@@ -48,26 +48,26 @@ class Stream(Inputs):
 
     @property
     def batch_size(self) -> int | None:
-        """Its own (of a function, that of the first batch); None where it takes the run's."""
+        """Its own batch size (of a function, that of the first batch); None if it uses the run's."""
         return None if self.takes_batch_size else self.training.batch_size or count(self.first[1])
 
     @property
     def takes_batch_size(self) -> bool:
-        """Whether the run says how large batches are."""
+        """Whether it uses the run's batch size."""
         return isinstance(self.training, DatasetSource | TensorSource)
 
     @property
     def samples(self) -> int | None:
-        """Of training, where that is known."""
+        """The number of training samples, if known."""
         return self.training.samples
 
     @property
     def endless(self) -> bool:
-        """Whether a pass through the training samples is known to have no end; False where that can't be known."""
+        """Whether a pass through the training samples is known to have no end; False if unknown."""
         return self.training.endless
 
     def batches(self, batch_size: int) -> int | None:
-        """Mini-batches in a pass through the training samples, where that is known."""
+        """Number of mini-batches in a pass through the training samples, if known."""
         return self.training.length(batch_size)
 
     def sample_batch(
@@ -77,7 +77,7 @@ class Stream(Inputs):
         return self.floats(x, dtype), y
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Stream:
-        """Itself: its batches are moved one by one."""
+        """Return itself; batches are moved one by one."""
         return self
 
     def __repr__(self) -> str:
@@ -87,7 +87,7 @@ class Stream(Inputs):
 
 
 AnyData: TypeAlias = Data | Stream
-"""What a study is trained on."""
+"""The data of a study."""
 
 
 def from_loader(
@@ -96,16 +96,16 @@ def from_loader(
     """Data from a `DataLoader`, which keeps its batch size, order, workers and collate function.
 
     Args:
-        training: gives ``(x, y)``, ``(x1, x2, ..., y)`` for several positional inputs of the model, or a dict of inputs
-            by name with the target under "labels", "label" or "target".
+        training: yields ``(x, y)``, ``(x1, x2, ..., y)`` for several positional inputs of the model, or a dict of
+            inputs by name with the target under "labels", "label" or "target".
         validation: likewise; or a `Dataset`, tensors ``(x, y)`` or a function.
         name: shown to people.
         task: see `Data`; by default "classification" or "regression", as the targets' type says.
-        facts: what a model must know of the data, for example ``num_classes=10``. By default found out: from the
-            dataset's ``classes`` or ``targets``, else by a pass through all batches.
+        facts: numbers that a model needs, for example ``num_classes=10``. By default found from the dataset's
+            ``classes`` or ``targets``, else by a pass through all batches.
 
     Raises:
-        DataError: it gives no batch, or something else than inputs and targets; or validation never ends.
+        DataError: it yields no batch, or something else than inputs and targets; or validation never ends.
     """
     if not isinstance(training, DataLoader):
         raise DataError("not a DataLoader", where="training", got=training, accepted="torch.utils.data.DataLoader")
@@ -120,15 +120,15 @@ def from_batches(
     task: str | None = None,
     **facts: int,
 ) -> Stream:
-    """Data from a function that gives the batches of a pass, as an iterator; called again for each pass.
+    """Data from a function that returns an iterator of batches; called again for each pass.
 
     Args:
         training: called with the number of the pass (from 0) if it takes an argument. See `from_loader` for what a
-            batch is. Batches may differ in size. One that never ends needs ``Study(steps_per_epoch=...)``.
+            batch is. Batches may differ in size. An endless one needs ``Study(steps_per_epoch=...)``.
         validation, name, task, facts: as in `from_loader`.
 
     Raises:
-        DataError: it gives no batch, or something else than inputs and targets; or validation never ends.
+        DataError: it yields no batch, or something else than inputs and targets; or validation never ends.
 
     Example:
         >>> import torch
@@ -140,12 +140,12 @@ def from_batches(
         Stream('own data', regression, samples of [4])
     """
     if not callable(training):
-        raise DataError("not a function", where="training", got=training, accepted="a function that gives batches")
+        raise DataError("not a function", where="training", got=training, accepted="a function that yields batches")
     return stream(training, validation, name, task, facts)
 
 
 def stream(training: Any, validation: Any, name: str, task: str | None, facts: Mapping[str, int]) -> Stream:
-    """Of anything that `source_of` knows."""
+    """A stream of anything that `source_of` accepts."""
     check_name(name)
     for key, value in facts.items():
         if isinstance(value, bool) or not isinstance(value, int):
@@ -161,7 +161,7 @@ def stream(training: Any, validation: Any, name: str, task: str | None, facts: M
         source.name = f"{name}, {part}"
     firsts = [_first(source) for source in sources]
     if sources[1].endless:
-        what, accepted = "never ends, so a validation would not either", "what gives a certain number of batches"
+        what, accepted = "never ends, so a validation would not either", "a limited number of batches"
         raise DataError(what, where=sources[1].name, accepted=accepted, remedy="end it after some batches")
     task = task or usual_task(firsts[0][1])
     if task == "regression":
@@ -182,7 +182,7 @@ def is_streamed(data: Any) -> bool:
 
 
 def is_map_style(data: Any) -> bool:
-    """Whether samples can be had by number: torch's `Dataset`, or anything that behaves like one."""
+    """Whether samples can be read by index: torch's `Dataset`, or an object with its methods."""
     if isinstance(data, IterableDataset | Tensor | list | tuple | Mapping | str | bytes) or hasattr(data, "__array__"):
         return False
     return callable(getattr(data, "__getitem__", None)) and callable(getattr(data, "__len__", None))
@@ -193,10 +193,10 @@ def _is_function(data: Any) -> bool:
 
 
 def source_of(part: Any, *, shuffle: bool) -> Source:
-    """Where the batches of a part of the data come from.
+    """The source of the batches of a part of the data.
 
     Raises:
-        DataError: nowhere.
+        DataError: it is not a source.
     """
     if isinstance(part, DataLoader):
         return LoaderSource(part)
@@ -205,14 +205,14 @@ def source_of(part: Any, *, shuffle: bool) -> Source:
     if _is_function(part):
         return FunctionSource(part)
     if isinstance(part, tuple) and len(part) == 2:
-        from hfta_nb.data.own import from_tensors
+        from hfta_nb.data.tensors import from_tensors
 
         whole = from_tensors(*part, *part)  # checks them
         return TensorSource(whole.x, whole.y)
-    accepted = "a DataLoader, a Dataset, a function that gives batches, or tensors (x, y)"
+    accepted = "a DataLoader, a Dataset, a function that yields batches, or tensors (x, y)"
     remedy = ""
     if hasattr(part, "__next__"):
-        remedy = "an iterator can be gone through once only; give the function that makes it"
+        remedy = "an iterator can be used only once; give the function that makes it"
     raise DataError("not data", where="data", got=part, accepted=accepted, remedy=remedy)
 
 
@@ -233,19 +233,19 @@ def _first(source: Source) -> tuple[Samples, Samples]:
 
 
 def _alike(training: tuple[Samples, Samples], validation: tuple[Samples, Samples], name: str) -> None:
-    """A model that takes the one must be able to take the other: the same form, and as many axes."""
+    """Check that training and validation have the same structure and number of axes."""
     for mine, theirs, part in zip(training, validation, ("inputs", "targets"), strict=True):
         shapes = [[(t.ndim, t.dtype.is_floating_point) for t in leaves(s)] for s in (mine, theirs)]
         if type(mine) is not type(theirs) or shapes[0] != shapes[1]:
             raise DataError(
-                f"training and validation give unlike {part}",
+                f"training and validation have unlike {part}",
                 where=name,
                 got=[[tuple(t.shape) for t in leaves(s)] for s in (mine, theirs)],
             )
 
 
 def _count(task: str, names: Sequence[str], training: Any, sources: Sequence[Source]) -> int:
-    """How many classes or words there are."""
+    """Count classes or words."""
     held = training.dataset if isinstance(training, DataLoader) else training
     known = None if "vocab_size" in names else classes_of(held)
     if known is not None:
@@ -260,7 +260,7 @@ def _count(task: str, names: Sequence[str], training: Any, sources: Sequence[Sou
                 reader.close()
                 why = "it never ends" if source.endless else f"after {number} batches there are still more"
                 raise DataError(
-                    f"{names[0]} can't be found out: {why}",
+                    f"{names[0]} can't be found: {why}",
                     where=source.name,
                     remedy=f"say {' and '.join(f'{n}=...' for n in names)}",
                 )
@@ -281,14 +281,14 @@ def declared(dataset: Any) -> int | None:
 
 
 def _targets(dataset: Any) -> Any:
-    """What a dataset keeps as its ``targets``; None where it has none."""
+    """A dataset's ``targets``; None if it has none."""
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
     return getattr(dataset, "targets", None)
 
 
 def classes_of(dataset: Any) -> int | None:
-    """How many classes a dataset says it has."""
+    """The number of classes that a dataset reports."""
     told = declared(dataset)
     if told is not None:
         return told

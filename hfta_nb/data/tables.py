@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hfta_nb.data.order import SPLIT_SEED
-from hfta_nb.data.own import facts_of
 from hfta_nb.data.photographs import pictures_of
 from hfta_nb.data.samples import Data
+from hfta_nb.data.tensors import facts_of
 
 
 def digits() -> Data:

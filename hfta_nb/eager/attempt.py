@@ -29,6 +29,10 @@ Probe = Callable[[Inputs, Sequence[Block]], Found]
 """Computes for some blocks what a call would, and keeps nothing."""
 
 
+_MOST_SHAPES = 8
+"""So many shapes of the inputs of one form are compared with the plain module: as many as are replayed."""
+
+
 class Helpers(NamedTuple):
     """What is done before the first run of a call, where it is needed.
 
@@ -61,30 +65,46 @@ def attempt(
         MemberError: a member's own code failed, as it would alone. Buffers, random streams and the way the array runs
             are then as before.
     """
+    try:
+        return _attempted(state, helpers, what, inputs, run, probe, computation)
+    finally:
+        state.engine.outside.end()
+
+
+def _attempted(
+    state: ArrayState,
+    helpers: Helpers,
+    what: str,
+    inputs: Inputs,
+    run: Callable[[Inputs], Any],
+    probe: Probe,
+    computation: Computation,
+) -> Any:
     if state.pending:
         helpers.materialise(inputs)
     warn_of_shared(state, inputs)
     before = state.settings.copy()
     # A word among the inputs says which way a call takes (a phase of training).
     key = (what, state.skeleton.training, torch.is_grad_enabled(), *(v for v in inputs.leaves if isinstance(v, str)))
-    kind = (*key, *((v.dtype, v.ndim) for v in inputs.leaves if isinstance(v, Tensor)))
+    kind = (*key, *((v.dtype, v.shape) for v in inputs.leaves if isinstance(v, Tensor)))
     found: Mismatch | None = None
     while True:
         restore = state.snapshot()
-        verification = _verification(state, helpers, kind, inputs, computation)
+        state.engine.outside.rewind()
+        verification = _verification(state, restore, key, kind, inputs, computation)
         state.engine.recording = key not in state.proven
         state.engine.watching = state.engine.recording or verification is not None
+        state.engine.outside.begin(state.engine.watching)
         result = None
         try:
             if state.engine.recording and state.settings.unproven:
                 watched = replace(inputs.watched(), copied=state.settings.private)
                 helpers.prove(state, lambda blocks: probe(watched, blocks))  # noqa: B023
-            if verification is not None:
-                verification.prepare()
             result = _guarded(state, inputs, run)
             stateful = verification is not None and _verified(verification, result)
         except BaseException as error:
-            state.engine.observed = None
+            if verification is not None:
+                verification.over()
             if capturing(state.generators.device):
                 raise  # another way to run would be captured after what has failed
             module = state.engine.own_module(state.engine.current)  # which the error may have come out of
@@ -99,20 +119,34 @@ def attempt(
                 _resettle(state, before)
                 member = state.engine.current
                 raise member_error(error, member, module) from error
-            state.settings.react(error, state.skeleton)
-            install(state)
+            _react(state, error, error is found)
         else:
             state.proven.add(key)
             if verification is not None:
                 # State that has changed may let the next call do something else.
                 state.verified[kind] = state.verified.get(kind, 0) + (1 if stateful else 2)
-            if found is not None:
-                warnings.warn(f"{found}; see explain()", ArrayWarning, stacklevel=level_outside())
-            if state.engine.outgrown:
-                helpers.regrow()
+            _told(state, helpers, found)
             return result
         finally:
             state.engine.recording = state.engine.watching = False
+
+
+def _react(state: ArrayState, error: Exception, differs: bool) -> None:
+    """Let the array run in another way, as this error asks; note where a member differs from its plain module."""
+    apart = set(state.settings.paths)
+    state.settings.react(error, state.skeleton)
+    if differs:  # the whole model where it is no submodule
+        path = next((path for path in state.settings.paths if path not in apart), "")
+        state.settings.differences[path] = str(error)
+    install(state)
+
+
+def _told(state: ArrayState, helpers: Helpers, found: Mismatch | None) -> None:
+    """Warn of what was found, and give tensors that have grown their room."""
+    if found is not None:
+        warnings.warn(f"{found}; see explain()", ArrayWarning, stacklevel=level_outside())
+    if state.engine.outgrown:
+        helpers.regrow()
 
 
 def _undone(state: ArrayState, computation: Computation, result: Any, before: Settings, error: Mismatch) -> None:
@@ -125,12 +159,17 @@ def _undone(state: ArrayState, computation: Computation, result: Any, before: Se
         result[0].undo()
     if state.settings.block_size == 1:
         _resettle(state, before)
-        remedy = "hfta.fuse(..., verify='never') does without this comparison"
+        remedy = "hfta.fuse(..., verify='never') or hfta.Study(..., verify='never') does without this comparison"
         raise FusionError(str(error), where=type(state.skeleton).__name__, remedy=remedy) from error
 
 
 def _verification(
-    state: ArrayState, helpers: Helpers, kind: tuple[Any, ...], inputs: Inputs, computation: Computation
+    state: ArrayState,
+    restore: Callable[[], None],
+    key: tuple[Any, ...],
+    kind: tuple[Any, ...],
+    inputs: Inputs,
+    computation: Computation,
 ) -> Verification | None:
     """What compares this call with the plain module alone; None where it is not to be."""
     settings = state.settings
@@ -139,14 +178,19 @@ def _verification(
         return None
     if state.generators.device.type == "meta":
         return None
-    if settings.verify == "first" and state.verified.get(kind, 0) > 1:
+    if settings.verify == "first" and (state.verified.get(kind, 0) > 1 or _known(state, key, kind)):
         return None
     try:
-        return Verification(state, helpers.member, inputs, computation)
+        return Verification(state, restore, inputs, computation)
     except Exception as error:
         if out_of_memory(error):
             return None
         raise
+
+
+def _known(state: ArrayState, key: tuple[Any, ...], kind: tuple[Any, ...]) -> bool:
+    """Whether calls of this form were compared for many shapes of inputs, and this is another one."""
+    return kind not in state.verified and sum(k[: len(key)] == key for k in state.verified) >= _MOST_SHAPES
 
 
 def _verified(verification: Verification, result: Any) -> bool:

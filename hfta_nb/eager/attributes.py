@@ -30,6 +30,7 @@ _BUFFER = "buffer "
 _OWN = frozenset(nn.Module().__dict__)
 """Attributes that every module has; what is in them is watched elsewhere."""
 
+_NO_HOOKS: dict[int, Any] = {}
 _HOOKS = tuple(k for k, v in nn.Module().__dict__.items() if "hooks" in k and isinstance(v, dict))
 
 
@@ -144,7 +145,7 @@ def taken_off(
         now = held()
         for path, module in modules.items():
             for name, value in now[path].items():
-                if not _is_cache(module, name) and not _same(name, value, start[path].get(name, _MISSING)):
+                if not _same(name, value, start[path].get(name, _MISSING)) and not _is_cache(module, name):
                     changes[path, name] = value
             if not keep:
                 _restore(module, now[path], before[path])
@@ -169,21 +170,24 @@ def _restore(module: nn.Module, now: Mapping[str, Any], before: Mapping[str, Any
 
 def _contents(root: nn.Module, state: Mapping[str, Mapping[str, Any]], only: Any) -> dict[Place, Any]:
     """Copies of attributes whose content may change; what can't be copied is not watched."""
-    found: dict[Place, Any] = {}
     modules = dict(root.named_modules())
+    wanted = [
+        (path, name, value)
+        for path, held in state.items()
+        for name, value in held.items()
+        if name not in _OWN
+        and (only is None or (path, name) in only)
+        and not _is_cache(modules[path], name)
+        and may_change(value)
+    ]
+    found: dict[Place, Any] = {}
+    if not wanted:
+        return found
     memo: Memo = {id(v): v for module in root.modules() for v in module._buffers.values() if v is not None}
     memo |= {id(own): own for own in (*root.parameters(), *root.modules())}
-    for path, held in state.items():
-        for name, value in held.items():
-            if (
-                name in _OWN
-                or _is_cache(modules[path], name)
-                or (only is not None and (path, name) not in only)
-                or not may_change(value)
-            ):
-                continue
-            with suppress(TypeError):
-                found[path, name] = copied(value, memo)
+    for path, name, value in wanted:
+        with suppress(TypeError):
+            found[path, name] = copied(value, memo)
     return found
 
 
@@ -207,7 +211,9 @@ def _is_cache(module: nn.Module, name: str) -> bool:
 
 def _state(module: nn.Module, path: str, known: Collection[str]) -> dict[str, Any]:
     """The attributes of a module; hooks as copies of their dicts, and buffers that are no `known` ones."""
-    held = {k: dict(v) if k in _HOOKS else v for k, v in module.__dict__.items()}
+    held = dict(module.__dict__)
+    for name in _HOOKS:
+        held[name] = dict(held[name]) if held.get(name) else _NO_HOOKS
     for name, buffer in module._buffers.items():
         if (f"{path}.{name}" if path else name) not in known:
             held[_BUFFER + name] = buffer

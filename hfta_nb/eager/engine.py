@@ -18,6 +18,7 @@ from hfta_nb.eager.intercept import Handler, intercepted
 from hfta_nb.eager.own_modules import OwnModules, regrown, return_home
 from hfta_nb.errors import FusionError
 from hfta_nb.members.generators import MemberGenerators
+from hfta_nb.members.outside import OutsideStreams
 from hfta_nb.members.per_member import PerMember
 from hfta_nb.members.slots import Slots
 from hfta_nb.members.tree import Rebuild, flatten, tensor_map, unflatten
@@ -91,8 +92,14 @@ class Inputs:
         return replace(self, leaves=tuple(v.clone() if p else v for v, p in zip(self.leaves, plain, strict=True)))
 
     def grad_leaves(self) -> list[Tensor]:
-        """Inputs through which a gradient is wanted."""
-        return [v for v in self.leaves if isinstance(v, Tensor) and v.requires_grad]
+        """Inputs through which a gradient is wanted, each once."""
+        return list({id(v): v for v in self.leaves if isinstance(v, Tensor) and v.requires_grad}.values())
+
+    def of_member(self, grads: Sequence[Tensor | None], member: int) -> list[Tensor | None]:
+        """A member's part of the gradients of `grad_leaves`; all of those of shared ones."""
+        pairs = zip(self.leaves, self.per_member, strict=True)
+        marks = {id(v): m for v, m in pairs if isinstance(v, Tensor) and v.requires_grad}
+        return [g[member] if m and g is not None else g for g, m in zip(grads, marks.values(), strict=True)]
 
 
 def positional(leaves: Iterator[Any]) -> Any:
@@ -136,8 +143,10 @@ class Engine:
         usage: which parameters members that ran one by one have used, since it was cleared.
         own: copies of a module through which members run alone, by its id, or by its path where it is a part.
         apart: paths of the submodules that members run through one by one.
+        outside: random streams of the process, beside torch's.
         outgrown: buffers that the model has replaced by tensors of another shape or dtype, by name and member.
         observed: a member whose gradients are noted, and where.
+        blocks_run: notes what was run and what it gave; None where nobody wants to know.
     """
 
     root: nn.Module
@@ -159,21 +168,28 @@ class Engine:
         self.usage = Usage()
         self.own: dict[int | str, OwnModules] = {}
         self.apart: tuple[str, ...] = ()
+        self.outside = OutsideStreams()
         self.outgrown: dict[str, dict[int, Tensor]] = {}
         self.observed: tuple[int, dict[str, Tensor | None]] | None = None
+        self.blocks_run: list[tuple[Block, Inputs, Any]] | None = None
         self._recurrent = any(isinstance(m, nn.LSTM) for m in self.root.modules())
 
     def run(self, block: Block, call: Call, inputs: Inputs) -> Any:
         """Every member's result, each tensor with a leading axis of the block's members."""
         run = Run(range(block.start, block.stop), block.single, block.parameters, block.buffers)
         bodies = [self._body(run)] if self.across is None else self.across.bodies(run)
-        results = [
-            self._one(body, block.start + body.rows[0], call, inputs)
-            if body.single
-            else self._many(body, block, call, inputs)
-            for body in bodies
-        ]
+        results = []
+        for body in bodies:
+            with self.outside.turn():
+                one = body.single
+                results.append(
+                    self._one(body, block.start + body.rows[0], call, inputs)
+                    if one
+                    else self._many(body, block, call, inputs)
+                )
         if len(results) == 1:
+            if self.blocks_run is not None:
+                self.blocks_run.append((block, inputs, results[0]))
             return results[0]
         order = [row for body in bodies for row in body.rows]
         turned = [order.index(row) for row in range(len(order))]
@@ -311,6 +327,7 @@ class Engine:
             attributes=self.attributes,
             watching=self.watching,
             own=self.own,
+            outside_streams=self.outside,
         )
 
 

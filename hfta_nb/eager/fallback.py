@@ -71,6 +71,7 @@ def one_by_one(root: nn.Module, path: str) -> Handler:
             stacked = [context.stacked(v) if b else v for v, b in zip(leaves, batched, strict=True)]
             results, news = [], []
             changed: set[str] = set()
+            began = context.outside_streams.here()
             with context.generators.borrowed():
                 for i, index in enumerate(context.indices):
                     # A member's own copy of what is shared shows whether the module writes into it.
@@ -84,7 +85,10 @@ def one_by_one(root: nn.Module, path: str) -> Handler:
                     changes: dict[Place, Any] = {}
                     context.generators.enter(index)
                     try:
-                        with taken_off(alone, places, attributes, changes, deep=context.watching, keep=True):
+                        with (
+                            context.outside_streams.turn(began),
+                            taken_off(alone, places, attributes, changes, deep=context.watching, keep=True),
+                        ):
                             run = partial(alone.forward, *given, **named)
                             result, new = places.call_for_good(row, run)
                             return_home(row, homes)
@@ -193,6 +197,7 @@ class Settings:
         tuned: how the block size was found, for people; empty where it was not.
         paths: submodules that run one member at a time, and why.
         notes: what a person should know of the array as a whole.
+        differences: what comparing with the plain module has found, by the path that runs member by member for it.
         unlike: members are of different architecture; then `paths` run at true sizes, each architecture by itself.
         apart: why all of the model does; empty where it does not.
     """
@@ -212,6 +217,7 @@ class Settings:
         self.tuned = ""
         self.paths: dict[str, str] = {}
         self.notes: list[str] = []
+        self.differences: dict[str, str] = {}
 
     @property
     def unproven(self) -> bool:
@@ -227,6 +233,7 @@ class Settings:
         other.verify = self.verify
         other.self_tuning, other.tuned = self.self_tuning, self.tuned
         other.paths, other.notes = dict(self.paths), list(self.notes)
+        other.differences = dict(self.differences)
         return other
 
     def react(self, error: Exception, root: nn.Module) -> None:

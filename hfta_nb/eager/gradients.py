@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.eager.autograd_nodes import nodes, reentrant
+from hfta_nb.eager.autograd_nodes import nodes, own_function, reentrant
 from hfta_nb.eager.engine import Block, Call, Inputs, concatenate
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
@@ -169,6 +169,7 @@ class Gradients:
             weights = None if self.scale is None else self.scale[block.start : block.stop].to(losses)
             total = losses.sum() if weights is None else (losses * weights).sum()
             with uncast():
+                self._observe_inputs(block, losses if weights is None else losses * weights)
                 alone = block.single or bool(self.state.engine.apart)
                 if alone and any(map(reentrant, nodes([total]))):
                     grads = _by_backward(total, wanted)
@@ -191,6 +192,15 @@ class Gradients:
 
     def _wants(self, name: str) -> bool:
         return self.only is None or name in self.only
+
+    def _observe_inputs(self, block: Block, losses: Tensor) -> None:
+        """Keep what the member that is compared adds to the gradients of inputs, which are sums over members."""
+        member, kept = self.state.engine.observed or (-1, {})
+        leaves = self.inputs.grad_leaves()
+        if not leaves or not block.start <= member < block.stop or any(map(own_function, nodes([losses]))):
+            return
+        grads = torch.autograd.grad(losses[member - block.start], leaves, retain_graph=True, allow_unused=True)
+        kept |= {f"input {i}": grad for i, grad in enumerate(self.inputs.of_member(grads, member))}
 
     def _observe(self, block: Block, names: list[str], grads: Sequence[Tensor | None]) -> None:
         """Keep the gradients of the member that is compared with the plain module."""

@@ -21,7 +21,7 @@ from hfta_nb.members.slots import Slots
 class ArrayState:
     """The members' tensors and random streams, the module that they run through, and how they run.
 
-    A `FusedArray` holds one, and so does whatever else runs for each of its members. `laying.take` fills it.
+    A `FusedArray` holds one, and so does whatever else runs for each of its members. `storage.take` fills it.
 
     Args:
         generators: the members' random streams.

@@ -8,35 +8,35 @@ run the submodule where it begins member by member, and the call is made again.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hfta_nb.eager.attributes import Place, taken_off
+from hfta_nb.eager.autograd_nodes import nodes, own_function
 from hfta_nb.eager.blocks import leaf_blocks
-from hfta_nb.eager.closeness import close, size, tolerance_of
+from hfta_nb.eager.closeness import size
+from hfta_nb.eager.comparing import Found, alike, differences, words
 from hfta_nb.eager.engine import Block, Call, Inputs
-from hfta_nb.eager.held import same
 from hfta_nb.eager.parting import Mismatch, parting, rows_of
+from hfta_nb.eager.plain_copies import plain_member
 from hfta_nb.eager.state import ArrayState
+from hfta_nb.members import outside
 from hfta_nb.members.tree import flatten
 from hfta_nb.rules.autocast import uncast
 
 WAYS = ("first", "always", "never")
 """When calls are verified."""
 
-Found = dict[str, Any]
-"""What a call comes to for a member, by what it is: tensors, and other values that can be compared."""
-
+_INPUT = "gradient of input "
+_FEW, _LONG_S = 3, 3e-3
+"""Blocks of more members whose plain module takes longer than this are not differentiated as a whole."""
 _SENSITIVE = 32.0
 """How many times as far as the plain module comes, when the last bits of its parameters change, a member may be off."""
-
-_COMPARED = (int, float, complex, str, bytes, bool, type(None), np.ndarray, torch.Generator)
 
 
 @dataclass(frozen=True)
@@ -62,41 +62,35 @@ class Verification:
 
     Args:
         state: of the array whose call it is.
-        take: takes a member out as the plain module.
+        restore: puts back what the call changes.
         inputs: of the call.
         computation: what it computes.
     """
 
     def __init__(
-        self, state: ArrayState, take: Callable[[int], nn.Module], inputs: Inputs, computation: Computation
+        self, state: ArrayState, restore: Callable[[], None], inputs: Inputs, computation: Computation
     ) -> None:
-        self.state, self.take, self.computation = state, take, computation
+        self.state, self.restore, self.computation = state, restore, computation
         # The last one: the skeleton was a copy of the first, whose attributes it has.
         self.member = len(state) - 1
         self.inputs = inputs
         self.leaves = _own_leaves(inputs.member(self.member))
-        self.plain = take(self.member)
+        self.plain = plain_member(state, self.member)
         self.streams = dict(state.generators.states[self.member])
-        self.outside = _outside_streams()
-        self.restore = state.snapshot()
+        self.outside = outside.states()
         self.gradients: dict[str, Tensor | None] = {}
+        self._parameters = [arena.data[self.member].clone() for arena in state.arenas]
+        self._before = [arena.data[self.member].clone() for arena in state.buffer_arenas]
         self._nudged: Found | None = None
-        self._gradients: Found | None = None
+        self._alone_s = 0.0
+        wanted = any(p.requires_grad for p in state.tensors.parameters()) or bool(inputs.grad_leaves())
+        self._learns = torch.is_grad_enabled() and wanted
         state.engine.observed = (self.member, self.gradients) if computation.backward else None
+        state.engine.blocks_run = [] if self._learns and not computation.backward else None
 
-    def prepare(self) -> None:
-        """Compute gradients of `array(x)`, whose own backward comes later; before the call, which leaves no traces.
-
-        Raises:
-            Exception: the backward can't be done as the array runs now.
-        """
-        wanted = any(p.requires_grad for p in self.state.tensors.parameters())
-        if self.computation.backward or not torch.is_grad_enabled() or not wanted:
-            return
-        try:
-            self._gradients = self._graph()
-        finally:
-            self.restore()
+    def over(self) -> None:
+        """Let the array be observed no more."""
+        self.state.engine.observed = self.state.engine.blocks_run = None
 
     def check(self, result: Any) -> bool:
         """Compare.
@@ -109,24 +103,39 @@ class Verification:
 
         Raises:
             Mismatch: the member came to something else than alone.
+            Exception: the backward of what the call returned can't be done as the array runs now.
         """
         state = self.state
-        state.engine.observed = None
+        ran = state.engine.blocks_run
+        self.over()
         together = self._together(result)
+        changed = self._changed()
+        begin = time.perf_counter()
         try:
             alone = self._alone(self.plain)
         except Exception:  # alone it fails: there is nothing to compare with
             return False
+        self._alone_s = time.perf_counter() - begin
+        if ran:
+            together |= self._differentiated(ran)
+        if self._parameters_kept():
+            alone = {k: v for k, v in alone.items() if not k.startswith("parameter ")}
         off = self._different(together, alone)
-        if self._gradients is not None:
-            off += self._different(self._gradients, {k: v for k, v in alone.items() if k.startswith("gradient")})
         if off:
             self.restore()
             path = self._parting(off)
             self.restore()
             place = f" from `{path}` on" if path else ""
-            raise Mismatch(f"member {self.member} comes to another {off[0]} than alone{place}", path)
-        return bool(state.buffer_arenas or state.engine.attributes.values)
+            told = words(off[0], together.get(off[0]), alone.get(off[0]))
+            far = f" ({told})" if told else ""
+            raise Mismatch(f"member {self.member} comes to another {off[0]} than alone{place}{far}", path)
+        return changed
+
+    def _changed(self) -> bool:
+        """Whether the call has changed what the member holds."""
+        rows = [arena.data[self.member] for arena in self.state.buffer_arenas]
+        same = len(rows) == len(self._before) and all(map(torch.equal, rows, self._before))
+        return not same or bool(self.state.engine.attributes.values or self.state.engine.outgrown)
 
     # What the call came to.
 
@@ -139,9 +148,13 @@ class Verification:
 
     def _left(self) -> Found:
         state, m = self.state, self.member
-        found: Found = {f"buffer {k}": v[m].clone() for k, v in state.tensors.named_buffers()}
+        found: Found = {}
+        for kind, arenas in (("parameter", state.arenas), ("buffer", state.buffer_arenas)):
+            for arena in arenas:
+                row = arena.data[m].clone()
+                for span in arena.spans:
+                    found[f"{kind} {span.name}"] = row[span.start : span.stop].view(span.shape)
         found |= {f"buffer {k}": rows[m] for k, rows in state.engine.outgrown.items() if m in rows}
-        found |= {f"parameter {k}": v.detach()[m].clone() for k, v in state.tensors.named_parameters()}
         found |= {f"stream of random numbers ({k})": v for k, v in state.generators.states[m].items()}
         attributes = state.engine.attributes.of(m)
         return found | {_attribute(place): value for place, value in attributes.items()}
@@ -152,9 +165,9 @@ class Verification:
         """The same by the plain module."""
         generators, changes = self.state.generators, dict[Place, Any]()
         leaves = _own_leaves(self.leaves)
-        now, outside = list(generators.states), _outside_streams()
+        now, now_outside = list(generators.states), outside.states()
         generators.keep(self.member, self.streams)
-        _set_outside(self.outside)
+        outside.put(self.outside)
         slots = self.state.slots
         try:
             with generators.member(self.member), taken_off(plain, slots, {}, changes, deep=True, keep=True):
@@ -162,11 +175,21 @@ class Verification:
             streams = generators.states[self.member]
         finally:
             generators.states = now
-            _set_outside(outside)
-        found |= {f"buffer {k}": v.detach().clone() for k, v in plain.named_buffers() if k in slots.buffers}
+            outside.put(now_outside)
+        found |= {f"buffer {k}": v.detach() for k, v in plain.named_buffers() if k in slots.buffers}
         found |= {f"parameter {k}": v.detach() for k, v in plain.named_parameters()}
         found |= {f"stream of random numbers ({k})": v for k, v in streams.items()}
         return found | {_attribute(place): value for place, value in changes.items()}
+
+    def _parameters_kept(self) -> bool:
+        """Whether neither of the two has written to a parameter, as few models do."""
+        before: dict[str, Tensor] = {}
+        for arena, row in zip(self.state.arenas, self._parameters, strict=True):
+            if not torch.equal(arena.data[self.member], row):
+                return False
+            before |= {span.name: row[span.start : span.stop] for span in arena.spans}
+        own = {name: p.detach().flatten() for name, p in self.plain.named_parameters()}
+        return own.keys() == before.keys() and all(torch.equal(own[name], before[name]) for name in own)
 
     def _computed(self, plain: nn.Module, leaves: list[Any]) -> Found:
         computation = self.computation
@@ -186,10 +209,52 @@ class Verification:
         for name, p in plain.named_parameters():
             if p.requires_grad and (computation.only is None or name in computation.only):
                 found[f"gradient of {name}"] = p.grad
+        given = {id(v): v for v in leaves if isinstance(v, Tensor) and v.requires_grad}
+        found |= {_input(i): v.grad for i, v in enumerate(given.values())}
         return found
 
+    def _differentiated(self, ran: Sequence[tuple[Block, Inputs, Any]]) -> Found:
+        """Gradients of what the member came to; the caller's own backward comes later.
+
+        Args:
+            ran: the blocks that were run, with their inputs and what they gave.
+        """
+        found = [one for one in ran if one[0].start <= self.member < one[0].stop]
+        if not found:
+            return {}
+        block, inputs, result = found[-1]
+        row = self.member - block.start
+        outputs = [v[row] for v in _differentiable(result)]
+        if not outputs:
+            return {}
+        total = _weighed(outputs)
+        # A backward through all members of a block takes longer than a call of two, where kernels take the time.
+        many = block.stop - block.start > _FEW and self._alone_s > _LONG_S
+        if many or any(map(own_function, nodes([total]))):
+            return self._again()
+        names = [name for name, p in block.parameters.items() if p.requires_grad]
+        with uncast():
+            wanted = [*(block.parameters[name] for name in names), *inputs.grad_leaves()]
+            grads = torch.autograd.grad(total, wanted, retain_graph=True, allow_unused=True)
+        return self._noted(names, grads, inputs, None if block.single else row)
+
+    def _noted(self, names: Sequence[str], grads: Sequence[Tensor | None], inputs: Inputs, row: int | None) -> Found:
+        own = [g if row is None or g is None else g[row] for g in grads[: len(names)]]
+        found: Found = {f"gradient of {name}": g for name, g in zip(names, own, strict=True)}
+        given = inputs.of_member(grads[len(names) :], self.member)
+        return found | {_input(i): grad for i, grad in enumerate(given)}
+
+    def _again(self) -> Found:
+        """The same by a call of its own: custom functions may change what the module holds in their backward."""
+        after = self.state.snapshot()
+        self.restore()
+        try:
+            return self._graph()
+        finally:
+            after()
+
     def _graph(self) -> Found:
-        """Gradients of `array(x)` by autograd, of a block around the member."""
+        """Gradients by autograd, of a block around the member whose tensors are its own."""
         state, m = self.state, self.member
         single = state.settings.block_size == 1
         start = m if single else max(0, m - 1)
@@ -208,39 +273,27 @@ class Verification:
         total = _weighed([v[row] for v in _differentiable(result)])
         with uncast():
             torch.autograd.backward(total)
-        grads = {name: p.grad for name, p in parameters.items() if p.requires_grad}
-        return {f"gradient of {name}": grad if single or grad is None else grad[row] for name, grad in grads.items()}
+        names = [name for name, p in parameters.items() if p.requires_grad]
+        grads = [parameters[name].grad for name in names] + [v.grad for v in inputs.grad_leaves()]
+        return self._noted(names, grads, inputs, None if single else row)
 
     # Comparing.
 
     def _different(self, together: Found, alone: Found) -> list[str]:
         """Everything in which they differ."""
-        sizes = {"gradient": 0.0, "parameter": 0.0}
-        for key, value in alone.items():
-            kind = key.partition(" ")[0]
-            if kind in sizes and isinstance(value, Tensor) and _finite(value):
-                sizes[kind] = max(sizes[kind], size(value))
-        off = [
-            key
-            for key, value in alone.items()
-            if (key in together or self._must_have(key))
-            and _comparable(value)
-            and _comparable(together.get(key))
-            and _finite(value)
-            and not _alike(together.get(key), value, sizes.get(key.partition(" ")[0]))
-        ]
+        off = differences(together, alone, self._must_have)
         return [key for key in off if not self._sensitive(key, together.get(key), alone[key])]
 
     def _must_have(self, key: str) -> bool:
         """Whether what the plain module has must be there for the member; of `array(x)`, gradients come later."""
-        return not key.startswith("gradient") or self.computation.backward
+        return not key.startswith("gradient") or (self.computation.backward and not key.startswith(_INPUT))
 
     def _sensitive(self, key: str, own: Any, alone: Any) -> bool:
         """Whether the plain module itself comes to something as far off when its last bits change."""
         if self._nudged is None:
             after = self.state.snapshot()
             self.restore()
-            nudged = self.take(self.member)
+            nudged = plain_member(self.state, self.member)
             after()
             generator = torch.Generator().manual_seed(0)
             with torch.no_grad():
@@ -251,9 +304,9 @@ class Verification:
             self._nudged = self._alone(nudged)
         other = self._nudged.get(key)
         if not (isinstance(own, Tensor) and isinstance(alone, Tensor) and isinstance(other, Tensor)):
-            return not _alike(other, alone, None)
+            return not alike(other, alone, None)
         if not alone.is_floating_point() or not own.shape == alone.shape == other.shape:
-            return not _alike(other, alone, None)
+            return not alike(other, alone, None)
         return size(own - alone) <= _SENSITIVE * size(other - alone)
 
     def _parting(self, off: list[str]) -> str | None:
@@ -269,11 +322,12 @@ class Verification:
         def alone() -> None:
             self._alone(plain)
 
-        plain = self.take(m)
+        plain = plain_member(state, m)
         skeleton, own = (dict(module.named_modules()) for module in (state.skeleton, plain))
         path = parting(skeleton, together, lambda: own, alone, rows_of(m))
         if path is None:
-            owners = [_owner(key) for key in off if key.startswith(("gradient", "buffer", "parameter", "attribute"))]
+            kinds = ("gradient", "buffer", "parameter", "attribute")
+            owners = [_owner(key) for key in off if key.startswith(kinds) and not key.startswith(_INPUT)]
             path = owners[-1] if owners else None
         return path
 
@@ -303,7 +357,17 @@ def _weighed(outputs: list[Tensor]) -> Tensor:
 
 
 def _own_leaves(leaves: Any) -> list[Any]:
-    return [v.detach().clone().requires_grad_(v.requires_grad) if isinstance(v, Tensor) else v for v in leaves]
+    """Copies of the tensors; of one that is there twice, one."""
+    made: dict[int, Tensor] = {}
+    for v in leaves:
+        if isinstance(v, Tensor) and id(v) not in made:
+            made[id(v)] = v.detach().clone().requires_grad_(v.requires_grad)
+    return [made[id(v)] if isinstance(v, Tensor) else v for v in leaves]
+
+
+def _input(number: int) -> str:
+    """The key of the gradient of an input."""
+    return f"{_INPUT}{number}"
 
 
 def _attribute(place: Place) -> str:
@@ -313,45 +377,3 @@ def _attribute(place: Place) -> str:
 def _owner(key: str) -> str:
     """The path of the submodule that a parameter, buffer or attribute is of."""
     return key.rpartition(" ")[2].rpartition(".")[0]
-
-
-def _comparable(value: Any, depth: int = 0) -> bool:
-    if isinstance(value, Tensor):
-        return value.layout is torch.strided and not value.is_quantized
-    if isinstance(value, list | tuple | dict):
-        inner = value.values() if isinstance(value, dict) else value
-        return depth < 4 and len(value) < 1000 and all(_comparable(v, depth + 1) for v in inner)
-    return isinstance(value, _COMPARED)
-
-
-def _finite(value: Any) -> bool:
-    return not isinstance(value, Tensor) or not value.is_floating_point() or bool(value.isfinite().all())
-
-
-def _alike(own: Any, alone: Any, largest: float | None) -> bool:
-    if isinstance(alone, Tensor) and isinstance(own, Tensor):
-        return close(own.detach(), alone.detach(), size(alone) if largest is None else largest)
-    if own is None or alone is None:  # a gradient of zero is none
-        value = alone if own is None else own
-        return value is None or (isinstance(value, Tensor) and not value.any())
-    if isinstance(alone, list | tuple) and isinstance(own, list | tuple):
-        return len(own) == len(alone) and all(_alike(a, b, None) for a, b in zip(own, alone, strict=True))
-    if isinstance(alone, dict) and isinstance(own, dict):
-        return own.keys() == alone.keys() and all(_alike(own[k], alone[k], None) for k in alone)
-    if isinstance(alone, float) and isinstance(own, float):
-        return own == alone or abs(own - alone) <= tolerance_of(torch.float32) * max(abs(alone), 1e-3)
-    return same(own, alone)
-
-
-# Random streams beside torch's default ones.
-
-Outside = tuple[Any, Any]
-
-
-def _outside_streams() -> Outside:
-    return random.getstate(), np.random.get_state()
-
-
-def _set_outside(streams: Outside) -> None:
-    random.setstate(streams[0])
-    np.random.set_state(streams[1])

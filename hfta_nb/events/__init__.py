@@ -1,9 +1,8 @@
-"""Frozen records of what happened in a run, the requests a person may post, and the mailbox between.
+"""Frozen records of a run (events), the requests to it, and the mailbox for requests.
 
-These are the only two seams of a run: events come out (an iterator of `Event`) and requests go
-in (`Control`). Both are plain data with a JSON form in both directions, so that a live view, a
-log file and the replay of a finished run are fed by the same code. No tensors, modules or
-widgets cross them.
+These are the only two interfaces of a run: events come out (an iterator of `Event`), requests go in (`Control`). Both
+are plain data that can be converted to JSON and back, so that a live view, a log file and the replay of a finished run
+use the same code. They hold no tensors, modules or widgets.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from hfta_nb.events.records import (
     ArrayHalved,
     CheckpointSaved,
     DeviceSampled,
+    DifferenceFound,
     EpochDone,
     Event,
     ForwardTried,
@@ -41,7 +41,7 @@ from hfta_nb.events.records import (
     VariantRecord,
     tuples,
 )
-from hfta_nb.events.requests import Add, Control, Pause, Request, Resume, Stop
+from hfta_nb.events.requests import Add, Control, Pause, Pin, Prune, Request, Resume, Stop
 
 __all__ = [
     "COMPLETE",
@@ -58,6 +58,7 @@ __all__ = [
     "CheckpointSaved",
     "Control",
     "DeviceSampled",
+    "DifferenceFound",
     "EpochDone",
     "Event",
     "ForwardTried",
@@ -70,7 +71,9 @@ __all__ = [
     "MemoryMeasured",
     "Pause",
     "PhaseChanged",
+    "Pin",
     "PlanMade",
+    "Prune",
     "Request",
     "Resume",
     "RunChanged",

@@ -1,4 +1,4 @@
-"""Records as JSON, in both directions."""
+"""Converts records to JSON and back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def to_json(record: Event | Request) -> dict[str, Any]:
 
 
 def from_json(data: dict[str, Any]) -> Event | Request:
-    """The record that `to_json` made this of.
+    """The record from the result of `to_json`.
 
     Unknown fields are dropped, so that an older version reads what a newer one wrote.
 

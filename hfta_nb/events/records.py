@@ -1,4 +1,4 @@
-"""What happened in a run: frozen records with units in their names."""
+"""The events of a run: frozen records with units in their names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FINAL_STATES = frozenset({STOPPED, COMPLETE, PRUNED, DIVERGED, FAILED})
 
 @dataclass(frozen=True, slots=True)
 class VariantRecord:
-    """A variant as an event tells of it: its number, its values per axis, its seed."""
+    """A variant in an event: its number, its values per axis, its seed."""
 
     id: int
     config: dict[str, Json]
@@ -36,14 +36,14 @@ class GroupRecord:
     Attributes:
         index: number of the group, from 0.
         variants: ids of its variants, in the order of the array's member axis.
-        reason: why these are not with the variants of an earlier group; empty for the first.
+        reason: why these variants are not in an earlier group; empty for the first group.
         parameters: number of parameters of one member.
         memory_bytes: estimate of the memory that one member needs while training.
-        strategy: how it is to be trained, "fused" or "in turn", and why.
-        padding: the share of the parameters that is padding, as members are of different size.
-        architectures: how many different ones there are.
-        fixed_bytes: what the array takes beside its members; 0 where `memory_bytes` was not measured.
-        capacity: the most members that were found to train together; 0 where nothing was measured or asked for.
+        strategy: how it is trained, "fused" or "in turn", and why.
+        padding: the share of the parameters that is padding, if members differ in size.
+        architectures: number of different architectures.
+        fixed_bytes: memory of the array besides its members; 0 if `memory_bytes` was not measured.
+        capacity: the most members that can train together; 0 if neither measured nor given.
     """
 
     index: int
@@ -63,7 +63,7 @@ class Event:
     """Something that happened.
 
     Attributes:
-        time_s: when, in seconds since the epoch (`time.time`).
+        time_s: time of the event, in seconds since the epoch (`time.time`).
     """
 
     time_s: float
@@ -73,8 +73,8 @@ class Event:
 class RunStarted(Event):
     """The first event of a run: everything a view needs to lay itself out.
 
-    `metrics` are the names that `EpochDone.metrics` will carry, "train_loss" and "val_loss" among
-    them; `monitor` is the one that decides which epoch is best, in `direction` ("minimize" or
+    `metrics` are the names in `EpochDone.metrics`, "train_loss" and "val_loss" among them; `monitor` is the one that
+    decides which epoch is best, in `direction` ("minimize" or
     "maximize"). `axes` holds the values of each swept axis in order.
     """
 
@@ -105,7 +105,7 @@ class PlanMade(Event):
 
 @dataclass(frozen=True, slots=True)
 class PhaseChanged(Event):
-    """What the run is busy with: "measuring memory", "measuring capacity", "building", "tuning", "training"."""
+    """The run's current activity: "measuring memory", "measuring capacity", "building", "tuning", "training"."""
 
     group: int
     phase: str
@@ -114,15 +114,15 @@ class PhaseChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class SpeedMeasured(Event):
-    """Speed of a group against training its members one after another, on a short sample.
+    """Speed of a group relative to training its members one after another, on a short sample.
 
     Attributes:
-        members: how many members the group had.
-        steps: how many steps of each kind were timed.
+        members: number of members of the group.
+        steps: number of timed steps of each kind.
         step_s: one training step of the whole array, in seconds (median).
         serial_step_s: one step of every member, one after another, as plain modules (median).
         speedup: `serial_step_s / step_s`.
-        strategy: what was chosen, in words.
+        strategy: the choice, in words.
     """
 
     group: int
@@ -136,13 +136,13 @@ class SpeedMeasured(Event):
 
 @dataclass(frozen=True, slots=True)
 class MemoryMeasured(Event):
-    """What a group took at its peak in its first training step, beside what was predicted.
+    """Peak memory of a group's first training step, with the prediction.
 
     Attributes:
-        members: how many the group had.
-        peak_bytes: measured.
-        predicted_bytes: by the plan.
-        free_bytes: what the device had for it, less a margin.
+        members: number of members of the group.
+        peak_bytes: the measured peak.
+        predicted_bytes: the plan's prediction.
+        free_bytes: free memory of the device, less a margin.
     """
 
     group: int
@@ -154,16 +154,16 @@ class MemoryMeasured(Event):
 
 @dataclass(frozen=True, slots=True)
 class ArrayHalved(Event):
-    """The memory did not suffice: an array carries on as two, one after the other, from the step that failed.
+    """Memory ran out: an array continues as two, one after the other, from the step that failed.
 
     Attributes:
         group: the array's number, which its first half keeps.
-        phase: what it was busy with.
-        members: how many it had.
-        into: members of each half.
+        phase: its activity when memory ran out.
+        members: number of members before.
+        into: number of members of each half.
         groups: the halves' numbers.
-        needed_bytes: what the array takes by the plan.
-        free_bytes: what the device had, less a margin, after the array was let go of.
+        needed_bytes: memory of the array by the plan.
+        free_bytes: free memory of the device, less a margin, after the array was released.
         reason: the error in words.
     """
 
@@ -178,19 +178,36 @@ class ArrayHalved(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class DifferenceFound(Event):
+    """A member of an array came to something else than its plain module alone; the array runs differently from now on.
+
+    The call was made again, so that nothing of the difference is in the results.
+
+    Attributes:
+        group: the array's number.
+        submodule: path of the part of the model that now runs member by member; empty for the whole model.
+        reason: what differed, and by how much.
+    """
+
+    group: int
+    submodule: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepsDone(Event):
-    """Progress within an epoch, at most some times a second.
+    """Progress within an epoch, at most a few times a second.
 
     Attributes:
         step: optimizer steps of this group so far, of `steps_total`.
         epochs_done: epochs so far as a fraction, of the epochs planned.
         samples_per_s: training samples a second, summed over members, since the last such event.
         elapsed_s: seconds of training so far, pauses left out, over all groups and resumptions.
-        remaining_s: estimate of the seconds left for the whole run at the measured rate; NaN until that was measured in
-            training that tries nothing any more.
+        remaining_s: estimate of the seconds left for the whole run at the measured rate; NaN until the rate has been
+            measured after tuning.
         variants: ids of the members still training.
         train_loss: for each of them, the mean training loss over the steps since the last such event.
-        waiting_share: the share of the time since then in which training waited for its data, from 0 to 1.
+        waiting_share: the share of the time since the last such event in which training waited for data, from 0 to 1.
     """
 
     group: int
@@ -228,7 +245,7 @@ class MemberImproved(Event):
 
 @dataclass(frozen=True, slots=True)
 class MemberChanged(Event):
-    """A variant entered a state, with the reason in words where it ended early; `detail` is a traceback."""
+    """A variant entered a state; `reason` says why if it ended early, `detail` is a traceback."""
 
     variant: int
     state: str
@@ -251,8 +268,8 @@ class DeviceSampled(Event):
 
     `values` maps a name to a number. Fractions in 0..1: "sm_active", "sm_occupancy",
     "tensor_active", "dram_active", "gpu_utilization", "core0", "core1", ...; others carry their unit:
-    "memory_bytes", "memory_total_bytes", "process_memory_bytes", "power_w". `note` says why values are lacking, where
-    something can be said.
+    "memory_bytes", "memory_total_bytes", "process_memory_bytes", "power_w". `note` says why values are missing, if
+    known.
     """
 
     device: str
@@ -277,8 +294,8 @@ class MemberChecked(Event):
         epochs: how many epochs were compared.
         differences: per metric, the largest absolute difference of the two curves.
         tolerance: the largest difference of losses that rounding may make, for this dtype and member.
-        equal: whether the losses' differences are within it, and it is small enough for that to say something.
-        decided: False where they are within it, but it is larger than the loss itself: nothing can be told then.
+        equal: whether the losses' differences are within the tolerance, and the tolerance is below the loss.
+        decided: False if the differences are within the tolerance, but the tolerance exceeds the loss itself.
     """
 
     variant: int
@@ -299,9 +316,9 @@ class ForwardTried(Event):
     """A variant's forward and loss were called with one batch, before anything trained. Not stored.
 
     Attributes:
-        reason: the error in words; empty where there was none.
-        file, line, function, source: the innermost line of the person's own code in its traceback; empty and 0 where
-            there is none. The source is empty where it can't be read there.
+        reason: the error in words; empty if there was none.
+        file, line, function, source: the innermost line of the user's own code in its traceback; empty and 0 if there
+            is none. The source is empty if it can't be read.
         detail: the traceback.
     """
 
@@ -316,9 +333,9 @@ class ForwardTried(Event):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Event):
-    """Nothing happened, the run is alive (while paused, say). Not stored."""
+    """The run is alive, but nothing happened, for example while paused. Not stored."""
 
 
 def tuples(value: Any) -> Any:
-    """JSON's lists as tuples, all the way down: the form in which axis values are held."""
+    """Convert JSON's lists to tuples, recursively; axis values are held in this form."""
     return tuple(tuples(v) for v in value) if isinstance(value, list | tuple) else value

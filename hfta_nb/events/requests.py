@@ -1,4 +1,4 @@
-"""What a person asks of a run, and the mailbox that it is left in."""
+"""Requests to a run, and their mailbox."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hfta_nb.events.records import Json, tuples
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Something a person asks of a run."""
+    """A request to a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause(Request):
-    """Halt between two steps, keeping everything."""
+    """Pause between two steps, keeping everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resume(Request):
-    """Carry on after a pause."""
+    """Continue after a pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,28 @@ class Stop(Request):
 
 
 @dataclass(frozen=True, slots=True)
+class Prune(Request):
+    """End one variant as not worth its time, unless it is pinned."""
+
+    variant: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pin(Request):
+    """Keep one variant from being pruned; or let it be pruned again."""
+
+    variant: int
+    pinned: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Add(Request):
     """Train further variants.
 
     Attributes:
-        variants: of each, the values per axis.
-        key: tells this request from others like it: it counts once, however often it arrives.
+        variants: the values per axis of each variant.
+        key: identifies the request, which has an effect only once, however often it arrives.
     """
 
     variants: tuple[dict[str, Json], ...] = field(hash=False)
@@ -49,7 +65,7 @@ class Add(Request):
 
 
 class Control:
-    """The mailbox of requests: anybody posts, from any thread; the training loop reads between steps.
+    """The mailbox of requests: any thread may post, and the training loop reads between steps.
 
     Example:
         >>> control = Control()
@@ -62,13 +78,13 @@ class Control:
         self._box: queue.SimpleQueue[Request] = queue.SimpleQueue()
 
     def post(self, request: Request) -> None:
-        """Leave a request.
+        """Post a request.
 
         Raises:
             EventError: it is not a `Request`.
         """
         if not isinstance(request, Request):
-            raise EventError("not a request", got=request, accepted="Add, Pause, Resume, Stop")
+            raise EventError("not a request", got=request, accepted="Add, Pause, Pin, Prune, Resume, Stop")
         self._box.put(request)
 
     def pause(self) -> None:
@@ -78,11 +94,15 @@ class Control:
         self.post(Resume())
 
     def stop(self, variant: int | None = None) -> None:
-        """Stop one variant, or all of them when none is named."""
+        """Stop one variant, or the whole run if none is given."""
         self.post(Stop(variant))
 
+    def pin(self, variant: int, pinned: bool = True) -> None:
+        """Keep one variant from being pruned by a search; `pinned` False lets it be pruned again."""
+        self.post(Pin(variant, pinned))
+
     def add(self, variants: Any) -> None:
-        """Train further variants in this run; a wrong one is told of by an event (`PhaseChanged`), and not trained.
+        """Train further variants in this run. Invalid ones are reported by a `PhaseChanged` event and not trained.
 
         Args:
             variants: a dict of axes to values, an instance of a dataclass, or a list of these.
@@ -92,7 +112,7 @@ class Control:
         self.post(Add(tuple({str(k): tuples(v) for k, v in values.items()} for values in listed), uuid.uuid4().hex))
 
     def poll(self) -> list[Request]:
-        """All requests since the last look, oldest first; never blocks."""
+        """All new requests, oldest first; never blocks."""
         found: list[Request] = []
         while not self._box.empty():
             found.append(self._box.get())

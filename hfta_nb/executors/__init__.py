@@ -1,8 +1,8 @@
-"""Where a study runs: in a worker process (the default), or inline on a thread of this one.
+"""Runs studies in a worker process (the default), or inline on a thread of this process.
 
-Training on a thread of the kernel loses up to 99.7% of its speed to a busy cell, since both need the interpreter's
-lock. So it runs in a worker process, one per concurrent run, that is kept warm between runs. Studies go in by
-cloudpickle (families defined in cells work), events come out and requests go in over pipes.
+A thread of the kernel loses up to 99.7% of its speed to a busy cell, since both need the interpreter's lock. So each
+concurrent run has a worker process, which is kept warm between runs. Studies are sent by cloudpickle (families defined
+in cells work); events and requests are sent over pipes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The worker process' own end: takes jobs from standard input, sends events to what was standard output.
+"""The worker's end: reads jobs from standard input, writes events to the original standard output.
 
-It lives as long as its standard input is open, and no longer: a thread that reads it ends the process at its end,
-whatever torch is busy with. So it is gone when the kernel is shut down, restarted or killed.
+The process lives as long as its standard input is open: a thread that reads it ends the process at end of file,
+whatever torch is doing. So the worker ends when the kernel is shut down, restarted or killed.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _LOOK_ROUND_S = 2.0
 _BROKEN_PIPE = 74
 
 UNSENT = 10_000
-"""Events that may wait for the kernel to read them before training does. A kernel that is deep in a long call of a C
-library reads nothing meanwhile."""
+"""Events that may wait for the kernel before training waits. A kernel inside a long call of a C library reads
+nothing."""
 
 
 def main(kernel: int) -> NoReturn:
-    """Serve until the standard input ends.
+    """Serve jobs until standard input ends.
 
     Args:
         kernel: id of the process that started this one.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt of the kernel is sent to the whole process group
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt of the kernel reaches the whole process group
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     faulthandler.enable()  # a crash leaves a traceback in the log
@@ -64,14 +64,14 @@ def main(kernel: int) -> NoReturn:
 
 
 def _do(header: dict[str, Any], payload: bytes, control: Control, sender: frames.Sender, run: int) -> ev.RunChanged:
-    """Do one job; all that it may raise is in what is returned."""
+    """Do one job; errors are part of the returned event."""
 
     def emit(event: Event) -> None:
         sender.put({"run": run, "event": ev.to_json(event)})
 
     try:
         _open_outputs()
-        _settle(header)
+        _take_over(header)
         from hfta_nb.executors.pickling import loads
 
         study, arguments = loads(payload)
@@ -81,9 +81,9 @@ def _do(header: dict[str, Any], payload: bytes, control: Control, sender: frames
 
 
 def _private_pipes() -> tuple[int, int]:
-    """Keep the two pipes to oneself, so that a job's ``print`` and ``input`` can't get between the messages.
+    """Move the two pipes to private descriptors, so that a job's ``print`` and ``input`` can't mix with the messages.
 
-    What is printed goes where errors go; reading from the keyboard finds nothing.
+    Printed text goes to standard error; reading from the keyboard finds end of file.
     """
     inbox, outbox = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -105,7 +105,7 @@ def _open_outputs() -> None:
 def _listen(
     inbox: int, kernel: int, jobs: queue.SimpleQueue[tuple[frames.Message, bytes]], controls: dict[int, Control]
 ) -> None:
-    """Take in jobs and requests until there is nobody left to send any; then end the process."""
+    """Receive jobs and requests until the sender is gone; then end the process."""
     code = _BROKEN_PIPE
     try:
         parent = _parent(kernel)
@@ -125,9 +125,9 @@ def _listen(
 
 
 def _parent(kernel: int) -> int:
-    """The process to live as long as: the kernel, or a wrapper around the interpreter that the kernel started.
+    """The process whose end also ends this one: the kernel, or a wrapper around the interpreter.
 
-    0 where the kernel was gone before this process could look.
+    0 if the kernel ended before this process looked.
     """
     parent = os.getppid()
     if parent == kernel:
@@ -140,9 +140,9 @@ def _parent(kernel: int) -> int:
 
 
 def _read(inbox: int, parent: int) -> bytes:
-    """What there is to read; nothing when the pipe was closed or the kernel's process is gone.
+    """Read what is available; nothing if the pipe was closed or the kernel's process is gone.
 
-    The second, because a process that the kernel had forked may outlive it and hold the pipe open.
+    The latter is checked because a process forked by the kernel may outlive it and hold the pipe open.
     """
     if sys.platform != "win32":
         while not select.select([inbox], [], [], _LOOK_ROUND_S)[0]:
@@ -152,16 +152,16 @@ def _read(inbox: int, parent: int) -> bytes:
 
 
 def _import_torch() -> None:
-    """Be warm. The numbers of threads are in the environment already, where OpenMP looks for them on import."""
+    """Import torch in advance. The environment already has the numbers of threads, which OpenMP reads on import."""
     import hfta_nb.study  # noqa: F401
 
-    # What is there now stays: the garbage collector need not look at it again (a sixth of a second each time).
+    # Existing objects stay, so exclude them from garbage collection (a sixth of a second each time).
     gc.collect()
     gc.freeze()
 
 
 def _warm_up() -> None:
-    """Have torch import what it leaves until a first fused step: 500 modules, a second or more."""
+    """Trigger torch's lazy imports of a first fused step: 500 modules, a second or more."""
     import torch
 
     def loss(weight: torch.Tensor) -> torch.Tensor:
@@ -173,8 +173,8 @@ def _warm_up() -> None:
     gc.freeze()
 
 
-def _settle(header: dict[str, Any]) -> None:
-    """Take over the kernel's directory, module path and environment of now, and the number of threads."""
+def _take_over(header: dict[str, Any]) -> None:
+    """Adopt the kernel's current directory, module path, environment and number of threads."""
     os.chdir(header["directory"])
     sys.path[:] = header["path"]
     wanted, kept = header["environment"], set(header["keep"])
@@ -186,8 +186,8 @@ def _settle(header: dict[str, Any]) -> None:
 
 
 def _local_files() -> dict[str, int]:
-    """The person's own modules that a job has imported, and when they were last written: if one is edited, a later job
-    needs a new process."""
+    """The user's own modules that a job has imported, with their times of change: after an edit a later job needs a new
+    process."""
     from hfta_nb.executors.pickling import own_modules
 
     found = {}
@@ -198,7 +198,7 @@ def _local_files() -> dict[str, int]:
 
 
 def _tidy_up() -> None:
-    """Let go of what the job held, on the GPU as well: an idle worker must not keep others from it."""
+    """Release the job's memory, on the GPU as well, so that an idle worker does not block others."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():

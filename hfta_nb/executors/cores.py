@@ -1,10 +1,10 @@
-"""How many threads torch gets in a worker, and how they wait for each other.
+"""Chooses the number of torch's threads in a worker, and how they wait for each other.
 
-Torch runs an operator on a pool of threads that meet at a barrier, and by default they spin there. On a machine with no
-core to spare, one thread of the pool is off its core whenever anything else runs (the kernel, the browser), and the
-others burn a whole time slice waiting for it: two cores, two threads and another busy process were measured to slow a
-training step from 6 ms to 1,300 ms; with one thread nothing stalls. So a core is left to the kernel and the browser,
-two threads never share one core, and a thread that waits lets go of its core.
+Torch runs an operator on a pool of threads that meet at a barrier, where they spin by default. If all cores are in use,
+another process (the kernel, the browser) takes the core of one thread, and the others waste a time slice waiting for
+it: with two cores, two threads and another busy process, a training step slowed down from 6 ms to 1,300 ms; with one
+thread nothing stalls. So one core is left to the kernel and the browser, two threads never share a core, and waiting
+threads release their core.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from pathlib import Path
 from hfta_nb.errors import WorkerError
 
 OVERRIDE = "HFTA_NB_THREADS"
-"""Environment variable with the number of threads, for those who know better."""
+"""Environment variable that overrides the number of threads."""
 
 CAP = "OMP_NUM_THREADS"
-"""Environment variable by which an administrator or a batch system says how many threads a process may have."""
+"""Environment variable with which an administrator or a batch system limits the threads of a process."""
 
 COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Read by the libraries when torch is imported, so they must be set before."""
+"""Libraries read these variables when torch is imported, so they must be set before."""
 
 PATIENCE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
-"""Don't spin at a barrier: for any OpenMP, GNU's, Intel's and LLVM's. What a person has set stays."""
+"""Settings against spinning at barriers, for any OpenMP, GNU's, Intel's and LLVM's. The user's own settings have
+precedence."""
 
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _QUOTA_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
@@ -40,7 +41,7 @@ def threads(environment: Mapping[str, str] | None = None) -> int:
     physical cores or than ``OMP_NUM_THREADS`` allows; at least one. ``HFTA_NB_THREADS`` overrides all of this.
 
     Args:
-        environment: where those two variables are looked up; by default this process's.
+        environment: the environment with these two variables; by default this process's.
 
     Raises:
         WorkerError: ``HFTA_NB_THREADS`` is not a positive whole number.
@@ -56,7 +57,7 @@ def threads(environment: Mapping[str, str] | None = None) -> int:
 
 
 def environment() -> dict[str, str]:
-    """What a worker's environment needs before it imports torch."""
+    """The variables that a worker's environment needs before it imports torch."""
     count = str(threads())
     own = {name: os.environ.get(name, value) for name, value in PATIENCE.items()}
     return own | dict.fromkeys(COUNTS, count)
@@ -81,9 +82,9 @@ def _allowed(environment: Mapping[str, str]) -> int | None:
 
 
 def _quota() -> int | None:
-    """Whole cores' worth of time that a container may use; None where there is no such limit.
+    """The CPU quota of a container in whole cores; None if there is no limit.
 
-    More threads than that are all halted together for the rest of each period once they have used it up.
+    More threads than that use up the quota early and are then halted for the rest of each period.
     """
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         if _QUOTA.exists():

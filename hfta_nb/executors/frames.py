@@ -1,7 +1,7 @@
-"""Messages over a pipe: a JSON object, and bytes that may belong to it.
+"""Messages over a pipe: a JSON object with optional bytes.
 
-A frame is the lengths of both (4 and 8 bytes, big-endian), the object, the bytes. Neither end waits for the other to
-read: not the training loop for a kernel that is busy with a cell, not a button for a worker that is busy with a step.
+A frame consists of both lengths (4 and 8 bytes, big-endian), the object and the bytes. Neither end waits for the other
+to read: the training loop does not wait for a busy kernel, nor a button for a busy worker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode  # jso
 
 
 def pack(message: Message, blob: bytes = b"") -> bytes:
-    """A message as it goes through the pipe.
+    """A message as bytes.
 
     Raises:
         TypeError, ValueError: the message is not JSON.
@@ -34,13 +34,13 @@ def pack(message: Message, blob: bytes = b"") -> bytes:
 
 
 class Unpacker:
-    """Takes in what came through the pipe, in pieces of any size, and gives whole messages."""
+    """Collects bytes of any size and returns whole messages."""
 
     def __init__(self) -> None:
         self._waiting = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[Message, bytes]]:
-        """Messages that are complete with these bytes, oldest first."""
+        """Add bytes; returns the messages that are now complete, oldest first."""
         self._waiting += data
         found, start = [], 0
         while len(self._waiting) - start >= _LENGTHS.size:
@@ -56,9 +56,9 @@ class Unpacker:
 
 
 def read(file: int) -> Iterator[tuple[Message, bytes]]:
-    """Messages from a pipe until it ends, as they come.
+    """Yield messages from a pipe until it ends.
 
-    As much as there is goes into one system call: a reader in a busy kernel gets its turn a few hundred times a second.
+    Reads as much as possible per system call, because a reader in a busy kernel runs only a few hundred times a second.
     """
     unpacker = Unpacker()
     while data := os.read(file, _CHUNK_BYTES):
@@ -66,15 +66,15 @@ def read(file: int) -> Iterator[tuple[Message, bytes]]:
 
 
 class Sender:
-    """Writes messages to a pipe, in the order in which they were put.
+    """Writes messages to a pipe in order.
 
-    A message is in the pipe when `put` returns, so that what was said last before a crash is heard; what does not fit
-    into it is written by a thread, as the other end makes room.
+    A message is in the pipe when `put` returns, so that the last messages before a crash arrive. A thread writes what
+    does not fit into the pipe when there is room.
 
     Args:
         file: descriptor of the pipe; closed at the end.
-        name: of the thread.
-        limit: how many messages may wait for room before `put` waits too; 0 for no limit.
+        name: name of the thread.
+        limit: how many messages may wait before `put` blocks; 0 for no limit.
     """
 
     def __init__(self, file: int, name: str, limit: int = 0) -> None:
@@ -87,7 +87,7 @@ class Sender:
         threading.Thread(target=self._write_rest, name=name, daemon=True).start()
 
     def put(self, message: Message, blob: bytes = b"") -> None:
-        """Send a message. One that the other end is not there to read any more is lost.
+        """Send a message. It is lost if the other end is gone.
 
         Raises:
             TypeError, ValueError: the message is not JSON.
@@ -105,7 +105,7 @@ class Sender:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Close the pipe after what was put so far."""
+        """Close the pipe after writing all messages."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -127,7 +127,7 @@ class Sender:
             os.close(self._file)
 
     def _some(self) -> bytes:
-        """The messages that wait, up to about as many as a pipe holds."""
+        """Waiting messages, up to about the size of a pipe."""
         parts = [self._waiting.popleft()]
         size = len(parts[0])
         while self._waiting and size < _CHUNK_BYTES:
@@ -136,7 +136,7 @@ class Sender:
         return b"".join(parts)
 
     def _write(self, data: bytes) -> bytes:
-        """Write what there is room for; returns the rest."""
+        """Write as much as fits; returns the rest."""
         rest = memoryview(data)
         try:
             while rest and not self._broken:
@@ -144,5 +144,5 @@ class Sender:
         except BlockingIOError:
             return bytes(rest)
         except OSError:
-            self._broken = True  # nobody is there to read it, or anything later
+            self._broken = True  # the reader is gone
         return b""

@@ -1,4 +1,4 @@
-"""A run as its owner sees it, wherever it is done."""
+"""The handle of a run, wherever it executes."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from hfta_nb.history import History
 Callback: TypeAlias = Callable[[Event], None]
 
 _logger = logging.getLogger("hfta_nb")
-# Without a handler Python would print what is logged, and what a thread prints lands in whatever cell ran last.
+# Without a handler Python prints log messages, and a thread's output lands in an arbitrary cell.
 _logger.addHandler(logging.NullHandler())
 
 GRACE_S = 1.0
-"""How long a run that is closed has to come to an end by itself."""
+"""How long a closed run may take to end by itself."""
 
 
 class RunHandle:
-    """Everything a user interface needs of a run.
+    """A run, as a user interface needs it.
 
     Attributes:
-        control: post requests here, from any thread; they go to wherever the run is.
-        history: what the events received so far amount to. A resumed run and a check begin with what was recorded
-            before. Hold `lock` while reading more than one thing of it.
+        control: mailbox for requests, from any thread; they are forwarded to the run.
+        history: the state from the events received so far. A resumed run and a check begin with the recorded state.
+            Hold `lock` while reading more than one attribute.
         lock: guards `history` and the list of subscribers.
         pid: of the worker process; None for a run in this process.
-        restarts: how often the run has gone on in another worker process, after one had crashed.
+        restarts: how often the run has continued in another worker process after a crash.
     """
 
     def __init__(
@@ -65,7 +65,8 @@ class RunHandle:
 
     @property
     def ended(self) -> bool:
-        """Whether the last event is in `history`. Subscribers may be at it still; `wait` waits for them as well."""
+        """Whether the last event is in `history`. Subscribers may still be processing it; `wait` waits for them as
+        well."""
         return self._state in ev.FINAL_STATES
 
     @property
@@ -75,20 +76,20 @@ class RunHandle:
 
     @property
     def log(self) -> str:
-        """The end of what the run printed; empty for a run in this process."""
+        """The end of the run's output; empty for a run in this process."""
         return self._log.text
 
     def subscribe(self, callback: Callback) -> Callable[[], None]:
-        """Have each event from now on, until the last one, which is a `RunChanged` with the final state.
+        """Call back for each further event, until the last one, a `RunChanged` with the final state.
 
         Args:
-            callback: called with each event, on a thread that reads from the worker; it should be short, and must not
-                print. What it raises is logged (logger "hfta_nb") and otherwise ignored.
+            callback: called with each event, on a thread that reads from the worker; it should be short and must not
+                print. Its errors are logged (logger "hfta_nb") and otherwise ignored.
 
         Returns:
-            What ends the subscription; may be called from the callback, and again.
+            A function that ends the subscription; it may be called from the callback, and repeatedly.
 
-        To miss nothing and see nothing twice, hold `lock` while you read `history` and subscribe.
+        To see every event exactly once, hold `lock` while you read `history` and subscribe.
         """
         key = object()
         with self.lock:
@@ -101,23 +102,23 @@ class RunHandle:
         return unsubscribe
 
     def wait(self, timeout_s: float | None = None) -> str:
-        """Wait for the end of the run; all subscribers have seen its last event then.
+        """Wait until the run has ended and all subscribers have seen its last event.
 
         Args:
-            timeout_s: how long at most; None for as long as it takes. Within a callback it does not wait at all.
+            timeout_s: the longest time to wait; None for no limit. In a callback it does not wait at all.
 
         Returns:
-            The final state; the present one if the time was up.
+            The final state, or the current one after a timeout.
         """
         if threading.get_ident() != self._delivering:
             self._ended.wait(timeout_s)
         return self._state
 
     def close(self, grace_s: float = GRACE_S) -> None:
-        """End the run if it is still on: by asking it to stop, then by ending the worker. What was saved stays.
+        """End the run if it is in progress: request a stop, then end the worker. Saved results stay.
 
         Args:
-            grace_s: how long to wait for it to stop by itself.
+            grace_s: how long to wait for the run to stop by itself.
         """
         if self.ended:
             return
@@ -130,33 +131,33 @@ class RunHandle:
     def __repr__(self) -> str:
         return f"RunHandle(state={self._state!r})"
 
-    # For the executors.
+    # For the executors only.
 
     def moves(self, why: str) -> None:
-        """Its worker process is gone, and another one is to go on with the run.
+        """Called when the worker process is gone and another one continues the run.
 
         Args:
-            why: told to whoever looks on, and in the log of the package.
+            why: the reason, which is shown and logged.
         """
         self.restarts += 1
         _logger.warning(why)
         self.deliver(ev.PhaseChanged(time.time(), 0, "starting again", why))
 
     def moved(self, send: Callable[[Request], None], log: Log, pid: int, kill: Callable[[], None]) -> None:
-        """The run is in another worker process, which has been told of it; what was asked so far holds there too."""
+        """Called when the run is in another worker process; earlier requests also apply there."""
         self._log, self.pid, self._kill = log, pid, kill
         self.control.redirect(send)
 
     def deliver(self, event: Event) -> None:
-        """Take in an event of the run, and pass it on."""
+        """Add an event of the run, and pass it on."""
         self._deliver(event, event.state if isinstance(event, ev.RunChanged) else None)
 
     def finish(self, error: WorkerError | None = None, event: ev.RunChanged | None = None) -> None:
-        """The run is over.
+        """Called when the run is over.
 
         Args:
             error: why it failed, if it did.
-            event: the last event, unless it was delivered before.
+            event: the last event, unless already delivered.
         """
         if error is None and event is not None and event.state == ev.FAILED:
             error = WorkerError(f"the run failed: {event.reason}", remedy=remedy(self.history))
@@ -181,14 +182,14 @@ class RunHandle:
                 try:
                     callback(event)
                 except BaseException:
-                    # The thread reads for everybody: whatever a callback does, the events must go on.
+                    # One thread reads for all subscribers, so an error of a callback must not stop it.
                     _logger.exception("a subscriber failed on %s", type(event).__name__)
         finally:
             self._delivering = None
 
 
 class _RemoteControl(Control):
-    """A mailbox whose requests go to wherever the run is."""
+    """A mailbox that forwards its requests to the run."""
 
     def __init__(self, send: Callable[[Request], None]) -> None:
         super().__init__()
@@ -204,7 +205,7 @@ class _RemoteControl(Control):
                 self._send(checked)
 
     def redirect(self, send: Callable[[Request], None]) -> None:
-        """Send to somewhere else from now on, first of all what was asked before and still holds."""
+        """Send to another destination from now on, beginning with earlier requests that still apply."""
         with self._lock:
             self._send = send
             pauses: list[Request] = [request for request in self._posted if isinstance(request, ev.Pause | ev.Resume)]

@@ -14,7 +14,7 @@ from hfta_nb.history import History
 
 
 class _Left(BaseException):
-    """Raised into a job whose owner wanted it ended, and which did not stop."""
+    """Raised in a job that its owner closed and that did not stop."""
 
 
 def begin(study: Any, job: str, resume: bool, arguments: Mapping[str, Any], history: History) -> RunHandle:

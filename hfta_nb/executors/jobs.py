@@ -1,22 +1,22 @@
-"""What may be run of a study, and how a run ends: the same inline and in a worker."""
+"""The jobs of a study and how they end, both inline and in a worker."""
 
 from __future__ import annotations
 
+import errno
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, Protocol, cast
 
 from hfta_nb import events as ev
-from hfta_nb.errors import HftaError
+from hfta_nb.errors import HftaError, StoreError
 from hfta_nb.events import Control, Event
 
 LONGEST_REASON = 500
 
 
 class Runnable(Protocol):
-    """What is needed of a study; one to be checked has `check_events` as well, one to be tried
-    `forward_events`."""
+    """A study that can run; for checks it also has `check_events`, for trials `forward_events`."""
 
     def run(self, control: Control | None = None, resume: bool = False) -> Iterator[Event]: ...
 
@@ -26,7 +26,7 @@ def _run(study: Any, control: Control, resume: bool, arguments: Mapping[str, Any
 
 
 def _check(study: Any, control: Control, resume: bool, arguments: Mapping[str, Any]) -> Iterator[Event]:
-    """A check does not read requests, so it is stopped from here, between two of its events."""
+    """Run a check. It does not read requests, so it is stopped here, between two events."""
     events = cast("Generator[Event]", study.check_events(**arguments))
     for event in events:
         yield event
@@ -41,13 +41,13 @@ def _try(study: Any, control: Control, resume: bool, arguments: Mapping[str, Any
 
 
 def _run_again(study: Any, control: Control, resume: bool, arguments: Mapping[str, Any]) -> Iterator[Event]:
-    from hfta_nb.study.running import again  # it imports torch
+    from hfta_nb.study.running import restart  # it imports torch
 
-    return again(study, control)
+    return restart(study, control)
 
 
 AGAIN = "run again"
-"""The job of a process that goes on where another one has crashed before there was a checkpoint."""
+"""The job of a process that continues after another one has crashed before the first checkpoint."""
 
 Job = Callable[[Any, Control, bool, Mapping[str, Any]], Iterator[Event]]
 JOBS: dict[str, Job] = {"run": _run, "check": _check, "try": _try}
@@ -64,11 +64,11 @@ def perform(
     """Do a job to its end.
 
     Args:
-        emit: given each event but the last.
+        emit: called with each event except the last.
 
     Returns:
-        The last event, with the final state. It comes after everything else, so that whoever hears it may start the
-        next job at once. FAILED, with the traceback, where the job raised.
+        The last event, with the final state, after which the next job may start. FAILED, with the traceback, if the job
+        raised.
     """
     last: ev.RunChanged | None = None
     try:
@@ -77,15 +77,16 @@ def perform(
                 last = event
             else:
                 emit(event)
-    except BaseException as error:  # also what user code does by sys.exit()
+    except BaseException as error:  # also sys.exit() in user code
         return failed(error)
     return last or ev.RunChanged(time.time(), ev.COMPLETE)
 
 
 def failed(error: BaseException) -> ev.RunChanged:
-    """The last event of a job that raised: the error in one line, and its traceback."""
+    """The last event of a job that raised: the error in one line, and its traceback. A full disk stops a run."""
     detail = "".join(traceback.format_exception(error))
-    return ev.RunChanged(time.time(), ev.FAILED, one_line(error), detail)
+    stopped = isinstance(error, StoreError) and error.errno == errno.ENOSPC
+    return ev.RunChanged(time.time(), ev.STOPPED if stopped else ev.FAILED, one_line(error), detail)
 
 
 def one_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The end of what a worker printed."""
+"""The end of a worker's output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Log:
 
     @property
     def text(self) -> str:
-        """What was printed; from the beginning of a line, if there is one near, where more was dropped."""
+        """The output; if its beginning was dropped, it starts at the beginning of a line where possible."""
         with self._lock:
             data, cut = b"".join(self._pieces), self._cut
         if len(data) > KEPT_BYTES:

@@ -1,8 +1,8 @@
-"""A study as bytes that a worker can make a study of.
+"""Pickles a study for a worker.
 
-What is defined in a notebook's cells travels by value. So do modules that lie next to the notebook: the worker is to
-run what the kernel has in memory, not what the file says by now, or said when the worker imported it. Other modules
-are imported by the worker, from the same places.
+Objects defined in a notebook's cells are pickled by value. So are modules beside the notebook: the worker runs the
+kernel's version, not the file's current version or one that the worker imported earlier. The worker imports other
+modules from the same places.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def dumps(study: Any, arguments: Mapping[str, Any]) -> bytes:
     """The study and a job's arguments, pickled.
 
     Raises:
-        WorkerError: something in them can't be; it is named.
+        WorkerError: something can't be pickled; the message names it.
     """
     job = (study, dict(arguments))
     with _registry, _by_value(modules_at_hand()), contextlib.suppress(Exception):
         return bytes(cloudpickle.dumps(job))
-    # A module of which something can't be copied (a lock, an open file) may still be imported by the worker.
+    # A module with objects that can't be pickled (a lock, an open file) may still be imported by the worker.
     try:
         return bytes(cloudpickle.dumps(job))
     except Exception as error:
@@ -47,22 +47,22 @@ def dumps(study: Any, arguments: Mapping[str, Any]) -> bytes:
             f"can't be sent to the worker process ({type(error).__name__}: {error})",
             where=where,
             got=culprit,
-            accepted="what cloudpickle takes: data, tensors, functions, classes; not locks, open files or generators",
-            remedy='make it within the function that needs it, or run in this process with kind="inline"',
+            accepted="what cloudpickle pickles: data, tensors, functions, classes; not locks, open files or generators",
+            remedy='create it in the function that needs it, or run in this process with kind="inline"',
         ) from error
 
 
 def loads(data: bytes) -> tuple[Any, dict[str, Any]]:
-    """The study and the arguments: the other end of `dumps`."""
+    """The study and the arguments from the result of `dumps`."""
     study, arguments = cloudpickle.loads(data)
     return study, arguments
 
 
 def own_modules() -> dict[str, types.ModuleType]:
-    """Imported Python modules that were not installed (or are, in place, for work on them), by file."""
+    """Imported Python modules that are not installed (or installed in editable mode), by file."""
     found = {}
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__dict__", {}).get("__file__")  # what imports itself when first used is not to be woken
+        file = getattr(module, "__dict__", {}).get("__file__")  # don't trigger lazy imports
         if isinstance(file, str) and file.endswith(".py") and name.partition(".")[0] not in _NEVER:
             path = os.path.abspath(file)
             if not path.startswith(_installed()) and not _INSTALLED_IN.intersection(path.split(os.sep)):
@@ -71,8 +71,8 @@ def own_modules() -> dict[str, types.ModuleType]:
 
 
 def modules_at_hand() -> list[types.ModuleType]:
-    """Those of a person's own modules that lie in the current directory or in one that was put before Python's own on
-    the path; what is worked on elsewhere may be a library of any size."""
+    """The user's own modules in the current directory or in a directory before Python's own on the path. Editable
+    installs elsewhere may be large libraries."""
     places = tuple(os.path.join(os.path.abspath(place), "") for place in [".", *_first_on_path()])
     return [m for path, m in own_modules().items() if path.startswith(places) and sys.modules.get(m.__name__) is m]
 
@@ -105,11 +105,11 @@ def _by_value(modules: list[types.ModuleType]) -> Iterator[None]:
 
 
 def _culprit(job: tuple[Any, dict[str, Any]]) -> tuple[str, Any]:
-    """The innermost thing that can't be pickled, and the way to it."""
+    """The innermost object that can't be pickled, and the path to it."""
     study, arguments = job
     path, culprit = ("arguments", arguments) if _pickles(study) else ("study", study)
     seen: set[int] = set()
-    # Whatever may go wrong in looking closer, what was found so far is told.
+    # If looking closer fails, report what was found so far.
     with contextlib.suppress(Exception):
         for _ in range(_DEEPEST):
             seen.add(id(culprit))
@@ -129,7 +129,7 @@ def _pickles(thing: Any) -> bool:
 
 
 def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
-    """What pickling a thing would pickle, each with how it is called."""
+    """The parts that are pickled with an object, each with its name."""
     if isinstance(thing, Mapping):
         yield from ((f"[{key!r}]", value) for key, value in thing.items())
     elif isinstance(thing, list | tuple | set | frozenset):

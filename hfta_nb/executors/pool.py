@@ -1,4 +1,4 @@
-"""The workers of this process: an idle one is used again, each concurrent run has its own."""
+"""The workers of this process: idle ones are reused, and each concurrent run has its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threading
 from hfta_nb.executors.worker import Worker
 
 MOST_IDLE = 2
-"""Idle workers that are kept warm; each holds about 300 MB."""
+"""Number of idle workers that are kept warm; each takes about 300 MB."""
 
 _EXIT_S = 2.0
 
@@ -25,7 +25,7 @@ class Pool:
         self._idle: list[Worker] = []
 
     def take(self) -> Worker:
-        """An idle worker that would do as a new one does, else a new one."""
+        """An idle worker that is equivalent to a new one, else a new one."""
         with self._lock:
             while self._idle:
                 worker = self._idle.pop()
@@ -35,7 +35,7 @@ class Pool:
             return self._start()
 
     def another(self) -> Worker:
-        """A new worker, which knows what the last one died of."""
+        """A new worker after a crash."""
         with self._lock:
             return self._start()
 
@@ -48,7 +48,7 @@ class Pool:
 
     @property
     def warm(self) -> bool:
-        """Whether an idle worker would begin a job at once."""
+        """Whether an idle worker can begin a job at once."""
         with self._lock:
             return any(worker.alive and worker.ready and worker.fresh for worker in self._idle)
 
@@ -92,25 +92,25 @@ def pool() -> Pool:
 
 
 def prewarm() -> None:
-    """Start a worker in the background, so that the first run need not wait until it has imported torch.
+    """Start a worker in the background, so that the first run does not wait for torch's import.
 
-    Does nothing where one is idle.
+    Does nothing if a worker is idle.
     """
     _pool.prewarm()
 
 
 def warm() -> bool:
-    """Whether a worker is there that would begin a job at once."""
+    """Whether a worker can begin a job at once."""
     return _pool.warm
 
 
 def close_all() -> None:
-    """End all workers, and with them what they are at. Happens by itself when this process ends."""
+    """End all workers and their jobs. Called automatically when this process ends."""
     _pool.close()
 
 
 def _after_fork() -> None:
-    # The workers are the parent's: a child of this process must not end them, nor share their pipes.
+    # The workers belong to the parent: a forked child must not end them nor share their pipes.
     global _pool
     _pool = Pool()
 

@@ -27,18 +27,19 @@ def start(
     job: str = "run",
     arguments: Mapping[str, Any] | None = None,
 ) -> RunHandle:
-    """Run a study somewhere else than in the caller's way; returns at once.
+    """Start a study in a worker process or thread; returns at once.
 
     Args:
-        study: it is copied to the worker; read what it gets there by ``study.reload()``, or from the handle's history.
-        kind: "worker" for a process of its own, "inline" for a thread of this process.
-        resume: carry on from the last checkpoint.
+        study: the study, which is copied to the worker; read its results by ``study.reload()`` or from the handle's
+            history.
+        kind: "worker" for a separate process, "inline" for a thread of this process.
+        resume: continue from the last checkpoint.
         job: "run" for ``study.run``, "check" for ``study.check_events``, "try" for ``study.forward_events``.
-        arguments: for that method.
+        arguments: arguments of that method.
 
     Raises:
-        WorkerError: the kind or the job is unknown, or something in the study can't be sent to a process. Whatever
-            goes wrong later is told by the handle.
+        WorkerError: the kind or the job is unknown, or something in the study can't be sent to a process. The handle
+            reports later errors.
 
     Example:
         >>> from hfta_nb import Study
@@ -69,8 +70,8 @@ def start(
 
 
 def _recorded(study: Any) -> History:
-    """A copy of what is known of the run so far; the worker reads the same from the disk."""
+    """A copy of the run's history so far; the worker reads the same from disk."""
     try:
         return copy.deepcopy(study.reload().history) if hasattr(study, "reload") else History()
     except HftaError:
-        return History()  # nothing to be read: the job will say so
+        return History()  # unreadable: the job will report it

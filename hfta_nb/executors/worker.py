@@ -24,39 +24,38 @@ from hfta_nb.executors.log import Log
 from hfta_nb.history import History
 
 COMMAND = (sys.executable, "-P", "-m", "hfta_nb.executors.worker_main")
-"""-P: a file beside the notebook named like a module of Python's own must not keep the worker from starting."""
+"""-P: a file beside the notebook with the name of a standard module must not prevent the worker from starting."""
 
 LIBRARY_SETTINGS = (
     *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG"),
     *("NVIDIA_TF32_OVERRIDE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "LD_LIBRARY_PATH", cores.OVERRIDE),
 )
-"""Environment variables that people set in a cell and libraries read once: a worker started with others is of no use.
-
-Named one by one: scikit-learn and torch set some of their own when they are imported, which must cost no warm worker.
+"""Environment variables that users set in cells and libraries read once: a worker that was started with other values
+can't be reused. Listed explicitly, because scikit-learn and torch set variables when they are imported.
 """
 
 _logger = logging.getLogger("hfta_nb")
 _DRAIN_S = 2.0
 _CHUNK_BYTES = 1 << 16
 _RESTARTS = 3
-"""Of a run, at most: each time another way to compute is given up."""
+"""The most restarts of a run; each time another computation is given up."""
 _CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE")
 
 
 class Worker:
-    """A process that does one job at a time.
+    """A process that runs one job at a time.
 
     Three threads belong to it: one reads events and delivers them, one reads what it prints (a chatty job must not
     block on a full pipe), and one waits for its end; a fourth writes. None of them ever prints.
 
     Args:
         on_idle: called when a job is done, on the thread that delivers events, before the job's last event.
-        on_exit: called when the process has ended.
+        on_exit: called after the process has ended.
         another: starts another worker.
 
     Attributes:
-        ready: whether it has imported what a job needs.
+        ready: whether it has finished its imports.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class Worker:
         self._process = _spawn(self._own)
         self.pid = self._process.pid
         pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
-        # The descriptors are duplicated because each has one owner, a thread, that closes it.
+        # Descriptors are duplicated, because each is closed by the thread that owns it.
         to, events, printed = (os.dup(pipe.fileno()) for pipe in pipes if pipe is not None)
         for pipe in pipes:
             if pipe is not None:
@@ -93,7 +92,7 @@ class Worker:
 
     @property
     def fresh(self) -> bool:
-        """Whether a new process would do the same: it has the libraries' settings and the local modules of now."""
+        """Whether it is equivalent to a new process: same settings of libraries, same local modules."""
         return self._settings == _settings() and all(_modified(file) == time for file, time in self._files.items())
 
     def begin(
@@ -104,17 +103,17 @@ class Worker:
         again: Callable[[], bytes],
         handle: RunHandle | None = None,
     ) -> RunHandle:
-        """Have it do a job.
+        """Start a job.
 
         Args:
-            header: what to do; see `hfta_nb.executors.child`.
+            header: the job; see `hfta_nb.executors.child`.
             payload: the pickled study.
-            history: of the run so far.
-            again: pickles the study once more, should the run have to go on in another process.
-            handle: of the run, where it has begun in another process; else one is made.
+            history: the run's history so far.
+            again: pickles the study again, if the run must continue in another process.
+            handle: the handle of a run that began in another process; by default a new one.
         """
         with self._lock:
-            if self._run:  # what the process said when it started belongs to its first job
+            if self._run:  # output of the start belongs to the first job
                 self._log = Log()
             self._run += 1
             ask = functools.partial(self._ask, self._run)
@@ -125,11 +124,11 @@ class Worker:
         if begun is not None:
             begun.moved(ask, self._log, self.pid, self.kill)
         if not self.alive:
-            self._thread("exit", self._wait_for_exit)  # it may have died before it had the job: then nobody would tell
+            self._thread("exit", self._wait_for_exit)  # if it died before it got the job, nobody else would report it
         return handle
 
     def kill(self) -> None:
-        """End the process at once, because somebody wanted that; a run that was still on has then been stopped."""
+        """End the process at once on request; a run in progress is then stopped."""
         self._killed = True
         self._process.kill()
 
@@ -149,7 +148,7 @@ class Worker:
         try:
             for message, _ in frames.read(file):
                 self._take(message)
-        except Exception as error:  # it speaks another language: better no worker than one that nobody hears
+        except Exception as error:  # messages can't be understood, so end the worker
             self._fault = error
             self._process.kill()
         finally:
@@ -168,7 +167,7 @@ class Worker:
             return
         self._files = message["files"]
         with self._lock:
-            self._handle, self._job = None, ({}, bytes)  # the study is not kept from being freed
+            self._handle, self._job = None, ({}, bytes)  # let the study be freed
         self._on_idle(self)
         handle.finish(event=event)  # type: ignore[arg-type]
 
@@ -182,7 +181,7 @@ class Worker:
     def _wait_for_exit(self) -> None:
         code = self._process.wait()
         self._on_exit(self)
-        # What it still said is in the pipes. A process that the job had started may hold them open: don't wait for it.
+        # The pipes have its last messages. Don't wait for a child process of the job, which may hold them open.
         deadline = time.monotonic() + _DRAIN_S
         for reader in (self._reader, self._log_reader):
             reader.join(max(0.0, deadline - time.monotonic()))
@@ -201,9 +200,9 @@ class Worker:
         handle.finish(error, ev.RunChanged(time.time(), ev.FAILED, error.message, handle.log))
 
     def _goes_on(self, handle: RunHandle, code: int, words: str) -> bool:
-        """Go on in another process if this one has crashed of a way to compute that it was trying; whether it does.
+        """Continue in another process if this one crashed while it tried a computation; returns whether it does.
 
-        That way will not be tried again. Any other crash may come again, and is a person's to look at.
+        That computation is not tried again. Other crashes could repeat, so the user decides.
         """
         header, again = self._job
         if handle.restarts >= _RESTARTS or header.get("job") not in ("run", AGAIN) or not _is_crash(code):
@@ -233,7 +232,7 @@ def _is_crash(code: int) -> bool:
 
 
 def in_words(code: int) -> str:
-    """How a process ended, from its exit code."""
+    """How a process ended, in words, from its exit code."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:
@@ -241,18 +240,18 @@ def in_words(code: int) -> str:
     except ValueError:
         return f"was ended by signal {-code}"
     if name == "SIGKILL":
-        return "was killed (SIGKILL): by somebody, or by the system because memory ran out"
+        return "was killed (SIGKILL): by a user, or by the system because memory ran out"
     meaning = f"{name}, {signal.strsignal(-code)}"
     return f"crashed ({meaning})" if name in _CRASHES else f"was ended by a signal ({meaning})"
 
 
 def _spawn(own: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start the process: no fork of this one's memory, in the same session, deaf to an interrupt from the beginning."""
-    # It may be on sys.path by the notebook's own doing; the worker puts PYTHONPATH back as it was before any job.
+    """Start the process without forking, in the same session, with interrupts blocked from the beginning."""
+    # The package may be on sys.path only; the worker restores PYTHONPATH before any job.
     package = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, **own, "PYTHONPATH": path}
-    # A signal blocked here is blocked in the new process; an interrupt of the kernel reaches its whole process group.
+    # Signals blocked here stay blocked in the new process; an interrupt of the kernel reaches the process group.
     masks = hasattr(signal, "pthread_sigmask")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if masks else set()
     try:

@@ -1,4 +1,5 @@
-"""What a worker process runs: ``python -m hfta_nb.executors.worker_main PID``, with the kernel's. Not for import."""
+"""The program of a worker process: ``python -m hfta_nb.executors.worker_main PID``, with the kernel's PID. Not for
+import."""
 
 from __future__ import annotations
 

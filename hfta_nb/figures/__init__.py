@@ -1,4 +1,4 @@
-"""Figures of a run or a plan: what a saved notebook keeps, and what is exported."""
+"""Figures of a run or a plan, for notebooks and export."""
 
 from hfta_nb.figures.canvas import png
 from hfta_nb.figures.flotillas import gantt

@@ -1,4 +1,4 @@
-"""Means of members that differ in one axis alone, each with a band of one standard deviation to each side."""
+"""Mean curves of members that differ in one axis only, with bands of one standard deviation to each side."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Points = list[tuple[float, float, float]]
-"""Of a curve: where, mean, standard deviation (0 of one value)."""
+"""Positions, means and standard deviations of a curve (0 for one value)."""
 
 
 def draw_bands(
@@ -72,7 +72,7 @@ def draw_bands(
 
 
 def points_of(average: Average, metric: str, x_axis: str) -> Points:
-    """Mean and standard deviation of the members' curves, where any of them is finite."""
+    """Mean and standard deviation of the members' curves, at points where any is finite."""
     values: dict[float, list[float]] = {}
     for member in average.members:
         curve = member.curves.get(metric)

@@ -1,4 +1,4 @@
-"""Figures that a notebook shows and a file holds, and text that is drawn as it stands."""
+"""Figures for notebooks and files, and text without mathtext."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def figure_of(width: float, height: float) -> Figure:
-    """An empty figure, in inches, that a notebook shows as a picture when it is a cell's value."""
+    """An empty figure, in inches, that a notebook shows if it is the value of a cell."""
     figure = _kind()(figsize=(width, height), facecolor="white")
     figure.set_layout_engine("constrained", w_pad=0.09, h_pad=0.09, wspace=0.04)
     return figure
@@ -23,7 +23,7 @@ def _kind() -> type[Figure]:
     from matplotlib.figure import Figure
 
     class NotebookFigure(Figure):
-        """IPython shows figures of pyplot only; this one brings its picture along."""
+        """A figure with a PNG representation; IPython itself shows figures of pyplot only."""
 
         def _repr_png_(self) -> bytes:
             return png(self)
@@ -42,14 +42,14 @@ def png(figure: Figure, dpi: int = 110) -> bytes:
 
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        # A name in a script that the font lacks is drawn as boxes; that is no reason to fail or to print.
+        # Characters that the font lacks are drawn as boxes, without a warning.
         warnings.filterwarnings("ignore", message="Glyph")
         FigureCanvasAgg(figure).print_figure(buffer, dpi=dpi, facecolor=figure.get_facecolor())
     return buffer.getvalue()
 
 
 def plain(text: str, limit: int = 60) -> str:
-    """Text that matplotlib draws letter by letter: no mathtext, no line breaks, at most `limit` characters."""
+    """Text that matplotlib draws literally: no mathtext, no line breaks, at most `limit` characters."""
     flat = "".join(c if c.isprintable() else " " for c in text)
     flat = flat if len(flat) <= limit else flat[: limit - 1] + "…"
     return flat.replace("$", r"\$")

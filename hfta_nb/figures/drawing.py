@@ -1,4 +1,4 @@
-"""The parts of figures: curves of members, the device over time, legends and axes."""
+"""Parts of figures: curves of members, the device over time, legends and axes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _line(
 ) -> Any:
     columns: dict[str, Sequence[float]] = {"epoch": curve.epochs, "step": curve.steps}
     xs = columns[x_axis] if x_axis in columns else _since_start(history, curve.times)
-    # What can't be drawn is a gap in the line; beyond float32's range the live view has none either.
+    # Values that can't be drawn leave a gap; the live view also omits values beyond float32's range.
     least = _TINY if log_y else -_HUGE
     ys = [v if least <= v <= _HUGE else math.nan for v in curve.values]
     style: Any = (0, stroke.dash) if stroke.dash else "-"
@@ -109,7 +109,7 @@ def scale(axes: Axes, drawn: Sequence[tuple[Member, Any]], log_x: bool, log_y: b
 
 
 def _extent(curves: Sequence[tuple[bool, list[float]]]) -> tuple[float, float]:
-    """As in live_view.js: one member gone to 1e12 must not flatten the others, and each sound one shows somewhere."""
+    """As in live_view.js: a member at 1e12 must not flatten the others, and every finite member must be visible."""
     ends = [(min(values), max(values), sound) for sound, values in curves if values]
     if not ends:
         return 0.0, 1.0
@@ -119,7 +119,7 @@ def _extent(curves: Sequence[tuple[bool, list[float]]]) -> tuple[float, float]:
         quarter = (len(ends) - 1) // 4
         top = max([highs[quarter], *(e[0] for e in ends if e[2])])
         bottom = min([lows[quarter], *(e[1] for e in ends if e[2])])
-        # Curves that cross may have hardly anything in common: how far one of them goes counts.
+        # Curves that cross may overlap little, so the range of each one counts.
         ranges = sorted(e[1] - e[0] for e in ends)
         reach = 4 * (max(abs(top - bottom), ranges[quarter]) or abs(top) or 1.0)
         inside = [v for _, values in curves for v in values if bottom - reach <= v <= top + reach]
@@ -129,7 +129,7 @@ def _extent(curves: Sequence[tuple[bool, list[float]]]) -> tuple[float, float]:
 
 
 def _mark_end(axes: Axes, line: Any) -> None:
-    """A cross at the last point that can be drawn, on the edge where that lies beyond the axis."""
+    """A cross at the last point that can be drawn, or at the edge if the point is outside the axis."""
     points = [(x, y) for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True) if math.isfinite(y)]
     if points:
         low, high = axes.get_ylim()
@@ -221,7 +221,7 @@ def time_axis(axes: Axes) -> None:
 
 
 def _clock(seconds: float, parts: bool) -> str:
-    """A tick as ``0:41``; as ``1.5 s`` on an axis that has parts of seconds."""
+    """A tick as ``0:41``, or as ``1.5 s`` on an axis with fractions of seconds."""
     if seconds < 0:
         return "-" + _clock(-seconds, parts)
     if parts:
@@ -249,7 +249,7 @@ def say(axes: Axes, text: str) -> None:
 
 
 def legend(axes: Axes, entries: Sequence[tuple[Any, str]], room: int) -> None:
-    """Names under the axes, in as many columns as fit into `room` letters."""
+    """A legend below the axes, in as many columns as fit into `room` letters."""
     from matplotlib.transforms import ScaledTranslation
 
     longest = max(len(name) for _, name in entries)

@@ -1,4 +1,4 @@
-"""What came of each pair of values of two axes."""
+"""Heat maps of two axes of the grid."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_NUMBERS = 10
-"""With more columns than this, cells have no numbers in them."""
+"""With more columns than this, cells show no numbers."""
 
 _RANGE = 100.0
 """Values that are all positive and differ by more than this factor are coloured by their logarithms."""
@@ -28,15 +28,16 @@ Place = tuple[int, int]
 
 
 def heat_map(history: History, x: str, y: str, metric: str | None = None) -> Figure:
-    """A metric over two axes of the grid, most often two numeric ones: a cell for each pair of values.
+    """A heat map of a metric over two axes of the grid: a cell for each pair of values.
 
-    A cell shows the metric at the best epoch; where the grid has further axes (a seed, say), the mean of its members.
-    Members without a finite value are left out and told of. A frame marks the best cell of the monitored metric.
+    A cell shows the metric at the best epoch, or its mean over the cell's members if the grid has further axes (such as
+    the seed). Members without a finite value are excluded, and their number is shown. A frame marks the best cell of
+    the monitored metric.
 
     Args:
         history: the run.
         x, y: the axes, from left to right and from bottom to top; numbers ascend.
-        metric: one of `history.metrics`; the run's monitored metric where none is named.
+        metric: one of `history.metrics`; by default the monitored metric.
 
     Returns:
         A figure of at most 7.5 by 6 inches.
@@ -65,7 +66,7 @@ def heat_map(history: History, x: str, y: str, metric: str | None = None) -> Fig
 def _axis(history: History, name: str, where: str) -> colors.AxisColors:
     grid = history.run.axes if history.run else {}
     if name not in grid:
-        raise HftaError("no axis of the grid", where=where, got=name, accepted=", ".join(grid))
+        raise HftaError("not an axis of the grid", where=where, got=name, accepted=", ".join(grid))
     return colors.axis(name, colors.values_of(name, list(history.members.values()), grid))
 
 
@@ -134,7 +135,7 @@ def _fill(axes: Axes, place: Place, value: float, cell: Average, metric: str, sc
 
 
 def _best(cells: dict[Place, Average], values: dict[Place, float], maximize: bool) -> Place:
-    """The place of the best mean, of those that lost the fewest members, as `hfta_nb.averages.averages` has it."""
+    """The cell with the best mean among those that lost the fewest members, as in `hfta_nb.averages.averages`."""
 
     def key(place: Place) -> tuple[bool, int, float]:
         value = values[place]

@@ -1,8 +1,7 @@
-"""Figures of a run: what a saved notebook keeps, and what is exported.
+"""Figures of a run: curves, utilization, and a summary of both.
 
-Each function takes a `History` and returns a `matplotlib.figure.Figure`, never pyplot state, in the colours that
-the live view uses (`hfta_nb.colors`), on a light background. A history in which nothing happened yet gives a
-figure that says so.
+Each function takes a `History` and returns a `matplotlib.figure.Figure` without pyplot state, in the colours of the
+live view (`hfta_nb.colors`), on a light background. An empty history gives a figure that says so.
 """
 
 from __future__ import annotations
@@ -38,19 +37,20 @@ def curves(
 
     Args:
         history: the run.
-        metric: what is drawn, one of `history.metrics`.
-        color_by: the axis that colour stands for; none for the member (beyond 12 members, for the first axis).
+        metric: the metric to draw, one of `history.metrics`.
+        color_by: the axis that sets the colour; by default each member has its own colour (with more than 12 members,
+            the first axis sets it).
         x_axis: "epoch", "step" or "time".
         log_x, log_y: whether that axis is logarithmic.
         train: whether to add the training curve of a validation metric, dotted; not of means.
-        over: an axis, or several, to be averaged over, most often "seed". At each epoch the mean is that of the
-            members that have a finite value there.
+        over: one or several axes to average over, most often "seed". The mean at an epoch is over members with a finite
+            value there.
 
     Returns:
         A figure of 7.5 by 4.5 inches; a legend names the members, or a colour bar the values of the axis.
 
     Raises:
-        HftaError: the run has no such metric or axis, or `x_axis` is none of the three ("time" not of means).
+        HftaError: the run has no such metric or axis, or `x_axis` is invalid (for means, "time" is invalid).
     """
     figure = figure_of(7.5, 4.5)
     _draw(figure.add_subplot(), history, metric, color_by, x_axis, log_x, log_y, train, over)
@@ -58,7 +58,7 @@ def curves(
 
 
 def utilization(history: History) -> Figure:
-    """How busy the device was over time, with memory on a scale of its own and pauses shaded.
+    """Utilization of the device over time, with memory on a second scale and pauses shaded.
 
     Args:
         history: the run.
@@ -83,7 +83,7 @@ def summary(
 
     Args:
         history: the run.
-        metric: what is drawn; the run's monitored metric where none is named.
+        metric: the metric to draw; by default the monitored metric.
         color_by: see `curves`.
         log_y: whether the curves' vertical axis is logarithmic.
         over: see `curves`.

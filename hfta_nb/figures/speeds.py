@@ -1,4 +1,4 @@
-"""What fusing brought in a run: a training step of each array beside the same steps one after another."""
+"""Speed of fused training: a step of each array beside the same steps one after another."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_ARRAYS = 8
-"""Of more arrays only the sum is drawn."""
+"""With more arrays only the total is drawn."""
 
 _BAR, _ROOM = 0.36, 95
 _SERIAL, _FUSED = colors.OKABE_ITO[1].light, colors.OKABE_ITO[0].light
 
 
 class Pace(NamedTuple):
-    """How long one training step of all members takes, in seconds."""
+    """Seconds for one training step of all members."""
 
     name: str
     serial_s: float
@@ -29,16 +29,16 @@ class Pace(NamedTuple):
 
 
 def speedup(history: History) -> Figure:
-    """Fused against one after another, on the machine of the run: the time of one training step of every member.
+    """Time of one training step of every member, fused and one after another, on the run's machine.
 
-    Both were timed side by side in each array's first steps (see `hfta_nb.Study.speedup`, the same as a table).
+    Both are timed side by side in each array's first steps; `hfta_nb.Study.speedup` is the same as a table.
 
     Args:
         history: the run.
 
     Returns:
-        A figure 7.5 inches wide with two bars for each array, and for all of them together. Of more than 8 arrays
-        the sum alone is drawn.
+        A figure 7.5 inches wide with two bars for each array and two for the total. With more than 8 arrays only the
+        total is drawn.
     """
     paces = _paces(history)
     figure = figure_of(7.5, 1.7 + 0.62 * max(1, len(paces)))
@@ -55,7 +55,7 @@ def speedup(history: History) -> Figure:
 
 
 def _paces(history: History) -> list[Pace]:
-    """A pace for each array, and at the end that of all."""
+    """The pace of each array, then of all together."""
     found = []
     for group, speed in sorted(history.speeds.items()):
         name = f"array {group}, {speed.members} member{'s' * (speed.members != 1)}"

@@ -73,7 +73,7 @@ class Times:
         reached = bisect.bisect_right(
             range(len(self._levels)), self.gpus, key=lambda level: int(self._needed[level, columns].sum())
         )
-        return max(self._work[i] for i in members) / float(self._levels[reached - 1])
+        return float(max(self._work[i] for i in members) / self._levels[reached - 1])
 
     def total(self, sets: Iterable[tuple[int, ...]]) -> float:
         """Time of flotillas one after another."""

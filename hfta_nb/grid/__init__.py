@@ -1,4 +1,4 @@
-"""Axes to ordered variants, and the parsing of what a person types."""
+"""Grids: axes and their ordered variants, and the parsing of typed values."""
 
 from hfta_nb.grid.axes import (
     MAX_VARIANTS,
@@ -7,6 +7,7 @@ from hfta_nb.grid.axes import (
     Depth,
     Factor,
     Grid,
+    Integers,
     Layers,
     Size,
     Variant,
@@ -29,6 +30,7 @@ __all__ = [
     "Depth",
     "Factor",
     "Grid",
+    "Integers",
     "Layers",
     "Size",
     "Variant",

@@ -13,12 +13,12 @@ from hfta_nb.errors import GridError
 from hfta_nb.events import Json, tuples
 
 MAX_VARIANTS = 10_000
-"""A grid beyond this is a typing mistake more often than a wish."""
+"""A larger grid is probably a typing mistake."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What numbers a parameter takes, beside its type: ``width: Annotated[int, Bounds(low=1)]``.
+    """Bounds of a numeric parameter: ``width: Annotated[int, Bounds(low=1)]``.
 
     Attributes:
         low, high: inclusive; None for none.
@@ -31,11 +31,12 @@ class Bounds:
 
 
 Size = Annotated[int, Bounds(1, 1_000_000)]
-"""A width or a count: far beyond what a layer can have, yet within what torch can count elements of."""
+"""Bound of a width or a count: larger than any layer, but small enough for torch to count elements."""
 
 Depth = Annotated[int, Bounds(1, 10_000)]
 Layers = Annotated[int, Bounds(0, 10_000)]
-"""Numbers of layers, without and with 0: each is an object, so that a typing mistake would take hours to build."""
+"""Bounds of a number of layers, without and with 0. Each layer is an object, so a typing mistake would take hours to
+build."""
 
 Factor = Annotated[float, Bounds(high=1_000, above=0)]
 """Of a width."""
@@ -43,7 +44,7 @@ Factor = Annotated[float, Bounds(high=1_000, above=0)]
 
 @dataclass(frozen=True)
 class AxisSpec:
-    """What an axis accepts: made from a signature, or one of the training axes.
+    """The accepted values of an axis.
 
     Attributes:
         name: the axis.
@@ -52,11 +53,11 @@ class AxisSpec:
         choices: the only values accepted, if any.
         low, high: inclusive bounds for numbers; None for none.
         above: an exclusive one; None for none.
-        aliases: by another way to write a choice (in lower case, without underscores), the choice.
+        aliases: other spellings of a choice (in lower case, without underscores), with the choice.
         help: one sentence for a tooltip.
         fusible: whether values that differ always train in one array (a hyperparameter of the
             optimizer, say); otherwise it depends on what the value does to the module.
-        group: said beside the name in a long list.
+        group: shown beside the name in a long list.
     """
 
     name: str
@@ -95,7 +96,7 @@ class AxisSpec:
         return value
 
     def check_or_none(self, value: Json) -> Json:
-        """As `check`; None as well where that is the default, and stands for something else."""
+        """Like `check`, but accept None if it is the default."""
         return None if value is None and self.default is None else self.check(value)
 
     def _number(self, value: Json) -> float | int:
@@ -113,7 +114,7 @@ class AxisSpec:
         return value
 
     def _integers(self, value: Json) -> tuple[int, ...]:
-        if isinstance(value, str):  # as on a command line, where a comma parts the values of an axis
+        if isinstance(value, str):  # as on a command line, where a comma separates the values of an axis
             texts = value.split("/")
             value = tuple(int(text) if text.strip().isdigit() else text for text in texts)
         numbers = value if isinstance(value, tuple) else (value,)
@@ -137,9 +138,9 @@ class Variant:
     """A configuration and a seed: one thing to train.
 
     Attributes:
-        id: its place in the grid, from 0.
+        id: its index in the grid, from 0.
         config: one value per axis of the grid.
-        seed: the seed of its initialisation and of every number that it draws.
+        seed: the seed of its initialisation and of all its random numbers.
     """
 
     id: int
@@ -159,14 +160,13 @@ class Grid:
 
     Args:
         axes: name to values; a single value is an axis of one. See `linspace`, `logspace`, `integers`
-            and `seeds` for values that need not be written out. Or a list of configurations, each a dict or an instance
-            of a dataclass with one value per name: these are the variants then, and a name that one of them lacks has
-            its default there.
+            and `seeds` for ranges of values. Or a list of configurations, each a dict or an instance of a dataclass
+            with one value per name; these are the variants, and missing names have their defaults.
 
     Attributes:
-        product: the axes whose product is taken; None where there are listed variants alone.
-        listed: configurations that are variants as they stand, after the product's.
-        axes: of all of them, with the values that occur.
+        product: the axes whose product is taken; None if there are only listed variants.
+        listed: configurations that are variants themselves, after those of the product.
+        axes: all axes, with the values that occur.
 
     Raises:
         GridError: a name or a value can't be used, an axis is empty or has a value twice, a configuration is given
@@ -199,13 +199,13 @@ class Grid:
 
     @classmethod
     def of(cls, listed: Iterable[Mapping[str, Json]]) -> Grid:
-        """A grid of these configurations alone, of which some may be given again."""
+        """A grid of these configurations only, which may repeat."""
         found = cls()
         found.product = None
         return found.plus(listed)
 
     def plus(self, listed: Iterable[Mapping[str, Json]]) -> Grid:
-        """This grid with further configurations, of which some may be given again."""
+        """This grid with further configurations, which may repeat."""
         found, more = Grid(self), list(listed)
         found.listed = (*self.listed, *(configurations(more) if more else ()))
         found.axes = found._merged()
@@ -215,7 +215,7 @@ class Grid:
         found = {name: dict.fromkeys((type(v), v) for v in values) for name, values in (self.product or {}).items()}
         for config in self.listed:
             for name, value in config.items():
-                found.setdefault(name, {})[type(value), value] = None  # true is no 1
+                found.setdefault(name, {})[type(value), value] = None  # True is not 1
         return {name: tuple(value for _, value in values) for name, values in found.items()}
 
     def __len__(self) -> int:
@@ -244,13 +244,13 @@ class Grid:
 
 
 def configurations(given: Any) -> tuple[dict[str, Json], ...]:
-    """Configurations that were written out: one, or several.
+    """Check explicit configurations: one, or several.
 
     Args:
-        given: a dict or an instance of a dataclass, or some of these.
+        given: a dict or an instance of a dataclass, or a list of these.
 
     Raises:
-        GridError: there is none, it is something else, or a name or value can't be used.
+        GridError: the list is empty, an item has another type, or a name or value can't be used.
     """
     one = isinstance(given, Mapping) or (dataclasses.is_dataclass(given) and not isinstance(given, type))
     what = "a dict of axes to values, or a list of configurations (dicts or instances of a dataclass)"
@@ -303,22 +303,30 @@ def _spaced(start: float, stop: float, count: int) -> list[float]:
     return [start] if count == 1 else [start + (stop - start) * i / (count - 1) for i in range(count)]
 
 
-def integers(start: int, stop: int, step: int = 1) -> tuple[int, ...]:
+class Integers(tuple[int, ...]):
+    """Whole numbers at equal distances, which a search takes for an interval rather than for a list."""
+
+    step: int
+
+
+def integers(start: int, stop: int, step: int = 1) -> Integers:
     """The whole numbers from `start` to `stop`, both included, `step` apart."""
     if step < 1 or stop < start:
         raise GridError("not a range of whole numbers", got=(start, stop, step), accepted="start <= stop and step >= 1")
     _check_count((stop - start) // step + 1)
-    return tuple(range(start, stop + 1, step))
+    found = Integers(range(start, stop + 1, step))
+    found.step = step
+    return found
 
 
 def seeds(count: int, start: int = 0) -> tuple[int, ...]:
-    """`count` seeds, one after another."""
+    """`count` consecutive seeds."""
     _check_count(count)
     return tuple(range(start, start + count))
 
 
 def show(value: Json) -> str:
-    """A value as a person would type it: few digits, ``true`` rather than ``True``."""
+    """A value as typed by a person: few digits, ``true`` rather than ``True``."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -329,7 +337,7 @@ def show(value: Json) -> str:
 
 
 def check_name(name: object) -> str:
-    """The name of an axis, which must be a Python identifier."""
+    """Check the name of an axis, which must be a Python identifier."""
     if not isinstance(name, str) or not name.isidentifier():
         raise GridError(
             "not a name for an axis",
@@ -352,7 +360,7 @@ def _check_count(count: int) -> None:
 
 
 def _tidy(value: float) -> float:
-    # 12 digits: 10 ** -3 computed by logarithms must read 0.001, and no sweep tells such neighbours apart.
+    # 12 digits: 10 ** -3 computed by logarithms must be shown as 0.001.
     return float(f"{value:.12g}")
 
 
@@ -368,7 +376,7 @@ def check_values(name: str, values: Any) -> tuple[Json, ...]:
         raise GridError("no values", where=name, remedy="give at least one, or leave the axis out")
     seen: set[tuple[type, Json]] = set()
     for value in checked:
-        if (type(value), value) in seen:  # true is no 1
+        if (type(value), value) in seen:  # True is not 1
             raise GridError(f"{show(value)} is given twice", where=name, remedy="to repeat a run, sweep the axis seed")
         seen.add((type(value), value))
     return checked

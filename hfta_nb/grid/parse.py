@@ -1,4 +1,4 @@
-"""What a person types, as values.
+"""Parses typed values.
 
 Nothing typed is ever evaluated as code: numbers go through `int` and `float`, and the generator forms
 ``linspace(a, b, n)``, ``logspace(a, b, n)``, ``integers(a, b)`` and ``seeds(n)`` are matched as text.
@@ -16,7 +16,7 @@ from hfta_nb.events import Json
 from hfta_nb.grid.axes import AxisSpec, check_name, check_values, integers, linspace, logspace, seeds, show
 
 KINDS = ("list", "range", "log range", "integers", "boolean", "choice", "seeds")
-"""How a row of the Workbench may describe its values; `parse_values` reads each."""
+"""Kinds of values in a row of the Workbench; `parse_values` reads each."""
 
 HINTS = {
     "list": "8, 16, 32",
@@ -27,14 +27,14 @@ HINTS = {
     "choice": "relu, gelu",
     "seeds": "3",
 }
-"""An example of what each kind reads."""
+"""An example of each kind."""
 
 
 _CALL = re.compile(r"(linspace|logspace|integers|seeds)\s*\(([^()]*)\)")
 
 
 def parse_values(name: str, kind: str, text: str, spec: AxisSpec | None = None) -> tuple[Json, ...]:
-    """What a person typed into the field of an axis, as values.
+    """The values typed into the field of an axis.
 
     Args:
         name: the axis, for the message.
@@ -42,10 +42,10 @@ def parse_values(name: str, kind: str, text: str, spec: AxisSpec | None = None) 
         text: for example ``1e-3, 3e-3`` (list), ``1e-4, 1e-1, 4`` or ``1e-4 to 1e-1, 4`` (ranges),
             ``1 to 4`` or ``1 to 9 step 2`` (integers), ``3`` or ``1, 5, 7`` (seeds). A list may also be one of
             ``linspace(a, b, n)``, ``logspace(a, b, n)``, ``integers(a, b)`` and ``seeds(n)``.
-        spec: what the axis accepts, where that is known.
+        spec: what the axis accepts, if known.
 
     Raises:
-        GridError: with the axis, the part that can't be read, and how to write it.
+        GridError: a part can't be read; the message names the axis, the part and the accepted form.
     """
     check_name(name)
     if kind not in KINDS:
@@ -63,7 +63,7 @@ def parse_axis(text: str, specs: Mapping[str, AxisSpec] | None = None) -> tuple[
     """One axis as on a command line: ``lr=1e-3,3e-3`` or ``lr=logspace(1e-4,1e-1,4)``.
 
     Raises:
-        GridError: there is no ``=``, or what stands beside it can't be used.
+        GridError: there is no ``=``, or the name or a value can't be used.
     """
     name, equals, values = text.partition("=")
     if not equals:
@@ -80,14 +80,14 @@ def parse_scalar(text: str) -> Json:
         return _WORDS[lowered]
     if len(word) >= 2 and word[0] == word[-1] and word[0] in "'\"":
         return word[1:-1]
-    if re.fullmatch(r"\d+(/\d+)+", word):  # several whole numbers, which an axis of lists takes apart
+    if re.fullmatch(r"\d+(/\d+)+", word):  # several whole numbers, which an axis of lists splits
         return word
     with contextlib.suppress(ValueError):
         return int(word)
     try:
         return _number(word)
     except GridError:
-        if re.match(r"[-+.]?\d", word):  # meant as a number, so say so rather than take it as a name
+        if re.match(r"[-+.]?\d", word):  # meant as a number, so raise an error rather than take it as a name
             raise
     return word
 

@@ -1,14 +1,14 @@
 """Ways to compute the same, and which of them is fastest for a shape on this machine.
 
 In goes an operator of torch with the shapes, strides and dtypes of its operands; out comes the function to call:
-torch's own, a formulation by other functions of torch, or a kernel in C. Each way is tried in a child process first
+torch's own, a variant by other functions of torch, or a kernel in C. Each way is tried in a child process first
 where it may end the process, is compared with torch's numbers, and its times are kept on disk.
 
-Open `strategy/measuring.py` first, then `strategy/formulations.py`, the table of ways.
+Open `strategy/autotune.py` first, then `strategy/variants.py`, the table of ways.
 
 | folder | what is in it |
 |---|---|
-| `strategy/` | formulations by operator, how they are measured, and the file of times |
+| `strategy/` | variants by operator, how they are measured, and the file of times |
 | `native/` | kernels in C, compiled where they are first used, and what binds them to tensors |
 | `cuda_graphs` | capturing work as a CUDA graph |
 """

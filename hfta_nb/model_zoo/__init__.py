@@ -1,4 +1,4 @@
-"""The families by name, and the built-in ones, one file each: plain modules, written as anyone would."""
+"""The families by name, and the built-in families, one file each: plain PyTorch modules."""
 
 from hfta_nb.model_zoo.built_in import BUILT_IN
 from hfta_nb.model_zoo.registry import check_data, families, family, register, watch

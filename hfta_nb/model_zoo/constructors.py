@@ -1,8 +1,8 @@
 """Families by the name of a constructor: ``torchvision.models.resnet18``, ``timm.vit_tiny_patch16_224``,
 ``transformers.BertForMaskedLM``, ``package.module.Class``.
 
-Names can come from a file (a study that was saved), so not everything importable is called: classes must be modules,
-and functions must say that they return one, or be among those of the packages above.
+Names can come from a file (a saved study), so not every importable object is called: classes must be modules, and
+functions must be annotated to return a module or belong to the packages above.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ FACT_NAMES: dict[str, str] = {
     **dict.fromkeys(("in_chans", "num_channels"), "in_channels"),
     "img_size": "image_size",
 }
-"""Parameters that the data fills in, and the fact that each of them is."""
+"""Parameters that the data fills in, each with its fact."""
 
 WITHOUT: dict[str, Any] = {
     **dict.fromkeys(("weights", "weights_backbone")),
     **dict.fromkeys(("pretrained", "pretrained_backbone", "progress"), False),
 }
-"""Parameters that are never an axis, and what they are: a variant starts from its own seed, not from weights that
-somebody trained."""
+"""Parameters that are never an axis, and their values: a variant starts from its own seed, not from pretrained
+weights."""
 
 NO_AXES = frozenset({*WITHOUT, "device", "dtype", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path"})
 
@@ -47,10 +47,10 @@ HEADS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ForImageClassification": ("classification", ("digits",)),
     "ForSequenceClassification": ("classification", ()),
 }
-"""What models of transformers are for, by the end of their name."""
+"""Tasks of transformers' models, by the end of their name."""
 
 PACKAGES_OF_IMAGES, OTHERS = ("torchvision.models.", "timm."), (".video.", ".detection.", ".optical_flow.")
-"""Packages whose models take images, and parts of them that take something else."""
+"""Packages whose models take images, and the exceptions in them."""
 
 MANY = 8
 
@@ -60,11 +60,11 @@ class Recipe:
     """How a constructor is called.
 
     Attributes:
-        make: gives the module.
-        axes: of its signature.
-        facts: by fact, its parameter.
-        required: parameters that have no default.
-        open: whether it takes further named arguments that its signature does not tell.
+        make: returns the module.
+        axes: axes of its signature.
+        facts: fact to parameter.
+        required: parameters without default.
+        open: whether it takes further keyword arguments that its signature does not list.
         tasks, data: see `Family`.
         help: one line.
     """
@@ -81,7 +81,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Constructor:
-    """Calls what a name stands for; the name is all that is pickled."""
+    """Calls the constructor of a name; only the name is pickled."""
 
     path: str
 
@@ -105,7 +105,7 @@ def family_of(path: str) -> Family:
         path: its name, with the package.
 
     Raises:
-        FamilyError: the package is not installed, there is none of this name, or it does not build a module.
+        FamilyError: the package is not installed, the name does not exist, or it does not build a module.
     """
     recipe = recipe_of(path)
     return Family(
@@ -216,17 +216,17 @@ def _of_transformers(path: str, kind: type[nn.Module], config: Any) -> Recipe:
 def _make_transformer(
     kind: type[nn.Module], config: Any, length: str, caches: bool, context: int | None = None, **settings: Any
 ) -> nn.Module:
-    if caches:  # of no use in training, and large
+    if caches:  # useless in training, and large
         settings = {"use_cache": False, **settings}
     made = config(**settings)
     if context is not None and length not in settings and getattr(made, length) < context + 2:
-        # Some models count places from the padding's number on, which is 1 at most.
+        # Some models number positions from the padding index, which is at most 1.
         made = config(**settings, **{length: context + 2})
     return kind(made)
 
 
 def _base_of(config: Any) -> Any:
-    """The class of all configurations: its parameters say nothing about the architecture."""
+    """The base class of configurations, whose parameters do not affect the architecture."""
     bases = [base for base in config.__mro__ if base.__name__ in ("PreTrainedConfig", "PretrainedConfig")]
     return bases[0] if bases else object
 
@@ -236,7 +236,7 @@ def _base_of(config: Any) -> Any:
 
 @dataclass
 class _Parameters:
-    """What a signature offers."""
+    """The usable parameters of a signature."""
 
     path: str
     of: Any
@@ -270,7 +270,7 @@ class _Parameters:
             self.lacking.append(name)
 
     def add_hidden(self, more: _Parameters) -> None:
-        """Parameters that are handed on by a ``**kwargs``; their defaults are the constructor's business."""
+        """Add parameters that are passed on through ``**kwargs``; the constructor sets their defaults."""
         self.facts = {**more.facts, **self.facts}
         hidden = {k: v for k, v in more.axes.items() if k not in more.required}
         self.axes = {**{k: AxisSpec(k, v.type, None, v.choices) for k, v in hidden.items()}, **self.axes}
@@ -298,10 +298,10 @@ def _signature(of: Any) -> inspect.Signature | None:
 
 
 def _returned(function: Any) -> type[nn.Module] | None:
-    """The class of modules that a function says it returns."""
+    """The module class in a function's return annotation."""
     found = _signature(function)
     kind = None if found is None else found.return_annotation
-    if isinstance(kind, str):  # of a name that can't be looked up there
+    if isinstance(kind, str):  # the annotation has a name that can't be resolved there
         kind = getattr(inspect.getmodule(function), kind, None)
     return kind if isinstance(kind, type) and issubclass(kind, nn.Module) else None
 
@@ -310,7 +310,7 @@ _TYPES = {int: "int", float: "float", bool: "bool", str: "str"}
 
 
 def _kind(annotation: Any, default: Any) -> tuple[str, tuple[Any, ...]] | None:
-    """Type and choices of an axis; None where values of it can't be written."""
+    """Type and choices of an axis; None if its values can't be written."""
     if annotation is inspect.Parameter.empty or isinstance(annotation, str):
         return _TYPES.get(type(default), "any"), ()
     if annotation in _TYPES:
@@ -324,7 +324,7 @@ def _kind(annotation: Any, default: Any) -> tuple[str, tuple[Any, ...]] | None:
             return None
         if {k[0] for k in kinds} == {"float", "int"}:
             return "float", ()
-        none_too = type(None) in inner and default is not None  # which a kind of numbers would refuse
+        none_too = type(None) in inner and default is not None  # which a numeric axis would refuse
         return kinds[0] if len(kinds) == 1 and not none_too else ("any", ())
     plain = annotation in (tuple, list, Any) or origin in (tuple, list, Sequence)
     return ("any", ()) if plain else None

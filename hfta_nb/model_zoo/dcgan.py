@@ -16,7 +16,7 @@ from hfta_nb.phases import Phase
 from hfta_nb.recipes import from_function
 
 SLOPE = 0.2
-"""Of the discriminator's leaky ReLUs."""
+"""Slope of the discriminator's leaky ReLUs."""
 
 
 def _generator(latent: int, width: int, channels: int, size: int) -> nn.Sequential:
@@ -39,10 +39,10 @@ def _discriminator(width: int, channels: int, size: int) -> nn.Sequential:
 
 
 class DCGAN(nn.Module):
-    """Both networks in one module; every call draws its noise, standard normal, as many as there are images.
+    """Both networks in one module. Every call draws standard normal noise, one sample per image.
 
-    Called with ``phase="discriminator"`` it gives logits of the real images and of generated ones, with
-    ``phase="generator"`` logits of generated ones, and without a phase ``(generated, real)`` images.
+    With ``phase="discriminator"`` it returns logits of the real and of generated images, with ``phase="generator"``
+    logits of generated images, and without a phase ``(generated, real)`` images.
 
     Source: Radford et al. 2016 (arXiv 1511.06434): the generator of strided transposed convolutions, batch norm and
     ReLU, with tanh at the end; the discriminator of strided convolutions, batch norm but in the first layer, and leaky
@@ -81,14 +81,14 @@ class DCGAN(nn.Module):
 
 
 def _tell_apart(output: tuple[Tensor, Tensor], target: Any) -> Tensor:
-    """Real images are to be called real, generated ones not."""
+    """Loss of the discriminator: classify real images as real and generated ones as generated."""
     real, generated = output
     right = F.binary_cross_entropy_with_logits(real, torch.ones_like(real))
     return right + F.binary_cross_entropy_with_logits(generated, torch.zeros_like(generated))
 
 
 def _deceive(output: Tensor, target: Any) -> Tensor:
-    """Generated images are to be called real."""
+    """Loss of the generator: the discriminator should classify generated images as real."""
     return F.binary_cross_entropy_with_logits(output, torch.ones_like(output))
 
 
@@ -101,7 +101,7 @@ def build(
 ) -> nn.Module:
     """DCGAN: a generator and a discriminator of images of a side of 16, 32, 64, ..., trained in turn."""
     if image_size < 16 or image_size & (image_size - 1):
-        raise FamilyError("not a side that halves down to 4", where="dcgan, image_size", got=image_size,
+        raise FamilyError("not a power of two from 16", where="dcgan, image_size", got=image_size,
                           accepted="16, 32, 64, 128, ...")  # fmt: skip
     return DCGAN(latent, generator_width, discriminator_width, in_channels, image_size)
 

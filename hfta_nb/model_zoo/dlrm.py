@@ -1,4 +1,4 @@
-"""DLRM: whether an advertisement is clicked, from dense and categorical features."""
+"""DLRM: predicts clicks on advertisements from dense and categorical features."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def build(
     """DLRM: clicks from dense and categorical features.
 
     Args:
-        width: of an embedding.
-        bottom_width, bottom_depth: of the perceptron on the dense features, but for its last layer, `width` wide.
-        top_width, top_depth: of the perceptron on the products, but for its last layer.
+        width: width of an embedding.
+        bottom_width, bottom_depth: size of the perceptron on the dense features; its last layer has width `width`.
+        top_width, top_depth: size of the perceptron on the products, without its last layer.
     """
     bottom, top = [bottom_width] * bottom_depth, [top_width] * top_depth
     return DLRM(dense_features, categorical_features, categories, width, bottom, top)

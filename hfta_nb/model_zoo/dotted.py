@@ -1,4 +1,4 @@
-"""What the dotted name of a constructor stands for."""
+"""Resolves the dotted name of a constructor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hfta_nb.errors import FamilyError
 from hfta_nb.model_zoo import vision
 
 KNOWN_PACKAGES = frozenset({"torchvision", "timm"})
-"""Packages whose functions build modules whether or not they say so."""
+"""Packages whose functions build modules even without a return annotation."""
 
 OFFERED = frozenset({*KNOWN_PACKAGES, "transformers"})
 
@@ -42,18 +42,18 @@ def _broken(name: str, path: str, error: BaseException) -> FamilyError:
     while first.__cause__ is not None:
         first = first.__cause__
     what = f"{name} can't be imported ({type(first).__name__}: {first})"
-    return FamilyError(what, where=path, remedy=f"see whether Python can import it: import {name.partition('.')[0]}")
+    return FamilyError(what, where=path, remedy=f"check that Python can import it: import {name.partition('.')[0]}")
 
 
 def find(path: str) -> Any:
-    """What a dotted name stands for: a module as long as there is one, then attributes."""
+    """Resolve a dotted name: modules as far as possible, then attributes."""
     parts = path.split(".")
     if not all(part.isidentifier() for part in parts) or parts[0] == "__main__":
         raise FamilyError("not the name of a constructor", where="family", got=path, accepted="package.module.name")
     found = package(parts[0], path)
     for i, part in enumerate(parts[1:], 1):
         name = ".".join(parts[: i + 1])
-        # An attribute goes first: many packages have a function of the same name as the module it is from.
+        # Attributes take precedence: in many packages a function has the same name as its module.
         inner = _attribute(found, part, name, path)
         if inner is None and isinstance(found, types.ModuleType) and _is_module(name):
             inner = package(name, path)
@@ -64,7 +64,7 @@ def find(path: str) -> Any:
 
 
 def _attribute(found: Any, part: str, name: str, path: str) -> Any:
-    """None where there is none. Some packages import what is asked of them only then."""
+    """An attribute, or None if it is missing. Some packages import attributes lazily."""
     try:
         return getattr(found, part, None)
     except Exception as error:

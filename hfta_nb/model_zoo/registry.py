@@ -1,4 +1,4 @@
-"""The families by name: the built-in ones, those of constructors, and those that a user defines."""
+"""The families by name: built-in, from constructors, and user-defined."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _watchers: list[Callable[[], None]] = []
 
 
 def register(recipe: Family) -> Family:
-    """Put a family on the list; one of the same name is replaced (a cell run again)."""
+    """Register a family; it replaces one of the same name (when a cell is run again)."""
     _registered[recipe.name] = recipe
     for watcher in _watchers:
         watcher()
@@ -28,13 +28,13 @@ def register(recipe: Family) -> Family:
 
 
 def watch(callback: Callable[[], None]) -> Callable[[], None]:
-    """Call back whenever a family is defined; returns what ends that."""
+    """Call back whenever a family is defined; returns a function that stops this."""
     _watchers.append(callback)
     return lambda: _watchers.remove(callback)
 
 
 def families() -> list[str]:
-    """Names of all families: the built-in ones, then those defined by the user."""
+    """Names of all families, the built-in ones first."""
     _load_built_in()
     return list(_registered)
 
@@ -46,15 +46,15 @@ def family(function: Callable[..., nn.Module], /) -> Family: ...
 @overload
 def family(**options: Any) -> Callable[[Callable[..., nn.Module]], Family]: ...
 def family(given: Any = None, /, **options: Any) -> Any:
-    """The family of a name; or, as a decorator, a new one from a build function.
+    """The family of a name; as a decorator, a new family from a build function.
 
     Args:
-        given: a name, or the function to make a family of. A name with dots is that of a constructor:
+        given: a name, or the build function of the new family. A name with dots is that of a constructor:
             ``torchvision.models.resnet18``, ``timm.resnet18``, ``transformers.BertForMaskedLM`` or any
-            ``package.module.Class`` that is an `nn.Module`; its signature (of transformers, the configuration's) gives
-            the axes, and weights that were trained before are never loaded.
+            ``package.module.Class`` that is an `nn.Module`. Its signature (for transformers, the configuration's) gives
+            the axes. Pretrained weights are never loaded.
         options: `name`, `data`, `tasks`, `loss`, `metrics`, `help`, `phases`, `defaults`, `monitor`, `inputs` of the
-            new family (see `from_function`).
+            new family; see `Family`.
 
     Returns:
         The `Family`; with options only, a decorator.
@@ -103,10 +103,10 @@ def for_data(data: AnyData) -> list[str]:
 
 
 def check_data(recipe: Family, data: AnyData) -> None:
-    """Whether a family is for the data's task, and takes its inputs.
+    """Check that a family supports the data's task and inputs.
 
     Raises:
-        FamilyError: it is not, it does not, or no loss is known for it.
+        FamilyError: it does not, or no loss is known for the task.
     """
     what = ""
     if recipe.tasks and data.task not in recipe.tasks:

@@ -1,8 +1,8 @@
-"""What a missing or unsuitable torchvision does to other packages of models.
+"""Imports timm and transformers where torchvision is missing or was built for another torch.
 
-timm imports torchvision when it is imported: one layer that freezes batch norm, image transforms and data sets. Its
-models need none of them. So where torchvision is not installed, timm is imported with placeholders for these names;
-whoever uses one is told to install torchvision. ``import torchvision`` itself finds nothing, as before.
+timm imports torchvision for a layer that freezes batch norm, image transforms and data sets. Its models need none of
+them. If torchvision is not installed, timm is imported with placeholders for these names; using one raises an error
+that says to install torchvision. ``import torchvision`` itself still fails.
 
 A torchvision that was built for another torch can't be imported, and neither can what imports it.
 """
@@ -25,12 +25,12 @@ from hfta_nb.errors import FamilyError
 
 NAME = "torchvision"
 NEEDS = frozenset({"timm"})
-"""Packages that import torchvision and whose models do without it."""
+"""Packages that import torchvision and whose models don't need it."""
 
 PLACEHOLDERS = frozenset(
     NAME + part for part in ("", ".datasets", ".ops", ".ops.misc", ".transforms", ".transforms.functional")
 )
-"""Modules for which there are placeholders; any other can't be imported, which timm is prepared for."""
+"""Modules with placeholders; others can't be imported, which timm handles."""
 
 
 def import_module(name: str) -> ModuleType:
@@ -50,11 +50,11 @@ def install_command() -> str:
 
 
 def blamed(error: BaseException, path: str) -> FamilyError | None:
-    """The error to raise in place of `error` if torchvision is there and fails to import; None if it isn't its fault.
+    """The error to raise instead of `error` if an installed torchvision caused it; None otherwise.
 
     Args:
-        error: what an import ended with.
-        path: the name of the constructor that was asked for.
+        error: the error of an import.
+        path: the requested constructor.
     """
     first = _first_in_torchvision(error)
     if first is None:
@@ -104,7 +104,7 @@ class _Finder:
         return _Module(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing is to be run."""
+        """A placeholder has no code."""
 
 
 class _Module(ModuleType):
@@ -115,7 +115,7 @@ class _Module(ModuleType):
 
 
 class _Placeholder(type):
-    """Classes that can be named, compared, kept in tables and derived from, but not called."""
+    """Placeholder classes, which can be named, compared, stored and derived from, but not called."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):

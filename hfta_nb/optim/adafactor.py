@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -11,13 +10,11 @@ import torch
 from torch import Tensor
 
 from hfta_nb.errors import OptimError
-from hfta_nb.optim.flat import FlatOptimizer
-from hfta_nb.optim.flat_state import Numbers
-from hfta_nb.optim.passes import add_, ascended, lerp_
-from hfta_nb.optim.values import FLAG, LR, HostColumn, Kind, at_least, pair, power
+from hfta_nb.optim.members import MemberOptimizer
+from hfta_nb.optim.values import FLAG, LR, HostColumn, Kind, at_least, pair
 
 
-class Adafactor(FlatOptimizer):
+class Adafactor(MemberOptimizer):
     """Adafactor, each hyperparameter with one value, or one per member.
 
     Args:
@@ -28,18 +25,15 @@ class Adafactor(FlatOptimizer):
             the parameter's size; each at least 0.
         d: the largest root mean square of an update, at least 1.
         weight_decay: apart from the gradient, at least 0.
-        foreach: accepted and ignored: a parameter's update is that of all members at once.
+        foreach: accepted and ignored.
         maximize: ascend instead.
 
     Raises:
         OptimError: a value is out of bounds, or a list has not one value per member.
 
-    Source: Shazeer and Stern, 2018; `torch.optim.Adafactor`, member for member. The statistics are over a parameter's
-    own shape; where a member's parameter is padded (``array.owned``), over the member's own entries.
+    Source: Shazeer and Stern, 2018; `torch.optim.Adafactor`, which runs here, one member at a time.
     """
 
-    how = "batched over members, parameter by parameter"
-    shaped = True
     torch_class = torch.optim.Adafactor
     kinds: ClassVar[Mapping[str, Kind]] = {
         "lr": LR,
@@ -71,79 +65,3 @@ class Adafactor(FlatOptimizer):
         for name, p in parameters.items():
             if p.is_complex():
                 raise OptimError("a complex parameter", where=f"{where}, {name}", accepted="real parameters")
-
-    def states(self, values: Numbers) -> tuple[str, ...]:
-        return ("row_var", "col_var") if len(self.segment.spans[0].shape) > 1 else ("variance",)
-
-    def _room(self, name: str, p: Tensor) -> Tensor:
-        shape = list(p.shape)
-        if name != "variance":
-            shape[-1 if name == "row_var" else -2] = 1
-        return p.new_empty(shape)
-
-    def numbers(self, values: Numbers, steps: HostColumn, scalars: dict[str, HostColumn]) -> dict[str, HostColumn]:
-        own, eps2 = values["eps"].T
-        resolution = torch.finfo(self.array.arenas[self.segment.arena].data.dtype).eps
-        return {
-            "maximize": values["maximize"],
-            "weight": power(steps.astype(np.float64), values["beta2_decay"]),
-            "rho": np.minimum(values["lr"], 1 / power(steps.astype(np.float64), 0.5)),
-            "keep": 1 - values["lr"] * values["weight_decay"],
-            "eps1": np.where(np.isnan(own), resolution, own),
-            "eps2": eps2,
-            "d": values["d"],
-        }
-
-    def apply(self, p: Tensor, g: Tensor, state: dict[str, Tensor], c: Mapping[str, Any]) -> None:
-        own = self.owned().get(self.segment.spans[0].name)
-        own = None if own is None else own.to(p.device)
-        shaped = {k: v.reshape(-1, *[1] * (p.ndim - 1)) if isinstance(v, Tensor) else v for k, v in c.items()}
-        count = math.prod(p.shape[1:]) if own is None else own.flatten(1).sum(1).clamp(min=1).double()
-        g = ascended(g, shaped["maximize"])
-        rms = _norm(p) / count**0.5
-        rate = torch.fmax(_flat(c["eps2"], rms), rms) * _flat(c["rho"], rms)
-        if isinstance(c["keep"], Tensor) or c["keep"] != 1:
-            p.mul_(shaped["keep"])
-        update = _estimate(g, state, shaped, own)
-        update = _at_least(update, _squared(shaped["eps1"])).rsqrt_().mul_(g)
-        size = _norm(update) / (count**0.5 * _flat(c["d"], rms))
-        down = -rate / torch.fmax(torch.ones_like(size), size)
-        add_(p, update, down.to(_wide(p.dtype)).reshape(-1, *[1] * (p.ndim - 1)))
-
-
-def _estimate(g: Tensor, state: dict[str, Tensor], c: Mapping[str, Any], own: Tensor | None) -> Tensor:
-    """The running mean of squared gradients, from those of rows and columns where there are such."""
-    if "variance" in state:
-        return lerp_(state["variance"], g * g, c["weight"]).clone()
-    row, column = state["row_var"], state["col_var"]
-    width: Any = g.shape[-1] if own is None else own.sum(-1, keepdim=True).clamp(min=1)
-    height: Any = g.shape[-2] if own is None else own.sum(-2, keepdim=True).clamp(min=1)
-    lerp_(row, torch.linalg.vector_norm(g, dim=-1, keepdim=True).square_().div_(width), c["weight"])
-    lerp_(column, torch.linalg.vector_norm(g, dim=-2, keepdim=True).square_().div_(height), c["weight"])
-    if own is None:
-        mean = row.mean(-2, keepdim=True)
-    else:
-        mean = row.sum(-2, keepdim=True) / own.any(-1, keepdim=True).sum(-2, keepdim=True).clamp(min=1)
-    return (row * column).div_(_at_least(mean, c["eps1"]))
-
-
-def _norm(x: Tensor) -> Tensor:
-    """Per member, in float64 after the sum, as torch's is once it is a Python number."""
-    norms: Tensor = torch.linalg.vector_norm(x.flatten(1) if x.ndim > 1 else x.unsqueeze(1), dim=1)
-    return norms.double()
-
-
-def _flat(value: float | Tensor, like: Tensor) -> Tensor:
-    return value.flatten().to(like) if isinstance(value, Tensor) else torch.full_like(like, value)
-
-
-def _squared(value: Any) -> Any:
-    return value * value
-
-
-def _at_least(x: Tensor, low: Any) -> Tensor:
-    return torch.clamp(x, min=low.to(x.dtype) if isinstance(low, Tensor) else low)
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from hfta_nb.optim.elementwise import add_, addcdiv_, addcmul_, ascended, choose, decayed, lerp_
 from hfta_nb.optim.flat import FlatOptimizer, not_differentiable
 from hfta_nb.optim.flat_state import Numbers
-from hfta_nb.optim.passes import add_, addcdiv_, addcmul_, ascended, choose, decayed, lerp_
 from hfta_nb.optim.values import FLAG, LR, HostColumn, Kind, at_least
 
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from hfta_nb.errors import OptimError
 from hfta_nb.kernels.native import adam as native
+from hfta_nb.optim.elementwise import addcdiv_, addcmul_, ascended, choose, decayed, lerp_
 from hfta_nb.optim.flat import FlatOptimizer, not_differentiable
 from hfta_nb.optim.flat_state import Numbers
 from hfta_nb.optim.fused import FusedCalls, rows_of, settings_of
 from hfta_nb.optim.one_pass import TRIAL, Moving, OnePass, covers
-from hfta_nb.optim.passes import addcdiv_, addcmul_, ascended, choose, decayed, lerp_
 from hfta_nb.optim.segments import Segment, pass_of
 from hfta_nb.optim.values import BETAS, FLAG, LR, HostColumn, Kind, at_least, power
 
@@ -131,7 +131,7 @@ class Adam(FlatOptimizer):
     def state_for(self, name: str, values: Mapping[str, Any]) -> bool:
         return name != "max_exp_avg_sq" or bool(values["amsgrad"])
 
-    def told(self, values: dict[str, Any]) -> dict[str, Any]:
+    def torch_values(self, values: dict[str, Any]) -> dict[str, Any]:
         return {**values, "fused": True} if self.fused else values
 
     def settings(self) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from hfta_nb.optim.adam import moment_numbers, shrink, update_moments
+from hfta_nb.optim.elementwise import add_, addcdiv_, ascended, choose, decayed, lerp_
 from hfta_nb.optim.flat import FlatOptimizer, not_differentiable, scalar_dtype
 from hfta_nb.optim.flat_state import Numbers
-from hfta_nb.optim.passes import add_, addcdiv_, ascended, choose, decayed, lerp_
 from hfta_nb.optim.values import BETAS, FLAG, LR, HostColumn, Kind, at_least, power
 
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from hfta_nb.errors import OptimError
-from hfta_nb.optim.asked import answer_scheduler
-from hfta_nb.optim.carrier import Carrier
+from hfta_nb.optim.bound_step import BoundStep
 from hfta_nb.optim.groups import Group, groups_of, listed, names_of
-from hfta_nb.optim.prepared import Prepared
+from hfta_nb.optim.optimizer_stub import OptimizerStub
 from hfta_nb.optim.surgery import Surgery
+from hfta_nb.optim.torch_schedulers import answer_scheduler
 from hfta_nb.optim.values import HostColumn, Reader, plain
 
 
@@ -53,9 +53,9 @@ class ArrayOptimizer(Surgery):
         self.param_groups: list[Group] = []
         self._names: list[list[str]] = []
         self._readers: list[Reader] = []
-        self.carriers: list[Carrier] = []
+        self.stubs: list[OptimizerStub] = []
         self._schedulers: list[weakref.ref[Any]] = []
-        self._prepared: Prepared | None = None
+        self._bound_step: BoundStep | None = None
         self.guard: Callable[[ArrayOptimizer], AbstractContextManager[Any]] = nullcontext
         self.made = 0
         self._marked: Tensor | None = None  # members to leave out of the step under way, on the device
@@ -105,7 +105,7 @@ class ArrayOptimizer(Surgery):
         parameters = dict(self.array.named_parameters())
         return {name: parameters[name] for name in names}
 
-    def told(self, values: dict[str, Any]) -> dict[str, Any]:
+    def torch_values(self, values: dict[str, Any]) -> dict[str, Any]:
         """A member's values as torch's optimizer keeps them."""
         return values
 
@@ -181,9 +181,8 @@ class ArrayOptimizer(Surgery):
         Returns:
             What the closure returned.
         """
-        self.array.flush()
         marked, listed = (skip, []) if isinstance(skip, Tensor) else (None, list(skip))
-        prepared = self._prepared
+        prepared = self._bound_step
         if prepared is not None and closure is None and prepared.holds(self.param_groups):
             ready = prepared.skips if marked is not None else not listed
             if ready:
@@ -202,12 +201,12 @@ class ArrayOptimizer(Surgery):
     @property
     def bound(self) -> bool:
         """Whether the next step's calls are made already, if nothing changes that they depend on."""
-        return self._prepared is not None
+        return self._bound_step is not None
 
     @property
     def begun(self) -> bool:
         """Of a step that has failed, whether it may have changed something, where no `guard` has put that back."""
-        return self._prepared is None or self._prepared.done > 0
+        return self._bound_step is None or self._bound_step.done > 0
 
     def ready(self) -> tuple[Any, ...] | None:
         """What the next step, if gradients lie where they do now, will call: a step that was captured is good for as

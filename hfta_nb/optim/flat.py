@@ -1,12 +1,11 @@
-"""Optimizers that update the flat arena: in one elementwise pass, or parameter by parameter where shapes matter."""
+"""Optimizers that update the flat arena in one elementwise pass."""
 
 from __future__ import annotations
 
 import abc
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,11 +14,11 @@ from torch import Tensor, nn
 
 from hfta_nb.errors import OptimError
 from hfta_nb.members.arena import Arena
+from hfta_nb.optim.bound_step import BoundStep
 from hfta_nb.optim.flat_state import FlatState, Numbers, of_rows
 from hfta_nb.optim.flat_state import fill as fill_rows
 from hfta_nb.optim.fused import FusedCalls
 from hfta_nb.optim.one_pass import OnePass
-from hfta_nb.optim.prepared import Prepared
 from hfta_nb.optim.segments import Entry, Segment, divided, entries, laid_out
 from hfta_nb.optim.surgery import Surgery
 from hfta_nb.optim.values import Columns, HostColumn
@@ -39,7 +38,6 @@ class FlatOptimizer(FlatState):
     """
 
     how = "one pass over [M, P]"
-    shaped: ClassVar[bool] = False
     capturable = False
     """Whether steps may be captured."""
 
@@ -65,12 +63,12 @@ class FlatOptimizer(FlatState):
 
     @abc.abstractmethod
     def apply(
-        self, p: Float[Tensor, " M *any"], g: Float[Tensor, " M *any"], state: dict[str, Tensor], c: Mapping[str, Any]
+        self, p: Float[Tensor, "M P"], g: Float[Tensor, "M P"], state: dict[str, Tensor], c: Mapping[str, Any]
     ) -> None:
         """Update in place.
 
         Args:
-            p: parameters ``[M, P]``; of an optimizer with `shaped`, one parameter ``[M, *shape]``.
+            p: parameters ``[M, P]``.
             g: gradients, not to be written to.
             state: by name.
             c: the `numbers`, each one number, or ``[M, 1]`` where members differ.
@@ -106,20 +104,20 @@ class FlatOptimizer(FlatState):
     """The segment whose step is being computed."""
 
     def _lay_out(self, known: Mapping[str, Entry]) -> None:
-        self._prepared = None
-        self._segments = laid_out(self.array, self._names, known, self.shaped)
+        self._bound_step = None
+        self._segments = laid_out(self.array, self._names, known)
         self._arenas = list(self.array.arenas)
         self._rooms: dict[tuple[Any, ...], Tensor] = {}
         self._padding: dict[tuple[int, int, int], Tensor] = {}
 
     def _entries(self) -> dict[str, Entry]:
-        return entries(self._segments, len(self.array), self.shaped)
+        return entries(self._segments, len(self.array))
 
     def _update(self, values: Sequence[Numbers], skip: list[int]) -> None:
         arenas = self.array.arenas
         if len(arenas) != len(self._arenas) or any(a is not b for a, b in zip(arenas, self._arenas, strict=True)):
             self._lay_out(self._entries())  # the array has moved to another device or dtype
-        self._prepared = None
+        self._bound_step = None
         stepped = []
         for segment in self._ready():
             left = sorted({*skip, *self.array.missing_grads.get(segment.spans[0].name, ())})
@@ -127,9 +125,9 @@ class FlatOptimizer(FlatState):
                 self._advance(segment, values[segment.group], left, None if len(left) > len(skip) else self._marked)
                 stepped.append(segment)
         if not self.array.missing_grads:
-            self._prepared = self._prepare_step(stepped, values)
+            self._bound_step = self._prepare_step(stepped, values)
 
-    def _prepare_step(self, segments: Sequence[Segment], values: Sequence[Numbers]) -> Prepared:
+    def _prepare_step(self, segments: Sequence[Segment], values: Sequence[Numbers]) -> BoundStep:
         """The step of these segments, with whatever can be bound bound."""
         gradients: list[tuple[nn.Parameter, Tensor | None]] = []
         ready = {s.name for segment in segments for s in segment.spans}
@@ -146,10 +144,10 @@ class FlatOptimizer(FlatState):
             calls.append(segment.fused)
             if self.owned() or self._eps_is_zero(segment):
                 calls.append(partial(self._clear, segment, self._views(segment)[0]))
-        return Prepared(self.array, self.param_groups, list(self.kinds), gradients, calls, skips)
+        return BoundStep(self.array, self.param_groups, list(self.kinds), gradients, calls, skips)
 
     def ready(self) -> tuple[Any, ...] | None:
-        prepared = self._prepared
+        prepared = self._bound_step
         if prepared is None or not prepared.skips or not prepared.stands():
             return None
         segments = [s for s in self._segments if s.fused in prepared.calls]
@@ -160,7 +158,7 @@ class FlatOptimizer(FlatState):
                 state = {k: segment.state.get(k, p) for k in self.states(values[segment.group])}
                 if self.fused_calls(segment, p, g, state, values[segment.group]) is not segment.fused:
                     return None
-            self._prepared = self._prepare_step(segments, values)
+            self._bound_step = self._prepare_step(segments, values)
         return tuple(s.fused for s in segments)
 
     def tensors(self) -> list[Tensor]:
@@ -201,8 +199,6 @@ class FlatOptimizer(FlatState):
 
     def _views(self, segment: Segment) -> tuple[Tensor, Tensor]:
         arena = self.array.arenas[segment.arena]
-        if self.shaped:
-            return arena.view(segment.spans[0].name), arena.grad_view(segment.spans[0].name)
         columns = slice(segment.start, segment.stop)
         return arena.data[:, columns], arena.grad[:, columns]
 
@@ -248,8 +244,8 @@ class FlatOptimizer(FlatState):
         self, p: Tensor, g: Tensor, state: dict[str, Tensor], numbers: Numbers, columns: Columns
     ) -> None:
         """All at once; on a CPU in pieces that stay in its cache from one pass to the next, of whole rows or of one."""
-        members, width = p.shape[0], math.prod(p.shape[1:])
-        if self.shaped or p.device.type != "cpu" or p.numel() <= 2 * PIECE:
+        members, width = p.shape
+        if p.device.type != "cpu" or p.numel() <= 2 * PIECE:
             self.apply(p, g, state, columns.on(numbers, p))
             return
         if width < PIECE // 2:
@@ -273,7 +269,7 @@ class FlatOptimizer(FlatState):
         segment.begun = True
         lacking = [k for k in self.states(values) if k not in segment.state]
         for name in lacking:
-            segment.state[name] = self._room(name, p)
+            segment.state[name] = torch.empty_like(p, memory_format=torch.contiguous_format)
         for name in segment.state:
             rows = slice(None) if name in lacking or len(new) == len(p) else new.tolist()
             if rows != []:
@@ -286,11 +282,7 @@ class FlatOptimizer(FlatState):
 
     def _clear_padding(self, segment: Segment, p: Tensor) -> None:
         """An optimizer with ``eps=0`` divides zero by zero where nothing lies."""
-        if self.shaped:
-            own = self.owned().get(segment.spans[0].name)
-            if own is not None:
-                p.masked_fill_(~own.to(p.device), 0)
-        elif self.owned() or self._eps_is_zero(segment):
+        if self.owned() or self._eps_is_zero(segment):
             key = segment.arena, segment.start, segment.stop
             if key not in self._padding:
                 self._padding[key] = segment.padding(self.owned(), p)
@@ -323,7 +315,7 @@ class FlatOptimizer(FlatState):
             steps = np.array(saved["steps"], dtype=np.int64)
             tensors = dict(saved["tensors"])
             for key, value in tensors.items():
-                if not self.shaped and value.shape != shapes[name].shape:
+                if value.shape != shapes[name].shape:
                     raise OptimError("the state of another array", where=f"{type(self).__name__}, {name}, {key}",
                                      got=list(value.shape), accepted=str(list(shapes[name].shape)))  # fmt: skip
             known[name] = Entry(steps, tensors, {k: self._scalar(k, v) for k, v in saved["numbers"].items()})
@@ -333,7 +325,7 @@ class FlatOptimizer(FlatState):
         return np.array(values, dtype=scalar_dtype())
 
     def _copy_rows(self, src: int, dst: int) -> None:
-        self._prepared = None
+        self._bound_step = None
         for segment in self._segments:
             for t in segment.state.values():
                 t[dst].copy_(t[src])
@@ -344,7 +336,7 @@ class FlatOptimizer(FlatState):
                 v[dst] = v[src]
 
     def _reset_row(self, index: int) -> None:
-        self._prepared = None
+        self._bound_step = None
         for segment in self._segments:
             steps = segment.steps.copy()
             steps[index] = 0

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.optim.base import ArrayOptimizer
-from hfta_nb.optim.own import Own
+from hfta_nb.optim.own_entries import OwnEntries
 from hfta_nb.optim.segments import Entry
 from hfta_nb.optim.values import HostColumn
 
@@ -26,10 +26,6 @@ class FlatState(ArrayOptimizer):
     """
 
     counts_steps: ClassVar[bool] = True
-
-    def _room(self, name: str, p: Tensor) -> Tensor:
-        """An empty tensor for a state of `p`."""
-        return torch.empty_like(p, memory_format=torch.contiguous_format)
 
     def fresh_scalars(self, values: Numbers) -> dict[str, HostColumn]:
         """State that is one number per member, at first."""
@@ -49,7 +45,7 @@ class FlatState(ArrayOptimizer):
 
     def _member_state(self, index: int) -> dict[str, dict[str, Any]]:
         found = {}
-        own = Own(self.array, index)
+        own = OwnEntries(self.array, index)
         group_of = {name: k for k, names in enumerate(self._names) for name in names}
         values = [{k: v[index] for k, v in rows.items()} for rows in self.read()]
         for name, e in self._entries().items():
@@ -63,12 +59,12 @@ class FlatState(ArrayOptimizer):
             for key, t in e.state.items():
                 if self.state_for(key, values[group_of[name]]):
                     state[key] = own.narrow(name, t[index])
-            found[name] = self._told(state, e, index)
+            found[name] = self._to_torch(state, e, index)
         return {k: v for k, v in found.items() if v}
 
     def _load_member(self, index: int, state: Mapping[str, Mapping[str, Any]]) -> None:
         known = self._entries()
-        own = Own(self.array, index)
+        own = OwnEntries(self.array, index)
         values = self.read()
         group_of = {name: k for k, names in enumerate(self._names) for name in names}
         parameters = dict(self.array.named_parameters())
@@ -86,18 +82,18 @@ class FlatState(ArrayOptimizer):
                 if value is None:
                     continue
                 if key not in e.state:
-                    e.state[key] = torch.zeros_like(self._room(key, parameters[name].detach()))
+                    e.state[key] = torch.zeros_like(parameters[name].detach(), memory_format=torch.contiguous_format)
                 own.widen(name, value, e.state[key][index])
             for key, first in fresh.items():
                 column = e.scalars.setdefault(key, first.copy())
-                column[index] = self._heard(key, saved)
+                column[index] = self._from_torch(key, saved)
         self._lay_out(known)
 
-    def _told(self, state: dict[str, Any], entry: Entry, index: int) -> dict[str, Any]:
+    def _to_torch(self, state: dict[str, Any], entry: Entry, index: int) -> dict[str, Any]:
         """A member's state of one parameter, as torch tells it."""
         return state
 
-    def _heard(self, name: str, saved: Mapping[str, Any]) -> Any:
+    def _from_torch(self, name: str, saved: Mapping[str, Any]) -> Any:
         """A member's number from torch's state."""
         return float(saved[name])
 

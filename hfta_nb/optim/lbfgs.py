@@ -10,7 +10,6 @@ from torch import Tensor
 
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.members import MemberOptimizer
-from hfta_nb.optim.own import Own, mapped
 from hfta_nb.optim.values import COUNT, LR, NUMBER, HostColumn, Kind, plain
 
 
@@ -67,31 +66,11 @@ class LBFGS(MemberOptimizer):
             raise OptimError("has one group of parameters only", where=where)
 
     def _values_of(self, values: Mapping[str, HostColumn], index: int) -> dict[str, Any]:
-        return self.told(super()._values_of(values, index))
+        return self.torch_values(super()._values_of(values, index))
 
-    def told(self, values: dict[str, Any]) -> dict[str, Any]:
+    def torch_values(self, values: dict[str, Any]) -> dict[str, Any]:
         most = values["max_eval"]
         return {**values, "max_eval": values["max_iter"] * 5 // 4 if most is None else most}
-
-    def _narrowed(self, own: Own, name: str, state: Mapping[str, Any]) -> dict[str, Any]:
-        mask = own.row(self._names[0])
-        if mask is None:
-            return dict(state)
-        return {k: mapped(lambda t: t[mask.to(t.device)] if t.shape == mask.shape else t, v) for k, v in state.items()}
-
-    def _widened(self, own: Own, name: str, state: Mapping[str, Any]) -> dict[str, Any]:
-        mask = own.row(self._names[0])
-        if mask is None:
-            return dict(state)
-
-        def wide(t: Tensor) -> Tensor:
-            if t.ndim != 1:
-                return t
-            room = t.new_zeros(mask.shape)
-            room[mask.to(t.device)] = t
-            return room
-
-        return {k: mapped(wide, v) for k, v in state.items()}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *, skip: Sequence[int] | Tensor = ()) -> Any:
@@ -102,7 +81,9 @@ class LBFGS(MemberOptimizer):
         """
         if closure is None:
             raise OptimError("needs a closure", where="LBFGS.step", accepted="a function that returns the losses [M]")
-        self._ready(self.read())
+        self._sync_values(self.read())
+        for i in range(len(self.members)):
+            self._pull(i)
         before = [a.data.clone() for a in self.array.arenas], [_snapshot(m) for m in self.members]
         try:
             left = skip.nonzero().flatten().tolist() if isinstance(skip, Tensor) else skip
@@ -114,11 +95,11 @@ class LBFGS(MemberOptimizer):
                 _reinstate(member, state)
             raise
         finally:
-            self._forget()
+            self._clear_grads()
 
     def _step(self, closure: Callable[[], Any], skip: set[int]) -> Tensor:
         running = {i: _steps(m) for i, m in enumerate(self.members) if i not in skip}
-        resting = {i: _Rest(self, i) for i in skip}
+        resting = {i: _Frozen(self, i) for i in skip}
         for run in running.values():
             next(run)
         first = None
@@ -133,20 +114,21 @@ class LBFGS(MemberOptimizer):
             for rest in resting.values():
                 rest.restore()
             for i in list(running):
-                self._give(i)
+                self._set_grads(i)
                 try:
                     running[i].send(float(values[i]))
                 except StopIteration:
                     del running[i]
-                    resting[i] = _Rest(self, i)
+                    resting[i] = _Frozen(self, i)
+                self._push(i)
         return first  # type: ignore[return-value]
 
 
-class _WantedError(Exception):
+class _EvaluationNeededError(Exception):
     """Torch's optimizer wants to know loss and gradients where the parameters are now."""
 
 
-class _Rest:
+class _Frozen:
     """What must not change for a member while others are evaluated: gradients, buffers, random streams."""
 
     def __init__(self, optimizer: LBFGS, index: int) -> None:
@@ -223,7 +205,7 @@ def _iterate(
         def closure(asked: Iterator[Any] = asked) -> float:
             found = next(asked, None)
             if found is None:
-                raise _WantedError
+                raise _EvaluationNeededError
             for p, g in zip(params, found[2], strict=True):
                 p.grad = g
             return float(found[1])
@@ -231,7 +213,7 @@ def _iterate(
         try:
             optimizer.step(closure)
             return known
-        except _WantedError:
+        except _EvaluationNeededError:
             place = [p.clone() for p in params]
             loss = yield
             known.append((place, loss, _grads(params)))

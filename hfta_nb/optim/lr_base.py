@@ -1,4 +1,4 @@
-"""What the lr schedulers of an array share: one of torch's for each member, over carriers of its values."""
+"""What the lr schedulers of an array share: one of torch's for each member, over stubs of its values."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torch.optim import lr_scheduler as reference
 from hfta_nb.array import PerMember
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
-from hfta_nb.optim.carrier import Carrier
-from hfta_nb.optim.carriers import pull, push
+from hfta_nb.optim.optimizer_stub import OptimizerStub
+from hfta_nb.optim.stub_values import pull, push
 from hfta_nb.optim.values import plain, refused_tuple
 
 Factory = Callable[[torch.optim.Optimizer], reference.LRScheduler]
@@ -48,20 +48,20 @@ class ArrayLRScheduler:
         if len(self._factories) != len(optimizer.array):
             raise OptimError("not one per member", where=type(self).__name__, got=len(self._factories),
                              accepted=f"{len(optimizer.array)}")  # fmt: skip
-        carriers = pull(optimizer)
-        self._before = [_values(c) for c in carriers]
+        stubs = pull(optimizer)
+        self._before = [_values(c) for c in stubs]
         try:
-            self._members = [self._make(i) for i in range(len(carriers))]
+            self._members = [self._make(i) for i in range(len(stubs))]
         except OptimError:
-            for carrier, values in zip(carriers, self._before, strict=True):
-                _restore(carrier, values)
+            for stub, values in zip(stubs, self._before, strict=True):
+                _restore(stub, values)
             raise
         push(optimizer)
         optimizer.follow(self)
 
     def _make(self, index: int) -> reference.LRScheduler:
         try:
-            return self._factories[index](self.optimizer.carriers[index])
+            return self._factories[index](self.optimizer.stubs[index])
         except (TypeError, ValueError, ZeroDivisionError, KeyError) as error:
             settings = getattr(self._factories[index], "keywords", None)
             where = f"{type(self).__name__}, member {index}"
@@ -145,10 +145,10 @@ class ArrayLRScheduler:
         """torch's schedulers, one per member."""
         return self._members
 
-    def twins(self) -> Iterator[tuple[reference.LRScheduler, Carrier]]:
+    def twins(self) -> Iterator[tuple[reference.LRScheduler, OptimizerStub]]:
         """Per member a copy of torch's scheduler, with what it changes: both may be run ahead."""
-        for i, carrier in enumerate(self.optimizer.carriers):
-            other = carrier.copied()
+        for i, stub in enumerate(self.optimizer.stubs):
+            other = stub.copied()
             yield self._copied(i, other, {}), other
 
     # Saving and surgery.
@@ -171,13 +171,13 @@ class ArrayLRScheduler:
 
     def copy_member(self, src: int, dst: int) -> None:
         """Member `dst` takes the scheduler of member `src`, as far as it has come."""
-        self._members[dst] = self._copied(src, self.optimizer.carriers[dst], {})
+        self._members[dst] = self._copied(src, self.optimizer.stubs[dst], {})
         self._factories[dst], self._before[dst] = self._factories[src], copy.deepcopy(self._before[src])
 
     def reset_member(self, index: int) -> None:
         """The member's schedule, and the values of its groups that it changes, begin anew."""
-        carrier = pull(self.optimizer)[index]
-        _restore(carrier, self._before[index])
+        stub = pull(self.optimizer)[index]
+        _restore(stub, self._before[index])
         self._members[index] = self._make(index)
         push(self.optimizer)
 
@@ -202,11 +202,11 @@ class ArrayLRScheduler:
         same = all(type(s) is type(self) for s, _ in parts)
         made: ArrayLRScheduler = object.__new__(type(self) if same else ByMember)
         made.optimizer = optimizer
-        carriers = pull(optimizer)
+        stubs = pull(optimizer)
         origins = [(s, i) for s, rows in parts for i in rows]
         made._inherit(parts, origins)
         made._members = [
-            s._copied(i, c, made._memo(n)) for n, ((s, i), c) in enumerate(zip(origins, carriers, strict=True))
+            s._copied(i, c, made._memo(n)) for n, ((s, i), c) in enumerate(zip(origins, stubs, strict=True))
         ]
         made._factories = [s._factories[i] for s, i in origins]
         made._before = [copy.deepcopy(s._before[i]) for s, i in origins]
@@ -221,9 +221,9 @@ class ArrayLRScheduler:
     def _memo(self, index: int) -> dict[int, Any]:
         return {}
 
-    def _copied(self, index: int, carrier: torch.optim.Optimizer, memo: dict[int, Any]) -> reference.LRScheduler:
+    def _copied(self, index: int, stub: torch.optim.Optimizer, memo: dict[int, Any]) -> reference.LRScheduler:
         member = self._members[index]
-        return copy.deepcopy(member, {**memo, id(member.optimizer): carrier})
+        return copy.deepcopy(member, {**memo, id(member.optimizer): stub})
 
     def __repr__(self) -> str:
         return f"{type(self).__name__} of {len(self._members)} members"
@@ -251,7 +251,7 @@ class ByMember(ArrayLRScheduler):
     """
 
 
-class Settings(ArrayLRScheduler):
+class TorchLRScheduler(ArrayLRScheduler):
     """A class of torch's with settings."""
 
     torch_class: ClassVar[Any]
@@ -318,12 +318,12 @@ def rows_of(name: str, value: Any, members: int, takes_list: bool) -> list[Any]:
     return list(value)
 
 
-def _values(carrier: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    return [{k: copy.deepcopy(v) for k, v in group.items() if k != "params"} for group in carrier.param_groups]
+def _values(stub: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    return [{k: copy.deepcopy(v) for k, v in group.items() if k != "params"} for group in stub.param_groups]
 
 
-def _restore(carrier: torch.optim.Optimizer, values: Sequence[Mapping[str, Any]]) -> None:
-    for group, old in zip(carrier.param_groups, values, strict=False):
+def _restore(stub: torch.optim.Optimizer, values: Sequence[Mapping[str, Any]]) -> None:
+    for group, old in zip(stub.param_groups, values, strict=False):
         for name in [k for k in group if k != "params" and k not in old]:
             del group[name]
         group.update(copy.deepcopy(dict(old)))

@@ -43,7 +43,7 @@ class _Composite(ArrayLRScheduler):
         for scheduler in self.schedulers:
             scheduler.copy_member(src, dst)
         memo = {id(s._members[src]): s._members[dst] for s in self.schedulers}
-        self._members[dst] = self._copied(src, self.optimizer.carriers[dst], memo)
+        self._members[dst] = self._copied(src, self.optimizer.stubs[dst], memo)
         self._before[dst] = copy.deepcopy(self._before[src])
         self._relink(dst)
 
@@ -132,4 +132,4 @@ class ChainedScheduler(_Composite):
         return reference.ChainedScheduler(schedulers, optimizer)
 
     def _make(self, index: int) -> reference.LRScheduler:
-        return self._chained(self.optimizer.carriers[index], [s._members[index] for s in self.schedulers])
+        return self._chained(self.optimizer.stubs[index], [s._members[index] for s in self.schedulers])

@@ -13,7 +13,7 @@ from typing import Any
 from torch.optim import lr_scheduler as reference
 
 from hfta_nb.optim.base import ArrayOptimizer
-from hfta_nb.optim.lr_base import ArrayLRScheduler, ByMember, Settings
+from hfta_nb.optim.lr_base import ArrayLRScheduler, ByMember, TorchLRScheduler
 from hfta_nb.optim.lr_composed import ChainedScheduler, SequentialLR
 
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-class LambdaLR(Settings):
+class LambdaLR(TorchLRScheduler):
     """The initial lr times a function of the epoch; a list of functions is one per member, a tuple one per group.
 
     Source: `torch.optim.lr_scheduler.LambdaLR`.
@@ -50,7 +50,7 @@ class LambdaLR(Settings):
         super().__init__(optimizer, lr_lambda=lr_lambda, last_epoch=last_epoch)
 
 
-class MultiplicativeLR(Settings):
+class MultiplicativeLR(TorchLRScheduler):
     """The lr times a function of the epoch; a list of functions is one per member, a tuple one per group.
 
     Source: `torch.optim.lr_scheduler.MultiplicativeLR`.
@@ -63,7 +63,7 @@ class MultiplicativeLR(Settings):
         super().__init__(optimizer, lr_lambda=lr_lambda, last_epoch=last_epoch)
 
 
-class StepLR(Settings):
+class StepLR(TorchLRScheduler):
     """Every `step_size` epochs, lr times `gamma`. Source: `torch.optim.lr_scheduler.StepLR`."""
 
     torch_class = reference.StepLR
@@ -72,7 +72,7 @@ class StepLR(Settings):
         super().__init__(optimizer, step_size=step_size, gamma=gamma, last_epoch=last_epoch)
 
 
-class MultiStepLR(Settings):
+class MultiStepLR(TorchLRScheduler):
     """At each of the `milestones`, lr times `gamma`; a list of milestones is one value, a list of lists one per member.
 
     Source: `torch.optim.lr_scheduler.MultiStepLR`.
@@ -85,7 +85,7 @@ class MultiStepLR(Settings):
         super().__init__(optimizer, milestones=milestones, gamma=gamma, last_epoch=last_epoch)
 
 
-class ConstantLR(Settings):
+class ConstantLR(TorchLRScheduler):
     """The lr times `factor` for the first `total_iters` epochs. Source: `torch.optim.lr_scheduler.ConstantLR`."""
 
     torch_class = reference.ConstantLR
@@ -96,7 +96,7 @@ class ConstantLR(Settings):
         super().__init__(optimizer, factor=factor, total_iters=total_iters, last_epoch=last_epoch)
 
 
-class LinearLR(Settings):
+class LinearLR(TorchLRScheduler):
     """The lr times a factor that goes from `start_factor` to `end_factor` in `total_iters` epochs.
 
     Source: `torch.optim.lr_scheduler.LinearLR`.
@@ -116,7 +116,7 @@ class LinearLR(Settings):
         super().__init__(optimizer, **settings, last_epoch=last_epoch)
 
 
-class ExponentialLR(Settings):
+class ExponentialLR(TorchLRScheduler):
     """Every epoch, lr times `gamma`. Source: `torch.optim.lr_scheduler.ExponentialLR`."""
 
     torch_class = reference.ExponentialLR
@@ -125,7 +125,7 @@ class ExponentialLR(Settings):
         super().__init__(optimizer, gamma=gamma, last_epoch=last_epoch)
 
 
-class PolynomialLR(Settings):
+class PolynomialLR(TorchLRScheduler):
     """From lr to 0 in `total_iters` epochs, along a power. Source: `torch.optim.lr_scheduler.PolynomialLR`."""
 
     torch_class = reference.PolynomialLR
@@ -134,7 +134,7 @@ class PolynomialLR(Settings):
         super().__init__(optimizer, total_iters=total_iters, power=power, last_epoch=last_epoch)
 
 
-class CosineAnnealingLR(Settings):
+class CosineAnnealingLR(TorchLRScheduler):
     """Half a cosine from lr to `eta_min` in `T_max` epochs. Source: `torch.optim.lr_scheduler.CosineAnnealingLR`."""
 
     torch_class = reference.CosineAnnealingLR
@@ -143,7 +143,7 @@ class CosineAnnealingLR(Settings):
         super().__init__(optimizer, T_max=T_max, eta_min=eta_min, last_epoch=last_epoch)
 
 
-class CosineAnnealingWarmRestarts(Settings):
+class CosineAnnealingWarmRestarts(TorchLRScheduler):
     """Half a cosine again and again, each `T_mult` times as long as the one before.
 
     Source: `torch.optim.lr_scheduler.CosineAnnealingWarmRestarts`.
@@ -162,7 +162,7 @@ class CosineAnnealingWarmRestarts(Settings):
         super().__init__(optimizer, T_0=T_0, T_mult=T_mult, eta_min=eta_min, last_epoch=last_epoch)
 
 
-class CyclicLR(Settings):
+class CyclicLR(TorchLRScheduler):
     """Up and down between two values of lr, and of momentum the other way; see torch for the arguments.
 
     A list is one per member; one value per parameter group is a tuple.
@@ -194,7 +194,7 @@ class CyclicLR(Settings):
         )
 
 
-class OneCycleLR(Settings):
+class OneCycleLR(TorchLRScheduler):
     """Up to `max_lr` and down to almost nothing, momentum the other way; see torch for the arguments.
 
     A list is one per member; one value per parameter group is a tuple.
@@ -227,7 +227,7 @@ class OneCycleLR(Settings):
         )
 
 
-class ReduceLROnPlateau(Settings):
+class ReduceLROnPlateau(TorchLRScheduler):
     """The lr times `factor` when a metric has stopped getting better; ``step(metrics)`` takes one per member, ``[M]``.
 
     A list for `min_lr` is one per member; one value per parameter group is a tuple.

@@ -11,13 +11,17 @@ from torch import Tensor, nn
 
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
-from hfta_nb.optim.own import Own
+from hfta_nb.optim.own_entries import OwnEntries
 from hfta_nb.optim.surgery import Surgery
 from hfta_nb.optim.values import HostColumn
 
 
 class MemberOptimizer(ArrayOptimizer):
-    """Base of optimizers whose step can't be one pass: M of torch's, over parameters that share the array's memory.
+    """Base of optimizers that torch's own class computes, one member at a time.
+
+    A member's optimizer has parameters of the plain module's shape. They share the array's memory, except where a
+    member's parameter is padded: then they are copies of its own entries, read before a step and written back after.
+    State is thus that of the plain module's optimizer.
 
     Attributes:
         members: torch's optimizers.
@@ -35,11 +39,11 @@ class MemberOptimizer(ArrayOptimizer):
         """New optimizers over the arenas as they are now, with these states (torch's, of as many groups or fewer)."""
         self._arenas = list(self.array.arenas)
         # Sliced from the arena, not from the parameter: autograd has no part in it.
-        arenas = {s.name: a for a in self.array.arenas for s in a.spans}
-        self._rows = [
-            {n: nn.Parameter(arenas[n].view(n)[i]) for names in self._names for n in names}
-            for i in range(len(self.array))
-        ]
+        self._views = {s.name: a.view(s.name) for a in self.array.arenas for s in a.spans}
+        self._own = [OwnEntries(self.array, i) for i in range(len(self.array))]
+        taken = [name for names in self._names for name in names]
+        self._padded = [{n for n in taken if own.pads(n)} for own in self._own]
+        self._rows = [{n: nn.Parameter(self._own_row(n, i)) for n in taken} for i in range(len(self.array))]
         values = self.read()
         self.members: list[torch.optim.Optimizer] = []
         for i, rows in enumerate(self._rows):
@@ -55,11 +59,28 @@ class MemberOptimizer(ArrayOptimizer):
     def _values_of(self, values: Mapping[str, HostColumn], index: int) -> dict[str, Any]:
         found = {}
         for name, column in values.items():
-            value = column[index]
-            found[name] = tuple(value.tolist()) if self.kinds[name].size else _python(value)
+            kind, value = self.kinds[name], column[index]
+            if kind.size:  # None is kept as NaN
+                found[name] = tuple(None if v != v and None in kind.words else v for v in value.tolist())
+            else:
+                found[name] = _python(value)
         return found
 
-    def _ready(self, values: Sequence[Mapping[str, HostColumn]]) -> None:
+    def _own_row(self, name: str, index: int) -> Tensor:
+        row = self._views[name][index]
+        return self._own[index].narrow(name, row) if name in self._padded[index] else row
+
+    def _pull(self, index: int) -> None:
+        """Read the values of a member's padded parameters from the array."""
+        for name in self._padded[index]:
+            self._rows[index][name].copy_(self._own_row(name, index))
+
+    def _push(self, index: int) -> None:
+        """Write the values of a member's padded parameters to the array."""
+        for name in self._padded[index]:
+            self._own[index].widen(name, self._rows[index][name], self._views[name][index])
+
+    def _sync_values(self, values: Sequence[Mapping[str, HostColumn]]) -> None:
         """Bring the members' values up to date."""
         arenas = self.array.arenas
         if len(arenas) != len(self._arenas) or any(a is not b for a, b in zip(arenas, self._arenas, strict=True)):
@@ -68,28 +89,31 @@ class MemberOptimizer(ArrayOptimizer):
             for group, column in zip(member.param_groups, values, strict=True):
                 group.update(self._values_of(column, i))
 
-    def _give(self, index: int, gradient: Any = None) -> None:
-        """Hand a member its rows of the gradients; None where it has none."""
-        missing = self.array.missing_grads
+    def _set_grads(self, index: int) -> None:
+        """Hand a member its rows of the gradients; None where it has none, or lacks the parameter."""
+        missing, own = self.array.missing_grads, self._own[index]
         for names, group in zip(self._names, self.param_groups, strict=True):
             for name, p in zip(names, group["params"], strict=True):
-                none = p.grad is None or index in missing.get(name, ())
-                self._rows[index][name].grad = None if none else self._gradient(p.grad, index)
+                none = p.grad is None or index in missing.get(name, ()) or not own.has(name)
+                self._rows[index][name].grad = None if none else self._gradient(name, p.grad, index)
 
-    def _gradient(self, grad: Tensor, index: int) -> Tensor:
+    def _gradient(self, name: str, grad: Tensor, index: int) -> Tensor:
+        """A member's gradient, of its own entries."""
         if grad.is_sparse:
-            raise OptimError("a sparse gradient", where=type(self).__name__, remedy="use SparseAdam")
-        return grad[index]
+            raise OptimError("a sparse gradient", where=f"{type(self).__name__}, {name}", remedy="use SparseAdam")
+        return self._own[index].narrow(name, grad[index]) if name in self._padded[index] else grad[index]
 
     def _update(self, values: Sequence[Mapping[str, HostColumn]], skip: list[int]) -> None:
-        self._ready(values)
+        self._sync_values(values)
         for i, member in enumerate(self.members):
             if i not in skip:
-                self._give(i)
+                self._set_grads(i)
+                self._pull(i)
                 member.step()
-        self._forget()
+                self._push(i)
+        self._clear_grads()
 
-    def _forget(self) -> None:
+    def _clear_grads(self) -> None:
         for rows in self._rows:
             for p in rows.values():
                 p.grad = None
@@ -103,9 +127,10 @@ class MemberOptimizer(ArrayOptimizer):
         return {"members": [{str(k): v for k, v in s["state"].items()} for s in self._torch_states()]}
 
     def _load(self, state: Mapping[str, Any]) -> None:
-        if len(state["members"]) != len(self.members):
-            raise OptimError("another number of members", where=type(self).__name__, got=len(state["members"]))
-        for member, saved in zip(self.members, state["members"], strict=True):
+        rows = state.get("members", ())
+        if len(rows) != len(self.members):
+            raise OptimError("another number of members", where=type(self).__name__, got=len(rows))
+        for member, saved in zip(self.members, rows, strict=True):
             self._put(member, {int(k): v for k, v in saved.items()})
 
     @staticmethod
@@ -121,29 +146,11 @@ class MemberOptimizer(ArrayOptimizer):
                 count += 1
 
     def _member_state(self, index: int) -> dict[str, dict[str, Any]]:
-        state, own = copy.deepcopy(self.members[index].state_dict()["state"]), Own(self.array, index)
-        return {
-            name: self._narrowed(own, name, state[k]) for name, k in self._numbers() if k in state and own.has(name)
-        }
+        state, own = copy.deepcopy(self.members[index].state_dict()["state"]), self._own[index]
+        return {name: state[k] for name, k in self._numbers() if k in state and own.has(name)}
 
     def _load_member(self, index: int, state: Mapping[str, Mapping[str, Any]]) -> None:
-        own = Own(self.array, index)
-        wide = {k: self._widened(own, name, state[name]) for name, k in self._numbers() if name in state}
-        self._put(self.members[index], wide)
-
-    def _narrowed(self, own: Own, name: str, state: Mapping[str, Any]) -> dict[str, Any]:
-        """A parameter's state, padded, as the plain module's."""
-        return {k: own.narrow(name, v) if isinstance(v, Tensor) else v for k, v in state.items()}
-
-    def _widened(self, own: Own, name: str, state: Mapping[str, Any]) -> dict[str, Any]:
-        """The other way."""
-        room = self._rows[0][name].detach()
-        found = dict(state)
-        for k, v in state.items():
-            if isinstance(v, Tensor) and list(v.shape) == own.shape(name):
-                found[k] = torch.zeros_like(room)
-                own.widen(name, v, found[k])
-        return found
+        self._put(self.members[index], {k: dict(state[name]) for name, k in self._numbers() if name in state})
 
     def _copy_rows(self, src: int, dst: int) -> None:
         self._put(self.members[dst], self.members[src].state_dict()["state"])

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch.optim import lr_scheduler as reference
 
-from hfta_nb.optim.carrier import Carrier
-from hfta_nb.optim.carriers import pull
+from hfta_nb.optim.optimizer_stub import OptimizerStub
+from hfta_nb.optim.stub_values import pull
 
 if TYPE_CHECKING:
     from hfta_nb.optim.base import ArrayOptimizer
@@ -125,25 +125,25 @@ def foreseen(optimizer: ArrayOptimizer, group: int, count: int) -> list[Row]:
     if len(schedulers) != 1 or not all(_known(member) for member in schedulers[0].members):
         return []
     pull(optimizer)
-    columns = [_column(twin, carrier, group, count) for twin, carrier in schedulers[0].twins()]
+    columns = [_column(twin, stub, group, count) for twin, stub in schedulers[0].twins()]
     return [list(row) for row in zip(*columns, strict=False)]
 
 
-def _column(twin: Any, carrier: Carrier, group: int, count: int) -> list[float]:
-    others, found = _others(carrier), []
+def _column(twin: Any, stub: OptimizerStub, group: int, count: int) -> list[float]:
+    others, found = _others(stub), []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they have told the person already, or will
         with contextlib.suppress(ValueError):  # a schedule of so many steps has ended
             for _ in range(count):
                 twin.step()
-                if _others(carrier) != others:  # momentum goes along
+                if _others(stub) != others:  # momentum goes along
                     break
-                found.append(float(carrier.param_groups[group]["lr"]))
+                found.append(float(stub.param_groups[group]["lr"]))
     return found
 
 
-def _others(carrier: Carrier) -> list[dict[str, Any]]:
-    return [{k: copy.copy(v) for k, v in g.items() if k not in ("params", "lr")} for g in carrier.param_groups]
+def _others(stub: OptimizerStub) -> list[dict[str, Any]]:
+    return [{k: copy.copy(v) for k, v in g.items() if k not in ("params", "lr")} for g in stub.param_groups]
 
 
 def _known(scheduler: Any) -> bool:

@@ -27,7 +27,7 @@ class Segment:
 
     Attributes:
         counted: updates so far, per member, as far as they were counted on the host; see `steps`.
-        state: by name ``[M, columns]``; of an optimizer that wants shapes, of one parameter, ``[M, *any]``.
+        state: by name ``[M, columns]``.
         scalars: state that is one number per member.
         fused: the step by a bound kernel, while it is that which counts.
         begun: whether each member has what its first step needs.
@@ -123,28 +123,23 @@ class Entry:
         )
 
 
-def entries(segments: Sequence[Segment], members: int, shaped: bool) -> dict[str, Entry]:
+def entries(segments: Sequence[Segment], members: int) -> dict[str, Entry]:
     """State by parameter, each tensor ``[M, *shape]``, not copied."""
     found = {}
     for segment in segments:
         for s in segment.spans:
-            state = segment.state
-            if not shaped:
-                a, b = s.start - segment.start, s.stop - segment.start
-                state = {k: t[:, a:b].view(members, *s.shape) for k, t in state.items()}
-            found[s.name] = Entry(segment.steps, dict(state), segment.scalars)
+            a, b = s.start - segment.start, s.stop - segment.start
+            state = {k: t[:, a:b].view(members, *s.shape) for k, t in segment.state.items()}
+            found[s.name] = Entry(segment.steps, state, segment.scalars)
     return found
 
 
-def laid_out(
-    array: FusedArray, groups: Sequence[Sequence[str]], known: Mapping[str, Entry], shaped: bool
-) -> list[Segment]:
+def laid_out(array: FusedArray, groups: Sequence[Sequence[str]], known: Mapping[str, Entry]) -> list[Segment]:
     """Segments over the array's arenas as they are now.
 
     Args:
         groups: names of parameters, by group.
         known: their state so far; without, a parameter begins anew.
-        shaped: one segment per parameter, its state in its own shape.
     """
     group_of = {name: k for k, names in enumerate(groups) for name in names}
     segments: list[Segment] = []
@@ -155,28 +150,25 @@ def laid_out(
             if span.name not in group_of:
                 continue
             entry = known.get(span.name) or Entry(np.zeros(len(array), dtype=np.int64), {}, {})
-            joins = run and not shaped and last == place - 1
+            joins = run and last == place - 1
             if joins and group_of[run[-1][0].name] == group_of[span.name] and run[-1][1].like(entry):
                 run.append((span, entry))
             else:
                 if run:
-                    segments.append(_segment(group_of[run[0][0].name], number, arena, run, shaped))
+                    segments.append(_segment(group_of[run[0][0].name], number, arena, run))
                 run = [(span, entry)]
             last = place
         if run:
-            segments.append(_segment(group_of[run[0][0].name], number, arena, run, shaped))
+            segments.append(_segment(group_of[run[0][0].name], number, arena, run))
     return segments
 
 
-def _segment(group: int, number: int, arena: Arena, run: Sequence[tuple[Span, Entry]], shaped: bool) -> Segment:
+def _segment(group: int, number: int, arena: Arena, run: Sequence[tuple[Span, Entry]]) -> Segment:
     first = run[0][1]
     scalars = {k: v.copy() for k, v in first.scalars.items()}
     segment = Segment(group, number, [s for s, _ in run], first.steps.copy(), {}, scalars)
     data = arena.data
-    for key, value in first.state.items():
-        if shaped:
-            segment.state[key] = value.detach().to(data.device, data.dtype, copy=True)
-            continue
+    for key in first.state:
         flat = data.new_zeros(data.shape[0], segment.stop - segment.start)
         for s, entry in run:
             a = s.start - segment.start

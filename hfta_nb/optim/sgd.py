@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from hfta_nb.errors import OptimError
+from hfta_nb.optim.elementwise import add, add_, ascended, choose, decayed
 from hfta_nb.optim.flat import FlatOptimizer, not_differentiable
 from hfta_nb.optim.flat_state import Numbers
 from hfta_nb.optim.fused import FusedCalls, rows_of, settings_of
 from hfta_nb.optim.one_pass import TRIAL, Moving, OnePass, covers
-from hfta_nb.optim.passes import add, add_, ascended, choose, decayed
 from hfta_nb.optim.segments import Entry, Segment, pass_of
 from hfta_nb.optim.values import FLAG, LR, NUMBER, HostColumn, Kind, at_least
 
@@ -134,7 +134,7 @@ class SGD(FlatOptimizer):
             g = choose(c["moving"], ahead, g)
         add_(p, g, c["down"])
 
-    def told(self, values: dict[str, Any]) -> dict[str, Any]:
+    def torch_values(self, values: dict[str, Any]) -> dict[str, Any]:
         return {**values, "fused": True} if self.fused else values
 
     def settings(self) -> dict[str, Any]:
@@ -166,11 +166,11 @@ class SGD(FlatOptimizer):
     def state_for(self, name: str, values: Mapping[str, Any]) -> bool:
         return bool(values["momentum"] != 0)
 
-    def _told(self, state: dict[str, Any], entry: Entry, index: int) -> dict[str, Any]:
+    def _to_torch(self, state: dict[str, Any], entry: Entry, index: int) -> dict[str, Any]:
         begun = state.pop("begun", 0)
         return state if begun else {}
 
-    def _heard(self, name: str, saved: Mapping[str, Any]) -> Any:
+    def _from_torch(self, name: str, saved: Mapping[str, Any]) -> Any:
         return float(saved.get("momentum_buffer") is not None)
 
 

@@ -44,8 +44,10 @@ class SparseAdam(MemberOptimizer):
             if p.is_complex():
                 raise OptimError("a complex parameter", where=f"{where}, {name}", accepted="real parameters")
 
-    def _gradient(self, grad: Tensor, index: int) -> Tensor:
+    def _gradient(self, name: str, grad: Tensor, index: int) -> Tensor:
         if grad.is_sparse:
-            return grad.coalesce()[index]
-        row = grad[index]
+            if name not in self._padded[index]:
+                return grad.coalesce()[index]
+            grad = grad.to_dense()
+        row = super()._gradient(name, grad, index)
         return row.to_sparse(1) if row.ndim else row.to_sparse()

@@ -12,8 +12,11 @@ import torch
 from hfta_nb.array import FusedArray
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.groups import Group
-from hfta_nb.optim.own import Own
+from hfta_nb.optim.own_entries import OwnEntries
 from hfta_nb.optim.values import Kind, Reader, plain
+
+_OF_ITS_SHAPE = ("exp_avg", "prev", "sum", "square_avg", "ax", "momentum_buffer", "variance")
+"""Names of state that has the shape of its parameter."""
 
 
 class Surgery(abc.ABC):
@@ -36,7 +39,7 @@ class Surgery(abc.ABC):
         """Attributes that an optimizer made from this one takes over."""
 
     @abc.abstractmethod
-    def told(self, values: dict[str, Any]) -> dict[str, Any]:
+    def torch_values(self, values: dict[str, Any]) -> dict[str, Any]:
         """A member's values as torch's optimizer keeps them."""
 
     @abc.abstractmethod
@@ -105,13 +108,13 @@ class Surgery(abc.ABC):
             0.2
         """
         index = checked(self.array, index)
-        state, own = self._member_state(index), Own(self.array, index)
+        state, own = self._member_state(index), OwnEntries(self.array, index)
         numbered: dict[int, Any] = {}
         groups, count = [], 0
         for k, (every, group) in enumerate(zip(self._names, self.param_groups, strict=True)):
             names = [n for n in every if own.has(n)]
             values = {name: self.rows(k, name)[index] for name in [*self.kinds, *self.extras(k)]}
-            told = self._torch_group(self.told(values))
+            told = self._torch_group(self.torch_values(values))
             told["params"] = list(range(count, count + len(names)))
             if "param_names" in group:
                 told["param_names"] = [t for t, n in zip(group["param_names"], every, strict=True) if own.has(n)]
@@ -131,7 +134,7 @@ class Surgery(abc.ABC):
         """
         index = checked(self.array, index)
         where = f"{type(self).__name__}, member {index}"
-        own = Own(self.array, index)
+        own = OwnEntries(self.array, index)
         every = [[n for n in names if own.has(n)] for names in self._names]
         sizes = [len(g["params"]) for g in state_dict["param_groups"]]
         if sizes != [len(n) for n in every]:
@@ -158,7 +161,7 @@ class Surgery(abc.ABC):
             for key, value in state.items():
                 if known and key not in known:
                     raise OptimError("the state of another optimizer", where=f"{where}, {name}", got=key)
-                if key in ("exp_avg", "prev", "sum", "square_avg", "ax", "momentum_buffer") and value is not None:
+                if key in _OF_ITS_SHAPE and value is not None:
                     shape = own.shape(name)
                     if list(value.shape) != shape:
                         raise OptimError("another shape", where=f"{where}, {name}, {key}", got=list(value.shape),

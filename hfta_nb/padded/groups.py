@@ -21,6 +21,7 @@ from hfta_nb.padded.tags import Tag, box, full, rows_of, tag_of, tagged, views, 
 from hfta_nb.padded.tree import Rebuild, take_apart
 from hfta_nb.rules import Context, Disagreement, SharedWrite, rule_mode
 from hfta_nb.rules.base import function_name, vmap_level
+from hfta_nb.rules.members import writes_in_place
 
 
 class Running(Protocol):
@@ -93,7 +94,7 @@ def by_groups(mode: Running, function: Callable[..., Any], args: Any, kwargs: An
     """
     if function is Tensor.view:
         function = Tensor.reshape  # true sizes are narrow views of the padded tensor
-    if _in_place(function):
+    if writes_in_place(function):
         return _written(mode, function, args, kwargs)
     context = mode.context
     leaves, rebuild = take_apart((args, kwargs))
@@ -243,11 +244,6 @@ def _joined(context: Context, parts: list[Part], i: int, values: list[Tensor]) -
     if order != sorted(order):
         whole = whole[[order.index(row) for row in range(len(order))]]
     return tagged(context.wrapped(whole), list(zip(*boxes, strict=True)))
-
-
-def _in_place(function: Callable[..., Any]) -> bool:
-    name = function_name(function)
-    return name in ("__setitem__", "__delitem__") or (name.endswith("_") and not name.endswith("__"))
 
 
 def _written(mode: Running, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -8,6 +8,7 @@ long as the longest. Numbers that differ (sizes, head counts, rates) become vari
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -47,6 +48,27 @@ class ApartError(FusionError):
     def __init__(self, why: Why, first: int, other: int) -> None:
         super().__init__(f"differs from member {first}: {why}", where=f"fuse, member {other}", remedy=why.remedy)
         self.why = why
+
+
+@dataclass
+class _Place:
+    """A module of the skeleton that is being made.
+
+    Attributes:
+        shell: the module.
+        mods: the modules that it stands for, by architecture.
+        own: by architecture, the module's path in the member.
+        path: the same in the skeleton.
+        base: the architecture whose module `shell` is a copy of.
+        replaced: what stands in `shell` for a tensor or child of `base`, by its `id`.
+    """
+
+    shell: nn.Module
+    mods: Mods
+    own: Mapping[int, str]
+    path: str
+    base: int
+    replaced: dict[int, Any] = field(default_factory=dict)
 
 
 class Merger:
@@ -94,7 +116,7 @@ class Merger:
             return Why.of(path, f"{type(a).__name__} and {type(b).__name__}", "build both from one class")
         left, right = ({k: v for k, v in m.__dict__.items() if k not in INTERNAL} for m in (a, b))
         for key in [*left, *(k for k in right if k not in left)]:
-            where = f"{path}.{key}" if path else key
+            where = _dotted(path, key)
             if key not in left or key not in right:
                 which = "first" if key in left else "second"
                 return Why.of(where, f"only the {which} has this attribute", "give it to both, or to neither")
@@ -107,7 +129,7 @@ class Merger:
 
     # Building.
 
-    def _place(self, mods: Mods, absent: Sequence[int], own: dict[int, str], path: str) -> nn.Module:
+    def _merged(self, mods: Mods, absent: Sequence[int], own: dict[int, str], path: str) -> nn.Module:
         """The module for one place: a shell where all have one that can be merged, else unlike kinds."""
         groups: list[list[int]] = []
         for a in mods:
@@ -126,7 +148,7 @@ class Merger:
         unlike = Unlike(kinds, kind_of)
         for kind in kinds:
             _register(unlike, kind, path)
-        unlike.settle()
+        unlike.index_tensors()
         return unlike
 
     def _shell(self, mods: Mods, own: Mapping[int, str], path: str) -> nn.Module:
@@ -140,31 +162,22 @@ class Merger:
             shell.__dict__[name] = shell.__dict__[name].copy()
         for a in mods:
             self.modules[a][own[a]] = path
-        replaced: dict[int, Any] = {}
-        self._add_tensors(shell, mods, own, path, base, replaced)
-        self._add_children(shell, mods, own, path, base, replaced)
-        self._add_attributes(shell, mods, base, replaced)
+        place = _Place(shell, mods, own, path, base)
+        self._add_tensors(place)
+        self._add_children(place)
+        self._add_attributes(place)
         return shell
 
-    def _add_tensors(
-        self,
-        shell: nn.Module,
-        mods: Mods,
-        own: Mapping[int, str],
-        path: str,
-        base: int,
-        replaced: dict[int, Any],
-    ) -> None:
+    def _add_tensors(self, place: _Place) -> None:
         for kind in ("_parameters", "_buffers"):
-            for key, tensor in getattr(mods[base], kind).items():
+            for key, tensor in getattr(place.mods[place.base], kind).items():
                 if tensor is None:
-                    getattr(shell, kind)[key] = None
+                    getattr(place.shell, kind)[key] = None
                     continue
-                each = {a: getattr(m, kind)[key] for a, m in mods.items()}
-                new = self._union(each)
-                getattr(shell, kind)[key] = replaced[id(tensor)] = new
-                for a in mods:
-                    self.names[a][f"{own[a]}.{key}" if own[a] else key] = f"{path}.{key}" if path else key
+                new = self._union({a: getattr(m, kind)[key] for a, m in place.mods.items()})
+                getattr(place.shell, kind)[key] = place.replaced[id(tensor)] = new
+                for a in place.mods:
+                    self.names[a][_dotted(place.own[a], key)] = _dotted(place.path, key)
 
     def _union(self, each: Mapping[int, Tensor]) -> Tensor:
         """A tensor that holds every architecture's; the same one again where they tie it again."""
@@ -182,41 +195,39 @@ class Merger:
             self._twins[a, id(t)] = twin
         return twin
 
-    def _add_children(
-        self,
-        shell: nn.Module,
-        mods: Mods,
-        own: Mapping[int, str],
-        path: str,
-        base: int,
-        replaced: dict[int, Any],
-    ) -> None:
+    def _add_children(self, place: _Place) -> None:
+        mods, shell = place.mods, place.shell
         for name, slot in _slots(mods):
             children = {a: mods[a]._modules[child] for a, child in slot.items()}
             each = {a: m for a, m in children.items() if m is not None}
             if not each:
                 shell._modules[name] = None
                 continue
-            paths = {a: f"{own[a]}.{child}" if own[a] else child for a, child in slot.items()}
+            paths = {a: _dotted(place.own[a], child) for a, child in slot.items()}
             absent = [a for a in mods if a not in each]
-            new = self._place(each, absent, paths, f"{path}.{name}" if path else name)
+            new = self._merged(each, absent, paths, _dotted(place.path, name))
             shell._modules[name] = new
-            if base in each:
-                replaced[id(each[base])] = new
+            if place.base in each:
+                place.replaced[id(each[place.base])] = new
 
-    def _add_attributes(self, shell: nn.Module, mods: Mods, base: int, replaced: dict[int, Any]) -> None:
-        for key, value in mods[base].__dict__.items():
+    def _add_attributes(self, place: _Place) -> None:
+        first = place.mods[place.base]
+        for key, value in first.__dict__.items():
             if key in INTERNAL:
                 continue
             if _holds_own(value):
-                shell.__dict__[key] = type(value)(replaced.get(id(v), v) for v in value)
+                place.shell.__dict__[key] = type(value)(place.replaced.get(id(v), v) for v in value)
                 continue
-            if id(value) in replaced:
-                shell.__dict__[key] = replaced[id(value)]
+            if id(value) in place.replaced:
+                place.shell.__dict__[key] = place.replaced[id(value)]
                 continue
-            values = {a: m.__dict__[key] for a, m in mods.items()}
-            if any(not Comparison(mods[base], m).same(value, values[a]) for a, m in mods.items()):
-                self.sites.append(Site(shell, key, values))
+            values = {a: m.__dict__[key] for a, m in place.mods.items()}
+            if any(not Comparison(first, m).same(value, values[a]) for a, m in place.mods.items()):
+                self.sites.append(Site(place.shell, key, values))
+
+
+def _dotted(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 def _register(unlike: Unlike, kind: nn.Module, path: str) -> None:
@@ -286,7 +297,7 @@ def _holds_own(value: Any) -> bool:
 def _tensors_apart(a: nn.Module, b: nn.Module, path: str) -> Why | None:
     for left, right in ((a._parameters, b._parameters), (a._buffers, b._buffers)):
         for key in [*left, *(k for k in right if k not in left)]:
-            found = _tensor_apart(left.get(key), right.get(key), f"{path}.{key}" if path else key)
+            found = _tensor_apart(left.get(key), right.get(key), _dotted(path, key))
             if found or (key in left) != (key in right):
                 return found or Why.of(path, f"only one of them has {key}", "give it to both, or to neither")
     if a._non_persistent_buffers_set != b._non_persistent_buffers_set:
@@ -310,7 +321,7 @@ def _tensor_apart(x: Tensor | None, y: Tensor | None, where: str) -> Why | None:
 def _children_apart(a: nn.Module, b: nn.Module, path: str) -> Why | None:
     if list(a._modules) == list(b._modules):
         none = [n for n in a._modules if (a._modules[n] is None) != (b._modules[n] is None)]
-        return Why.of(f"{path}.{none[0]}" if path else none[0], "None in one of them only") if none else None
+        return Why.of(_dotted(path, none[0]), "None in one of them only") if none else None
     children = [m for own in (a, b) for m in own._modules.values()]
     if isinstance(a, nn.Sequential | nn.ModuleList) and all(m is not None for m in children):
         return None

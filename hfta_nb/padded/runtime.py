@@ -21,7 +21,7 @@ from hfta_nb.padded.merge import Site
 from hfta_nb.padded.mode import PaddedMode, active
 from hfta_nb.padded.rules import PADDED
 from hfta_nb.padded.tags import Tag, rows_of, tag_of, tagged, views
-from hfta_nb.padded.unlike import Kind, in_groups
+from hfta_nb.padded.unlike import Alternative, in_groups
 from hfta_nb.rules import Context
 
 
@@ -208,7 +208,7 @@ def across_of(state: ArrayState) -> Across | None:
 def by_architecture(blueprint: Blueprint, path: str) -> Handler:
     """Runs the submodule at a path of the skeleton at true sizes, members of each architecture by themselves."""
     place = Slots(blueprint.skeleton.get_submodule(path))
-    kinds: list[Kind] = []
+    kinds: list[Alternative] = []
     kind_of: dict[int, int | None] = {}
     for a, template in enumerate(blueprint.templates):
         own = next((o for o, target in blueprint.modules[a].items() if target == path), None)
@@ -217,7 +217,7 @@ def by_architecture(blueprint: Blueprint, path: str) -> Handler:
             module = template.get_submodule(own)
             slots = Slots(module)
             targets = {n: blueprint.every_name[a][f"{own}.{n}"] for n in [*slots.parameters, *slots.buffers]}
-            kinds.append(Kind(module, slots, {n: t.removeprefix(f"{path}.") for n, t in targets.items()}))
+            kinds.append(Alternative(module, slots, {n: t.removeprefix(f"{path}.") for n, t in targets.items()}))
 
     def handler(context: Context, module: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         return in_groups(active(), kinds, kind_of, place.current(), args, kwargs)

@@ -23,7 +23,7 @@ class Holder(nn.Module):
 
 
 @dataclass(frozen=True)
-class Kind:
+class Alternative:
     """A module that some architectures have at a place.
 
     Attributes:
@@ -45,7 +45,7 @@ class Unlike(Holder):
         kind_of: by architecture, the index of its kind; None where it has no such module.
     """
 
-    _kinds: list[Kind]
+    _kinds: list[Alternative]
     _own: Slots
 
     def __init__(self, kinds: Sequence[nn.Module], kind_of: dict[int, int | None]) -> None:
@@ -53,12 +53,12 @@ class Unlike(Holder):
         self.kinds, self.kind_of = list(kinds), kind_of
         self.training = kinds[0].training
 
-    def settle(self) -> None:
+    def index_tensors(self) -> None:
         """Find the places of the tensors of the kinds, once they are all there."""
         self._own, self._kinds = Slots(self), []
         for module in self.kinds:
             slots = Slots(module)
-            self._kinds.append(Kind(module, slots, {n: n for n in [*slots.parameters, *slots.buffers]}))
+            self._kinds.append(Alternative(module, slots, {n: n for n in [*slots.parameters, *slots.buffers]}))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         for kind in self.kinds:
@@ -69,7 +69,7 @@ class Unlike(Holder):
 
 def in_groups(
     mode: PaddedMode,
-    kinds: Sequence[Kind],
+    kinds: Sequence[Alternative],
     kind_of: dict[int, int | None],
     state: dict[str, Tensor],
     args: Any,
@@ -96,7 +96,9 @@ def in_groups(
         return combined(context, parts)
 
 
-def _run(mode: PaddedMode, kind: Kind, rows: list[int], args: Any, kwargs: Any, state: dict[str, Tensor]) -> Part:
+def _run(
+    mode: PaddedMode, kind: Alternative, rows: list[int], args: Any, kwargs: Any, state: dict[str, Tensor]
+) -> Part:
     context = mode.context
     leaves, rebuild = take_apart((args, kwargs))
     names = list(kind.names)

@@ -1,4 +1,4 @@
-"""A family: the recipe by which a variant's module, loss and metrics are made, with its axes read off its signature."""
+"""A family: a recipe for a variant's module, loss and metrics, with axes read from the build function's signature."""
 
 from hfta_nb.recipes.functions import from_callable, from_function, with_own
 from hfta_nb.recipes.recipe import DEFAULT_DATA, FACTS, Family

@@ -1,4 +1,4 @@
-"""From a build function to a family: its parameters are the axes."""
+"""Makes a family from a build function, whose parameters are the axes."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def from_function(
     """A family from a build function; its parameters are the axes, their annotations the types.
 
     Args:
-        function: gives a plain module. ``Annotated[int, hfta_nb.grid.Bounds(low=1)]`` bounds an axis.
-        name, data, tasks, loss, metrics, help, phases, defaults, monitor, inputs: of the family; see `Family`. The
-            function's name and the first line of its docstring serve where there is none; the tasks are those of `data`
-            where that is given, else any that has a loss.
+        function: returns a plain module. ``Annotated[int, hfta_nb.grid.Bounds(low=1)]`` bounds an axis.
+        name, data, tasks, loss, metrics, help, phases, defaults, monitor, inputs: see `Family`. The defaults of `name`
+            and `help` are the function's name and the first line of its docstring; the default of `tasks` is the tasks
+            of `data` if given, else any task that has a loss.
 
     Raises:
-        FamilyError: a parameter can't be an axis, or what is given beside it can't be used.
+        FamilyError: a parameter can't be an axis, or another argument can't be used.
     """
     title = str(name or getattr(function, "__name__", ""))
     if not callable(function) or not title.isidentifier():
@@ -68,20 +68,20 @@ def from_function(
 
 
 def from_callable(given: Callable[..., nn.Module]) -> Family:
-    """The family of a build function or a module class that is given as it is, not registered under a name.
+    """The family of a build function or a module class that is not registered under a name.
 
-    Parameters that can't be axes (``*args``, one of a type that no axis has) keep their defaults.
+    Parameters that can't be axes (``*args``, unsupported types) keep their defaults.
 
     Raises:
-        FamilyError: it is a module that is built, or nothing that builds one.
+        FamilyError: the argument is a module instance, or does not build a module.
     """
     if isinstance(given, nn.Module):
         name = type(given).__name__
-        raise FamilyError("is one module, and every member needs its own", where="family", got=name,
+        raise FamilyError("is a module instance, and every member needs its own", where="family", got=name,
                           remedy=f"give the class {name}, or a function that builds it")  # fmt: skip
     builds = not isinstance(given, type) or issubclass(given, nn.Module)
     if not callable(given) or not builds:
-        accepted = "a name, a build function, a subclass of nn.Module, or what @hfta_nb.family gives"
+        accepted = "a name, a build function, a subclass of nn.Module, or a result of @hfta_nb.family"
         raise FamilyError("not a family", where="family", got=given, accepted=accepted)
     named = given
     while isinstance(named, functools.partial):
@@ -102,7 +102,7 @@ def from_callable(given: Callable[..., nn.Module]) -> Family:
 
 
 def _parameters(given: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Those of its signature; annotations that can't be evaluated here are left out."""
+    """The parameters of its signature; annotations that can't be evaluated here are left out."""
     try:
         return list(inspect.signature(given, eval_str=True).parameters.values())
     except NameError:
@@ -117,9 +117,9 @@ def with_own(
 
     Args:
         recipe: the family.
-        loss: from one member's output and the target to a scalar; None for the family's.
-        metrics_: by name, or a list of functions, whose names are taken; None for the family's.
-        param_groups: from a parameter's name and plain shape to what its group has of its own.
+        loss: function of one member's output and the target that returns a scalar; None for the family's.
+        metrics_: dict of names to functions, or a list of named functions; None for the family's.
+        param_groups: function of a parameter's name and plain shape that returns its group's hyperparameters.
 
     Raises:
         FamilyError: one can't be used.
@@ -161,7 +161,7 @@ def _checked_metrics(given: Mapping[str, Any]) -> dict[str, Metric]:
 
 
 def _checked_tasks(name: str, given: str | Sequence[str] | None, data: Sequence[str]) -> tuple[str, ...]:
-    """The tasks of a family: as given, else those of its data."""
+    """The tasks of a family: those given, else those of its data."""
     if given is None:
         return tuple(dict.fromkeys(task for n in data if (task := task_of(n)) is not None))
     tasks = (given,) if isinstance(given, str) else tuple(given)

@@ -1,4 +1,4 @@
-"""What a module can take: kinds of inputs, told apart by the shape and type of a sample."""
+"""Kinds of inputs of a module, distinguished by the shape and type of a sample."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = {
     TOKENS: "tokens, whole numbers [length]",
     FEATURES: "a tuple of dense features and categories (whole numbers)",
 }
-"""Kinds of inputs, with the shape of one."""
+"""Kinds of inputs, with the shape of a sample."""
 
 
 def kind_of(data: AnyData) -> str:
@@ -38,7 +38,7 @@ def kind_of(data: AnyData) -> str:
 
 
 def inputs_of(data: AnyData) -> Samples:
-    """Some training inputs, as they are kept."""
+    """Some training inputs, as stored."""
     return data.x if isinstance(data, Data) else data.first[0]
 
 

@@ -1,4 +1,4 @@
-"""The recipe by which a variant's module, loss and metrics are made."""
+"""The recipe for a variant's module, loss and metrics."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ FACTS = (
     *("in_features", "out_features", "num_classes", "in_channels", "image_size"),
     *("vocab_size", "context", "dense_features", "categorical_features", "categories"),
 )
-"""Parameters of a build function that the data fills in, where it knows them."""
+"""Parameters of a build function that the data fills in if it knows them."""
 
 DEFAULT_DATA = ("digits", "breast_cancer", "wine", "iris", "diabetes")
-"""Data sets of a family that names none."""
+"""Data sets of a family that does not name any."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """A recipe whose `build` gives a plain module.
+    """A recipe whose `build` returns a plain module.
 
     Attributes:
-        name: of the family.
+        name: name of the family.
         function: the build function.
-        axes: what its signature offers, by name.
+        axes: the axes of its signature, by name.
         facts: names of its parameters that the data fills in.
-        data: names of data sets that suit, the default first.
-        loss: from one member's output and the target to a scalar; None for the task's usual one.
-        metrics: by name; None for the task's usual ones.
-        help: one line.
-        phases: of a training step, where the module holds several networks; see `Phase`.
-        defaults: of training axes, where the family has its own.
+        data: names of suitable data sets, the default first.
+        loss: function of one member's output and the target that returns a scalar; None for the task's usual loss.
+        metrics: metrics by name; None for the task's usual ones.
+        help: description in one line.
+        phases: phases of a training step, if the module holds several networks; see `Phase`.
+        defaults: the family's own defaults of training axes.
         monitor: the metric that decides which epoch is best, unless a study names another; None for the usual one.
-        tasks: those that it is for (see `Data`); none for any.
-        inputs: kinds of inputs that its modules take (see `inputs.KINDS`); none for any.
-        param_groups: from a parameter's name, and the parameter as a plain module has it, to the hyperparameters that
-            its group has of its own, such as ``{"weight_decay": 0.0}`` or ``{"lr_scale": 0.1}``; None for one group.
-        own: what a study has put in place of the family's: "loss", "metrics", "param_groups".
-        direct: whether it was made of a function or class that a study was given, and is not known by its name.
-        open: whether `function` takes further named arguments, which are axes that nobody checks.
+        tasks: supported tasks (see `Data`); empty for any.
+        inputs: kinds of inputs that its modules take (see `inputs.KINDS`); empty for any.
+        param_groups: function of a parameter's name and the plain module's parameter that returns the hyperparameters
+            of its group, such as ``{"weight_decay": 0.0}`` or ``{"lr_scale": 0.1}``; None for one group.
+        own: what a study has replaced: "loss", "metrics", "param_groups".
+        direct: whether it was made from a function or class passed to a study, and is not registered by name.
+        open: whether `function` takes further keyword arguments, which are axes without checks.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Family:
 
     @property
     def training(self) -> dict[str, AxisSpec]:
-        """The training axes with the family's own defaults, and after them those that its phases have of their own."""
+        """The training axes with the family's own defaults, followed by the axes of its phases."""
         common = {
             name: replace(spec, default=self.defaults[name]) if name in self.defaults else spec
             for name, spec in TRAINING_AXES.items()
@@ -84,8 +84,8 @@ class Family:
 
     @property
     def specs(self) -> dict[str, AxisSpec]:
-        """All axes that a grid may have: lr first, then the family's own, the rest of training's, and those of
-        augmentation that suit one of its data sets."""
+        """All axes that a grid may have: lr, the family's own, the other training axes, and the axes of augmentation
+        that suit one of its data sets."""
         return self._specs(augment.axes_of(self.data))
 
     @property
@@ -98,11 +98,11 @@ class Family:
         return {kind: axes for kind, axes in found.items() if axes}
 
     def specs_for(self, data: AnyData | str, more: Iterable[str] = ()) -> dict[str, AxisSpec]:
-        """All axes that a grid may have on this data set, of which the name is enough where it is a known one.
+        """All axes that a grid may have on this data set.
 
         Args:
-            data: the data set.
-            more: names that are asked for; a family that is `open` has them, whatever they are.
+            data: the data set, or the name of a known one.
+            more: further requested names; a family that is `open` accepts any.
         """
         specs = self._specs(augment.axes_for(data))
         own = [n for n in more if n not in specs and self._takes(n)] if self.open else []
@@ -127,12 +127,12 @@ class Family:
 
     @property
     def used_by(self) -> dict[str, tuple[str, frozenset[str]]]:
-        """Axes that do nothing unless another axis has one of these values."""
+        """Axes that have no effect unless another axis has one of these values."""
         own = {f"{p.name}_{name}": USED_BY[name] for p in self.phases for name in phases.OWN_AXES if name in USED_BY}
         return USED_BY | own
 
     def build(self, **axes: Any) -> nn.Module:
-        """The plain module of these values; axes not given have their defaults.
+        """Build the plain module of these values; other axes have their defaults.
 
         Raises:
             FamilyError: an axis is unknown or lacks a value, or the function does not return a module.
@@ -156,7 +156,7 @@ class Family:
         return module
 
     def arguments(self, config: Mapping[str, Any], data: AnyData) -> dict[str, Any]:
-        """What `build` is to be called with for a variant's values on this data."""
+        """The arguments of `build` for a variant's values on this data."""
         known = {k: data.facts[k] for k in self.facts if k in data.facts}
         return known | {k: v for k, v in config.items() if self._takes(k)}
 
@@ -165,13 +165,13 @@ class Family:
         return self.loss or losses.for_task(data.task)
 
     def objective_for(self, data: AnyData) -> losses.Loss | tuple[Phase, ...]:
-        """What a training step minimises: its phases, or the loss."""
+        """The objective of a training step: its phases, or the loss."""
         return self.phases or self.loss_for(data)
 
     def scores_for(self, data: AnyData) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What an epoch is told by, in training and in validation: the losses, then the metrics.
+        """The scores of an epoch, in training and in validation: the losses, then the metrics.
 
-        Where a step has phases there are no metrics in training, which would take a call of their own.
+        With phases there are no metrics in training, because they would need another call of the module.
         """
         names = ("loss", *(p.score for p in self.phases))
         measured = tuple(self.metrics_for(data))

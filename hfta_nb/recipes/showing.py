@@ -9,7 +9,7 @@ from hfta_nb.html import table
 
 
 def shown(name: str, axes: Mapping[str, AxisSpec], every: Iterable[str], data: Sequence[str], help: str) -> str:
-    """The axes of a family's models, each with its type, default and what it accepts.
+    """The axes of a family's models, each with its type, default and accepted values.
 
     Args:
         name, axes, data, help: see `Family`.

@@ -1,4 +1,4 @@
-"""Running a person's code so that nobody else sees what it does to the settings and random streams of the process."""
+"""Runs a user's code without side effects on the settings and random streams of the process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @contextmanager
 def settings_kept() -> Iterator[None]:
-    """After the block torch's default dtype and its number of threads are what they were."""
+    """Restore torch's default dtype and number of threads after the block."""
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     try:
         yield
@@ -28,7 +28,7 @@ def settings_kept() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """As `settings_kept`; the random streams of torch (on the CPU), NumPy and Python as well."""
+    """Like `settings_kept`, and also restore the random streams of torch (on the CPU), NumPy and Python."""
     outer = _streams()
     try:
         with settings_kept():
@@ -38,10 +38,10 @@ def undisturbed() -> Iterator[None]:
 
 
 def apart(events: Iterator[T]) -> Generator[T, None, Any]:
-    """What a generator yields, while it runs with a random stream of its own, and restores settings before it yields.
+    """Iterate a generator that runs with its own random stream; settings are restored before each item.
 
-    Its stream, torch's on the CPU, begins where that of the process is; who iterates finds theirs untouched. NumPy's
-    and Python's are left alone: to swap them takes longer than many an event does.
+    Its stream (torch's on the CPU) starts as a copy of the process's stream, which the caller keeps unchanged. NumPy's
+    and Python's streams are shared, because swapping them takes longer than many events.
     """
     own = torch.random.get_rng_state()
     try:

@@ -11,16 +11,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hfta_nb.eager.attempt import Helpers, attempt, gradient_probe, result_probe
+from hfta_nb.eager.attempt import Helpers, Probe, attempt, gradient_probe, result_probe
 from hfta_nb.eager.blocks import graph_blocks, leaf_blocks
 from hfta_nb.eager.engine import Block, Call, Inputs, concatenate, positional
-from hfta_nb.eager.gradients import Gradients, loss_call
+from hfta_nb.eager.gradients import loss_call
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.eager.verifying import Computation
-from hfta_nb.replay.deferred import settled
 from hfta_nb.replay.forward import CapturedForwards
+from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.results import CapturedResults
-from hfta_nb.replay.steps import Asked, CapturedSteps
+from hfta_nb.replay.steps import BackwardArgs, CapturedSteps
 
 
 class Calls:
@@ -40,29 +40,41 @@ class Calls:
         self.state, self.helpers = state, helpers
         self.steps, self.forwards, self.results = CapturedSteps(state), CapturedForwards(state), CapturedResults(state)
 
+    @property
+    def caches(self) -> tuple[ProgramCache[Any], ...]:
+        """Of each form of calls."""
+        return self.steps.cache, self.forwards.cache, self.results.cache
+
     def clear(self) -> None:
         """Forget what was recorded."""
-        for captured in (self.steps, self.forwards, self.results):
-            captured.clear()
+        for cache in self.caches:
+            cache.clear()
 
-    def flush(self) -> None:
-        """Compute what was put off; nothing where nothing waits."""
-        if self.forwards.postponed is not None:
-            self.forwards.flush()
+    # The forms of calls: each is replayed, or falls back to `_eagerly`, which may record it on the way.
+
+    def backward(self, args: BackwardArgs) -> tuple[Tensor, Any]:
+        """The losses and what comes with them, gradients delivered."""
+        again = self.steps.again(args)
+        if again is not None:
+            return again
+        entry = self.steps.find(args)
+        replayed = self.steps.replay(entry, args)
+        if replayed is not None:
+            return replayed
+        loss_fn, given, has_aux, scale, only = args
+        inputs = Inputs.of(given, len(self.state))
+        call = loss_call(loss_fn, inputs, has_aux)
+        probe, computation = gradient_probe(self.state, call, scale, only), Computation(call, True, scale, only)
+        run = self.steps.recorder(entry, args, call)
+        gradients, (losses, aux) = self._eagerly("backward", inputs, run, probe, computation)
+        gradients.deliver()
+        return losses, aux
 
     def again(self, tensors: tuple[Tensor, ...]) -> Any:
-        """The output for positional inputs, where that is replayed and like the last that was; else None."""
-        forwards = self.forwards
-        if forwards.postponed is not None:
-            forwards.flush()
-        if forwards.last is None:
-            return None
-        run = partial(over, self.state, _called)
-        return forwards.again(tensors, (False,) * len(tensors), positional, run, follow=True)
+        """Fast path of `forward`: the output for positional inputs, if the call is like the last one; else None."""
+        return self.forwards.again(tensors, (False,) * len(tensors), positional, partial(over, self.state, _called))
 
-    def forward(
-        self, given: Any, inputs: Inputs, call: Call, plain: Sequence[Tensor] = (), follow: bool = False
-    ) -> Any:
+    def forward(self, given: Any, inputs: Inputs, call: Call, plain: Sequence[Tensor] = ()) -> Any:
         """Every member's output, as part of the autograd graph where a gradient may be asked for.
 
         Args:
@@ -70,77 +82,46 @@ class Calls:
             inputs: the same, taken apart.
             call: what to compute for a member.
             plain: the arguments, where they are nothing but tensors; a call like this one may come by `again`.
-            follow: it may be put off.
         """
-        self.flush()
-        settled(inputs.leaves)
-        computed = partial(over, self.state, call)
-
-        def run(inputs: Inputs) -> Any:
-            return computed(inputs, graph_blocks(self.state))
-
-        forwards = self.forwards
+        forwards, computed = self.forwards, partial(over, self.state, call)
         if not forwards.learns(inputs):
-            return self._result("forward", None, given, inputs, run, call)
-        seen = forwards.find(given)
-        replayed = None if seen is None else forwards.output(seen, inputs, computed, follow)
+            return self._result(("forward", None), given, inputs, self._in_graph_blocks(computed), call)
+        entry = forwards.find(given)
+        replayed = forwards.replay(entry, inputs, computed)
         if replayed is not None:
-            if seen is not None and plain:
-                forwards.remember(seen, plain)
+            if entry is not None and plain:
+                forwards.remember(entry, plain)
             return replayed[0]
-        recorded = None if seen is None else forwards.recorder(seen, computed)
-        return self._attempt("forward", inputs, recorded or run, call)
+        run = forwards.recorder(entry, computed)
+        return self._eagerly("forward", inputs, run, result_probe(self.state, call), Computation(call))
 
     def evaluate(self, function: Callable[..., Any], given: Any, inputs: Inputs, call: Call) -> Any:
         """Every member's result of a function of its output, without gradients."""
-        self.flush()
-        settled(inputs.leaves)
 
         def run(inputs: Inputs) -> Any:
-            return concatenate([self.state.engine.run(block, call, inputs) for block in leaf_blocks(self.state)])
+            return over(self.state, call, inputs, leaf_blocks(self.state))
 
-        return self._result("evaluate", function, given, inputs, run, call)
+        return self._result(("evaluate", function), given, inputs, run, call)
 
     def _result(
-        self, what: str, function: Any, given: Any, inputs: Inputs, run: Callable[[Inputs], Any], call: Call
+        self, what: tuple[str, Any], given: Any, inputs: Inputs, run: Callable[[Inputs], Any], call: Call
     ) -> Any:
-        results = self.results
-        seen = results.find((what, function), given)
-        replayed = None if seen is None else results.replay(seen, inputs)
+        """What a call gives that gives results only."""
+        entry = self.results.find(what, given)
+        replayed = self.results.replay(entry, inputs)
         if replayed is not None:
             return replayed[0]
-        recorded = None if seen is None else results.recorder(seen, run)
-        return self._attempt(what, inputs, recorded or run, call)
+        run = self.results.recorder(entry, run)
+        return self._eagerly(what[0], inputs, run, result_probe(self.state, call), Computation(call))
 
-    def _attempt(self, what: str, inputs: Inputs, run: Callable[[Inputs], Any], call: Call) -> Any:
-        probe = result_probe(self.state, call)
-        return attempt(self.state, self.helpers, what, inputs, run, probe, Computation(call))
+    def _eagerly(
+        self, what: str, inputs: Inputs, run: Callable[[Inputs], Any], probe: Probe, computation: Computation
+    ) -> Any:
+        """Run a call through `vmap`, or member by member where that can't follow."""
+        return attempt(self.state, self.helpers, what, inputs, run, probe, computation)
 
-    def backward(self, asked: Asked) -> tuple[Tensor, Any]:
-        """The losses and what comes with them, gradients delivered."""
-        again = self.steps.again(asked)
-        if again is not None:
-            return again
-        loss_fn, given, has_aux, scale, only = asked
-        seen = self.steps.find(asked)
-        replayed = None if seen is None else self.steps.replay(seen, asked)
-        if replayed is not None:
-            return replayed
-        state = self.state
-        inputs = Inputs.of(given, len(state))
-        settled(inputs.leaves)
-        call = loss_call(loss_fn, inputs, has_aux)
-
-        def run(inputs: Inputs) -> Any:
-            gradients = Gradients(state, inputs, scale=scale, only=only)
-            return gradients, gradients.of(call, leaf_blocks(state))
-
-        recorded = None if seen is None else self.steps.recorder(seen, asked, call)
-        probe = gradient_probe(state, call, scale, only)
-        computation = Computation(call, True, scale, only)
-        gradients, (losses, aux) = attempt(state, self.helpers, "backward", inputs, recorded or run, probe, computation)
-        gradients.deliver()
-        return losses, aux
+    def _in_graph_blocks(self, computed: Callable[..., Any]) -> Callable[[Inputs], Any]:
+        return lambda inputs: computed(inputs, graph_blocks(self.state))
 
 
 def over(state: ArrayState, call: Call, inputs: Inputs, blocks: Sequence[Block]) -> Any:

@@ -17,7 +17,7 @@ from hfta_nb.kernels.strategy import precision
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.members.threads import scope
 from hfta_nb.replay.delivery import Target
-from hfta_nb.replay.late import Fetch, copied
+from hfta_nb.replay.dynamic_call import Fetch, copied
 from hfta_nb.replay.program import Program
 
 
@@ -77,7 +77,7 @@ class Halves:
 
 
 @dataclass(frozen=True)
-class Ready:
+class CompiledForward:
     """What replays a kind of forward and its backward.
 
     Attributes:
@@ -91,8 +91,6 @@ class Ready:
         needs: the parameters, and the positions of the inputs, that the backward reads.
         changes: whether a call may change buffers or draws random numbers.
         alone: whether it returns one tensor, which has a gradient.
-        postponable: whether it may run later than it is called.
-        buffers: all of the array, where it writes to some.
     """
 
     halves: Halves
@@ -105,5 +103,3 @@ class Ready:
     needs: tuple[list[nn.Parameter], list[int]]
     changes: bool
     alone: bool
-    postponable: bool
-    buffers: tuple[Tensor, ...]

@@ -11,11 +11,11 @@ from torch import Tensor
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.members.tree import flatten
 from hfta_nb.replay import layouts
-from hfta_nb.replay.halves import Halves, Ready
-from hfta_nb.replay.kinds import outputs_of
+from hfta_nb.replay.cache_entry import outputs_of
+from hfta_nb.replay.halves import CompiledForward, Halves
 from hfta_nb.replay.program import program
-from hfta_nb.replay.record import NotRecordableError, Place
-from hfta_nb.replay.recorded import RecordedForward
+from hfta_nb.replay.record import BufferView, NotRecordableError
+from hfta_nb.replay.recorded_forward import RecordedForward
 
 
 def lay(recorded: RecordedForward) -> None:
@@ -23,20 +23,20 @@ def lay(recorded: RecordedForward) -> None:
     if recorded.finished is None:
         return
     outputs, restore = recorded.finished
-    state, seen, reads = recorded.state, recorded.seen, recorded.seen.reads
-    made, inputs = seen.made, seen.inputs
+    state, entry, guards = recorded.state, recorded.entry, recorded.entry.guards
+    made, inputs = entry.made, entry.inputs
     if state.settings.strategy != "measured" or made is None or inputs is None or recorded.inputs.grad_leaves():
         return
     source, found = made.halves.program.source, [made]
     if source is None:
         return
 
-    def both(ready: Ready) -> Callable[[], list[Tensor]]:
+    def both(ready: CompiledForward) -> Callable[[], list[Tensor]]:
         return lambda: [*ready.halves.forward(), *ready.halves.backward()]
 
     def make(turned: Inputs) -> Callable[[], list[Tensor]]:
         halves, needs = _laid(recorded, turned, outputs)
-        if reads is None or not reads.hold():
+        if guards is None or not guards.hold():
             raise NotRecordableError("the model does something else")
         found.append(replace(made, halves=halves, needs=needs))
         return both(found[-1])
@@ -44,12 +44,12 @@ def lay(recorded: RecordedForward) -> None:
     rooms = [room for _, room in recorded.written]
     chosen = layouts.choose(state, source, inputs, both(made), make, rooms, restore)
     if chosen is not None:
-        seen.layout, other = chosen
+        entry.layout, other = chosen
         if other is not inputs:
-            seen.inputs, seen.made, seen.choices = other, found[-1], found[-1].halves.program.choices
+            entry.inputs, entry.made, entry.choices = other, found[-1], found[-1].halves.program.choices
 
 
-def _laid(recorded: RecordedForward, inputs: Inputs, outputs: Sequence[Place]) -> tuple[Halves, Any]:
+def _laid(recorded: RecordedForward, inputs: Inputs, outputs: Sequence[BufferView]) -> tuple[Halves, Any]:
     """The same call recorded on inputs that lie in another way, and what its backward reads.
 
     Args:
@@ -59,18 +59,18 @@ def _laid(recorded: RecordedForward, inputs: Inputs, outputs: Sequence[Place]) -
     Raises:
         NotRecordableError: with the reason.
     """
-    other = type(recorded)(recorded.state, recorded.seen, inputs, recorded.run)
-    other.inputs, recording = inputs, other.recorder.recording
+    other = type(recorded)(recorded.state, recorded.entry, inputs, recorded.run)
+    other.inputs, trace = inputs, other.recorder.trace
     result = other.forward()
     with other.recorder:
         leaves = layouts.stored_alike(flatten(result)[0], outputs)
     places, told, trouble = outputs_of(other.recorder, leaves, "the model")
     tensors = [v for v in leaves if isinstance(v, Tensor)]
-    made_until = len(recording.held)
-    trouble = recording.reason or trouble or other.unfit(tensors, places)
+    made_until = len(trace.held)
+    trouble = trace.reason or trouble or other.unfit(tensors, places)
     gradients = [] if trouble else other.backward(tensors)
-    trouble = trouble or recording.reason
-    if trouble or other.harmed(made_until) or told != recorded.seen.leaves:
+    trouble = trouble or trace.reason
+    if trouble or other.harmed(made_until) or told != recorded.entry.leaves:
         raise NotRecordableError(trouble or "the model does something else")
-    made = program(recording, places, gradients, recorded.state.generators)
+    made = program(trace, places, gradients, recorded.state.generators)
     return Halves(made, len(places), recorded.state.settings.threads), other.needed()

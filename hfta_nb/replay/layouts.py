@@ -21,15 +21,15 @@ from torch import Tensor
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import out_of_memory
-from hfta_nb.kernels.strategy.formulations import Operand
-from hfta_nb.kernels.strategy.kept import kept
-from hfta_nb.kernels.strategy.measuring import clock_of
+from hfta_nb.kernels.strategy.autotune import clock_of
 from hfta_nb.kernels.strategy.sandbox import Tried, survives
 from hfta_nb.kernels.strategy.times import Times
+from hfta_nb.kernels.strategy.timing_cache import kept
 from hfta_nb.kernels.strategy.trials import killed, trying
-from hfta_nb.replay.check import left_alone, outcome
-from hfta_nb.replay.compiling import Source
-from hfta_nb.replay.record import Place
+from hfta_nb.kernels.strategy.variants import Operand
+from hfta_nb.replay.record import BufferView
+from hfta_nb.replay.source import Source
+from hfta_nb.replay.verify import left_alone, outcome
 
 GIVEN, LAST = "as given", "channels last"
 
@@ -159,7 +159,7 @@ def _turned_calls(source: Source) -> list[Tried]:
 
 
 def _as_operand(value: Any, last: bool) -> Any:
-    if not isinstance(value, Place):
+    if not isinstance(value, BufferView):
         return value
     if not last or len(value.size) not in (3, 4):
         return Operand(value.size, value.stride, value.dtype)
@@ -188,13 +188,13 @@ def _turned(leaf: Any, per_member: bool) -> Any:
     return room.permute([axes.index(a) for a in range(leaf.ndim)]).copy_(leaf)
 
 
-def stored_alike(leaves: Sequence[Any], places: Sequence[Place]) -> list[Any]:
+def stored_alike(leaves: Sequence[Any], places: Sequence[BufferView]) -> list[Any]:
     """The tensors among results, in memory as those at these places."""
     left = iter(places)
     return [_as(v, next(left)) if isinstance(v, Tensor) else v for v in leaves]
 
 
-def _as(tensor: Tensor, place: Place) -> Tensor:
+def _as(tensor: Tensor, place: BufferView) -> Tensor:
     lengths = zip(tensor.shape, tensor.stride(), place.stride, strict=True)
     if all(mine == theirs for size, mine, theirs in lengths if size > 1):
         return tensor

@@ -16,11 +16,11 @@ from hfta_nb.eager.engine import Block, Inputs
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.tree import flatten
-from hfta_nb.replay.check import Before, failure
 from hfta_nb.replay.delivery import apart, delivered, settle, written
-from hfta_nb.replay.halves import Ready
-from hfta_nb.replay.kinds import watched
-from hfta_nb.replay.seen_forward import SeenForward
+from hfta_nb.replay.forward_entry import ForwardEntry
+from hfta_nb.replay.halves import CompiledForward
+from hfta_nb.replay.signature import watched
+from hfta_nb.replay.verify import Before, failure
 
 Run = Callable[[Inputs, Sequence[Block]], Any]
 """What computes the outputs as ever, block by block."""
@@ -32,36 +32,36 @@ MODIFIED = (
 )
 
 
-class Ticket:
+class SavedContext:
     """What the backward of one replayed forward needs.
 
     Args:
         state: of the array that ran.
-        seen: its kind of call.
+        entry: its kind of call.
         inputs: of this call.
         run: computes the outputs as ever.
         start: buffers and generators before the call; None where it leaves them as they are.
     """
 
     __slots__ = (
-        *("state", "seen", "start", "inputs", "run", "made", "reads", "arenas", "serial"),
+        *("state", "entry", "start", "inputs", "run", "made", "guards", "arenas", "serial"),
         *("_read", "_given", "_autocast", "__weakref__"),
     )
 
     def __init__(
         self,
         state: ArrayState,
-        seen: SeenForward,
+        entry: ForwardEntry,
         inputs: Inputs,
         run: Run,
         start: Before | None,
     ) -> None:
-        made = seen.made
+        made = entry.made
         assert made is not None  # it has just run
-        self.state, self.seen, self.start, self.made = state, seen, start, made
+        self.state, self.entry, self.start, self.made = state, entry, start, made
         self.inputs: Inputs | None = inputs
         self.run: Run | None = run
-        self.reads, self.arenas = seen.reads, state.arenas
+        self.guards, self.arenas = entry.guards, state.arenas
         self.serial = made.halves.serial
         self._read = [p._version for p in made.needs[0]]
         self._given = versions(inputs.leaves)
@@ -95,14 +95,14 @@ class Ticket:
             return None
         used = tuple(g is not None for g in grads)
         if used != self.made.used:
-            self.seen.other_outputs(used)
+            self.entry.other_outputs(used)
             return None
         try:
             for room, grad in zip(self.made.grads, (g for g in grads if g is not None), strict=True):
                 room.copy_(grad)
             return self._replayed(nodes)
         except Exception as error:
-            self.seen.refuse(failure(error))
+            self.entry.refuse(failure(error))
             return None
 
     def _unchanged(self) -> None:
@@ -150,7 +150,7 @@ class Ticket:
         state, inputs, run = self.state, self.inputs, self.run
         assert inputs is not None  # else the graph would be no more
         assert run is not None
-        if versions(inputs.leaves) != self._given or self.reads is None or not self.reads.hold():
+        if versions(inputs.leaves) != self._given or self.guards is None or not self.guards.hold():
             raise FusionError(
                 "the backward has to compute the forward again, but since then an input or the model has changed",
                 where="array(x)",
@@ -209,7 +209,7 @@ def _autocast() -> tuple[tuple[str, torch.dtype], ...]:
     return tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
 
 
-def _passed(made: Ready, upstream: Sequence[Tensor]) -> list[Any]:
+def _passed(made: CompiledForward, upstream: Sequence[Tensor]) -> list[Any]:
     """The gradients of the inputs, each in its place."""
     left = iter(upstream)
     return [next(left) if passes else None for passes in made.passes]
@@ -219,7 +219,7 @@ class Replayed(torch.autograd.Function):
     """The outputs of a replayed forward, as they depend on parameters and inputs."""
 
     @staticmethod
-    def forward(ctx: Any, ticket: Ticket, outputs: tuple[Tensor, ...], *roots: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, ticket: SavedContext, outputs: tuple[Tensor, ...], *roots: Tensor) -> tuple[Tensor, ...]:
         ctx.ticket = ticket
         ctx.set_materialize_grads(False)
         return outputs

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from hfta_nb.replay.record import Place
+from hfta_nb.replay.record import BufferView
 
 
-def overlap(a: Place, b: Place) -> bool:
+def overlap(a: BufferView, b: BufferView) -> bool:
     """Whether two views share an entry."""
     if a.storage != b.storage or a.dtype != b.dtype:
         return a.storage == b.storage
@@ -17,7 +17,7 @@ def overlap(a: Place, b: Place) -> bool:
     return bool(marks.as_strided(b.size, b.stride, b.offset).any())
 
 
-def _end(place: Place) -> int:
+def _end(place: BufferView) -> int:
     if 0 in place.size:
         return place.offset
     return place.offset + 1 + sum((n - 1) * s for n, s in zip(place.size, place.stride, strict=True))

@@ -16,25 +16,25 @@ import torch
 from torch import Tensor
 
 from hfta_nb.kernels.native.binding import Binding
-from hfta_nb.kernels.native.operators import BOUND
 from hfta_nb.kernels.native.product import Compiled
+from hfta_nb.kernels.native.recurrent import BOUND
 from hfta_nb.kernels.strategy import precision
-from hfta_nb.kernels.strategy.formulations import PRODUCTS
-from hfta_nb.kernels.strategy.measuring import Choice
+from hfta_nb.kernels.strategy.autotune import Choice
 from hfta_nb.kernels.strategy.streams import runner_of
+from hfta_nb.kernels.strategy.variants import PRODUCTS
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.members.threads import side_by_side
-from hfta_nb.replay.chain_kernels import Kernel as Chain
-from hfta_nb.replay.chains import chained
-from hfta_nb.replay.choosing import Chooser, indifferent
-from hfta_nb.replay.compiling import Decision, Source
-from hfta_nb.replay.folding import Folding
-from hfta_nb.replay.kernels import KERNELS, Kernel, bare, nothing
-from hfta_nb.replay.lanes import Drawing, Lanes, count_of, deliver, lanes_of
-from hfta_nb.replay.late import Fetch, Late, copied, dynamic
-from hfta_nb.replay.needs import constant, fitting, needed
-from hfta_nb.replay.owned import Owned, owned
-from hfta_nb.replay.record import Call, Place, Recording, places
+from hfta_nb.replay.dynamic_call import DynamicCall, Fetch, copied, dynamic
+from hfta_nb.replay.fuse_image_norms import chained
+from hfta_nb.replay.fuse_relu import ReluFusion
+from hfta_nb.replay.image_norm_kernels import Kernel as Chain
+from hfta_nb.replay.liveness import constant, fitting, needed
+from hfta_nb.replay.native_calls import NativeCall, owned
+from hfta_nb.replay.out_variants import KERNELS, Kernel, bare, nothing
+from hfta_nb.replay.parallel_lanes import Drawing, ParallelLanes, count_of, deliver, lanes_of
+from hfta_nb.replay.record import BufferView, Instruction, Trace, places
+from hfta_nb.replay.select_kernels import KernelSelector, indifferent
+from hfta_nb.replay.source import Decision, Source
 from hfta_nb.replay.stacking import stacked
 
 
@@ -68,12 +68,12 @@ class Program:
     cut: int = 0
     source: Source | None = None
     decision: Decision = field(default_factory=Decision)
-    lanes: Lanes | None = None
+    lanes: ParallelLanes | None = None
 
     def run(self) -> list[Tensor]:
         """Compute; the results are copies, the gradients are where they go."""
         if self.decision.compiled is not None:
-            return self.decision.compiled.run()
+            return self.decision.compiled()
         made, on = self.made, torch.is_grad_enabled()
         torch._C._set_grad_enabled(True)  # some kernels ask; the recorded ones ran below autograd, and so do these
         try:
@@ -102,22 +102,22 @@ class Program:
 
 
 def program(
-    recording: Recording,
-    outputs: Sequence[Place],
-    gradients: Sequence[tuple[Place, Tensor]],
+    trace: Trace,
+    outputs: Sequence[BufferView],
+    gradients: Sequence[tuple[BufferView, Tensor]],
     generators: MemberGenerators,
     measured: bool = True,
 ) -> Program:
     """The program of a recorded step.
 
     Args:
-        recording: of the step.
+        trace: of the step.
         outputs: what it returns.
         gradients: what goes where.
         generators: of the members.
         measured: choose among kernels by time; else call those that were recorded.
     """
-    builder = _Builder(recording, outputs, gradients, measured)
+    builder = _Builder(trace, outputs, gradients, measured)
     if builder.lane_of is None:
         return builder.build(generators)
     # The setting of oneDNN's products is the process's: calls on several threads have to agree on one.
@@ -128,24 +128,24 @@ def program(
 class _Builder:
     def __init__(
         self,
-        recording: Recording,
-        outputs: Sequence[Place],
-        gradients: Sequence[tuple[Place, Tensor]],
+        trace: Trace,
+        outputs: Sequence[BufferView],
+        gradients: Sequence[tuple[BufferView, Tensor]],
         measured: bool,
     ) -> None:
-        recording = replace(recording, calls=stacked(recording.calls))
-        self.recording, self.outputs, self.gradients, self.measured = recording, outputs, gradients, measured
+        trace = replace(trace, calls=stacked(trace.calls))
+        self.trace, self.outputs, self.gradients, self.measured = trace, outputs, gradients, measured
         wanted = {p.storage for p in outputs} | {p.storage for p, _ in gradients}
-        calls = needed(recording, wanted)
-        self.fixed = set(recording.outside) | (constant(calls) & recording.lasting)
+        calls = needed(trace, wanted)
+        self.fixed = set(trace.outside) | (constant(calls) & trace.lasting)
         self.calls = [c for c in calls if not c.makes or not set(c.makes) <= self.fixed]
-        before = {id(c) for c in recording.calls[: recording.cut]} if recording.cut is not None else set()
+        before = {id(c) for c in trace.calls[: trace.cut]} if trace.cut is not None else set()
         self.recorded, half = self.calls, sum(id(c) in before for c in self.calls)
-        lanes = lanes_of(recording, self.calls, self.fixed - set(recording.outside))
+        lanes = lanes_of(trace, self.calls, self.fixed - set(trace.outside))
         self.chains: Sequence[Choice] = []
         numbers: Sequence[int] = range(len(self.calls))
-        if measured and recording.held:
-            device = recording.held[0].device
+        if measured and trace.held:
+            device = trace.held[0].device
             self.calls, numbers, self.chains = chained(self.recorded, wanted, half, lanes, device)
         self.half = sum(i < half for i in numbers)
         self.lane_of = None if lanes is None else [lanes[i] for i in numbers]
@@ -158,20 +158,20 @@ class _Builder:
 
     def settings(self) -> list[str]:
         """The settings of oneDNN's products with which it could run on several threads, that which is now first."""
-        on_cpu = all(t.device.type == "cpu" for t in self.recording.held[:1])
+        on_cpu = all(t.device.type == "cpu" for t in self.trace.held[:1])
         free = on_cpu and self.measured and precision.can_switch() and precision.get() != precision.ONEDNN
         asks = all(indifferent(c) or c.function in PRODUCTS for c in self.calls)
         return [precision.get(), *([precision.ONEDNN] if free and asks else [])]
 
     def build(self, generators: MemberGenerators, steady: str | None = None) -> Program:
-        self.tensors: dict[Place, Tensor] = {}
-        self.bound: dict[int, tuple[Tensor, Place]] = {}
+        self.tensors: dict[BufferView, Tensor] = {}
+        self.bound: dict[int, tuple[Tensor, BufferView]] = {}
         self.slots: list[Tensor] = []
         self.slot_of: dict[int, int] = {}
         written = {s for c in self.calls for s in c.writes}
-        self.folding = Folding(self.calls, self.half, self.recording.outside)
-        self.chooser = Chooser(self.measured, generators.device, self.fixed - written, steady)
-        made: list[Any] = [None] * len(self.recording.held)
+        self.folding = ReluFusion(self.calls, self.half, self.trace.outside)
+        self.chooser = KernelSelector(self.measured, generators.device, self.fixed - written, steady)
+        made: list[Any] = [None] * len(self.trace.held)
         bound = self._destinations()
         if self.lane_of is not None:
             return self._side_by_side(generators, self.lane_of, made, bound)
@@ -200,10 +200,10 @@ class _Builder:
         return self._made(generators, steps, rest, made, draws, cut)
 
     def _side_by_side(
-        self, generators: MemberGenerators, lane_of: Sequence[int], made: list[Any], bound: set[Place]
+        self, generators: MemberGenerators, lane_of: Sequence[int], made: list[Any], bound: set[BufferView]
     ) -> Program:
         """Blocks of members on a thread each, and then what joins them."""
-        rest = count_of(self.recording)
+        rest = count_of(self.trace)
         by_lane: list[list[Callable[[], Any]]] = [[] for _ in range(rest + 1)]
         free: list[list[int]] = [[] for _ in by_lane]  # memory that is free in one is not in another
         makers: dict[int, int] = {}
@@ -224,7 +224,7 @@ class _Builder:
         found = self._made(generators, by_lane.pop(), [], made, draws, 0)
         # On a GPU lanes are streams, on a CPU threads.
         runner = side_by_side if generators.device.type == "cpu" else runner_of(generators.device, len(by_lane))
-        found.lanes = Lanes(by_lane, self.chooser.opening(), runner)
+        found.lanes = ParallelLanes(by_lane, self.chooser.opening(), runner)
         self.seconds[str(self.chooser.steady)] = self.chooser.seconds
         return found
 
@@ -241,19 +241,19 @@ class _Builder:
         drawing = generators if draws else None
         left = [s for s, last in self.last.items() if last == len(self.calls)]
         setting, choices = self.chooser.done(), [*self.chains, *self.chooser.choices.values()]
-        there = {s: self.recording.held[s] for s in self.fixed}
+        there = {s: self.trace.held[s] for s in self.fixed}
         source = Source(self.recorded, there, self.outputs, self.gradients, generators)
         return Program(steps, results, rest, made, drawing, self.slots, left, setting, choices, cut, source)
 
     # Where things lie.
 
-    def _destinations(self) -> set[Place]:
+    def _destinations(self) -> set[BufferView]:
         """Bind what a kernel makes to where a gradient goes, where it fits; returns those gradients."""
         makers = {s: c for c in self.calls[self.half :] for s in c.makes}  # the arena is for the second half to write
         count: dict[int, int] = {}
         for place, _ in self.gradients:
             count[place.storage] = count.get(place.storage, 0) + 1
-        views: dict[int, set[Place]] = {}
+        views: dict[int, set[BufferView]] = {}
         for call in self.calls:
             for place in places((call.args, call.kwargs)):
                 views.setdefault(place.storage, set()).add(place)
@@ -273,26 +273,26 @@ class _Builder:
                 written.add(place)
         return written
 
-    def _tensor(self, place: Place) -> Tensor | Fetch:
+    def _tensor(self, place: BufferView) -> Tensor | Fetch:
         known = self.tensors.get(place)
         if known is not None:
             return known
         if place.storage in self.fixed:
-            storage = self.recording.held[place.storage].untyped_storage()
+            storage = self.trace.held[place.storage].untyped_storage()
         elif place.storage in self.slot_of:
             storage = self.slots[self.slot_of[place.storage]].untyped_storage()
         else:
             base = self.bases[place.storage]
             return Fetch(place.storage, None if base == place else place)
-        made = torch.empty(0, dtype=place.dtype, device=self.recording.held[place.storage].device)
+        made = torch.empty(0, dtype=place.dtype, device=self.trace.held[place.storage].device)
         tensor = made.set_(storage, place.offset, place.size, place.stride)
         if place.storage in self.fixed:
             self.tensors[place] = tensor
         return tensor
 
-    def _room(self, i: int, call: Call, storage: int, pointwise: bool) -> None:
+    def _room(self, i: int, call: Instruction, storage: int, pointwise: bool) -> None:
         """Give a storage that the call makes a slot."""
-        need = self.recording.sizes[storage]
+        need = self.trace.sizes[storage]
         out = next(r for r in call.results if r is not None and r.storage == storage)
         if pointwise:
             for place in places(call.args):
@@ -306,12 +306,12 @@ class _Builder:
             self.free.remove(slot)
         else:
             slot = len(self.slots)
-            device = self.recording.held[storage].device
+            device = self.trace.held[storage].device
             self.slots.append(torch.empty(max(need, 1), dtype=torch.uint8, device=device))
         self.slot_of[storage] = slot
 
     @staticmethod
-    def _alone(call: Call, place: Place) -> bool:
+    def _alone(call: Instruction, place: BufferView) -> bool:
         return all(p == place for p in places((call.args, call.kwargs)) if p.storage == place.storage)
 
     def _release(self, i: int) -> None:
@@ -322,7 +322,7 @@ class _Builder:
 
     # What is called.
 
-    def _step(self, i: int, call: Call, made: list[Any]) -> Callable[[], Any] | None:
+    def _step(self, i: int, call: Instruction, made: list[Any]) -> Callable[[], Any] | None:
         kernel = KERNELS.get(call.function)
         args, kwargs = self._resolved(call.args), self._resolved(call.kwargs)
         if isinstance(call.function, Chain):
@@ -334,23 +334,23 @@ class _Builder:
             return self._open(i, call, args, kwargs, made)
         return self._into(i, call, kernel, args, kwargs, made)
 
-    def _owned(self, i: int, call: Call, own: Owned, args: Any, kwargs: Any) -> Callable[[], Any]:
+    def _owned(self, i: int, call: Instruction, own: NativeCall, args: Any, kwargs: Any) -> Callable[[], Any]:
         for storage in call.makes:
             self._room(i, call, storage, pointwise=False)
         rooms = {n: self._tensor(p) for n, p in zip(own.rooms, call.results, strict=True) if p is not None}
         return own.bind(args, {**kwargs, **rooms})
 
-    def _chain(self, i: int, call: Call, kernel: Chain, args: Any, made: list[Any]) -> Callable[[], Any]:
+    def _chain(self, i: int, call: Instruction, kernel: Chain, args: Any, made: list[Any]) -> Callable[[], Any]:
         for storage in call.makes:
             self._room(i, call, storage, pointwise=False)
         rooms = {n: self._tensor(p) for n, p in zip(kernel.rooms, call.results, strict=True) if p is not None}
         function = kernel.bind()
         if dynamic(args):
-            return Late(function, args, rooms, made, (), self._gone(i, call))
+            return DynamicCall(function, args, rooms, made, (), self._gone(i, call))
         return partial(function, *args, **rooms)
 
     def _into(
-        self, i: int, call: Call, kernel: Kernel, args: Any, kwargs: Any, made: list[Any]
+        self, i: int, call: Instruction, kernel: Kernel, args: Any, kwargs: Any, made: list[Any]
     ) -> Callable[[], Any] | None:
         for storage in call.makes:
             if storage not in self.bound:
@@ -371,25 +371,25 @@ class _Builder:
             self.folding.add(i, bound)
             return bound
         if dynamic((args, kwargs)):
-            return Late(function, args, {**named, **rooms}, made, (), self._gone(i, call))
+            return DynamicCall(function, args, {**named, **rooms}, made, (), self._gone(i, call))
         if isinstance(function, Binding):
             return function.bound(args, rooms)
         return partial(function, *args, **named, **rooms)
 
-    def _open(self, i: int, call: Call, args: Any, kwargs: Any, made: list[Any]) -> Callable[[], Any]:
+    def _open(self, i: int, call: Instruction, args: Any, kwargs: Any, made: list[Any]) -> Callable[[], Any]:
         function, args = self.chooser.best(call, bare(call.function), args, kwargs)
         keep = tuple((k, r.storage) for k, r in enumerate(call.results) if r is not None and r.storage in call.makes)
         gone = self._gone(i, call)
         if not keep and not dynamic((args, kwargs)):
             bind = BOUND.get(call.function._schema.name)
             return partial(function, *args, **kwargs) if bind is None else bind(*args, **kwargs)
-        return Late(function, args, kwargs, made, keep, gone)
+        return DynamicCall(function, args, kwargs, made, keep, gone)
 
-    def _gone(self, i: int, call: Call) -> tuple[int, ...]:
+    def _gone(self, i: int, call: Instruction) -> tuple[int, ...]:
         return tuple(s for s in call.reads() | set(call.makes) if self.last[s] == i and s not in self.fixed)
 
     def _resolved(self, tree: Any) -> Any:
-        if isinstance(tree, Place):
+        if isinstance(tree, BufferView):
             return self._tensor(tree)
         if isinstance(tree, list | tuple):
             return type(tree)(self._resolved(v) for v in tree)

@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hfta_nb.members.generators import State, current_state
-from hfta_nb.replay.alive import Addresses
-from hfta_nb.replay.kernels import SHAPE_ONLY
+from hfta_nb.replay.out_variants import SHAPE_ONLY
+from hfta_nb.replay.storage_refs import Addresses
 
 
-class Place(NamedTuple):
+class BufferView(NamedTuple):
     """A strided view of a storage."""
 
     storage: int
@@ -33,12 +33,12 @@ class Place(NamedTuple):
 
 
 @dataclass
-class Call:
+class Instruction:
     """One kernel.
 
     Attributes:
         function: the overload of an aten operator.
-        args, kwargs: with a `Place` for every tensor.
+        args, kwargs: with a `BufferView` for every tensor.
         results: the places of the tensors returned; None for what is not a tensor.
         makes: storages that did not exist before.
         writes: storages written to that did.
@@ -48,7 +48,7 @@ class Call:
     function: Any
     args: Any
     kwargs: Any
-    results: tuple[Place | None, ...]
+    results: tuple[BufferView | None, ...]
     makes: tuple[int, ...]
     writes: frozenset[int]
     member: int | None = None
@@ -65,7 +65,7 @@ class Call:
         """Storages that it makes or writes to."""
         return self.writes | set(self.makes)
 
-    def like(self, other: Call) -> bool:
+    def like(self, other: Instruction) -> bool:
         """Whether both do the same to the same memory."""
         return (
             self.function is other.function
@@ -76,19 +76,19 @@ class Call:
         )
 
 
-def places(tree: Any) -> list[Place]:
+def places(tree: Any) -> list[BufferView]:
     """All places in nested lists, tuples and dicts."""
-    if isinstance(tree, Place):
+    if isinstance(tree, BufferView):
         return [tree]
-    found: list[Place] = []
+    found: list[BufferView] = []
     _gather(tree, found)
     return found
 
 
-def _gather(tree: Any, found: list[Place]) -> None:
+def _gather(tree: Any, found: list[BufferView]) -> None:
     for value in tree.values() if isinstance(tree, dict) else tree:
         kind = type(value)
-        if kind is Place:
+        if kind is BufferView:
             found.append(value)
         elif kind not in _LEAVES and isinstance(value, list | tuple | dict):
             _gather(value, found)
@@ -101,7 +101,7 @@ _LEAVES = frozenset({int, float, bool, type(None), str, torch.dtype, torch.devic
 def _same(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
-    if type(a) is Place:
+    if type(a) is BufferView:
         return bool(a == b)
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
@@ -146,7 +146,7 @@ def _facts(func: Any) -> _Facts:
 
 
 @dataclass
-class Recording:
+class Trace:
     """What was seen.
 
     Attributes:
@@ -164,7 +164,7 @@ class Recording:
         lanes: how many threads may run blocks side by side.
     """
 
-    calls: list[Call] = field(default_factory=list)
+    calls: list[Instruction] = field(default_factory=list)
     held: list[Tensor] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     lasting: set[int] = field(default_factory=set)
@@ -181,7 +181,7 @@ class Recording:
         kept, self.lasting = self.outside | self.constants, set()
         self.held = [t if i in kept else t.new_empty(0) for i, t in enumerate(self.held)]
 
-    def like(self, other: Recording) -> bool:
+    def like(self, other: Trace) -> bool:
         """Whether two steps were the same."""
         anywhere = self.given | self.constants
         same_outside = (self.outside, self.given, self.constants) == (
@@ -206,7 +206,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.device = device
-        self.recording = Recording()
+        self.trace = Trace()
         self._numbers: dict[int, int] = {}
         self._addresses = Addresses()
         self._empty: dict[torch.device, Tensor] = {}
@@ -234,17 +234,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         after = current_state(self.device)
         draws = not _equal(before, after)  # attention may, and without dropout doesn't
         if draws and self._state is not None and not _equal(before, self._state):
-            self.recording.reason = self.recording.reason or "the model sets the state of the random generator"
+            self.trace.reason = self.trace.reason or "the model sets the state of the random generator"
         self._state = after if draws else self._state
         self._seen(func, args, kwargs, out, draws)
         return out
 
     def _seen(self, func: Any, args: Any, kwargs: Any, out: Any, draws: bool) -> None:
-        if not self._quiet and not self.recording.reason:
+        if not self._quiet and not self.trace.reason:
             try:
                 self._note(func, args, kwargs, out, draws)
             except NotRecordableError as error:
-                self.recording.reason = str(error)
+                self.trace.reason = str(error)
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -257,14 +257,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def cut(self) -> None:
         """From now on calls belong to the second half."""
-        self.recording.cut = len(self.recording.calls)
+        self.trace.cut = len(self.trace.calls)
 
     def member(self, index: int | None) -> None:
         """From now on random numbers are this member's."""
         self._member = index
         self._state = current_state(self.device)
 
-    def place(self, tensor: Tensor) -> Place:
+    def place(self, tensor: Tensor) -> BufferView:
         """The place of a tensor; one of a storage never seen was there before.
 
         Raises:
@@ -273,7 +273,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         number = self._numbers.get(_address(tensor))
         if number is None:
             number = self._number(tensor)
-            self.recording.outside.add(number)
+            self.trace.outside.add(number)
         return _place(tensor, number)
 
     def known(self, tensor: Tensor) -> int | None:
@@ -285,25 +285,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise NotRecordableError(f"a tensor of type {type(tensor).__name__}, {tensor.layout}")
         if tensor.device.type != self.device.type and tensor.numel() > 1:
             raise NotRecordableError(f"tensors on {tensor.device} and {self.device}")
-        number = self._numbers[_address(tensor)] = len(self.recording.held)
+        number = self._numbers[_address(tensor)] = len(self.trace.held)
         self._addresses.keep(tensor.untyped_storage())
-        self.recording.held.append(tensor)
-        self.recording.sizes.append(tensor.untyped_storage().nbytes())
+        self.trace.held.append(tensor)
+        self.trace.sizes.append(tensor.untyped_storage().nbytes())
         return number
 
     def _let_go(self, number: int) -> None:
         """Hold a storage no longer, so that its memory is free once the step needs it no more."""
-        tensor = self.recording.held[number]
+        tensor = self.trace.held[number]
         empty = self._empty.get(tensor.device)
         if empty is None:
             empty = self._empty[tensor.device] = tensor.new_empty(0)
-        self.recording.held[number] = empty
-        self.recording.lasting.discard(number)
+        self.trace.held[number] = empty
+        self.trace.lasting.discard(number)
 
     def _note(self, func: Any, args: Any, kwargs: Any, out: Any, draws: bool) -> None:
         name, reads, _, written = _facts(func)
         if name == "aten::lift_fresh" and self.known(args[0]) is None:
-            self.recording.constants.add(self.place(args[0]).storage)
+            self.trace.constants.add(self.place(args[0]).storage)
             return
         if name in _VIEWS_AND_CHECKS or (reads and not _by_number(name, args)):
             raise NotRecordableError(f"{name.removeprefix('aten::')} reads a value into Python")
@@ -312,12 +312,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for i, argument in written:
             value = given[i] if i < len(given) else named.get(argument)
             writes.update(p.storage for p in places([value]))
-        if writes & self.recording.constants:
+        if writes & self.trace.constants:
             raise NotRecordableError("a constant that the model makes is written to")
-        results: list[Place | None] = []
+        results: list[BufferView | None] = []
         makes: list[int] = []
         numbers = self._numbers
-        for storage in writes & self.recording.lasting:
+        for storage in writes & self.trace.lasting:
             self._let_go(storage)
         lasting = not draws and not writes and "empty" not in name and self._of_constants(func, given, named)
         for tensor in _flat(out):
@@ -328,24 +328,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if number is None:
                 number = self._number(tensor)
                 makes.append(number)
-                self.recording.lasting.add(number)
+                self.trace.lasting.add(number)
                 if not lasting:
                     self._let_go(number)
             elif writes:
-                self.recording.sizes[number] = tensor.untyped_storage().nbytes()
+                self.trace.sizes[number] = tensor.untyped_storage().nbytes()
             results.append(_place(tensor, number))
         if draws and self._member is None:
             raise NotRecordableError(f"{name.removeprefix('aten::')} draws random numbers that are no member's")
         if not makes and not writes and any(r is not None for r in results) and not draws:
             return  # a view
         member = self._member if draws else None
-        self.recording.calls.append(
-            Call(func, given, named, tuple(results), tuple(makes), frozenset(writes), member, draws)
+        self.trace.calls.append(
+            Instruction(func, given, named, tuple(results), tuple(makes), frozenset(writes), member, draws)
         )
 
     def _of_constants(self, func: Any, given: Any, named: Any) -> bool:
-        """Whether what a call makes may be made once for all steps; see `needs.constant`."""
-        return func in SHAPE_ONLY or all(p.storage in self.recording.lasting for p in places((given, named)))
+        """Whether what a call makes may be made once for all steps; see `liveness.constant`."""
+        return func in SHAPE_ONLY or all(p.storage in self.trace.lasting for p in places((given, named)))
 
     def _placed(self, tree: Any) -> Any:
         if type(tree) in _LEAVES:
@@ -385,5 +385,5 @@ def _address(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _place(tensor: Tensor, number: int) -> Place:
-    return Place(number, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
+def _place(tensor: Tensor, number: int) -> BufferView:
+    return BufferView(number, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)

@@ -1,135 +1,83 @@
-"""Calls without gradients, `evaluate` and `array(x)` within `no_grad`, that are recorded and replayed."""
+"""Calls without gradients, `evaluate` and `array(x)` within `no_grad`, replayed or recorded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.kernels.cuda_graphs import capturing
-from hfta_nb.kernels.strategy.measuring import Choice
 from hfta_nb.members.tree import flatten, unflatten
-from hfta_nb.replay.check import failure, proven, undone_if_it_fails
-from hfta_nb.replay.kinds import Kinds, Seen, form, identity, outputs_of, reads_of, rooms_for, state_of
+from hfta_nb.replay.cache_entry import CacheEntry, outputs_of, rooms_for
+from hfta_nb.replay.guards import Guards
 from hfta_nb.replay.program import Program, program
-from hfta_nb.replay.reads import Reads, UnclearError
-from hfta_nb.replay.record import NotRecordableError, Recorder
+from hfta_nb.replay.program_cache import ProgramCache
+from hfta_nb.replay.record import Recorder
+from hfta_nb.replay.signature import form, identity
+from hfta_nb.replay.verify import Before, proven
 
 Run = Callable[[Inputs], Any]
 
 
 class CapturedResults:
-    """The calls of an array that give results only, by kind.
+    """The calls of an array that give results only.
 
     Attributes:
-        at_once: record the first call of a kind already, as such calls were made before.
-        waiting: record and replay nothing for now.
+        cache: their programs.
     """
 
     def __init__(self, state: ArrayState) -> None:
         self.state = state
-        self.at_once, self.waiting = False, False
-        self._kinds: Kinds[Seen] = Kinds()
+        self.cache: ProgramCache[CacheEntry] = ProgramCache(state)
 
-    def clear(self) -> None:
-        """Forget all; wanted after the array's tensors have moved, or it runs in another way."""
-        self._kinds.clear()
+    def find(self, what: tuple[str, Any], given: Any) -> CacheEntry | None:
+        """The entry of a call, by its name and what is computed from the model's output; None if it runs eagerly."""
+        return self.cache.find(lambda: (what[0], identity(what[1]), form(given, grads=True)), lambda: CacheEntry(what))
 
-    def keep(self, block_size: int, threads: str) -> None:
-        """Forget what is of other block sizes, or runs on other threads."""
-        self._kinds.keep(lambda seen: (seen.block_size, seen.threads) == (block_size, threads))
-
-    def choices(self) -> list[Choice]:
-        """Of kernels that can be computed in several ways, in what is replayed."""
-        return self._kinds.choices()
-
-    def layouts(self) -> list[str]:
-        """Of images in what is replayed, each once."""
-        return self._kinds.layouts()
-
-    def notes(self) -> list[str]:
-        """How calls run, each way once."""
-        return self._kinds.notes()
-
-    def find(self, what: tuple[str, Any], given: Any) -> Seen | None:
-        """What is known of this kind of call, by its name and what is computed from the model's output."""
-        if not self._kinds.open(self.state) or self.waiting:
+    def replay(self, entry: CacheEntry | None, inputs: Inputs) -> tuple[Any] | None:
+        """The results in a tuple; None if this call must run eagerly."""
+        if entry is None or entry.program is None:
             return None
-        try:
-            key = what[0], identity(what[1]), form(given, grads=True), *state_of(self.state)
-        except NotRecordableError:
-            return None
-        how = self.state.settings
-        seen = self._kinds.of(key, lambda: Seen(what, block_size=how.block_size, threads=how.threads))
-        return None if seen.reason else seen
+        ready = entry.program
+        return self.cache.replay(
+            entry, inputs.leaves, lambda: entry.told(ready.run()), "the model or the function", Before(self.state)
+        )
 
-    def replay(self, seen: Seen, inputs: Inputs) -> tuple[Any] | None:
-        """The results in a tuple; None if this call must run as ever."""
-        ready, reads = seen.program, seen.reads
-        if ready is None or reads is None:
-            return None
-        if not reads.hold():
-            seen.refuse("the model or the function has changed since it was recorded", forget=True)
-            return None
-        seen.fill(inputs.leaves)
-        try:
-            with undone_if_it_fails(self.state):
-                return (seen.told(ready.run()),)
-        except Exception as error:
-            if capturing(self.state.generators.device):
-                raise
-            seen.refuse(failure(error))
-            return None
+    def recorder(self, entry: CacheEntry | None, run: Run) -> Run:
+        """What runs a call, and records it where it may be replayed from then on."""
+        functions = () if entry is None else entry.alive
+        return self.cache.recorder(entry, functions, partial(self._record, run), run)
 
-    def recorder(self, seen: Seen, run: Run) -> Run | None:
-        """What does as `run` does and records it; None where this call is not to be recorded."""
-        seen.calls += 1
-        if (seen.calls == 1 and not self.at_once) or seen.ready:
-            return None
-
-        def recorded(inputs: Inputs) -> Any:
-            if not inputs.copied:  # else the array has just found another way to run
-                try:
-                    reads = reads_of(self.state, seen.alive)
-                except UnclearError as error:
-                    seen.refuse(str(error))
-                else:
-                    return self._record(seen, run, inputs, reads)
-            return run(inputs)
-
-        return recorded
-
-    def _record(self, seen: Seen, run: Run, inputs: Inputs, reads: Reads) -> Any:
+    def _record(self, run: Run, entry: CacheEntry, inputs: Inputs, guards: Guards) -> Any:
         state = self.state
-        if seen.inputs is None:
-            seen.inputs = rooms_for(inputs)
-        seen.fill(inputs.leaves)
+        if entry.inputs is None:
+            entry.inputs = rooms_for(inputs)
+        entry.fill(inputs.leaves)
         recorder, restore = Recorder(state.generators.device), state.snapshot()
         with state.generators.heard(recorder.member), recorder:
-            result = run(seen.inputs)
+            result = run(entry.inputs)
+        trace = recorder.trace
         leaves, rebuild = flatten(result)
         outputs, told, trouble = outputs_of(recorder, leaves, "it")
-        reason = recorder.recording.reason or trouble
-        if not reads.hold() or (seen.reads is not None and not seen.reads.hold()):
-            reason = reason or "the model or the function changes what it reads"
+        reason = trace.reason or trouble
         if reason:
-            seen.refuse(reason)
+            entry.refuse(reason)
             return result
         # What the caller gets must not be memory that the program reads or writes.
         own = unflatten(rebuild, [v.clone() if isinstance(v, Tensor) else v for v in leaves])
-        if seen.agrees(recorder.recording, reads, told):
+        if entry.accepts(trace, guards, told, "", "the model or the function"):
 
             def make(chosen: bool) -> tuple[Program, Callable[[], list[Tensor]]]:
-                made = program(recorder.recording, outputs, (), state.generators, chosen)
+                made = program(trace, outputs, (), state.generators, chosen)
                 return made, made.run
 
             made, reason = proven(state, restore, [v for v in leaves if isinstance(v, Tensor)], make)
-            seen.rebuild, seen.choices = rebuild, made.choices
+            entry.rebuild, entry.choices = rebuild, made.choices
             if reason:
-                seen.refuse(reason)
+                entry.refuse(reason)
             else:
-                seen.program = made
+                entry.program = made
         return own

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from hfta_nb.replay.record import Call, Place
+from hfta_nb.replay.record import BufferView, Instruction
 
 _aten = torch.ops.aten
 
@@ -22,25 +22,25 @@ class _Slices:
 
     axis: int
     count: int
-    parts: dict[int, Place]
+    parts: dict[int, BufferView]
     begin: int
 
 
-def stacked(calls: Sequence[Call]) -> list[Call]:
+def stacked(calls: Sequence[Instruction]) -> list[Instruction]:
     """The calls, sums of slices that fill a tensor replaced; what nobody needs any more is still there."""
     found = list(calls)
-    known: dict[Place, _Slices] = {}
+    known: dict[BufferView, _Slices] = {}
     for i, call in enumerate(calls):
         if len(call.results) != 1 or call.results[0] is None or call.results[0].storage not in call.makes:
             continue
         out = call.results[0]
         if call.function is _aten.select_backward.default:
             grad, size, axis, index = call.args
-            if isinstance(grad, Place) and all(isinstance(n, int) for n in (*size, axis, index)):
+            if isinstance(grad, BufferView) and all(isinstance(n, int) for n in (*size, axis, index)):
                 axis %= len(size)
                 known[out] = _Slices(axis, size[axis], {index % size[axis]: grad}, i)
         elif call.function is _aten.add.Tensor and not call.kwargs and len(call.args) == 2:
-            one, two = (known.get(a) if isinstance(a, Place) else None for a in call.args)
+            one, two = (known.get(a) if isinstance(a, BufferView) else None for a in call.args)
             if one is None or two is None or one.axis != two.axis or one.parts.keys() & two.parts.keys():
                 continue
             if any(a[1:] != out[1:] for a in call.args):
@@ -53,7 +53,7 @@ def stacked(calls: Sequence[Call]) -> list[Call]:
     return found
 
 
-def _standing(calls: Sequence[Call], parts: Iterable[Place]) -> bool:
+def _standing(calls: Sequence[Instruction], parts: Iterable[BufferView]) -> bool:
     """Whether no call writes to what these places hold."""
     storages = {p.storage for p in parts}
     return not any(storages & call.writes for call in calls)

@@ -7,21 +7,21 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from hfta_nb.kernels.strategy import measuring
-from hfta_nb.kernels.strategy.formulations import COMPILED, PLAIN
-from hfta_nb.kernels.strategy.kept import kept
+from hfta_nb.kernels.strategy import autotune
 from hfta_nb.kernels.strategy.times import Times
+from hfta_nb.kernels.strategy.timing_cache import kept
 from hfta_nb.kernels.strategy.trials import killed, trying
+from hfta_nb.kernels.strategy.variants import COMPILED, PLAIN
 from hfta_nb.members.threads import at_hand
 from hfta_nb.members.untraced import unseen
 
 _LAPS, _LONG_S = 3, 0.02
 
-Run = Callable[[Sequence[Tensor], Sequence[Tensor | None]], Tensor]
+LstmKernel = Callable[[Sequence[Tensor], Sequence[Tensor | None]], Tensor]
 """From x ``[T, N, in]``, h and c ``[N, H]``, and two weights and two biases (or None) to h at all time steps."""
 
 
-def own_is_faster(own: Run, sizes: tuple[int, int, int, int], biased: bool) -> bool:
+def own_is_faster(own: LstmKernel, sizes: tuple[int, int, int, int], biased: bool) -> bool:
     """Whether forward and backward of one layer in one direction take less; measured once, and kept like other times.
 
     Args:
@@ -37,12 +37,12 @@ def own_is_faster(own: Run, sizes: tuple[int, int, int, int], biased: bool) -> b
     if times is None:
         with trying(known, key, COMPILED), unseen(), torch.inference_mode(False), torch.enable_grad():
             times = _measured(own, sizes, biased)
-        known.put(key, times, lasting=not measuring.disturbed(device))
+        known.put(key, times, lasting=not autotune.disturbed(device))
         known.write()
-    return measuring.cost(COMPILED, times) < measuring.cost(PLAIN, times)
+    return autotune.cost(COMPILED, times) < autotune.cost(PLAIN, times)
 
 
-def _measured(own: Run, sizes: tuple[int, int, int, int], biased: bool) -> Times:
+def _measured(own: LstmKernel, sizes: tuple[int, int, int, int], biased: bool) -> Times:
     steps, samples, inputs, hidden = sizes
     draw = torch.Generator().manual_seed(0)
     x, h = torch.randn(steps, samples, inputs, generator=draw), torch.zeros(samples, hidden)
@@ -56,7 +56,7 @@ def _measured(own: Run, sizes: tuple[int, int, int, int], biased: bool) -> Times
         return torch.lstm(*given)[0]
 
     ways: dict[str, Callable[[], Tensor]] = {PLAIN: plain, COMPILED: lambda: own((x, h, h), padded)}
-    clock = measuring.clock_of(x.device)
+    clock = autotune.clock_of(x.device)
     laps: dict[str, list[float]] = {name: [] for name in ways}
     for lap in range(_LAPS):
         for name, way in ways.items():

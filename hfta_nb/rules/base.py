@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from hfta_nb.errors import out_of_memory
 from hfta_nb.members.generators import MemberGenerators
+from hfta_nb.members.outside import OutsideStreams
 from hfta_nb.rules.autocast import Kept, cast
 
 
@@ -63,6 +64,7 @@ class Context:
         attributes: what members have set on themselves.
         watching: see whether the model changes what it holds.
         own: modules of members that run one by one.
+        outside_streams: random streams of the process, beside torch's.
     """
 
     indices: Sequence[int]
@@ -79,6 +81,7 @@ class Context:
     attributes: Any = None
     watching: bool = False
     own: dict[Any, Any] = field(default_factory=dict)
+    outside_streams: OutsideStreams = field(default_factory=OutsideStreams)
 
     @property
     def members(self) -> int:

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.members.untraced import unseen
-from hfta_nb.rules.sequences import again, aliased, beside, gradients, order, project, tanh_
+from hfta_nb.rules.sequences import beside, differentiable, finish, first_grad, gradients, order, project, tanh_
 
 
 class GRU(torch.autograd.Function):
@@ -41,23 +40,18 @@ class GRU(torch.autograd.Function):
             torch.addcmul(n, own[..., :wide], other[..., 2 * wide :], out=room)
             tanh_(room, one, n)
             torch.lerp(n, h_before[:, t], own[..., wide : 2 * wide], out=h_after[:, t])
-        with unseen():  # no kernel
-            out = aliased(h_after)
-        ctx.save_for_backward(x, w_x, w_h, b_x, b_h, h, out, gates, by_h, h_all)
-        ctx.set_materialize_grads(False)
-        ctx.last_first = backward
-        return out, h_after[:, 0 if backward else -1].clone()
+        return finish(ctx, (x, w_x, w_h, b_x, b_h, h), h_after, (gates, by_h, h_all), backward)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         x, w_x, w_h, b_x, b_h, h, _, gates, by_h, h_all = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return tuple(again(gru, (x, w_x, w_h, b_x, b_h, h, ctx.last_first), grads))
+            return tuple(differentiable(gru, (x, w_x, w_h, b_x, b_h, h, ctx.last_first), grads))
         by_out, by_last = grads
         h_before = h_all[:, 1:] if ctx.last_first else h_all[:, :-1]
         wide = h.shape[-1]
         grad, grad_h = torch.empty_like(gates), torch.empty_like(gates)
-        dh = torch.zeros_like(h) if by_last is None else by_last.clone(memory_format=torch.contiguous_format)
+        dh = first_grad(by_last, h)
         u, v = torch.empty_like(h), torch.empty_like(h)
         for t in reversed(order(x.shape[1], ctx.last_first)):
             if by_out is not None:
@@ -111,24 +105,20 @@ class Simple(torch.autograd.Function):
                 torch.clamp_min(own, 0, out=h_after[:, t])
             else:
                 tanh_(own, one, h_after[:, t])
-        with unseen():  # no kernel
-            out = aliased(h_after)
-        ctx.save_for_backward(x, w_x, w_h, b_x, b_h, h, out, h_all)
-        ctx.set_materialize_grads(False)
-        ctx.last_first, ctx.relu = backward, relu
-        return out, h_after[:, 0 if backward else -1].clone()
+        ctx.relu = relu
+        return finish(ctx, (x, w_x, w_h, b_x, b_h, h), h_after, (h_all,), backward)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         x, w_x, w_h, b_x, b_h, h, _, h_all = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return tuple(again(simple, (x, w_x, w_h, b_x, b_h, h, ctx.last_first, ctx.relu), grads))
+            return tuple(differentiable(simple, (x, w_x, w_h, b_x, b_h, h, ctx.last_first, ctx.relu), grads))
         by_out, by_last = grads
         h_before, h_after = h_all[:, :-1], h_all[:, 1:]
         if ctx.last_first:
             h_before, h_after = h_after, h_before
         grad = x.new_empty(*x.shape[:3], h.shape[-1])
-        dh = torch.zeros_like(h) if by_last is None else by_last.clone(memory_format=torch.contiguous_format)
+        dh = first_grad(by_last, h)
         u = torch.empty_like(h)
         for t in reversed(order(x.shape[1], ctx.last_first)):
             if by_out is not None:

@@ -10,46 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.kernels.native import likelihood as native
 from hfta_nb.rules.base import Context, Rule, arguments
 
 _NAMES = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
 _MORE = ("size_average", "reduce", "label_smoothing")
 
 
-class _Likelihood(torch.autograd.Function):
-    """Every member's loss, by this package's kernel: x ``[M, N, C]``, targets ``[M, N]`` or ``[N]``, losses ``[M]``."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, target: Tensor, ignored: int, mean: bool, softmax: bool) -> Tensor:
-        logs = (x.log_softmax(2) if softmax else x).contiguous()
-        losses, counted = native.forward(logs, target, ignored, mean)
-        ctx.save_for_backward(x, logs, target, counted)
-        ctx.how = ignored, mean, softmax
-        return losses
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
-        x, logs, target, counted = ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody wants gradients of the gradients
-            losses = _by_torch(x, target.expand(len(x), -1), target, *ctx.how)
-            (by_x,) = torch.autograd.grad(losses, x, grads[0], create_graph=True)
-        else:
-            by_x = native.backward(grads[0], logs, target, counted, *ctx.how)
-        return by_x, None, None, None, None
-
-
-def _takes(x: Tensor, target: Tensor, reduction: str) -> bool:
-    """Whether this package's kernel computes a member's loss."""
-    kinds = x.device.type == "cpu" and (x.dtype, target.dtype) == (torch.float32, torch.int64)
-    return kinds and x.ndim == 2 and x.numel() > 0 and reduction != "none" and native.usable()
-
-
-def _by_torch(x: Tensor, labels: Tensor, target: Tensor, ignored: int, mean: bool, softmax: bool) -> Tensor:
+def _reduced(x: Tensor, labels: Tensor, target: Tensor, ignored: int, mean: bool, softmax: bool) -> Tensor:
     """Sums or means over what is of a member, ``[M]``.
 
     Args:
@@ -87,16 +57,13 @@ def _likelihood(context: Context, function: Callable[..., Any], args: Any, kwarg
     with context.outside():
         own, classes, softmax = context.batched(target), context.stacked(x), function is F.cross_entropy
         labels = context.stacked(target)
-        if not context.plain and _takes(x, target, reduction):
-            rows = (labels if own else target).contiguous()
-            return context.wrapped(_Likelihood.apply(classes, rows, ignored, reduction == "mean", softmax))  # type: ignore[no-untyped-call]
         if x.ndim == 1:
             classes, labels = classes.unsqueeze(1), labels.unsqueeze(1)
         if reduction == "none":
             losses = _each(classes, labels, ignored, softmax)
             return context.wrapped(losses.squeeze(1) if x.ndim == 1 else losses)
         counted = labels.flatten(1) if own else target.flatten()
-        return context.wrapped(_by_torch(classes, labels, counted, ignored, reduction == "mean", softmax))
+        return context.wrapped(_reduced(classes, labels, counted, ignored, reduction == "mean", softmax))
 
 
 RULES: dict[object, Rule] = {F.cross_entropy: _likelihood, F.nll_loss: _likelihood}

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.kernels.native import recurrent as native
-from hfta_nb.members.untraced import unseen
-from hfta_nb.rules.sequences import again, aliased, beside, gradients, order, project, tanh_
+from hfta_nb.rules.sequences import beside, differentiable, finish, first_grad, gradients, order, project, tanh_
 
 
 class LSTM(torch.autograd.Function):
@@ -21,29 +20,18 @@ class LSTM(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        w_x: Tensor,
-        w_h: Tensor,
-        b_x: Tensor | None,
-        b_h: Tensor | None,
-        h: Tensor,
-        c: Tensor,
-        backward: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.native = native.usable(x, h)
-        return _forward(ctx, x, w_x, w_h, b_x, b_h, h, c, backward)
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.native = native.usable(given[0], given[5])
+        return _forward(ctx, *given)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         x, w_x, w_h, b_x, b_h, h, c, _, squashed, h_all, c_all, *gates = ctx.saved_tensors
         wanted = ctx.needs_input_grad
         if torch.is_grad_enabled():
-            return tuple(again(formula, (x, w_x, w_h, b_x, b_h, h, c, ctx.last_first), grads))
+            return tuple(differentiable(formula, (x, w_x, w_h, b_x, b_h, h, c, ctx.last_first), grads))
         by_out, by_h, by_c = grads
-        dh = torch.zeros_like(h) if by_h is None else by_h.clone(memory_format=torch.contiguous_format)
-        dc = torch.zeros_like(c) if by_c is None else by_c.clone(memory_format=torch.contiguous_format)
+        dh, dc = first_grad(by_h, h), first_grad(by_c, c)
         if ctx.native:
             dx, dw_x, dw_h = (w.new_empty(w.shape) if k else None for w, k in zip((x, w_x, w_h), wanted, strict=False))
             db = x.new_empty(*w_h.shape[:2])
@@ -71,19 +59,9 @@ class TorchLSTM(LSTM):
     """The same without this package's kernel."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        w_x: Tensor,
-        w_h: Tensor,
-        b_x: Tensor | None,
-        b_h: Tensor | None,
-        h: Tensor,
-        c: Tensor,
-        backward: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
         ctx.native = False
-        return _forward(ctx, x, w_x, w_h, b_x, b_h, h, c, backward)
+        return _forward(ctx, *given)
 
 
 def _forward(
@@ -113,13 +91,8 @@ def _forward(
         for t in order(steps, backward):
             gates[t] = torch.baddbmm(gates[t], h_before[:, t], turned)  # a program chooses the kernel, and the room
             _step(gates[t], c_before[:, t], c_after[:, t], squashed[:, t], h_after[:, t], one)
-    last = 0 if backward else -1
-    with unseen():  # no kernel
-        out = aliased(h_after)
-    ctx.save_for_backward(x, w_x, w_h, b_x, b_h, h, c, out, squashed, h_all, c_all, *gates)
-    ctx.set_materialize_grads(False)
-    ctx.last_first = backward
-    return out, h_after[:, last].clone(), c_after[:, last].clone()
+    ends = finish(ctx, (x, w_x, w_h, b_x, b_h, h, c), h_after, (squashed, h_all, c_all, *gates), backward)
+    return *ends, c_after[:, 0 if backward else -1].clone()
 
 
 def _step(gates: Tensor, before: Tensor, c: Tensor, squashed: Tensor, h: Tensor, one: Tensor) -> None:

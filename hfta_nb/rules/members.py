@@ -90,7 +90,7 @@ def by_members(context: Context, function: Callable[..., Any], args: Any, kwargs
     leaves, _ = flatten((args, kwargs))
     if not any(isinstance(v, Tensor) and context.batched(v) for v in leaves):
         raise error
-    target = kwargs.get("out", args[0] if args and _in_place(function) else None)
+    target = kwargs.get("out", args[0] if args and writes_in_place(function) else None)
     if isinstance(target, Tensor) and not context.batched(target):
         raise SharedWrite(f"{function_name(function)} writes into a tensor that the members share") from error
     how = "member by member, as vmap can't run it"
@@ -113,6 +113,12 @@ _RESHAPING = ("t_", "transpose_", "swapaxes_", "squeeze_", "unsqueeze_", "as_str
 """Functions that change the tensor itself, not what is in its memory."""
 
 
-def _in_place(function: Callable[..., Any]) -> bool:
+def writes_in_place(function: Callable[..., Any]) -> bool:
+    """Whether a function writes into its first argument."""
     name = function_name(function)
     return name in ("__setitem__", "__delitem__") or (name.endswith("_") and not name.endswith("__"))
+
+
+def torch_kernel_per_member(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The rule of a function that runs as torch's own kernel, once per member."""
+    return member_by_member(context, function, args, kwargs, "torch's kernel, once per member")

@@ -19,11 +19,11 @@ from hfta_nb.rules.alone import own_is_faster
 from hfta_nb.rules.base import Context, Rule, vmap_level
 from hfta_nb.rules.gru import GRU, Simple
 from hfta_nb.rules.lstm import LSTM, TorchLSTM
-from hfta_nb.rules.members import each_member, member_by_member
+from hfta_nb.rules.members import each_member, torch_kernel_per_member
 
 _HOW = "all members at once, step by step"
 
-Run = Callable[..., Sequence[Tensor]]
+LayerFunction = Callable[..., Sequence[Tensor]]
 """Of one direction of one layer: x, two weights, two biases, states, last step first; h at all steps, last states."""
 
 
@@ -41,10 +41,6 @@ def _gru(*given: Any) -> Sequence[Tensor]:
 
 def _simple(relu: bool, *given: Any) -> Sequence[Tensor]:
     return Simple.apply(*given, relu)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def _once_each(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    return member_by_member(context, function, args, kwargs, "torch's kernel, once per member")
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,7 @@ class _Asked:
         return cls(x, states, weights, bool(biased), layers, drops, bool(both), bool(batch_first))
 
     def through(
-        self, run: Run, x: Tensor, stacked: Callable[[Tensor], Tensor], drop: Callable[[Tensor], Tensor]
+        self, run: LayerFunction, x: Tensor, stacked: Callable[[Tensor], Tensor], drop: Callable[[Tensor], Tensor]
     ) -> list[Tensor]:
         """What the last layer gives at all time steps ``[M, T, N, H]``, and the last states ``[M, layers, N, H]``.
 
@@ -99,13 +95,13 @@ class _Asked:
         return [x, *(torch.stack(part, 1) for part in zip(*last, strict=True))]
 
 
-def _sequences(run: Run) -> Rule:
+def _sequences(run: LayerFunction) -> Rule:
     def rule(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         asked = _Asked.of(args, kwargs)
         if asked is None or not _fits(context, [asked.x, *asked.states, *asked.weights]) or asked.x.numel() == 0:
-            return _once_each(context, function, args, kwargs)
+            return torch_kernel_per_member(context, function, args, kwargs)
         if asked.dropout and not asked.x.is_cpu:
-            return _once_each(context, function, args, kwargs)
+            return torch_kernel_per_member(context, function, args, kwargs)
         context.note(function, _HOW)
 
         def drop(x: Tensor) -> Tensor:
@@ -155,16 +151,16 @@ def _one(given: Sequence[Tensor], parameters: Sequence[Tensor | None]) -> Tensor
     return _lstm(x, *(None if p is None else p.unsqueeze(0) for p in parameters), *states, False)[0].squeeze(0)
 
 
-def _cell(run: Run, lstm: bool) -> Rule:
+def _cell(run: LayerFunction, lstm: bool) -> Rule:
     def rule(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if kwargs or len(args) < 4:
-            return _once_each(context, function, args, kwargs)
+            return torch_kernel_per_member(context, function, args, kwargs)
         x, given, *parameters = args
         states = list(given) if lstm else [given]
         parameters += [None] * (4 - len(parameters))
         known = [p for p in parameters if p is not None]
         if len(known) % 2 or x.ndim != 2 or x.numel() == 0 or not _fits(context, [x, *states, *known]):
-            return _once_each(context, function, args, kwargs)
+            return torch_kernel_per_member(context, function, args, kwargs)
         context.note(function, _HOW)
         with context.outside():
             stacked = [None if p is None else context.stacked(p) for p in parameters]
@@ -176,7 +172,7 @@ def _cell(run: Run, lstm: bool) -> Rule:
     return rule
 
 
-def _taken(run: Run, context: Context) -> Run:
+def _taken(run: LayerFunction, context: Context) -> LayerFunction:
     """The same without this package's kernels, where the plain module's are asked for."""
     return _lstm_of_torch if run is _lstm and context.plain else run
 

@@ -20,6 +20,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from hfta_nb.members.untraced import unseen
+
 
 def order(steps: int, backward: bool) -> range:
     """Time steps as they are computed."""
@@ -64,6 +66,27 @@ def beside(state: Tensor, steps: int, backward: bool) -> tuple[Tensor, Tensor, T
     return (late, early, whole) if backward else (early, late, whole)
 
 
+def finish(
+    ctx: Any, inputs: Sequence[Tensor | None], h_after: Tensor, kept: Sequence[Tensor | None], last_first: bool
+) -> tuple[Tensor, Tensor]:
+    """Save what the backward pass needs: the inputs, the output, and what else is `kept`.
+
+    Returns:
+        h at all time steps, and the last h.
+    """
+    with unseen():  # no kernel
+        out = aliased(h_after)
+    ctx.save_for_backward(*inputs, out, *kept)
+    ctx.set_materialize_grads(False)
+    ctx.last_first = last_first
+    return out, h_after[:, 0 if last_first else -1].clone()
+
+
+def first_grad(grad: Tensor | None, like: Tensor) -> Tensor:
+    """The gradient of a last state, to be worked on in place; zero where the loss does not depend on it."""
+    return torch.zeros_like(like) if grad is None else grad.clone(memory_format=torch.contiguous_format)
+
+
 def gradients(
     wanted: Sequence[bool], grad: Tensor, grad_h: Tensor, x: Tensor, before: Tensor, weights: Sequence[Tensor]
 ) -> list[Tensor | None]:
@@ -87,7 +110,7 @@ def gradients(
     ]
 
 
-def again(
+def differentiable(
     formula: Callable[..., Sequence[Tensor]], inputs: Sequence[Any], grads: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
     """Gradients that can be differentiated once more."""

@@ -4,15 +4,15 @@ from hfta_nb.step.choices import by_step
 from hfta_nb.step.fused import ArrayStep
 from hfta_nb.step.plain import PlainStep
 from hfta_nb.step.precision import PRECISIONS, Precision
-from hfta_nb.step.protocol import Keep, Objective, Scores, Step, call_all, in_phase
+from hfta_nb.step.protocol import Objective, Scores, ScoreSink, Step, call_all, in_phase
 
 __all__ = [
     "PRECISIONS",
     "ArrayStep",
-    "Keep",
     "Objective",
     "PlainStep",
     "Precision",
+    "ScoreSink",
     "Scores",
     "Step",
     "by_step",

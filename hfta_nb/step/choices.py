@@ -81,7 +81,7 @@ def check_scaled(rows: Sequence[Row], scaled: bool) -> None:
         raise OptimError("takes no loss scale", where="optimizer, lbfgs", got="precision fp16", accepted="fp32, bf16")
 
 
-class Span(NamedTuple):
+class ScheduleLength(NamedTuple):
     """How long an lr schedule is.
 
     Attributes:
@@ -93,7 +93,7 @@ class Span(NamedTuple):
     epoch: int = 1
 
 
-def _length(row: Row, span: Span) -> int:
+def _length(row: Row, span: ScheduleLength) -> int:
     return row["t_max"] * span.epoch if row["t_max"] else span.total
 
 
@@ -101,13 +101,13 @@ def _lowest(row: Row) -> float:
     return float(row["eta_min"] if row.get("min_lr") is None else row["min_lr"])
 
 
-def _milestones(row: Row, span: Span) -> list[int]:
+def _milestones(row: Row, span: ScheduleLength) -> list[int]:
     if row.get("milestones") is not None:
         return [number * span.epoch for number in row["milestones"]]
     return sorted({max(1, span.total // 2), max(1, span.total * 3 // 4)})
 
 
-LR_SCHEDULERS: dict[str, tuple[str, Callable[[Row, Span], dict[str, Any]]]] = {
+LR_SCHEDULERS: dict[str, tuple[str, Callable[[Row, ScheduleLength], dict[str, Any]]]] = {
     "step": ("StepLR", lambda row, span: {"step_size": row["step_size"] * span.epoch, "gamma": row["gamma"]}),
     "exponential": ("ExponentialLR", lambda row, span: {"gamma": row["gamma"] ** (1 / span.epoch)}),
     "linear": (
@@ -171,9 +171,9 @@ def lr_scheduler_of(row: Row, epochs: int, steps_per_epoch: int | None = None) -
     return name, given(row, _span(row, epochs, steps_per_epoch))
 
 
-def _span(row: Row, epochs: int, steps_per_epoch: int | None) -> Span:
+def _span(row: Row, epochs: int, steps_per_epoch: int | None) -> ScheduleLength:
     if not by_step(row):
-        return Span(epochs)
+        return ScheduleLength(epochs)
     if steps_per_epoch is None:
         raise OptimError(
             "counts optimizer steps, and how many an epoch has is not known",
@@ -185,7 +185,7 @@ def _span(row: Row, epochs: int, steps_per_epoch: int | None) -> Span:
     if warmup >= total:
         raise OptimError("no shorter than the run", where="warmup_steps", got=warmup,
                          accepted=f"fewer than the {total} optimizer steps of the run")  # fmt: skip
-    return Span(total - warmup, steps_per_epoch)
+    return ScheduleLength(total - warmup, steps_per_epoch)
 
 
 Factory = Callable[[torch.optim.Optimizer], reference.LRScheduler]

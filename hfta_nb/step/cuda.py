@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array import FusedArray, MemberGenerators
-from hfta_nb.array.standing import strictly
+from hfta_nb.array.inspect import strictly
 from hfta_nb.kernels import cuda_graphs
 from hfta_nb.step.graph import StepGraph
 from hfta_nb.step.protocol import Scores

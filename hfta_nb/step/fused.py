@@ -12,20 +12,20 @@ from torch import Tensor
 from hfta_nb import optim
 from hfta_nb.array import FusedArray, per_member
 from hfta_nb.array.access import Inputs, Program, snapshot, tuning_of
+from hfta_nb.array.inspect import program_of
 from hfta_nb.array.saving import tensors_of
-from hfta_nb.array.standing import program_of
-from hfta_nb.array.tuning import Tuning
+from hfta_nb.array.schedule_tuner import Tuning
 from hfta_nb.errors import out_of_memory
 from hfta_nb.metrics import Metric
 from hfta_nb.optim.lr_scheduler import ReduceLROnPlateau
-from hfta_nb.step.again import Again
 from hfta_nb.step.choices import by_step, check_scaled
 from hfta_nb.step.cuda import graph_of
-from hfta_nb.step.graph import After, StepGraph
+from hfta_nb.step.graph import FollowUp, StepGraph
+from hfta_nb.step.graph_fast_path import FastPath
 from hfta_nb.step.precision import Precision, whole
-from hfta_nb.step.protocol import Keep, Objective, Row, Scores, in_phase, metrics_alone, phases_of, summed
+from hfta_nb.step.protocol import Objective, Row, Scores, ScoreSink, in_phase, metrics_alone, phases_of, summed
+from hfta_nb.step.rollback import OptimizerMemoryError
 from hfta_nb.step.update import Update, evaluated, updates_of
-from hfta_nb.step.whole import OptimizerMemoryError
 
 
 class ArrayStep:
@@ -66,7 +66,7 @@ class ArrayStep:
         self.last: Scores = {}  # of each phase, its latest loss
         self._metrics = metrics
         self.graph = graph_of(array, self.tensors)
-        self.again: Again | None = None
+        self.fast_path: FastPath | None = None
         self.tuning: Tuning | None = None
         self.updates = updates_of(array, rows, objective, metrics, epochs, steps_per_epoch)
         check_scaled(rows, self.scaler is not None)
@@ -75,7 +75,7 @@ class ArrayStep:
     def __len__(self) -> int:
         return len(self.array)
 
-    def train(self, x: Any, y: Any, keep: Keep | None = None) -> Scores:
+    def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         if not self.array.training:
             self.array.train()
         if self.tuning is not None:
@@ -87,7 +87,7 @@ class ArrayStep:
             self.step_lr_schedulers()
         return scores
 
-    def _made(self, x: Any, y: Any, keep: Keep | None) -> Scores:
+    def _made(self, x: Any, y: Any, keep: ScoreSink | None) -> Scores:
         """A step, and its scores where they are wanted."""
         scores = self._advance(x, y)
         if keep is None:
@@ -95,7 +95,7 @@ class ArrayStep:
         self.hand(keep, scores, y)
         return {}
 
-    def hand(self, keep: Keep, scores: Scores, y: Any) -> None:
+    def hand(self, keep: ScoreSink, scores: Scores, y: Any) -> None:
         """Let the scores of a step that is done be kept."""
         self.whole = False  # the optimizers have stepped
         keep.take(scores, y)
@@ -159,7 +159,7 @@ class ArrayStep:
         else:
             room.copy_(losses)
 
-    def _tried(self, tuning: Tuning, x: Any, y: Any, keep: Keep | None) -> Scores:
+    def _tried(self, tuning: Tuning, x: Any, y: Any, keep: ScoreSink | None) -> Scores:
         """A step by which the fastest block size is found out."""
         due = tuple(u.phase and u.phase.name for u in self.updates if u.phase is None or u.phase.due(self.steps))
         scores = tuning.step((x, y, due, self.done), lambda: self._made(x, y, keep))
@@ -167,9 +167,9 @@ class ArrayStep:
             self.tuning = None
         return scores
 
-    def _in_graph(self, graph: StepGraph, x: Any, y: Any, keep: Keep | None) -> Scores:
+    def _in_graph(self, graph: StepGraph, x: Any, y: Any, keep: ScoreSink | None) -> Scores:
         """A step that is captured where it can be."""
-        again = None if self.again is None else self.again.run(self, x, y, keep)
+        again = None if self.fast_path is None else self.fast_path.run(self, x, y, keep)
         if again is not None:
             return again
         inputs = Inputs.of((x, y), len(self))
@@ -191,14 +191,14 @@ class ArrayStep:
             if self.scaler is not None and progress is not None:
                 self.scaler.set_progress(progress)
 
-        after = None if keep is None else After(lambda v, scores: self.hand(keep, scores, given(v)[1]), keep)
+        after = None if keep is None else FollowUp(lambda v, scores: self.hand(keep, scores, given(v)[1]), keep)
         marks = self._marks(due, x, y)
         draws = any(isinstance(mark, Program) and mark.generators is not None for mark in marks or ())
         scores = graph.run(kind, inputs.leaves, marks, action, rewind, after, draws)
         notes = graph.notes()
         if notes != self.array.step_notes:
             self.array.step_notes = notes
-        self.again = None if done else Again.of(self, graph, kind, x, y, keep)
+        self.fast_path = None if done else FastPath.of(self, graph, kind, x, y, keep)
         return scores
 
     def _marks(self, due: Sequence[Update], x: Any, y: Any) -> list[Any] | None:

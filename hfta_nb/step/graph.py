@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.errors import out_of_memory
-from hfta_nb.step.protocol import Keep, Scores
+from hfta_nb.step.protocol import Scores, ScoreSink
 
 WARM_STEPS = 2
 """Steps that run as ever, with the same marks, before one is captured."""
@@ -70,7 +70,7 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True)
-class After:
+class FollowUp:
     """What follows a step.
 
     Attributes:
@@ -79,11 +79,11 @@ class After:
     """
 
     do: Callable[[list[Any], Scores], None]
-    keep: Keep
+    keep: ScoreSink
 
 
 @dataclass
-class Kind:
+class GraphEntry:
     """What is known of steps of one kind.
 
     Attributes:
@@ -123,14 +123,14 @@ class Kind:
                 self.reason = "what the step depends on changes again and again"
         self.captured, self.runs = None, 0
 
-    def again(self, leaves: Sequence[Any]) -> Scores:
+    def replay(self, leaves: Sequence[Any]) -> Scores:
         """Run the capture with these inputs."""
         assert self.captured is not None  # as the caller has seen
         self.fill(leaves)
         self.runs += 1
         return self.captured.run()
 
-    def give_up(self, reason: str, within: After | None) -> None:
+    def give_up(self, reason: str, within: FollowUp | None) -> None:
         """Don't capture steps of this kind; or, where something was captured with them, try without that."""
         if within is None:
             self.reason = reason
@@ -165,7 +165,7 @@ class StepGraph:
         strictly: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.backend, self._state, self._strictly = backend, state, strictly
-        self._kinds: dict[Hashable, Kind] = {}
+        self._kinds: dict[Hashable, GraphEntry] = {}
 
     def notes(self) -> list[str]:
         """How steps run, each way once."""
@@ -174,7 +174,7 @@ class StepGraph:
         ways += [f"metrics beside the graph: {k.apart}" for k in self._kinds.values() if k.apart and not k.reason]
         return list(dict.fromkeys(ways))
 
-    def known(self, kind: Hashable) -> Kind | None:
+    def known(self, kind: Hashable) -> GraphEntry | None:
         """What is known of a kind of steps."""
         return self._kinds.get(kind)
 
@@ -192,7 +192,7 @@ class StepGraph:
         marks: Marks | None,
         action: Action,
         rewind: Callable[[], None],
-        after: After | None = None,
+        after: FollowUp | None = None,
         draws: bool = True,
     ) -> Scores:
         """One step.
@@ -210,7 +210,7 @@ class StepGraph:
         if known is None:
             while len(self._kinds) >= self.most_kinds:
                 del self._kinds[next(iter(self._kinds))]
-            known = self._kinds[kind] = Kind(self.backend.refuses(leaves))
+            known = self._kinds[kind] = GraphEntry(self.backend.refuses(leaves))
         mark = None if after is None or known.apart else after.keep.mark()
         if not known.reason:
             known.note(None if marks is None else [*marks, *([] if mark is None else [mark])])
@@ -232,17 +232,17 @@ class StepGraph:
 
     def _capture(
         self,
-        known: Kind,
+        known: GraphEntry,
         action: Callable[[], Scores],
         rewind: Callable[[], None],
-        within: After | None,
+        within: FollowUp | None,
         draws: bool,
     ) -> Scores:
         """Capture a step; where it does what the step does, it is that from now on. Returns what the step gives."""
         try:
             captured = self.backend.capture(action, draws)
         except Exception as error:
-            known.give_up(*((_NO_ROOM, None) if out_of_memory(error) else (_told(error), within)))
+            known.give_up(*((_NO_ROOM, None) if out_of_memory(error) else (_message(error), within)))
         else:
             tensors = [*self._state(), *(within.keep.tensors() if within else ())]
             scores = self._compared(known, captured, tensors, action, rewind, within)
@@ -254,12 +254,12 @@ class StepGraph:
 
     def _compared(
         self,
-        known: Kind,
+        known: GraphEntry,
         captured: Captured,
         tensors: Sequence[Tensor],
         action: Callable[[], Scores],
         rewind: Callable[[], None],
-        within: After | None,
+        within: FollowUp | None,
     ) -> Scores | None:
         """Make the step, and make it captured as well: whether both come to the same. What the step gives.
 
@@ -288,7 +288,7 @@ class StepGraph:
             again = captured.run()
             reason = self._difference([*after, *scores.values()], [*tensors, *again.values()], went)
         except Exception as error:
-            reason = _told(error)
+            reason = _message(error)
         _copy(tensors, after)
         self.backend.put_streams(went)
         if reason:
@@ -305,7 +305,7 @@ class StepGraph:
         return ""
 
 
-def _followed(action: Action, after: After | None) -> Action:
+def _followed(action: Action, after: FollowUp | None) -> Action:
     """The step and what follows it."""
     if after is None:
         return action
@@ -317,7 +317,7 @@ def _followed(action: Action, after: After | None) -> Action:
     return both
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

@@ -17,9 +17,9 @@ from hfta_nb.metrics import Metric
 from hfta_nb.optim.fused import available
 from hfta_nb.phases import Phase, split
 from hfta_nb.step.choices import FUSED, by_step, check_scaled, factory_of, optimizer_of
-from hfta_nb.step.parts import by_optimizer, groups_of, values_of
+from hfta_nb.step.parameter_groups import by_optimizer, groups_of, values_of
 from hfta_nb.step.precision import Precision, whole
-from hfta_nb.step.protocol import Keep, Objective, Row, Scores, in_phase, metrics_alone, phases_of, scorer, summed
+from hfta_nb.step.protocol import Objective, Row, Scores, ScoreSink, in_phase, metrics_alone, phases_of, scorer, summed
 
 
 @dataclass
@@ -77,7 +77,7 @@ class PlainStep:
     def __len__(self) -> int:
         return 1
 
-    def train(self, x: Any, y: Any, keep: Keep | None = None) -> Scores:
+    def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         self.module.train()
         scores: Scores = {}
         stepped = False
@@ -199,7 +199,7 @@ class PlainStep:
         return {
             "module": {k: v.detach() for k, v in tensors.items()},
             "generators": self.generators.state_dict(),
-            "optimizers": [_told(update.optimizer.state_dict()) for update in self.updates],
+            "optimizers": [_with_word_keys(update.optimizer.state_dict()) for update in self.updates],
             "lr_schedulers": [u.lr_scheduler.state_dict() if u.lr_scheduler else None for u in self.updates],
             "steps": self.steps,
             "last": dict(self.last),
@@ -223,7 +223,7 @@ class PlainStep:
         self.last = {k: v.to(self.generators.device) for k, v in state["last"].items()}
 
 
-def _told(optimizer: Mapping[str, Any]) -> dict[str, Any]:
+def _with_word_keys(optimizer: Mapping[str, Any]) -> dict[str, Any]:
     """An optimizer's state with words for keys: JSON has no keys that are numbers."""
     return {"state": {str(k): v for k, v in optimizer["state"].items()}, "groups": optimizer["param_groups"]}
 

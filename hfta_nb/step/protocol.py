@@ -26,7 +26,7 @@ Row: TypeAlias = Mapping[str, Any]
 """The values of all training axes of one member."""
 
 
-class Keep(Protocol):
+class ScoreSink(Protocol):
     """Keeps what training steps give."""
 
     def take(self, scores: Scores, y: Any) -> None:
@@ -48,7 +48,7 @@ class Step(Protocol):
     def __len__(self) -> int:
         """How many members."""
 
-    def train(self, x: Any, y: Any, keep: Keep | None = None) -> Scores:
+    def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         """One optimizer step of each member (one per phase) on a mini-batch; `x` and `y` may be `per_member`.
 
         Args:

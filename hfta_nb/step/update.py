@@ -17,10 +17,10 @@ from hfta_nb.metrics import Metric
 from hfta_nb.optim.clipping import clip_to
 from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
 from hfta_nb.phases import Phase, split
-from hfta_nb.step.making import limits_of, make_lr_scheduler, make_optimizer
-from hfta_nb.step.parts import by_optimizer
+from hfta_nb.step.optimizers import limits_of, make_lr_scheduler, make_optimizer
+from hfta_nb.step.parameter_groups import by_optimizer
 from hfta_nb.step.protocol import Objective, Row, Scores, phases_of, scorer
-from hfta_nb.step.whole import OptimizerMemoryError, first_step, undone
+from hfta_nb.step.rollback import OptimizerMemoryError, first_step, undone
 
 
 @dataclass

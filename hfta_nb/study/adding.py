@@ -1,4 +1,4 @@
-"""Variants that are added to a study: before a run, while it is on, and after it."""
+"""Variants that are added to a study before, during and after a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add(study: Study, variants: Any, key: str = "") -> list[int]:
     if not study._running:
         if study.store.exists and study.store.running:
             remedy = "post it to the control of its run: control.add(...)"
-            raise StudyError("the run is going on somewhere else", where=str(study.directory), remedy=remedy)
+            raise StudyError("the run is in progress elsewhere", where=str(study.directory), remedy=remedy)
         restore(study)
     before = len(study.variants)
     if study.store.has_events:
@@ -55,7 +55,7 @@ def planned(study: Definition, grid: Grid) -> list[Group]:
 
 
 def restore(study: Study) -> None:
-    """Take in what was added to the study on disk."""
+    """Read the variants that were added to the study on disk."""
     if not study.store.exists:
         return
     for told in study.store.read_study().get("added", ())[len(study.added) :]:
@@ -65,7 +65,7 @@ def restore(study: Study) -> None:
 
 
 def requested(study: Study, request: Add) -> str:
-    """Add what was asked for by a request; returns why not, in words, where it can't be."""
+    """Add the variants of a request; returns the reason if they can't be added."""
     try:
         add(study, request.variants, request.key)
     except HftaError as error:

@@ -1,4 +1,4 @@
-"""What a study is given, checked."""
+"""Checks of a study's arguments."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 
+from hfta_nb.array.settings import VERIFY
 from hfta_nb.data import AnyData, Stream
 from hfta_nb.errors import DeviceError, OptimError, StudyError
-from hfta_nb.kernels.strategy.measuring import STRATEGIES
+from hfta_nb.kernels.strategy.autotune import STRATEGIES
 from hfta_nb.losses import Loss
 from hfta_nb.model_zoo import family
 from hfta_nb.plan import MOST_PADDING, Group
 from hfta_nb.recipes import Family, from_callable, with_own
-from hfta_nb.replay.deciding import WAYS
+from hfta_nb.replay.inductor.decide import WAYS
 from hfta_nb.step import Precision, by_step
 from hfta_nb.step.choices import factory_of
 from hfta_nb.step.precision import check
@@ -27,7 +28,7 @@ CHECKPOINTING = ("auto", "never", "always")
 def family_of(
     given: Any, loss: Loss | None = None, metrics: Any = None, param_groups: Callable[..., Any] | None = None
 ) -> Family:
-    """The family that is meant, with the loss, metrics and parameter groups that a study has of its own."""
+    """The family, with the study's own loss, metrics and parameter groups."""
     found = given if isinstance(given, Family) else family(given) if isinstance(given, str) else from_callable(given)
     return with_own(found, loss, metrics, param_groups)
 
@@ -69,7 +70,7 @@ def steps_of(given: Any, data: AnyData) -> int | None:
 
 
 def capacity_of(given: Any) -> int | str | None:
-    """The most members of an array: a number, None for as many as fit, "auto" for as many as are fastest."""
+    """Members per array: at most a number, all that fit (None), or the fastest number ("auto")."""
     if given is None or given == "auto":
         return given  # type: ignore[no-any-return]
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
@@ -80,16 +81,23 @@ def capacity_of(given: Any) -> int | str | None:
 
 
 def checkpointing_of(given: Any) -> str:
-    """Whether activations are computed again in the backward."""
+    """When to use activation checkpointing."""
     if given not in CHECKPOINTING:
         raise StudyError("unknown choice", where="checkpointing", got=given, accepted=", ".join(CHECKPOINTING))
     return str(given)
 
 
 def compile_of(given: Any) -> str:
-    """Whether replayed steps are compiled."""
+    """When to compile replayed steps."""
     if given not in WAYS:
         raise StudyError("unknown choice", where="compile", got=given, accepted=", ".join(WAYS))
+    return str(given)
+
+
+def verify_of(given: Any) -> str:
+    """When members are compared with their plain modules."""
+    if given not in VERIFY:
+        raise StudyError("unknown choice", where="verify", got=given, accepted=", ".join(VERIFY))
     return str(given)
 
 
@@ -126,10 +134,10 @@ def dtype_of(given: str | torch.dtype) -> torch.dtype:
 
 
 def check_schedules(groups: Sequence[Group], epochs: int, steps_per_epoch: int | None, data: AnyData) -> None:
-    """See that every member's lr schedule can be made in a run of this length.
+    """Check that every member's lr schedule can be made for a run of this length.
 
     Raises:
-        StudyError: one counts optimizer steps, and how many an epoch has is not known; or it does not fit the run.
+        StudyError: a schedule counts optimizer steps and the steps of an epoch are unknown, or it does not fit the run.
     """
     for group in groups:
         for variant, row in zip(group.variants, group.rows, strict=True):

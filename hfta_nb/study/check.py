@@ -1,4 +1,4 @@
-"""Is a member what it would have been alone?"""
+"""Compares members with plain modules that are trained alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hfta_nb.events import Control, Event
 from hfta_nb.grid import Variant
 from hfta_nb.history import History, Member
 from hfta_nb.plan import Group
-from hfta_nb.step import Keep, Scores, Step
+from hfta_nb.step import Scores, ScoreSink, Step
 from hfta_nb.step.choices import lr_scheduler_of
 from hfta_nb.study import running
 from hfta_nb.study.arguments import positive
@@ -71,7 +71,7 @@ Curves = dict[str, list[float]]
 
 
 def _first_stretch(study: Study, member: Member, variant: Variant) -> int:
-    """The epochs after which a run of more has changed a member's lr schedule; 0 where none has."""
+    """The epoch after which a longer run has changed a member's lr schedule; 0 if none has."""
     row = next(row for g in study.plan_groups for v, row in zip(g.variants, g.rows, strict=True) if v.id == variant.id)
     phases, first = study.family.phases, member.planned
     rows = [phase.row(row) for phase in phases] if phases else [row]
@@ -82,7 +82,7 @@ def _first_stretch(study: Study, member: Member, variant: Variant) -> int:
 
 
 def _size(curves: Curves) -> float:
-    """How large the losses are: the smallest mean of a curve of theirs, in absolute values; infinite for lost ones."""
+    """The size of the losses: the smallest mean absolute value of a loss curve; infinite for members that were lost."""
     losses = [values for name, values in curves.items() if name.endswith("_loss")]
     means = [sum(map(abs, values)) / len(values) for values in losses]
     return min((mean for mean in means if math.isfinite(mean)), default=math.inf)
@@ -123,7 +123,7 @@ class _Nudged:
     def __len__(self) -> int:
         return len(self.inner)
 
-    def train(self, x: Any, y: Any, keep: Keep | None = None) -> Scores:
+    def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         scores = self.inner.train(x, y, keep)
         for weight in self.inner.weights().values():
             if weight.is_floating_point():

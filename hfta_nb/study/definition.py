@@ -1,4 +1,4 @@
-"""What is asked of a study, checked, and the plan that follows from it."""
+"""The checked arguments of a study, and the plan made from them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from hfta_nb import data as datasets
+from hfta_nb.data import AnyData
 from hfta_nb.errors import StudyError
 from hfta_nb.events import GroupRecord
 from hfta_nb.grid import Grid, Variant
@@ -19,8 +20,9 @@ from hfta_nb.history import History
 from hfta_nb.losses import Loss
 from hfta_nb.model_zoo import check_data
 from hfta_nb.recipes import Family
+from hfta_nb.search import Searcher
 from hfta_nb.store import Store
-from hfta_nb.study import adding, arguments, planning, saving
+from hfta_nb.study import adding, arguments, planning, saving, searching
 from hfta_nb.train import Settings, Trainer
 
 if TYPE_CHECKING:
@@ -28,12 +30,12 @@ if TYPE_CHECKING:
 
 
 class Definition:
-    """What is asked of a study; see `Study` for the arguments."""
+    """The definition of a study; see `Study` for the arguments."""
 
     def __init__(
         self,
         family: str | Family | Callable[..., nn.Module],
-        grid: Mapping[str, Any] | Grid | Sequence[Any] | None = None,
+        grid: Mapping[str, Any] | Grid | Sequence[Any] | Callable[[Any], Mapping[str, Any]] | None = None,
         data: Any = None,
         *,
         epochs: int = 20,
@@ -51,6 +53,7 @@ class Definition:
         compile: str = "auto",
         strategy: str | None = None,
         deterministic: bool = False,
+        verify: str = "first",
         seed: int = 0,
         name: str | None = None,
         validate_every: int = 1,
@@ -58,38 +61,56 @@ class Definition:
         loss: Loss | None = None,
         metrics: Any = None,
         param_groups: Callable[..., Any] | None = None,
+        trials: int | None = None,
+        slots: int | None = None,
+        sampler: Any = None,
+        pruner: Any = None,
+        constraint: Callable[[Mapping[str, Any]], bool] | None = None,
         **fixed: Any,
     ) -> None:
         self.family = arguments.family_of(family, loss, metrics, param_groups)
-        self.grid = Grid(grid)
-        self.data = datasets.resolve(self.family.data[0] if data is None else data)
-        check_data(self.family, self.data)
+        self.data = self._suited(data)
         self.epochs = arguments.positive("epochs", epochs)
+        self.seed = arguments.seed_of(seed)
         self.patience = None if patience is None else arguments.positive("patience", patience)
         self.validate_every = arguments.positive("validate_every", validate_every)
         self.steps_per_epoch = arguments.steps_of(steps_per_epoch, self.data)
-        if batch_size is not None and "batch_size" not in self.grid.axes:
-            fixed["batch_size"] = batch_size
-        self.fixed = fixed
+        self.monitor, self.maximize = arguments.monitor_of(self.family, self.data, monitor)
+        how = {"trials": trials, "slots": slots, "sampler": sampler, "pruner": pruner, "constraint": constraint}
+        self.grid, self.searcher = self._searched(grid, how)
+        own = {} if batch_size is None or "batch_size" in self.grid.axes else {"batch_size": batch_size}
+        self.fixed = fixed | own
         self.dtype, self.device = arguments.dtype_of(dtype), arguments.device_of(device)
         self._precision = arguments.precision_of(precision, self.device, self.dtype)
-        self.serial, self.seed = arguments.flag("serial", serial), arguments.seed_of(seed)
         self.across = arguments.across_of(across, self.device)
         self.capacity, self.checkpointing = arguments.capacity_of(capacity), arguments.checkpointing_of(checkpointing)
         self.compile, self.deterministic = arguments.compile_of(compile), deterministic
         self.strategy = arguments.strategy_of(strategy, deterministic, self.capacity, self.compile)
-        self.monitor, self.maximize = arguments.monitor_of(self.family, self.data, monitor)
+        self.serial, self.verify = arguments.flag("serial", serial), arguments.verify_of(verify)
         self.name = name or f"{self.family.name} on {self.data.name}"
         self.plan_groups = adding.planned(self, self.grid)
         self.added: list[adding.Added] = []
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        place = directory or Path("hfta_runs") / f"{self.family.name}-{stamp}-{uuid.uuid4().hex[:6]}"
-        self.store = Store(Path(place).absolute())
+        self.store = Store(Path(directory or _new_place(self.family.name)).absolute())
+        self._begin_afresh()
+
+    def _begin_afresh(self) -> None:
+        """Nothing of a run is known."""
         self._history = History()
-        self._read = 0  # bytes of events.jsonl already in it
+        self._read = 0  # the number of the last event that is in it
         self._running = 0  # runs of this very object, which fold their events in themselves
         self._trainer: Trainer | None = None  # of the run that is on
-        self._extended = False  # variants were added that its events have not told of
+        self._extended = False  # variants were added that its events do not have yet
+
+    def _suited(self, data: Any) -> AnyData:
+        """The data, which suits the family."""
+        found = datasets.resolve(self.family.data[0] if data is None else data)
+        check_data(self.family, found)
+        return found
+
+    def _searched(self, grid: Any, asked: Mapping[str, Any]) -> tuple[Grid, Searcher | None]:
+        """The grid to train, or that of a search's first trials."""
+        searcher = searching.searcher_of(grid, asked, self.epochs, (self.monitor, self.maximize), self.seed)
+        return (Grid(grid), None) if searcher is None else (searching.first(searcher), searcher)
 
     @property
     def variants(self) -> list[Variant]:
@@ -98,7 +119,7 @@ class Definition:
 
     @property
     def precision(self) -> str:
-        """In what the members compute: "fp32", "tf32", "bf16" or "fp16"."""
+        """The precision in which members compute: "fp32", "tf32", "bf16" or "fp16"."""
         return self._precision.name
 
     @property
@@ -107,14 +128,14 @@ class Definition:
 
     @property
     def directory(self) -> Path:
-        """Where the run is kept."""
+        """The directory of the run."""
         return self.store.directory
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of all curves: "train_loss", "val_loss", and likewise for phases and the family's metrics.
 
-        In fp16 "train_loss_scale" as well: what a member's loss is multiplied by after the epoch.
+        In fp16 also "train_loss_scale", the factor of a member's loss after the epoch.
         """
         training, validation = self.family.scores_for(self.data)
         names = tuple(f"{s}_{n}" for n in validation for s in ("train", "val") if s == "val" or n in training)
@@ -125,28 +146,28 @@ class Definition:
         return tuple(g.record() for g in self.plan_groups)
 
     def plan(self, measure: bool = True) -> pandas.DataFrame:
-        """How the variants are grouped, and why those of a later group are not in an earlier one.
+        """The arrays in which the variants train, and the reason for each split.
 
         Args:
-            measure: measure on the device what members take, and so how many fit (and with ``capacity="auto"`` how many
-                are fastest); once. Each architecture's forward and loss are called with one batch first. Without, no
+            measure: measure once on the device how much memory members take and how many fit (with ``capacity="auto"``,
+                how many are fastest). First each architecture's forward and loss are called on one batch. If False, no
                 forward runs, and memory is an estimate until the study runs.
 
         Returns:
             One row per array: ``members``, ``variants`` (their numbers), ``fused_over``, ``split_because``,
-            ``architectures`` and ``padding`` (the share of the parameters that is), ``parameters`` and
-            ``memory_bytes`` of one member, ``fixed_bytes`` of the array beside them, and its ``capacity``: 0 where
-            not even one member fits, None where nothing was measured.
+            ``architectures`` and ``padding`` (its share of the parameters), ``parameters`` and ``memory_bytes`` of one
+            member, ``fixed_bytes`` of the array besides its members, and its ``capacity``: 0 if not even one member
+            fits, None if nothing was measured.
 
         Raises:
-            FamilyError: a forward or a loss raises; the message begins with that line of the person's own code.
+            FamilyError: a forward or a loss raised; the message begins with the line of the user's code.
         """
         if measure:
             self.plan_groups = planning.fitted(self)
         return planning.table(self.plan_groups)
 
     def settings(self) -> Settings:
-        """What the training loop needs to know."""
+        """The settings of the training loop."""
         return planning.settings_of(self)
 
     def _member(self, id: int) -> Variant:
@@ -157,5 +178,10 @@ class Definition:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Everything that was asked for but family, grid and data; keyword arguments of a twin."""
+        """All arguments except family, grid and data, as keyword arguments of a copy."""
         return saving.options(self)
+
+
+def _new_place(family: str) -> Path:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return Path("hfta_runs") / f"{family}-{stamp}-{uuid.uuid4().hex[:6]}"

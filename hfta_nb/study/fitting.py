@@ -43,7 +43,7 @@ def fit(
                     listener(event)
         except BaseException:
             events.close()
-            # How it ended is on disk, and whoever listens is told of it as well.
+            # The end of the run is on disk; report it to the callbacks as well.
             for event, _ in [] if seen is None else study.store.events(seen):
                 for listener in listeners:
                     with contextlib.suppress(Exception):  # perhaps the very one that has raised
@@ -52,10 +52,10 @@ def fit(
 
 
 def listeners_of(given: Listener | Iterable[Listener]) -> list[Listener]:
-    """The functions of an event that were given, one or several.
+    """The callbacks that were given, one or several.
 
     Raises:
-        StudyError: something else was given.
+        StudyError: the argument is not a callback or a list of callbacks.
     """
     found = [given] if callable(given) else list(given) if isinstance(given, Iterable) else [given]
     for one in found:
@@ -98,7 +98,7 @@ def bar(study: Study) -> Iterator[Listener]:
 
 
 def share(history: History) -> float:
-    """The share of the epochs of all members that are done; those of members that ended early are not to come."""
+    """The share of all members' epochs that is done; epochs that members skip by ending early count as done."""
     if history.run is None:
         return 0.0
     done = total = 0.0

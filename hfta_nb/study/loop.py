@@ -1,4 +1,4 @@
-"""The loop over a run: however it is left, the run ends as if it was asked to stop, and everything is kept.
+"""The loop over a run: however the loop is left, the run stops in order and everything is kept.
 
 ``break`` closes the iterator. An exception in the loop's body, KeyboardInterrupt and SystemExit among them, leaves the
 iterator suspended for as long as somebody holds the traceback: then the next run in this directory ends it, or the end
@@ -105,10 +105,10 @@ def _driven(entry: _Open, directory: Path, begin: Callable[[], Events], control:
 
 
 class Interrupts:
-    """Within, the first interrupt (Ctrl-C) stops the run between two steps; a second one raises at once.
+    """Within the block, the first interrupt (Ctrl-C) stops the run between two steps; a second one raises at once.
 
-    Only where an interrupt would raise KeyboardInterrupt: a handler of somebody else's stays, and so it does in threads
-    other than the main one.
+    Only if an interrupt would raise KeyboardInterrupt: other handlers stay, and threads other than the main one are not
+    affected.
 
     Args:
         control: where the request to stop is posted.
@@ -119,7 +119,7 @@ class Interrupts:
 
     def __init__(self, control: Control) -> None:
         self._control = control
-        self._handler = self._handle  # one object, to be known again
+        self._handler = self._handle  # one object, to be recognised
         self.asked = False
 
     def __enter__(self) -> None:
@@ -140,7 +140,7 @@ class Interrupts:
 
 
 def _end_abandoned(directory: Path) -> None:
-    """End a run here whose loop was left by an exception.
+    """End a run in this directory whose loop was left by an exception.
 
     Raises:
         StudyError: its loop is still on, further up in this very call.
@@ -155,7 +155,7 @@ def _end_abandoned(directory: Path) -> None:
 
 
 def _watch_cells() -> None:
-    """In a notebook, have a cell that raises end the runs that it was at."""
+    """In a notebook, let a cell that raises end its runs."""
     get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
     shell = None if get_shell is None else get_shell()
     if shell is not None:
@@ -170,7 +170,7 @@ def _after_cell(result: Any = None) -> None:
 
 
 def _end_all() -> None:
-    """Nobody goes on with what is left when the process ends."""
+    """End all open runs when the process ends."""
     for entry in list(_open.values()):
         with contextlib.suppress(Exception):  # it is in the run's events
             entry.end()

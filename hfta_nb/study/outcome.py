@@ -1,4 +1,4 @@
-"""What came of a study, as tables."""
+"""The results of a study, as tables."""
 
 from __future__ import annotations
 

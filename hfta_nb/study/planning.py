@@ -1,4 +1,4 @@
-"""The plan of a study, with what can only be measured."""
+"""The plan of a study, with its measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hfta_nb.memory import shown
 from hfta_nb.own_lines import OwnLine
 from hfta_nb.study.protocol import Definition
 from hfta_nb.train import Settings, Trainer
-from hfta_nb.train.trying import tried
+from hfta_nb.train.dry_run import tried
 
 if TYPE_CHECKING:
     import pandas
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def settings_of(study: Definition) -> Settings:
-    """What the training loop needs to know."""
+    """The settings of the training loop."""
     how = study.epochs, study.patience, study.monitor, study.maximize
     where = study.device, study.dtype
     pace = study.validate_every, study.steps_per_epoch
     memory = study.capacity, study.checkpointing
     compiling = "never" if study.deterministic else study.compile
     settings = *how, *where, study.seed, True, *pace, study._precision, *memory, compiling
-    return Settings(study.family, study.data, *settings, study.strategy, study.deterministic)
+    return Settings(study.family, study.data, *settings, study.strategy, study.deterministic, study.verify)
 
 
 def fitted(study: Definition) -> list[Group]:
@@ -47,7 +47,7 @@ def fitted(study: Definition) -> list[Group]:
 
 
 def forward_error(study: Definition, event: ev.ForwardTried) -> FamilyError:
-    """That a variant's forward or loss raises; the person's own line comes first."""
+    """The error of a variant's forward or loss; its message begins with the line of the user's code."""
     own = OwnLine(event.file, event.line, event.function, event.source) if event.file else None
     label = next(v.label for g in study.plan_groups for v in g.variants if v.id == event.variant)
     where = f"{study.family.name}, {label}" if own is None else str(own)

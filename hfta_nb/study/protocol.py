@@ -1,4 +1,4 @@
-"""What the files of a study take: a study as far as they ask of it, so that they need not import it."""
+"""Protocols of a study for the files of this folder, which therefore need not import it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hfta_nb.grid import Grid, Variant
 from hfta_nb.history import History
 from hfta_nb.plan import Group
 from hfta_nb.recipes import Family
+from hfta_nb.search import Searcher
 from hfta_nb.step import Precision
 from hfta_nb.store import Store
 from hfta_nb.train import Settings, Trainer
@@ -22,7 +23,7 @@ from hfta_nb.train import Settings, Trainer
 
 @dataclass(frozen=True)
 class Added:
-    """Configurations that came after the first run had begun: they are planned apart from all others.
+    """Configurations that were added after the first run had begun; they are planned separately.
 
     Attributes:
         key: of the request that they came with, which counts once; empty where there was none.
@@ -53,11 +54,13 @@ class Definition(Protocol):
     compile: str
     deterministic: bool
     strategy: str
+    verify: str
     monitor: str
     maximize: bool
     name: str
     plan_groups: list[Group]
     added: list[Added]
+    searcher: Searcher | None
     store: Store
     _precision: Precision
 

@@ -1,4 +1,4 @@
-"""What came of one variant."""
+"""The result of one variant."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hfta_nb.study.protocol import Study
 
 
 class Result:
-    """What came of one variant.
+    """The result of one variant.
 
     Attributes:
         study: it is part of.

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from hfta_nb import events as ev
 from hfta_nb import telemetry
-from hfta_nb.errors import StudyError
+from hfta_nb.errors import StoreError, StudyError
 from hfta_nb.events import Control, Event
 from hfta_nb.history import History
-from hfta_nb.study import adding, loop, saving
+from hfta_nb.store import is_full
+from hfta_nb.study import adding, loop, noting, saving, searching
 from hfta_nb.study.arguments import positive
 from hfta_nb.study.protocol import Study
 from hfta_nb.train import Trainer
@@ -27,12 +29,14 @@ SAMPLE_INTERVAL_S = 0.5
 TRANSIENT = (ev.Heartbeat,)
 """Events that are not kept on disk."""
 
-LOST = "the process that trained it ended before the run did (it was killed, or the machine was)"
+LOST = "the process that trained it ended before the run did (it was killed, or the machine stopped)"
 
 
 def run(study: Study, control: Control, resume: bool, epochs: int | None, again: bool = False) -> loop.Events:
     """The work of `Study.run`. It is to be stopped by `control`, not closed."""
     with opened(study, resume, epochs, again) as state:
+        searching.begin(study, state is not None or resume)
+        noting.environment(study)
         sampler = telemetry.sampler(str(study.device))
         save = functools.partial(_save, study)
         take = functools.partial(adding.requested, study)
@@ -44,6 +48,7 @@ def run(study: Study, control: Control, resume: bool, epochs: int | None, again:
         try:
             for event in events(study, trainer, state is not None):
                 keep(study, event)
+                searching.follow(study, control, event)
                 yield event
                 if time.perf_counter() - sampled >= SAMPLE_INTERVAL_S:
                     sampled = time.perf_counter()
@@ -51,12 +56,15 @@ def run(study: Study, control: Control, resume: bool, epochs: int | None, again:
                     keep(study, sample)
                     yield sample
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            keep(study, ev.RunChanged(time.time(), ev.FAILED, reason, traceback.format_exc()))
+            if is_full(error):
+                _end(study, _cut_short(study, f"{error}"))
+            else:
+                reason = f"{type(error).__name__}: {error}"
+                _end(study, [ev.RunChanged(time.time(), ev.FAILED, reason, traceback.format_exc())])
             raise
-        except BaseException as error:  # a second Ctrl-C, or the family's own code ends the process
-            for event in _cut_short(study, type(error).__name__):
-                keep(study, event)
+        except BaseException as error:  # a second Ctrl-C, or the family's own code ended the process
+            why = f"{type(error).__name__} within a step; it resumes from its last checkpoint"
+            _end(study, _cut_short(study, why))
             raise
         finally:
             study._trainer = None
@@ -67,14 +75,13 @@ def keep(study: Study, event: Event) -> None:
     """Take an event in, and write it down."""
     study._history.add(event)
     if not isinstance(event, TRANSIENT):
-        study.store.append(event)
-        study._read = study.store.events_path.stat().st_size
+        study._read = study.store.append(event)
 
 
 def reload(study: Study) -> None:
     """See `Study.reload`."""
     for event, offset in study.store.events(study._read):
-        study._history.add(event)
+        _take(study, event)
         study._read = offset
         if isinstance(event, ev.RunStarted):  # by a worker, perhaps, which was given more of either
             study.epochs = event.epochs
@@ -82,8 +89,25 @@ def reload(study: Study) -> None:
                 adding.restore(study)
 
 
+def _take(study: Study, event: Event) -> None:
+    """Take an event of the store in, which may lack what came before it: some of it may be damaged."""
+    history = study._history
+    if history.run is None and not isinstance(event, ev.RunStarted):
+        history.add(started(study, False))
+    try:
+        history.add(event)
+    except KeyError:  # of a variant that was added
+        adding.restore(study)
+        history.add(started(study, True))
+        try:
+            history.add(event)
+        except KeyError as error:
+            where, what = str(study.directory), f"an event tells of a variant that there is none of ({error})"
+            raise StoreError(what, where=where) from error
+
+
 def looked_at(study: Study) -> History:
-    """What is known of the run; it has failed where nobody is at it any more."""
+    """The state of the run; FAILED if the process that trained it is gone."""
     if study._running:
         return study._history
     for _ in range(2):  # it may end between the two looks
@@ -91,21 +115,26 @@ def looked_at(study: Study) -> History:
         history = study._history
         if history.state not in (ev.RUNNING, ev.PAUSED) or study.store.running is not False:
             return history
-    history.add(ev.RunChanged(time.time(), ev.FAILED, f"{LOST}; run(resume=True) carries on"))
+    history.add(ev.RunChanged(time.time(), ev.FAILED, f"{LOST}; run(resume=True) resumes it"))
     return history
 
 
 def _save(study: Study, state: dict[str, Any], weights: Mapping[int, Mapping[str, torch.Tensor]]) -> str:
-    for variant, tensors in weights.items():
-        study.store.write_weights(variant, tensors)
-    return str(study.store.write_checkpoint(state))
+    return str(study.store.write_checkpoint(state, weights))
 
 
 def _cut_short(study: Study, why: str) -> Iterator[Event]:
     for member in list(study._history.members.values()):
         if member.state not in ev.FINAL_STATES:
             yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, "the run was stopped")
-    yield ev.RunChanged(time.time(), ev.STOPPED, f"{why} within a step; it carries on from its last checkpoint")
+    yield ev.RunChanged(time.time(), ev.STOPPED, why)
+
+
+def _end(study: Study, events: Iterable[Event]) -> None:
+    """Keep how a run has ended by an error that is to be raised; where that can't be written, it is known here."""
+    for event in events:
+        with contextlib.suppress(StoreError):
+            keep(study, event)
 
 
 @contextlib.contextmanager
@@ -114,7 +143,7 @@ def opened(study: Study, resume: bool = False, epochs: int | None = None, again:
 
     Args:
         study: of the run.
-        resume: carry on from where the run is; from the start where it has no checkpoint yet.
+        resume: continue from the last checkpoint, or from the start if there is none or the run has not begun.
         epochs: train to so many, from where the run is, if it has begun.
         again: as `resume`, where the run may not have begun.
 
@@ -122,31 +151,46 @@ def opened(study: Study, resume: bool = False, epochs: int | None = None, again:
         The state to go on from; None for a run from the start.
 
     Raises:
-        StudyError: a run is there already, or there is nothing to go on with.
-        StoreError: the directory can't be used, or the run in it is going on.
+        StudyError: the directory already holds a run, or another study's, or there is nothing to resume.
+        StoreError: the directory can't be used, or its run is in progress.
     """
-    where, begun = str(study.directory), study.store.has_events
     wanted = study.epochs if epochs is None else positive("epochs", epochs)
-    if resume and not begun:
-        raise StudyError("no checkpoint to resume from", where=where, remedy="run it from the start")
-    if not begun:
-        study.epochs = wanted
-        saving.write(study)
-        with study.store.claimed():
+    if resume and not study.store.exists:
+        raise StudyError("no run to resume", where=str(study.directory), remedy="run it from the start")
+
+    def refuse() -> None:
+        more = study.history.state == ev.COMPLETE and len(study.variants) > len(study.history.members)
+        if not (resume or again or more or epochs is not None):
+            raise _there_already(study)
+
+    if study.store.has_events:
+        refuse()
+    with study.store.claimed():  # first: a run that goes on may be about to end, and another may have just begun
+        if not study.store.has_events:
+            study.epochs = wanted
+            saving.write(study)
             yield None
-        return
-    more = study.history.state == ev.COMPLETE and len(study.variants) > len(study.history.members)
-    if not (resume or again or more or epochs is not None):
-        raise _there_already(study)
-    with study.store.claimed():  # first: a run that goes on may be about to end
+            return
+        refuse()
+        _check_same(study)
         adding.restore(study)
-        state = study.store.read_checkpoint() if study.store.has_checkpoint else None
+        state = study.store.go_back()
         if study.history.state == ev.COMPLETE:
             _check_more(study, state, wanted)
         if wanted != study.epochs:
             study.epochs = wanted
             study.store.write_study(saving.describe(study))
         yield state
+
+
+def _check_same(study: Study) -> None:
+    """Whether the grid in the directory is this study's: a checkpoint counts its members by their places."""
+    kept, mine = study.store.read_study(), json.loads(json.dumps(saving.describe(study)))
+    for part in ("grid", "variants"):
+        if kept.get(part) != mine.get(part):
+            remedy = "choose another directory, or take the study that is there: Study.load(directory)"
+            raise StudyError("another study is there, of another grid", where=str(study.directory), got=mine.get(part),
+                             accepted=str(kept.get(part)), remedy=remedy)  # fmt: skip
 
 
 def _there_already(study: Study) -> StudyError:
@@ -159,7 +203,7 @@ def _there_already(study: Study) -> StudyError:
 
 
 def _check_more(study: Study, state: Any, epochs: int) -> None:
-    """Whether a run that is complete has anything to go on with."""
+    """Raise unless a complete run has more to train."""
     where, ends = str(study.directory), () if state is None else state.get("ends", ())
     if len(study.variants) > len(study.history.members) and epochs >= study.epochs and state is not None:
         return  # some were added since
@@ -170,16 +214,17 @@ def _check_more(study: Study, state: Any, epochs: int) -> None:
         raise StudyError("not more epochs than before", where="epochs", got=epochs, accepted=more)
     if not ends:
         remedy = "start a new study"
-        raise StudyError("no member is left that could train on: all ended early", where=where, remedy=remedy)
+        raise StudyError("no member is left to train: all ended early", where=where, remedy=remedy)
 
 
-def again(study: Study, control: Control) -> Iterator[Event]:
+def restart(study: Study, control: Control) -> Iterator[Event]:
     """`Study.run` from the start where a run has ended before its first checkpoint; its events are added to those."""
     return loop.iterate(study.directory, lambda: run(study, control, False, None, again=True), control)
 
 
 def events(study: Study, trainer: Trainer, resumed: bool) -> Iterator[Event]:
-    """All that happens, from the first event to the one that says how it ended."""
+    """The events of a run, from the first to the one with its final state."""
+    noting.variants(study)
     yield started(study, resumed)
     yield ev.PlanMade(time.time(), trainer.records())
     for variant in [v for todo in trainer.waiting if todo.end for v in todo.end.members]:
@@ -187,6 +232,7 @@ def events(study: Study, trainer: Trainer, resumed: bool) -> Iterator[Event]:
     for event in trainer:
         if study._extended:  # by whoever got the last event, or by a request; this event may tell of the new variants
             study._extended = False
+            noting.variants(study)
             yield started(study, True)
             yield ev.PlanMade(time.time(), trainer.records())
         yield event

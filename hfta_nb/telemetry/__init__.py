@@ -1,6 +1,6 @@
-"""How busy the device is: per-core load and memory of a processor; SM, tensor and DRAM activity of an NVIDIA GPU.
+"""Utilization of the device: load per core and memory of a processor; SM, tensor and DRAM activity of an NVIDIA GPU.
 
-A sampler only measures when asked to; how often that is, is its owner's matter.
+A sampler measures only when it is called.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all samplers have in common."""
+"""Base class of samplers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from hfta_nb.events import DeviceSampled
 
 
 class Sampler(abc.ABC):
-    """Measures how busy one device is, since it was last asked.
+    """Measures the utilization of one device since the last call.
 
     Args:
-        device: as torch names it; it is what the samples are labelled with.
+        device: torch's name of the device, which labels the samples.
     """
 
     def __init__(self, device: str) -> None:
         self.device = device
 
     def sample(self) -> DeviceSampled:
-        """What happened since the last sample.
+        """Measure the time since the last sample.
 
         Takes well under 2 ms and never raises: a counter that can't be read is left out.
         """
@@ -36,15 +36,15 @@ class Sampler(abc.ABC):
 
     @property
     def note(self) -> str:
-        """Why something is not measured; empty where nothing is to be said."""
+        """Why something is not measured; empty if there is nothing to report."""
         return ""
 
     @abc.abstractmethod
     def _counters(self) -> tuple[Callable[[], dict[str, float]], ...]:
-        """What is measured, each apart, so that one that fails costs the others nothing."""
+        """The measurements, each separate, so that a failing one does not affect the others."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to give back
-        """Give back what the sampler holds; it is of no use from then on."""
+        """Release the sampler's resources; it can't be used afterwards."""
 
     def __enter__(self) -> Sampler:
         return self
@@ -54,5 +54,5 @@ class Sampler(abc.ABC):
 
 
 def fraction(part: float, whole: float) -> float:
-    """A share within 0..1: counters that are not read at one instant can be a little beyond."""
+    """Clip a share to 0..1; counters that are not read at the same instant can exceed it slightly."""
     return min(max(part / whole, 0.0), 1.0)

@@ -1,7 +1,7 @@
 """NVML's GPU performance monitoring (GPM), which Hopper and later GPUs have.
 
-The GPU counts; a sample is a copy of its counters, and a metric is reckoned from two samples. Here the newer sample of
-one call is the older of the next, so that the metrics cover all the time between calls and two buffers suffice.
+A sample is a copy of the GPU's counters, and a metric is computed from two samples. The newer sample of one call is the
+older sample of the next, so that metrics cover all the time between calls and two buffers suffice.
 
 Source: NVML API reference, "GPM functions", https://docs.nvidia.com/deploy/nvml-api/group__nvmlGpmFunctions.html
 """
@@ -20,14 +20,14 @@ METRICS = {
     "tensor_active": "NVML_GPM_METRIC_ANY_TENSOR_UTIL",
     "dram_active": "NVML_GPM_METRIC_DRAM_BW_UTIL",
 }
-"""Names of values, and of pynvml's constants for the metrics they are."""
+"""Names of values, with pynvml's constants of their metrics."""
 
 SHORTEST_S = 0.1
-"""The GPU refreshes its counters about this often; samples closer to each other have nothing between them."""
+"""The GPU updates its counters about this often; closer samples do not differ."""
 
 
 MOST_FAILURES = 3
-"""After so many samples in a row that failed, GPM is taken not to work."""
+"""After this many failed samples in a row, GPM is considered broken."""
 
 
 class Gpm:
@@ -39,7 +39,7 @@ class Gpm:
         instance: GPU instance of a MIG slice; None for the whole GPU.
 
     Attributes:
-        trouble: what the latest sample failed with; empty where it did not.
+        trouble: error of the latest sample; empty if it succeeded.
         failures: samples in a row that have failed.
 
     Raises:
@@ -64,8 +64,8 @@ class Gpm:
         """The metrics since the last call, as fractions; those that the GPU lacks are left out.
 
         Returns:
-            Empty where the last call was too short ago; None where it fails, see `trouble`. The next sample is then of
-            all the time since the last that did not.
+            Empty if the last call is too recent; None on failure (see `trouble`). The next successful sample covers all
+            the time since the last successful one.
         """
         if time.monotonic() - self._filled_s < SHORTEST_S:
             return {}
@@ -78,7 +78,7 @@ class Gpm:
             self._failed(str(error))
             return None
         self._buffers, self._filled_s = [newer, older], time.monotonic()
-        answers = zip(METRICS, self._asked.metrics, strict=False)  # the array has room for every metric there is
+        answers = zip(METRICS, self._asked.metrics, strict=False)  # the array has room for every metric
         found = {name: fraction(a.value, 100.0) for name, a in answers if a.nvmlReturn == self._lib.NVML_SUCCESS}
         if not found:
             self._failed("none of the metrics is given")
@@ -90,7 +90,7 @@ class Gpm:
         self.trouble, self.failures = trouble, self.failures + 1
 
     def free(self) -> None:
-        """Give the buffers back; may be called again."""
+        """Release the buffers; may be called again."""
         while self._buffers:
             with contextlib.suppress(Exception):
                 self._lib.nvmlGpmSampleFree(self._buffers.pop())

@@ -1,7 +1,7 @@
 """An NVIDIA GPU through NVML: activity, memory and power.
 
-Hopper and later GPUs have GPM (see `hfta_nb.telemetry.gpm`), which tells how much of the GPU is at work; older ones
-only tell the share of time in which any kernel ran, which one small kernel after another drives to 100%.
+Hopper and later GPUs have GPM (see `hfta_nb.telemetry.gpm`), which measures how much of the GPU is active. Older ones
+only report the share of time in which any kernel ran, which small kernels can drive to 100%.
 
 Source: NVML API reference, https://docs.nvidia.com/deploy/nvml-api/
 """
@@ -32,8 +32,8 @@ class GpuSampler(Sampler):
         self._trouble = ""
         try:
             self._nvml = _Nvml(_properties(self._index))
-        except Exception as error:  # no driver, no library, no permission: then torch alone is asked
-            self._trouble = f"no NVML: {_told(error)}"
+        except Exception as error:  # no driver, library or permission: use torch only
+            self._trouble = f"no NVML: {_message(error)}"
 
     @property
     def note(self) -> str:
@@ -57,7 +57,7 @@ class GpuSampler(Sampler):
         return {"memory_bytes": float(total - free), "memory_total_bytes": float(total)}
 
     def _own_memory(self) -> dict[str, float]:
-        # What torch's allocator holds; NVML's list of processes is empty or wrong within a container.
+        # Memory of torch's allocator; NVML's list of processes is empty or wrong in a container.
         import torch
 
         if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -73,7 +73,7 @@ class _Nvml:
     the whole GPU.
 
     Attributes:
-        trouble: why GPM is not, or has not been, asked; empty where it is.
+        trouble: why GPM is not used; empty if it is.
 
     Raises:
         pynvml.NVMLError: there is no NVML, or it does not know the GPU.
@@ -92,7 +92,7 @@ class _Nvml:
         except BaseException:
             self._lib.nvmlShutdown()
             raise
-        # Runs once: by `close`, when the sampler is dropped, or before the interpreter ends.
+        # Runs once: in `close`, when the sampler is garbage-collected, or when the interpreter ends.
         self.close = weakref.finalize(self, _release, self._lib, self._gpm)
 
     def activity(self) -> dict[str, float]:
@@ -115,7 +115,7 @@ class _Nvml:
         return {"power_w": self._lib.nvmlDeviceGetPowerUsage(self._gpu) / 1000.0}
 
     def _find(self, properties: Any) -> Any:
-        """The handle of what torch calls the device.
+        """The handle of torch's device.
 
         A UUID comes without its prefix; for a MIG slice it is the slice's.
         """
@@ -140,7 +140,7 @@ class _Nvml:
                 return Gpm(self._lib, self._gpu, instance)
             self.trouble = "no GPM: this GPU has none"
         except Exception as error:
-            self.trouble = f"no GPM: {_told(error)}"
+            self.trouble = f"no GPM: {_message(error)}"
         return None
 
 
@@ -150,7 +150,7 @@ def gpu_name(device: str) -> str:
     return f"{properties.name}, {math.floor(properties.total_memory / 2**30)} GiB"
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

@@ -14,14 +14,14 @@ import psutil
 from hfta_nb.telemetry.base import Sampler, fraction
 
 SHORTEST_S = 0.05
-"""Processor time is counted in ticks of about 10 ms: a load over less than this would be mostly rounding."""
+"""Processor time is counted in ticks of about 10 ms; the load over a shorter time would be mostly rounding."""
 
 
 class ProcessorSampler(Sampler):
     """Load of each core that this process may use, memory of the machine and of this process.
 
-    The loads are reckoned here from `psutil.cpu_times`: `psutil.cpu_percent` keeps one "last time" for the whole
-    process, so that two samplers (or a user's own call) would shorten each other's intervals.
+    The loads are computed from `psutil.cpu_times`, because `psutil.cpu_percent` keeps one "last time" for the whole
+    process, so that two samplers (or a user's call) would shorten each other's intervals.
     """
 
     def __init__(self, device: str = "cpu") -> None:
@@ -44,7 +44,7 @@ class ProcessorSampler(Sampler):
         if max(whole for _, whole in spent) < SHORTEST_S:
             return {}
         self._last = now
-        # Some containers list only the cores they were given, numbered anew: then all of them are meant.
+        # Some containers list only their own cores, renumbered; then all of them are used.
         all_meant = max(self._cores) >= len(now)
         return {f"core{i}": fraction(*s) for i, s in enumerate(spent) if (all_meant or i in self._cores) and s[1] > 0}
 
@@ -78,7 +78,7 @@ def processor_name() -> str:
 
 
 def _busy_and_whole(times: Any) -> tuple[float, float]:
-    # As psutil.cpu_percent reckons: a guest's time is within user's already, and waiting for a disk is idle time.
+    # As in psutil.cpu_percent: user time includes guest time, and waiting for a disk is idle time.
     whole = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
     return whole - times.idle - getattr(times, "iowait", 0.0), whole
 

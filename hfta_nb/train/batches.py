@@ -16,9 +16,9 @@ from hfta_nb.array import per_member
 from hfta_nb.data import (
     Ahead,
     Data,
+    DeviceTransfer,
+    InFlight,
     Samples,
-    Sender,
-    Sent,
     Stream,
     count,
     gathered,
@@ -29,7 +29,7 @@ from hfta_nb.data import (
     tree_map,
 )
 from hfta_nb.errors import DataError
-from hfta_nb.train.passes import LONG_PASS, warn_of_long_pass
+from hfta_nb.train.long_pass import LONG_PASS, warn_of_long_pass
 
 Item = TypeVar("Item")
 
@@ -200,8 +200,8 @@ class Hosted(Whole):
 
     def __init__(self, data: Data, batch_size: int, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(data, batch_size, device, dtype)
-        self._sender = Sender(device, dtype)
-        self._open: Ahead[Sent] | None = None
+        self._transfer = DeviceTransfer(device, dtype)
+        self._open: Ahead[InFlight] | None = None
 
     def epoch(self, epoch: int, start: int, seeds: Sequence[int]) -> Iterator[Batch]:
         order = orders(len(self.data), seeds, epoch)
@@ -223,9 +223,9 @@ class Hosted(Whole):
         if reader is not None:
             reader.close()
 
-    def _begin(self, x: Samples, y: Samples, rows: Iterator[Tensor]) -> Ahead[Sent]:
+    def _begin(self, x: Samples, y: Samples, rows: Iterator[Tensor]) -> Ahead[InFlight]:
         batches = gathered(x, y, rows, pinned=self.device.type == "cuda")
-        return Ahead(self._sender.sent(batches, here=False))
+        return Ahead(self._transfer.sent(batches, here=False))
 
 
 class Streamed(Batches):
@@ -238,7 +238,7 @@ class Streamed(Batches):
     def __init__(self, data: Stream, batch_size: int, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(data, batch_size, device, dtype)
         self.data = data
-        self._sender = Sender(device, dtype)
+        self._transfer = DeviceTransfer(device, dtype)
         self._length = data.batches(batch_size)
         self._at = (-1, 0)  # the pass that is open, and how many of its batches were given
         self._open: Generator[tuple[Samples, Samples]] | None = None
@@ -291,7 +291,7 @@ class Streamed(Batches):
 
     def _ahead(self, batches: Generator[tuple[Samples, Samples]]) -> Generator[tuple[Samples, Samples]]:
         """On the device; on a GPU while it still computes the step before."""
-        with contextlib.closing(self._sender.sent(batches)) as sent:
+        with contextlib.closing(self._transfer.sent(batches)) as sent:
             if self.device.type != "cuda":
                 for batch in sent:
                     yield batch.taken()

@@ -13,7 +13,8 @@ from hfta_nb import events as ev
 from hfta_nb.events import Control, Event
 from hfta_nb.memory import free_bytes, let_go, shown
 from hfta_nb.plan import Group
-from hfta_nb.train.group import GroupRun
+from hfta_nb.step.rollback import on_host
+from hfta_nb.train.group_run import GroupRun
 from hfta_nb.train.schedule import Schedule
 
 
@@ -35,9 +36,9 @@ def halve(trainer: Schedule, run: GroupRun, reason: str) -> Iterator[Event]:
     unsaved: Mapping[int, Any] = {}
     state: Mapping[str, Any] | None = None
     if not fresh:
-        state = run.resume if stage == "building" else _on_host(run.state())
+        state = run.resume if stage == "building" else on_host(run.state())
     if built:
-        unsaved = _on_host(run.members.unsaved())
+        unsaved = on_host(run.members.unsaved())
     run.forget()
     let_go(device)
     needed, free = group.fixed_bytes + len(ids) * group.memory_bytes, free_bytes(device)
@@ -96,13 +97,3 @@ def _cut(
         return [run.state(part) for part in parts]
     finally:
         run.source.close()
-
-
-def _on_host(tree: Any) -> Any:
-    if isinstance(tree, torch.Tensor):
-        return tree.detach().to("cpu", copy=True)
-    if isinstance(tree, Mapping):
-        return {k: _on_host(v) for k, v in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_on_host(v) for v in tree]
-    return tree

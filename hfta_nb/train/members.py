@@ -17,7 +17,7 @@ from hfta_nb.plan import Group
 
 
 @dataclass
-class Member:
+class MemberRecord:
     """One member's page.
 
     Attributes:
@@ -58,7 +58,7 @@ class Members:
         every_epoch: bool = True,
     ) -> None:
         pairs = zip(group.variants, group.rows, strict=True)
-        self.all = [Member(v.id, row, i) for i, (v, row) in enumerate(pairs)]
+        self.all = [MemberRecord(v.id, row, i) for i, (v, row) in enumerate(pairs)]
         self.active = list(self.all)
         self.monitor, self.maximize, self.patience = monitor, maximize, patience
         self.narrowers = narrowers

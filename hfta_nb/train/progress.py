@@ -44,6 +44,7 @@ class Progress:
         self.augmenting = Augmenting(trainer.data, self.settings.device, self.settings.dtype)
         self.resume = resume
         self.stage = "building"
+        self.differences: set[str] = set()  # parts of the model that are known to have differed
         self.whole = True  # whether memory that runs out leaves all as it was before
         self.ending = False  # the epoch's steps are done, and what follows them is not
         self.judged = 0  # the last epoch that was validated and whose values have had their effect

@@ -19,6 +19,11 @@ def answer(run: Progress, request: ev.Request) -> Iterator[Event]:
             yield from run.leave([request.variant], ev.STOPPED, "stopped by request")
         elif request.variant is not None:
             run.trainer.early_stops.add(request.variant)
+    elif isinstance(request, ev.Prune):
+        if request.variant not in run.trainer.pinned:
+            yield from run.leave([request.variant], ev.PRUNED, request.reason)
+    elif isinstance(request, ev.Pin):
+        run.trainer.pin(request)
     elif isinstance(request, ev.Add):
         yield from run.trainer.added(request)
     elif isinstance(request, ev.Pause):

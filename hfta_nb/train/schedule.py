@@ -14,8 +14,8 @@ from torch import nn
 from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
 from hfta_nb.array.access import checkpoint, untimed_block_size
 from hfta_nb.data import placed
-from hfta_nb.errors import MemberError, out_of_memory
-from hfta_nb.events import Add, Control, Event, GroupRecord, PhaseChanged
+from hfta_nb.errors import MemberError, StoreError, out_of_memory
+from hfta_nb.events import Add, Control, Event, GroupRecord, PhaseChanged, Pin
 from hfta_nb.grid import Variant
 from hfta_nb.members.generators import seeded_state
 from hfta_nb.memory import MemoryModel, free_bytes, shown
@@ -24,6 +24,9 @@ from hfta_nb.recipes.undisturbed import undisturbed
 from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
 from hfta_nb.train.clock import Clock
 from hfta_nb.train.settings import End, Ends, Save, Settings
+
+CHECKPOINT_SHARE = 0.05
+"""The largest share of a run's time that checkpoints take, but for those that are asked for."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,8 @@ class Schedule:
         save: keeps checkpoints; None to keep nothing.
         resume: the state of a checkpoint, to carry on from there.
         prepare: puts something around each group's step.
-        checkpoint_every_s: seconds between two checkpoints; one is also made on a pause, a stop and a group's end.
+        checkpoint_every_s: seconds between two checkpoints, more where one takes long (see `CHECKPOINT_SHARE`); one is
+            also made on a pause, a stop and a group's end.
         ends: keeps how far arrays are that are done, so that they can train on; None to keep nothing.
         take: plans variants that a request asks for, and calls `add`; says why not, where they can't be.
 
@@ -59,6 +63,7 @@ class Schedule:
         stopped: whether the run was asked to stop.
         error: the first that a member's own code has raised.
         early_stops: variants that were stopped before their group began.
+        pinned: variants that are not to be pruned.
         arrays: all arrays of the run in the order of training, done ones as well; more where memory makes it so.
     """
 
@@ -87,17 +92,26 @@ class Schedule:
         self.ended: dict[int, End] = {}
         self.clock = Clock()
         self.early_stops: set[int] = set()
-        self.last_save = time.perf_counter()
+        self.pinned: set[int] = set()
+        self.last_save, self.save_s = time.perf_counter(), 0.0  # when there was a checkpoint, and how long it took
         if resume is None:
             self.waiting.extend(map(Todo, groups))
         else:
-            self._take_up(resume)
+            try:
+                self._take_up(resume)
+            except (KeyError, TypeError, ValueError, IndexError, StopIteration) as error:
+                words = f"the checkpoint does not fit the study ({type(error).__name__}: {error})"
+                raise StoreError(words, remedy="has the study changed since?") from error
 
     def added(self, request: Add) -> Iterator[Event]:
         """Take in variants that a request asks for."""
         why = "nothing takes it in" if self.take is None else self.take(request)
         if why:
             yield PhaseChanged(time.time(), self.arrays[0].index, "training", f"not added: {why}")
+
+    def pin(self, request: Pin) -> None:
+        """Keep a variant from being pruned, or no longer."""
+        (self.pinned.add if request.pinned else self.pinned.discard)(request.variant)
 
     def add(self, groups: Sequence[Group]) -> None:
         """Train these arrays as well, after all others."""
@@ -182,13 +196,23 @@ class Schedule:
         state = {
             "elapsed_s": self.clock.elapsed_s,
             "work_done": self.clock.work_done,
-            "arrays": [_told(g) for g in self.arrays],
+            "arrays": [_group_state(g) for g in self.arrays],
             "todo": [{"array": t.group.index, "run": t.run} for t in [*todo, *self.waiting] if t.end is None],
             "ends": [asdict(end) for end in self.ended.values()],
         }
+        begin_s = time.perf_counter()
         path = self.save(state, weights)
         self.last_save = time.perf_counter()
+        self.save_s = self.last_save - begin_s
         return path
+
+    @property
+    def save_due(self) -> bool:
+        """Whether the last checkpoint is long ago."""
+        if self.save is None:
+            return False
+        wanted_s = max(self.checkpoint_every_s, self.save_s / CHECKPOINT_SHARE)
+        return time.perf_counter() - self.last_save > wanted_s
 
     def _take_up(self, state: Mapping[str, Any]) -> None:
         self.clock.elapsed_s, self.clock.work_done = float(state["elapsed_s"]), float(state["work_done"])
@@ -199,7 +223,7 @@ class Schedule:
                 self.waiting[0] = Todo(self.arrays[first], state["run"])
             return
         plan = self.arrays
-        self.arrays = [_heard(told, plan) for told in state["arrays"]]
+        self.arrays = [_group_from(told, plan) for told in state["arrays"]]
         by_index = {g.index: g for g in self.arrays}
         self.waiting.extend(Todo(by_index[t["array"]], t["run"]) for t in state["todo"])
         for end in (End(**told) for told in state.get("ends", ())):
@@ -250,7 +274,7 @@ class Schedule:
         steps = self.batches(group)
         if group.serial:
             return PlainStep(modules[0], group.rows[0], objective, metrics, s.epochs, generators, s.precision, steps)
-        array = fuse(modules, [v.seed for v in (*group.variants, *(v for v, _ in group.likes))])
+        array = fuse(modules, [v.seed for v in (*group.variants, *(v for v, _ in group.likes))], verify=s.verify)
         array.generators.states = generators.states
         if group.likes:
             array = array.select(range(len(group.variants)))
@@ -268,7 +292,7 @@ def _unbuilt(variant: Variant, place: int, error: Exception) -> MemberError:
     return MemberError(words, where=f"member {place}, {variant.label}").of(place)
 
 
-def _told(group: Group) -> dict[str, Any]:
+def _group_state(group: Group) -> dict[str, Any]:
     """What of an array its plan does not say."""
     sizes = {"memory_bytes": group.memory_bytes, "fixed_bytes": group.fixed_bytes, "capacity": group.capacity}
     flags = {"fitted": group.fitted, "measured": group.measured, "checkpointed": group.checkpointed}
@@ -277,8 +301,8 @@ def _told(group: Group) -> dict[str, Any]:
     return {"index": group.index, "variants": list(group.ids), "reason": group.reason, "likes": likes, **sizes, **flags}
 
 
-def _heard(told: Mapping[str, Any], plan: Sequence[Group]) -> Group:
-    """The array that `_told` told of."""
+def _group_from(told: Mapping[str, Any], plan: Sequence[Group]) -> Group:
+    """The array of a `_group_state`."""
     ids = tuple(told["variants"])
     whole = next(g for g in plan if ids[0] in g.ids)
     every = {v.id: (v, a) for g in plan for v, a in zip(g.variants, g.arguments, strict=True)}

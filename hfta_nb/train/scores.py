@@ -71,7 +71,7 @@ class EpochScores:
             self._placed = step
 
     def take(self, scores: Scores, y: Any) -> None:
-        """See `Keep`; the device's part of a step."""
+        """See `ScoreSink`; the device's part of a step."""
         if self.kept.factories:
             self.kept.record(scores, *_bare(y))
         for name, value in scores.items():
@@ -94,11 +94,11 @@ class EpochScores:
         self._placed += 1
 
     def mark(self) -> object | None:
-        """See `Keep`."""
+        """See `ScoreSink`."""
         return self._mark if self.counted and self.kept.still else None
 
     def tensors(self) -> list[Tensor]:
-        """See `Keep`."""
+        """See `ScoreSink`."""
         return [*self.rows.values(), *self.sums.values(), self._at, *self.kept.tensors()]
 
     def record(self, step: int, scores: Scores, size: int, y: Any = None) -> None:

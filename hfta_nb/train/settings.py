@@ -34,6 +34,7 @@ class Settings:
         compiling: "auto", "never" or "always", of replayed steps.
         strategy: how kernels are chosen; see `FusedArray.strategy`.
         deterministic: nothing is chosen by time; see `hfta_nb.Study`.
+        verify: when calls are compared with the plain module; see `FusedArray.verify`.
     """
 
     family: Family
@@ -54,6 +55,7 @@ class Settings:
     compiling: str = "auto"
     strategy: str = "measured"
     deterministic: bool = False
+    verify: str = "first"
 
     @property
     def score_dtype(self) -> torch.dtype:

@@ -11,7 +11,7 @@ import torch
 
 from hfta_nb import events as ev
 from hfta_nb.array import MemberGenerators
-from hfta_nb.array.standing import way_of
+from hfta_nb.array.inspect import way_of
 from hfta_nb.errors import out_of_memory
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep, Step

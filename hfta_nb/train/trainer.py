@@ -9,9 +9,9 @@ from hfta_nb.errors import MemberError, out_of_memory
 from hfta_nb.events import Add, CheckpointSaved, Event, PlanMade, Stop
 from hfta_nb.plan import Group
 from hfta_nb.recipes.undisturbed import apart as set_apart
-from hfta_nb.train import apart
-from hfta_nb.train.fitting import fit
-from hfta_nb.train.group import GroupRun
+from hfta_nb.train import failures
+from hfta_nb.train.capacity import fit
+from hfta_nb.train.group_run import GroupRun
 from hfta_nb.train.halving import halve
 from hfta_nb.train.schedule import Schedule, Todo
 
@@ -63,7 +63,9 @@ class Trainer(Schedule):
             yield from set_apart(run.events())
             return
         except Exception as error:
-            failure = apart.unbuilt(self, todo.group, error) if run.stage == "building" and todo.run is None else None
+            failure = (
+                failures.unbuilt(self, todo.group, error) if run.stage == "building" and todo.run is None else None
+            )
             if failure is None and not (out_of_memory(error) and run.whole):
                 raise
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -71,17 +73,17 @@ class Trainer(Schedule):
         if failure is None:
             yield from halve(self, run, reason)
         else:
-            yield from apart.build_without(self, run.group, failure)
+            yield from failures.build_without(self, run.group, failure)
 
     def _fitted(self, group: Group) -> Generator[Event, None, list[Group]]:
         """The arrays to train in a group's place, first of all; without a member that can't be tried."""
         try:
             return (yield from self.fitted(group))
         except MemberError as error:
-            failure = apart.unbuilt(self, group, error)
+            failure = failures.unbuilt(self, group, error)
             if failure is None:
                 raise
-        yield from apart.build_without(self, group, failure)
+        yield from failures.build_without(self, group, failure)
         return []
 
     # The arrays.

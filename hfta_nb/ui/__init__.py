@@ -1,4 +1,4 @@
-"""Widgets for JupyterLab: the Workbench, and the live view that it holds."""
+"""Widgets for JupyterLab: the Workbench and its live view."""
 
 from hfta_nb.ui.live_view import LiveView
 from hfta_nb.ui.workbench import Workbench

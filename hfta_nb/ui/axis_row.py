@@ -1,4 +1,4 @@
-"""One axis of the grid: its name, how its values are described, the values as typed, and what became of them."""
+"""A row for one axis of the grid: its name, the kind of its values, the values as typed, and their parsed form."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import ipywidgets
 from hfta_nb.errors import GridError
 from hfta_nb.events import Json
 from hfta_nb.grid import HINTS, AxisSpec, linspace, logspace, parse_values, show
-from hfta_nb.ui.parts import button, words
 from hfta_nb.ui.text import count, escape
 from hfta_nb.ui.text import words as error_words
+from hfta_nb.ui.widgets import button, words
 
 _SHOWN = 12
 _KINDS = {
@@ -26,7 +26,7 @@ _SEEDS = ("seed", "data_seed")
 
 
 def kinds_for(spec: AxisSpec) -> tuple[str, ...]:
-    """How the values of an axis may be described, the usual way first."""
+    """Kinds of values of an axis, the usual one first."""
     if spec.choices:
         return ("choice",)
     if spec.name in _SEEDS:
@@ -35,17 +35,17 @@ def kinds_for(spec: AxisSpec) -> tuple[str, ...]:
 
 
 def typed(values: Sequence[Json]) -> str:
-    """Values as one would type them into a list, every digit kept."""
+    """Values as typed into a list, with every digit."""
     return ", ".join(_digits(v) if isinstance(v, float) else show(v) for v in values)
 
 
 def example(kind: str, spec: AxisSpec) -> str:
-    """How values of this kind may be typed for this axis."""
+    """An example of values of this kind for this axis."""
     return "1e-3, 3e-3, 1e-2" if kind == "list" and spec.type == "float" else HINTS[kind]
 
 
 def describe(spec: AxisSpec, values: Sequence[Json]) -> tuple[str, str]:
-    """The kind and the text by which these values would be typed: a range where they are one, else a list."""
+    """The kind and the text of these values: a range if they form one, else a list."""
     kinds = kinds_for(spec)
     if kinds[0] in ("choice", "boolean"):
         return kinds[0], typed(values)
@@ -60,7 +60,7 @@ def describe(spec: AxisSpec, values: Sequence[Json]) -> tuple[str, str]:
 
 
 def reword(kind: str, values: Sequence[Json] | None, spec: AxisSpec) -> str:
-    """The text to begin with where the kind was changed: the same values where that is possible, else an example."""
+    """The text after a change of the kind: the same values if possible, else an example."""
     numbers = [v for v in values or () if isinstance(v, int | float) and not isinstance(v, bool)]
     if not numbers or len(numbers) != len(values or ()):
         return typed([spec.default]) if kind == "list" and spec.default is not None else example(kind, spec)
@@ -75,23 +75,23 @@ def reword(kind: str, values: Sequence[Json] | None, spec: AxisSpec) -> str:
 
 
 def _digits(value: float) -> str:
-    """Every digit that counts, and no more."""
+    """All significant digits."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
 
 
 class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
-    """Name, kind, values, what they were read as, and the error in words; nothing typed is evaluated.
+    """Name, kind and values of an axis, with the parsed values and the error; nothing typed is evaluated as code.
 
     Args:
         name: the axis.
         specs: the axes of the family.
-        changed: called when the values may be others.
+        changed: called when the values may have changed.
         removed: called with this row when its button is pressed.
-        values: to begin with; the axis's default without.
+        values: initial values; by default the axis's default.
 
     Attributes:
-        error: what is wrong, in words; empty where nothing is.
+        error: what is wrong, in words; empty if nothing is.
     """
 
     def __init__(
@@ -148,11 +148,11 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
 
     @property
     def values(self) -> tuple[Json, ...] | None:
-        """What was typed, as values; None where it can't be read."""
+        """The typed values; None if they can't be read."""
         return self._values
 
     def offer(self, names: Sequence[str], specs: Mapping[str, AxisSpec]) -> None:
-        """Let the name be one of these, its own included."""
+        """Set the names to choose from, its own included."""
         self._specs = dict(specs)
         options = tuple((self._label(n), n) for n in specs if n in names or n == self.name)
         if self.name_field.options != options:
@@ -163,7 +163,7 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
             self._quiet = False
 
     def _label(self, name: str) -> str:
-        """How an axis is called in the list; the one that is chosen by its name alone, for which there is room."""
+        """The label of an axis in the list; the chosen one has the name only, to fit."""
         group = self._specs[name].group
         return f"{name} ({group})" if group and name != self.name else name
 
@@ -171,18 +171,18 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
         """Show an error beside the field, or none."""
         said = "" if error is None else error_words(error, self.name)
         general, fitting = f"for example {HINTS[self.kind]}", f"for example {example(self.kind, self.spec)}"
-        # Where the words say how to write it already, a second example would only confuse.
+        # If the message shows the form already, a second example would confuse.
         self.error = said.replace(f"; {general}", "") if "; write " in said else said.replace(general, fitting)
         self.problem.value = f'<span role="alert">{escape(self.error)}</span>' if self.error else ""
         wrong = self.add_class if self.error else self.remove_class
         wrong("hfta-wrong")
 
     def _begin(self, values: Sequence[Json] | None) -> None:
-        """Lay the row out for its axis, with values to begin with."""
+        """Lay the row out for its axis, with initial values."""
         spec = self.spec
         start = tuple(values) if values is not None else () if spec.default is None else (spec.default,)
         kind, text = describe(spec, start) if start else (kinds_for(spec)[0], "")
-        if values is None and kind == "list":  # seeds are asked for by their number
+        if values is None and kind == "list":  # seeds are given by their number
             kind, text = (kinds_for(spec)[0], text) if kinds_for(spec)[0] != "seeds" else ("seeds", HINTS["seeds"])
         self._given = (text, start) if values is not None else None
         self._quiet = True
@@ -257,15 +257,15 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
             if not chosen:
                 raise GridError("nothing is chosen", where=self.name, remedy="choose at least one, or remove the axis")
             given = self._given[1] if self._given is not None else ()
-            # In the order of the code, so that members have the numbers that they have in a study of the same grid.
+            # In the order given in code, so that members have the same numbers as in a study of this grid.
             return tuple(sorted(chosen, key=lambda v: given.index(v) if v in given else len(given)))
         text = self.text_field.value
         if self._given is not None and text == self._given[0]:
-            return self._given[1]  # as it was given in code: a tuple, say, which can't be typed
+            return self._given[1]  # as given in code, for example a tuple, which can't be typed
         return parse_values(self.name, self.kind, text, self.spec)
 
     def _preview(self) -> str:
-        if self._values is None or self._options:  # boxes show what is chosen
+        if self._values is None or self._options:  # boxes show the choice
             return ""
         shown = [show(v) for v in self._values[:_SHOWN]]
         more = f" ... ({count(len(self._values), 'value')})" if len(self._values) > _SHOWN else ""

@@ -32,7 +32,7 @@ function render({ model, el }) {
     return button;
   };
   const take = make("copy", "hfta-copy", "Copy the code to the clipboard");
-  const close = make("close", "hfta-close", "Put the code away");
+  const close = make("close", "hfta-close", "Hide the code");
   const box = document.createElement("pre");
   box.className = "hfta-code-text";
   box.tabIndex = 0;

@@ -1,4 +1,4 @@
-"""Define: what is to be trained. Every field is read as typed, and what is wrong is said beside it."""
+"""Define: the fields of a study. Every field is read as typed, and errors are shown beside it."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from hfta_nb.grid import AxisSpec, show
 from hfta_nb.model_zoo import watch
 from hfta_nb.ui import fields
 from hfta_nb.ui.axis_row import AxisRow
-from hfta_nb.ui.definition import Definition, Listed, parted
-from hfta_nb.ui.parts import button, words
+from hfta_nb.ui.definition import FormValues, Listed, parted
 from hfta_nb.ui.text import count, escape
 from hfta_nb.ui.text import words as error_words
+from hfta_nb.ui.widgets import button, words
 
 DTYPES = ("float32", "float64", "bfloat16")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 WAYS = ("auto", "never", "always")
-"""Of what costs something and may be worth it: checkpointing and compiling."""
+"""Choices of checkpointing and compiling."""
 
 HOW = ("seed", "device", "dtype", "precision", "capacity", "checkpointing", "compile")
-"""The fields of how it is computed; the others are of what, and for how long."""
+"""The fields of how to compute; the others say what to train, and how long."""
 
 _BATCH = "Samples in a mini-batch"
 _STEPS = "Optimizer steps of an epoch; empty for one pass through the training data"
 _VALIDATE = "Epochs from one validation to the next; the last epoch always has one"
-_CHECKPOINTING = "Compute activations again in the backward, to fit more members; costs a second forward"
-_COMPILE = "Compile steps, which takes seconds to minutes; auto: where that is faster and the run is long enough"
+_CHECKPOINTING = "Recompute activations in the backward to fit more members; costs a second forward"
+_COMPILE = "Compile steps, which takes seconds to minutes; auto: if that is faster and the run is long enough"
 FIRST_GRID: dict[str, tuple[Json, ...]] = {"lr": (1e-3, 3e-3, 1e-2)}
-"""What the grid is when nothing was said: enough to press Train."""
+"""The default grid, so that Train works at once."""
 
 
 class Define(ipywidgets.VBox):  # type: ignore[misc]
     """The fields of a definition.
 
     Args:
-        changed: called whenever a field may mean something else.
+        changed: called whenever a field may have changed.
         family: name of the family, or the family.
-        data: a name, own data (`hfta_nb.Data`), or tensors ``(x, y)``; the family's default without.
-        grid: axis names to values, or listed configurations, which are shown and can be taken out.
+        data: a name, own data (`hfta_nb.Data`), or tensors ``(x, y)``; by default the family's first data set.
+        grid: axis names to values, or listed configurations, which are shown and can be removed.
         epochs, batch_size, patience, seed, dtype, precision, device: as in `hfta_nb.Study`.
-        options: further arguments of `hfta_nb.Study`; shown, but not to be changed here.
+        options: further arguments of `hfta_nb.Study`; shown, but not editable.
     """
 
     def __init__(
@@ -69,34 +69,29 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self._unwatch: Callable[[], None] = lambda: None
         self._quiet = True
         recipe = hfta.family(family)
-        self._own: dict[str, Any] = {}
-        # A data set in a directory ("cifar10:<directory>") joins the list as own data does.
-        if data is not None and (not isinstance(data, str) or data.partition(":")[0] in hfta.data.kinds()):
-            own = hfta.data.resolve(data)  # once: a Dataset may take its time
-            self._own[own.name] = own
-            data = own.name
+        data = self._with_own(data)
         known = hfta.families()
         self.family_field = fields.choice(
-            "family", known, "What is trained: built-in, or defined in a cell", recipe.name
+            "family", known, "The model family, built-in or defined in a cell", recipe.name
         )
-        hint = "What it is trained on: data sets that suit the family"
+        hint = "The data: data sets that suit the family"
         self.data_field = fields.choice("data", self._data_names(), hint, data)
         product, listed = (FIRST_GRID, ()) if grid is None else parted(grid)
         self._specs: dict[str, AxisSpec] = self._axes_now(product)
-        self.epochs_field = fields.whole("epochs", epochs, 1, "How often each member sees the training data")
+        self.epochs_field = fields.whole("epochs", epochs, 1, "Passes through the training data")
         self.batch_field = fields.whole("batch size", batch_size or self._usual_batch, 1, _BATCH)
         pace = self._options.pop("steps_per_epoch", None), self._options.pop("validate_every", 1)
         self.steps_field = fields.whole("steps per epoch", pace[0], 1, _STEPS, "a pass")
         self.validate_field = fields.whole("validate every", pace[1], 1, _VALIDATE)
-        hint = "Validations without improvement after which a member stops; 0 or empty for never"
+        hint = "A member stops after this many validations without improvement; 0 or empty for never"
         self.patience_field = fields.whole("patience", patience or None, 0, hint, "never")
         self.seed_field = fields.whole("data seed", seed, 0, "Seed of the order of the data")
-        self.device_field = fields.choice("device", fields.devices(), "Where it is trained")
+        self.device_field = fields.choice("device", fields.devices(), "The device for training")
         wanted = {None: self.device_field.options[0], "cuda": "cuda:0"}.get(device, device)
         self.device_field.value = fields.one_of("device", str(wanted), self.device_field.options)
-        hint = "Of parameters and data; float64 for sharp comparisons"
+        hint = "dtype of parameters and data; float64 for exact comparisons"
         self.dtype_field = fields.choice("dtype", DTYPES, hint, dtype)
-        hint = "How it computes: tf32 products; bf16 or fp16 autocast"
+        hint = "Precision: tf32 matrix products; bf16 or fp16 autocast"
         self.precision_field = fields.choice("precision", PRECISIONS, hint, precision)
         self.capacity_field = fields.capacity(self._options.pop("capacity", None))
         again, compiling = (self._options.pop(name, "auto") for name in ("checkpointing", "compile"))
@@ -112,6 +107,15 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self._fill(product)
         self._listen()
         self._quiet = False
+
+    def _with_own(self, data: Any) -> str | None:
+        """The name of the data; own data, and a data set in a directory ("cifar10:<directory>"), join the list."""
+        self._own: dict[str, Any] = {}
+        if data is None or (isinstance(data, str) and data.partition(":")[0] not in hfta.data.kinds()):
+            return data
+        own = hfta.data.resolve(data)  # once: a Dataset may take its time
+        self._own[own.name] = own
+        return own.name
 
     def __repr__(self) -> str:
         return f"Define({self.family_field.value!r}, {self.data_field.value!r}, {self.definition().axes!r})"
@@ -151,7 +155,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
                 return row
         raise GridError("no row for this axis", got=name, accepted=", ".join(r.name for r in self.rows))
 
-    def definition(self) -> Definition:
+    def definition(self) -> FormValues:
         """What stands in the fields now."""
         rows = {row.name: row for row in self.rows}
         options: dict[str, Any] = {
@@ -167,7 +171,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         problems = {self.fields[name].description: said for name, said in self._misread().items()}
         problems |= {name: row.error for name, row in rows.items() if row.error}
         listed = self.listed.configurations
-        return Definition(self.family_field.value, data, axes, listed, options | self._options, problems)
+        return FormValues(self.family_field.value, data, axes, listed, options | self._options, problems)
 
     def complain(self, error: BaseException | None) -> str:
         """Show what keeps the definition from being planned: beside the field or axis it is about, or below all.

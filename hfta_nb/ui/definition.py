@@ -1,4 +1,4 @@
-"""What is defined on the screen: the fields' meaning, and configurations that were listed one by one."""
+"""The definition on the screen: the fields' values and listed configurations."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import ipywidgets
 
 from hfta_nb.events import Json
 from hfta_nb.grid import Grid
-from hfta_nb.ui.parts import button, words
 from hfta_nb.ui.text import count, escape, listing
+from hfta_nb.ui.widgets import button, words
 
 
 @dataclass(frozen=True)
-class Definition:
-    """What stands in the fields.
+class FormValues:
+    """The values of the fields.
 
     Attributes:
         family: its name.
         data: a name, or the person's own data.
-        axes: values per axis, as far as they can be read.
-        listed: configurations that are variants as they stand, beside the product of the axes.
+        axes: values per axis that can be read.
+        listed: configurations that are variants themselves, in addition to the product of the axes.
         options: the other arguments of `hfta_nb.Study`.
-        problems: what can't be read, in words, by axis or label of the field.
+        problems: errors in words, by axis or label of the field.
     """
 
     family: str
@@ -43,34 +43,34 @@ class Definition:
 
     @property
     def size(self) -> str:
-        """Of the grid, in words: ``3 lr x 2 width``, ``12 listed``."""
+        """The size of the grid in words: ``3 lr x 2 width``, ``12 listed``."""
         product = " x ".join(f"{len(values)} {name}" for name, values in self.axes.items())
         listed = f"{len(self.listed):,} listed" if self.listed else ""
         return " + ".join(filter(None, [product, listed])) or "no axis"
 
 
 def parted(given: Any) -> tuple[Mapping[str, Sequence[Json]], tuple[dict[str, Json], ...]]:
-    """The axes of a grid whose product is taken, and its listed configurations."""
+    """The product axes of a grid, and its listed configurations."""
     grid = Grid(given)
     if grid.product or not grid.listed:
         return grid.product or {}, grid.listed
-    # The product of no axes is one variant with all defaults, which an empty row would not say.
+    # The product of no axes is one variant with all defaults, which no row would show.
     return {}, grid.listed if grid.product is None else ({}, *grid.listed)
 
 
 class Listed(ipywidgets.HBox):  # type: ignore[misc]
-    """Configurations that were listed one by one, in a line; they can be taken out, but not edited.
+    """A line for listed configurations, which can be removed but not edited.
 
     Args:
         configurations: the configurations.
-        removed: called when they are taken out.
+        removed: called when they are removed.
     """
 
     def __init__(self, configurations: Sequence[dict[str, Json]], removed: Callable[[], None]) -> None:
         self.configurations = tuple(configurations)
         self._removed = removed
         self.text = words("hfta-listed-text")
-        self.remove_button = button("remove listed", "Take the listed configurations out of the grid", "hfta-remove")
+        self.remove_button = button("remove listed", "Remove the listed configurations from the grid", "hfta-remove")
         self.remove_button.on_click(lambda _: self._remove())
         super().__init__([self.text, self.remove_button])
         self.add_class("hfta-listed")

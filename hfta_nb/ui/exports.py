@@ -1,4 +1,4 @@
-"""What can be taken away from a run: files in its directory, and code."""
+"""Exports of a run: files in its directory, and code."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def write_png(study: Study, history: History, reading: Any, live: LiveView) -> P
     """Curves and utilization, as the live view has them, as ``curves.png`` in the run's directory.
 
     Args:
-        study: where it lies.
-        history: what is drawn.
+        study: the study, whose directory gets the file.
+        history: the history to draw.
         reading: the lock under which the history is read.
-        live: says which metric, and what colour stands for.
+        live: the live view, which sets metric and colours.
     """
     path = study.directory / "curves.png"
-    with reading:  # a picture takes a while, and the reader of events must not wait for it
+    with reading:  # drawing is slow, and the reader of events must not wait for it
         drawn = copy.deepcopy(history)
     metric = f"val_{live.metric}"
     chosen = metric if metric in drawn.metrics else None
@@ -46,16 +46,16 @@ def take_home_code(name: str, result: Result) -> str:
 
     Args:
         name: the variable that holds the Workbench.
-        result: the member's.
+        result: the member's result.
     """
     here = f"# in this notebook\nmodel = {name}.study.member({result.variant.id}).module()\n"
     return f"{here}\n# in another one\n{result.to_code()}"
 
 
 def name_of(thing: object, otherwise: str) -> str:
-    """The variable that holds something in the notebook."""
+    """The name of the notebook's variable for an object."""
     from IPython.core.getipython import get_ipython
 
     shell = get_ipython()
-    names = list(shell.user_ns.items()) if shell is not None else ()  # a cell may be adding to it
+    names = list(shell.user_ns.items()) if shell is not None else ()  # a cell may be changing it
     return next((n for n, v in names if v is thing and not n.startswith("_")), otherwise)

@@ -1,4 +1,4 @@
-"""The fields of a definition that are no axes: lists to choose from, and texts that are read as typed."""
+"""Fields that are not axes: choices, and texts that are read as typed."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.ui.text import words
 
 MOST = 10**9
-"""The largest whole number that a field takes."""
+"""The largest whole number that a field accepts."""
 
 
 class TypedField(ipywidgets.Text):  # type: ignore[misc]
-    """A text that means something; what can't be read stays as it was typed, and is complained of.
+    """A text field with a parsed value; text that can't be read stays, with an error.
 
     Args:
         name: the label.
-        value: what it means at first; None for nothing.
-        read: from what was typed to what it means.
-        tooltip: what it is for.
-        nothing: shown while nothing is typed.
+        value: the initial value; None for empty.
+        read: parses the text.
+        tooltip: the tooltip.
+        nothing: shown while the field is empty.
 
     Raises:
         StudyError: the value can't be used.
 
     Attributes:
-        meaning: what stands there now; None where nothing does, or nothing that can be read.
-        error: what is wrong with it, in words; empty where nothing is.
+        meaning: the current value; None if empty or unreadable.
+        error: what is wrong, in words; empty if nothing is.
     """
 
     def __init__(self, name: str, value: Any, read: Callable[[str], Any], tooltip: str, nothing: str = "") -> None:
@@ -72,7 +72,7 @@ def choice(name: str, options: Sequence[str], tooltip: str, chosen: str | None =
     """A list to choose from.
 
     Raises:
-        HftaError: what is chosen is not in it.
+        HftaError: the choice is not in the list.
     """
     made = ipywidgets.Dropdown(options=list(options), description=name, tooltip=tooltip, layout={"width": "auto"})
     if chosen is not None:
@@ -86,9 +86,9 @@ def whole(name: str, value: int | None, low: int, tooltip: str, nothing: str = "
     Args:
         name: the label.
         value: at first.
-        low: the least that is accepted.
-        tooltip: what it is for.
-        nothing: what it means that nothing is typed; without, that is an error.
+        low: the smallest accepted number.
+        tooltip: the tooltip.
+        nothing: the meaning of an empty field; by default that is an error.
     """
 
     def read(text: str) -> int | None:
@@ -105,12 +105,12 @@ def whole(name: str, value: int | None, low: int, tooltip: str, nothing: str = "
 
 def capacity(value: Any) -> TypedField:
     """The most members of an array: a number, "auto", or nothing."""
-    hint = "Most members of an array: a number, auto for the fastest, empty for as many as fit"
+    hint = "Members per array: at most a number, auto for the fastest number, empty for all that fit"
     return TypedField("capacity", value, _capacity, hint, "fit")
 
 
 def one_of(where: str, value: str, options: Sequence[str]) -> str:
-    """The value, if it is one of the options.
+    """The value, which must be one of the options.
 
     Raises:
         HftaError: it is not.
@@ -133,7 +133,7 @@ def _text(value: Any) -> str:
 
 
 def _whole(text: str) -> int | None:
-    """A whole number however it is written: 20, 1e3, 1_000."""
+    """A whole number in any notation: 20, 1e3, 1_000."""
     try:
         return int(text)
     except ValueError:

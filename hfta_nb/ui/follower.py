@@ -1,4 +1,4 @@
-"""Listens to one run: what each event means to the screen, and when the screen is drawn again."""
+"""Follows one run: handles each event, and decides when to redraw the screen."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from collections.abc import Callable
 from typing import Any
 
 from hfta_nb import events as ev
-from hfta_nb.ui.loop import Later
+from hfta_nb.ui.debounce import Later
 
 PERIOD_S = 0.5
-"""Shortest time between two drawings of tables and numbers."""
+"""Shortest time between two redraws of tables and numbers."""
 
 _ROWS_PER_S = 400
 
 
 class Follower:
-    """Calls back for the events of a run, from the thread that reads them.
+    """Calls back for each event of a run, on the thread that reads events.
 
     Args:
         handle: the run (`hfta_nb.executors.RunHandle`).
         heard: called for each event.
-        refresh: called when the screen should be drawn again: at once where the last time is long enough ago, else
-            when it is.
-        later: where the last drawing of a burst of events is done, when no further event comes.
+        refresh: called to redraw the screen, at once or after the shortest time since the last redraw.
+        later: schedules the last redraw of a burst of events.
     """
 
     def __init__(
@@ -37,11 +36,11 @@ class Follower:
 
     @property
     def period_s(self) -> float:
-        """A long table is drawn less often."""
+        """The time between redraws, longer for long tables."""
         return max(PERIOD_S, self._rows / _ROWS_PER_S)
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop following."""
         unsubscribe, self._unsubscribe = self._unsubscribe, None
         if unsubscribe is not None:
             unsubscribe()

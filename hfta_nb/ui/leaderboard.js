@@ -222,7 +222,7 @@ class Board {
       actions.append(made);
       return made;
     };
-    const stop = button("stop", "Stop", `stop #${id}`, "Stop this member; the others go on");
+    const stop = button("stop", "Stop", `stop #${id}`, "Stop this member; the others continue");
     const take = button("take", "Take home", `take #${id} home`, "Its best weights as a plain module, and the code that gets them");
     tr.append(actions);
     return { tr, cells, stop, take, swatch: marks[0] };

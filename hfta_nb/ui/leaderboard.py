@@ -13,18 +13,18 @@ from hfta_nb import colors
 from hfta_nb import events as ev
 from hfta_nb.grid import show
 from hfta_nb.history import History, Member
-from hfta_nb.ui.parts import source
 from hfta_nb.ui.text import metric, number, score
+from hfta_nb.ui.widgets import source
 
 Row = dict[str, Any]
 
 
 class Leaderboard(anywidget.AnyWidget):  # type: ignore[misc]
-    """One row per member, best first; the heads of its columns sort.
+    """One row per member, best first; column heads sort the rows.
 
     Attributes:
         table: "columns" (key, label, title, number) and "rows" (id, state, reason, cells, keys, swatch, stop, take),
-            all of it ready to be shown; "keys" are what cells are sorted by.
+            ready to display; "keys" are the sort keys of cells.
         selected: ids of the selected members.
         sort_by: key of the column that sorts; "rank" for the leaderboard's own order.
         descending: whether the largest come first.
@@ -54,16 +54,16 @@ class Leaderboard(anywidget.AnyWidget):  # type: ignore[misc]
 
 
 def table_of(history: History, color_by: str = "") -> dict[str, Any]:
-    """What the leaderboard shows of a run.
+    """The leaderboard's table of a run.
 
     Args:
         history: the run.
-        color_by: the axis that colour stands for in the curves, so that the rows have the same colours.
+        color_by: the axis that sets the colours of the curves, which the rows share.
     """
     run = history.run
     if run is None:
         return {"columns": [], "rows": []}
-    # What decides first, then the rest of validation, what differs, and training: the first to be off a narrow screen.
+    # Ordered by importance: monitored metric, validation, axes that vary, training.
     told = [m for m in run.metrics if m.startswith("val_") and m != run.monitor]
     rest = [m for m in run.metrics if not m.startswith("val_") and m != run.monitor]
     metrics = [run.monitor, *told, *rest]
@@ -71,9 +71,9 @@ def table_of(history: History, color_by: str = "") -> dict[str, Any]:
     columns = [
         _column("rank", "rank", "Place by the best value", True),
         _column("member", "member", "Number and colour of the member", True),
-        _column("state", "state", "What it is doing, or how it ended", False),
+        _column("state", "state", "Its state, or how it ended", False),
         _column(f"metric:{run.monitor}", metric(run.monitor), f"{metric(run.monitor)} at its best epoch", True),
-        _column("best_epoch", "best at", "The epoch that was best", True),
+        _column("best_epoch", "best at", "The best epoch", True),
         *(at_best[m] for m in told),
         *(_column(f"axis:{name}", name, f"Axis {name} of the grid", _numeric(v)) for name, v in run.axes.items()),
         *(at_best[m] for m in rest),
@@ -92,7 +92,7 @@ def table_of(history: History, color_by: str = "") -> dict[str, Any]:
 
 
 def state_of(member: Member, paused: bool) -> str:
-    """A member's state as it is shown: nobody runs while the run is paused."""
+    """A member's displayed state: no member runs while the run is paused."""
     return ev.PAUSED if paused and member.state == ev.RUNNING else member.state
 
 
@@ -149,5 +149,5 @@ def _numeric(values: Any) -> bool:
 
 
 def _key(value: float | None) -> float | None:
-    # JSON has no NaN, and nothing that is not a number can be sorted among numbers.
+    # JSON has no NaN, and non-numbers can't be sorted among numbers.
     return value if value is not None and math.isfinite(value) else None

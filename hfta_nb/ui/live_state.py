@@ -1,7 +1,7 @@
-"""What the live view shows, as data: events folded in, and messages made out of what is new.
+"""The data of the live view: collects events, and makes messages of new points.
 
-No widget here, so that it can be tested and timed alone. A message is a JSON header and four binary
-buffers (epoch, step, time, value), in which the points of one curve after another lie.
+It has no widget, so that it can be tested and timed alone. A message is a JSON header and four binary buffers (epoch,
+step, time, value) with the points of all curves, one curve after another.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ LIMIT = 4096
 """A curve with more points than this is thinned; `live_view.js` has the same number."""
 
 DEVICE = -1
-"""The owner of curves that are measurements of the device; other curves belong to a member's id."""
+"""The owner of curves of device measurements; other curves are owned by a member's id."""
 
 STEP_LOSS = "step_loss"
 """Name of the curve of training losses within epochs."""
 
 
 def thin(curve: Curve, limit: int = LIMIT) -> None:
-    """Bring a curve of more than `limit` points down to at most half of that, its outline kept.
+    """Reduce a curve of more than `limit` points to at most half of that, preserving its outline.
 
-    Its steps are divided into equal stretches, and of each the lowest and the highest finite point stay. So it can be
-    done again and again while a curve grows: old points get no sparser than new ones, and no extreme is lost.
+    Its steps are divided into equal intervals, each of which keeps its lowest and highest finite point. This can be
+    repeated while a curve grows: old points get no sparser than new ones, and extremes are kept.
     """
     if len(curve.values) <= limit:
         return
@@ -58,7 +58,7 @@ class LiveState:
     Attributes:
         history: the run, each of its curves thinned to `LIMIT`.
         device: one curve per measurement of the device.
-        stale: whether the next message must hold everything.
+        stale: whether the next message must contain everything.
     """
 
     def __init__(self) -> None:
@@ -73,11 +73,11 @@ class LiveState:
 
     @property
     def points(self) -> int:
-        """How many points a full message would hold."""
+        """Number of points in a full message."""
         return sum(len(curve.values) for _, _, curve in self._curves())
 
     def add(self, event: ev.Event) -> None:
-        """Take one event in. One that came before (a replay that overlaps the stream) changes nothing."""
+        """Add one event. A repeated event (a replay that overlaps the stream) changes nothing."""
         if isinstance(event, ev.DeviceSampled):
             self._sample(event)
         elif isinstance(event, ev.RunStarted):
@@ -87,7 +87,7 @@ class LiveState:
             self._note(event)
 
     def seed(self, history: History) -> None:
-        """Start from what is known of a run already."""
+        """Start from the history of a run."""
         self.history = _copy(history)
         self.device, self._samples = {}, 0
         for sample in history.samples:
@@ -95,10 +95,10 @@ class LiveState:
         self._forget()
 
     def take(self, full: bool = False) -> tuple[dict[str, Any], list[bytes]] | None:
-        """The message of what is new since the last one, or of everything; None where there is nothing.
+        """The message of everything new since the last one, or of everything; None if there is nothing.
 
         Args:
-            full: everything, for a front end that has nothing yet.
+            full: send everything, for a new front end.
         """
         full = full or self.stale
         curves = self._curves() if full else [(owner, name, curve) for (owner, name), curve in self._new.items()]
@@ -155,7 +155,7 @@ class LiveState:
         elif isinstance(event, ev.MemberChanged):
             self._changed.add(event.variant)
         elif isinstance(event, ev.RunChanged) and event.state == ev.FAILED:
-            self._changed |= self.history.members.keys()  # they failed with it
+            self._changed |= self.history.members.keys()  # they failed with the run
 
     def _point(self, variant: int, name: str, epoch: float, step: int, value: float, time_s: float) -> None:
         member = self.history.members[variant]
@@ -187,7 +187,7 @@ class LiveState:
 
 
 def layout(history: History) -> dict[str, Any]:
-    """What a front end must know before the first point: members, their names and colours, axes, metrics."""
+    """The layout that a front end needs before the first point: members, names, colours, axes, metrics."""
     run = history.run
     variants = run.variants if run else ()
     axes = run.axes if run else {}
@@ -204,7 +204,7 @@ def layout(history: History) -> dict[str, Any]:
 
 
 def metrics(names: Iterable[str]) -> list[dict[str, str]]:
-    """Metrics by the name that training and validation share, with the curve of each; losses within epochs last."""
+    """Metrics by their name without split, with their curves; losses within epochs last."""
     found: dict[str, dict[str, str]] = {}
     for name in names:
         base, split = split_metric(name)

@@ -876,7 +876,7 @@ class DevicePanel {
     return {
       x: { extent: this.view.timeExtent(), log: false, format: formatTime, title: X_TITLES.time },
       y: { extent: [0, 1.02], log: false, format: (v) => `${Math.round(v * 100)}%` },
-      empty: has ? "" : "no measurements of the device yet",
+      empty: has ? "" : "no device measurements yet",
     };
   }
 
@@ -1098,15 +1098,15 @@ class Toolbar {
     this.view = view;
     this.box = element("div", "hfta-toolbar", { role: "toolbar", "aria-label": "What the curves show" });
     this.controls = {};
-    this.choice("metric", "metric", "Which quantity is drawn");
+    this.choice("metric", "metric", "The metric to draw");
     const splits = [["both", "both"], ["train", "training"], ["validation", "validation"]];
     this.choice("split", "split", "Training, validation, or both", splits);
-    this.choice("x_axis", "x", "What runs from left to right", ["epoch", "step", "time"].map((name) => [name, name]));
+    this.choice("x_axis", "x", "Horizontal axis", ["epoch", "step", "time"].map((name) => [name, name]));
     this.toggle("log_x", "log x", "Logarithmic horizontal axis");
     this.toggle("log_y", "log y", "Logarithmic vertical axis");
     this.slider();
-    this.choice("color_by", "colour by", "What colour stands for: the member, or the values of an axis of the grid");
-    const title = "Show everything again (double click does the same)";
+    this.choice("color_by", "colour by", "What colours show: members, or the values of an axis of the grid");
+    const title = "Reset the zoom (also by double click)";
     const reset = element("button", "", { type: "button", title }, "reset zoom");
     reset.addEventListener("click", () => view.resetZoom(), { signal: view.signal });
     this.reset = reset;

@@ -1,4 +1,4 @@
-"""The live view: curves of all members and the device's utilization, drawn in the browser while a run is on."""
+"""The live view: curves of all members and the device's utilization, drawn in the browser during a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HERE = Path(__file__).parent
 
 
 class Handle(Protocol):
-    """What `LiveView.attach` needs of a run (`hfta_nb.executors.RunHandle` has it)."""
+    """The part of `hfta_nb.executors.RunHandle` that `LiveView.attach` needs."""
 
     history: History
     lock: Any
@@ -39,17 +39,17 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
     """Member curves on the left, utilization and memory of the device on the right.
 
     Feed it with `start` and `add` and call `flush` at most five times a second, or `attach` it to a run.
-    Everything a person can set in its toolbar is a trait, synced both ways.
+    Every control of its toolbar is a trait, synced both ways.
 
     Attributes:
-        metric: what is drawn, without its split: "loss", "accuracy", ... "val_loss" is understood as well.
+        metric: the drawn metric without its split: "loss", "accuracy", ... "val_loss" is accepted as well.
         x_axis: "epoch", "step" or "time" (seconds since the run started).
         log_x, log_y: whether that axis is logarithmic.
         smoothing: weight of the past in exponential smoothing, 0 (none) to 0.99.
         split: "both", "train" or "validation".
-        color_by: an axis of the grid; empty for the member (beyond 12 members, for the first axis).
+        color_by: the axis that sets the colour; empty for the member (with more than 12 members, for the first axis).
         selected: ids of the selected members.
-        running: whether the run is on.
+        running: whether the run is in progress.
 
     Example:
         >>> LiveView()
@@ -70,7 +70,8 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
     running = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, **traits: Any) -> None:
-        # The lock guards what follows it. It is never held while a trait is set: observers may do anything.
+        # The lock guards the attributes below. It is never held while a trait is set, because observers may do
+        # anything.
         self._lock = RLock()
         self._state = LiveState()
         self._pending: deque[ev.Event] = deque()
@@ -82,7 +83,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         self.on_msg(self._on_message)
 
     def __repr__(self) -> str:
-        # anywidget's holds an address, which no saved notebook should.
+        # anywidget's own contains an address, which must not be saved in a notebook.
         return "LiveView()"
 
     @traitlets.validate("metric")  # type: ignore[untyped-decorator]
@@ -90,10 +91,10 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         return split_metric(proposal["value"])[0]
 
     def start(self, run: ev.RunStarted | History) -> None:
-        """Lay out for a run, from its first event or from all that is known of it; then send that.
+        """Lay out for a run from its first event or its history, and send the layout.
 
         Args:
-            run: the event that a run begins with, or the history of a run (a finished one, say).
+            run: the first event of a run, or the history of a run.
         """
         with self._lock:
             self._pending.clear()
@@ -105,17 +106,17 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         self.flush()
 
     def add(self, event: ev.Event) -> None:
-        """Take an event in; nothing is sent before `flush`. Cheap, and may be called on any thread."""
+        """Add an event; nothing is sent before `flush`. Cheap; may be called on any thread."""
         self._pending.append(event)
         if len(self._pending) > _BACKLOG:
             with self._lock:
                 self._drain()
 
     def flush(self) -> None:
-        """Send what is new to the front end. May be called on any thread; at most `1 / PERIOD_S` times a second.
+        """Send new data to the front end. May be called on any thread, at most `1 / PERIOD_S` times a second.
 
-        Until a front end has answered, everything is sent each time (as long as it is not much): a kernel that
-        is busy with a cell can't hear the request of a view that has just opened.
+        Until a front end has answered, everything is sent each time (while it is small), because a busy kernel can't
+        receive the request of a view that has just opened.
         """
         with self._lock:
             self._flushed_s = time.monotonic()
@@ -123,10 +124,10 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         self._update_traits()
 
     def attach(self, handle: Handle) -> None:
-        """Follow a run: show what it did so far, then each event as it comes, until it ends.
+        """Follow a run: show its history, then each event until it ends.
 
         Args:
-            handle: the run, as `hfta_nb.executors.start` returned it.
+            handle: the run's handle, from `hfta_nb.executors.start`.
         """
         self.detach()
         with handle.lock, self._lock:
@@ -138,13 +139,13 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
             self.detach()
 
     def detach(self) -> None:
-        """Follow the run no longer; what is shown stays."""
+        """Stop following the run; the picture stays."""
         unsubscribe, self._unsubscribe = self._unsubscribe, None
         if unsubscribe is not None:
             unsubscribe()
 
     def close(self) -> None:
-        """Take the view off the screen and off the run."""
+        """Close the view and stop following the run."""
         self.detach()
         super().close()
 

@@ -1,4 +1,4 @@
-"""The line that offers to bring a saved run back."""
+"""The line that offers to show a saved run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 import ipywidgets
 
 from hfta_nb.study import SavedRun
-from hfta_nb.ui.parts import button, words
 from hfta_nb.ui.text import count, escape
+from hfta_nb.ui.widgets import button, words
 
 
 class Offer(ipywidgets.HBox):  # type: ignore[misc]
-    """A line that offers to bring a saved run back.
+    """A line that offers to show a saved run.
 
     Args:
         asked: called with its directory when the button is pressed.
@@ -23,7 +23,7 @@ class Offer(ipywidgets.HBox):  # type: ignore[misc]
     def __init__(self, asked: Callable[[Path], None]) -> None:
         self.run: SavedRun | None = None
         self.text = words("hfta-offer-text")
-        hint = "Bring this run back, with curves, results and what was defined"
+        hint = "Show this run again, with curves, results and definition"
         self.button = button("Reattach", hint, "hfta-button-reattach")
         self.button.on_click(lambda _: None if self.run is None else asked(self.run.directory))
         super().__init__([self.text, self.button])
@@ -41,7 +41,7 @@ class Offer(ipywidgets.HBox):  # type: ignore[misc]
 
 
 def described(run: SavedRun) -> str:
-    """A saved run in a line."""
+    """A saved run in one line."""
     sizes = f"{count(run.variants, 'variant')}, {count(run.epochs, 'epoch')}"
     return f"There is a saved run of {run.family} on {run.data}: {sizes}, {_when(run.time_s)}, in {run.directory.name}."
 

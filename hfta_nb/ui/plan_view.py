@@ -1,4 +1,4 @@
-"""Plan: how the variants are grouped, why they are not all together, what the device holds, and how it computes."""
+"""Plan: the arrays, the reasons for splits, memory, and how the study computes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import ipywidgets
 
 from hfta_nb.events import GroupRecord
 from hfta_nb.study import Study
-from hfta_nb.ui.parts import words
 from hfta_nb.ui.text import amount, count, escape, listing, memory, shorten, table
+from hfta_nb.ui.widgets import words
 
 MOST_ROWS = 20
 _HEAD = ("array", "members", "fused over", "why apart", "padding", "parameters each", "memory")
 
 
 _COMPILE = {
-    "auto": "steps are compiled where that pays",
+    "auto": "steps are compiled if that pays",
     "always": "steps are compiled before they are trained with",
     "never": "steps are not compiled",
 }
@@ -31,7 +31,7 @@ def summary(study: Study, groups: Sequence[GroupRecord] | None = None) -> str:
 
     Args:
         study: what is planned.
-        groups: as its run has them by now; as they are planned without.
+        groups: the groups of its run; by default the planned ones.
     """
     groups, variants = study.groups() if groups is None else groups, count(len(study.variants), "variant")
     if study.serial:
@@ -52,7 +52,7 @@ def summary(study: Study, groups: Sequence[GroupRecord] | None = None) -> str:
 def plan_table(study: Study, groups: Sequence[GroupRecord] | None = None) -> str:
     """The plan as an HTML table of escaped text; see `summary`."""
     groups = study.groups() if groups is None else groups
-    known = any(group.capacity for group in groups)  # nobody asked, or nothing was measured yet
+    known = any(group.capacity for group in groups)  # not requested, or nothing measured yet
     rows = []
     for group, over in zip(groups[:MOST_ROWS], _fused_over(study, groups), strict=False):
         members = len(group.variants)
@@ -73,7 +73,7 @@ def plan_table(study: Study, groups: Sequence[GroupRecord] | None = None) -> str
 
 
 def needs(study: Study, groups: Sequence[GroupRecord] | None = None) -> str:
-    """What the largest array needs of the device, in a sentence; see `summary`."""
+    """Memory of the largest array, in a sentence; see `summary`."""
     groups = study.groups() if groups is None else groups
     most = max(g.fixed_bytes + g.memory_bytes * len(g.variants) for g in groups)
     total = device_memory_bytes(study.device)
@@ -88,7 +88,7 @@ def needs(study: Study, groups: Sequence[GroupRecord] | None = None) -> str:
 
 
 def manner(study: Study, groups: Sequence[GroupRecord] | None = None) -> str:
-    """In what it computes, how large arrays may be and what is compiled, in a sentence; see `summary`."""
+    """Precision, size of arrays and compilation, in a sentence; see `summary`."""
     how = f"It computes in {study.precision if study.precision != 'fp32' else str(study.dtype).removeprefix('torch.')}"
     if study.serial:
         return f"{how}."
@@ -101,7 +101,7 @@ def manner(study: Study, groups: Sequence[GroupRecord] | None = None) -> str:
 
 
 def device_memory_bytes(device: Any) -> int:
-    """The memory of a device; 0 where it can't be told."""
+    """The memory of a device; 0 if unknown."""
     import torch
 
     if device.type == "cuda":
@@ -113,7 +113,7 @@ def device_memory_bytes(device: Any) -> int:
 
 
 def device_text(device: Any) -> str:
-    """A device for people: ``cuda:0 NVIDIA H200, 139 GiB`` or ``cpu, 8 cores, 15 GiB``."""
+    """A device as text: ``cuda:0 NVIDIA H200, 139 GiB`` or ``cpu, 8 cores, 15 GiB``."""
     import torch
 
     size = device_memory_bytes(device)
@@ -125,11 +125,11 @@ def device_text(device: Any) -> str:
 
 
 class PlanView(ipywidgets.VBox):  # type: ignore[misc]
-    """The plan as a sentence and a table; or what keeps it from being made.
+    """The plan as a sentence and a table, or the reason why there is none.
 
     Attributes:
-        groups: of the run that were shown last.
-        tried: what came of trying each architecture's forward.
+        groups: the groups of the run that were shown last.
+        tried: the results of trying each architecture's forward.
     """
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ class PlanView(ipywidgets.VBox):  # type: ignore[misc]
         return "PlanView()"
 
     def show(self, study: Study, groups: Sequence[GroupRecord] | None = None) -> str:
-        """Show a study's plan, or what has become of it in its run (see `summary`); returns the sentence."""
+        """Show a study's plan, or its current groups during a run (see `summary`); returns the sentence."""
         said, self.groups = summary(study, groups), groups or self.groups
         self.sentence.value = escape(said)
         self.arrays.value = plan_table(study, groups)

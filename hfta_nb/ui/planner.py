@@ -1,21 +1,21 @@
-"""From what stands in the fields to a study, or to what keeps it from being one."""
+"""Makes a study from the fields, or reports why it can't."""
 
 from __future__ import annotations
 
 from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.study import Study
 from hfta_nb.ui.define import Define
-from hfta_nb.ui.definition import Definition
+from hfta_nb.ui.definition import FormValues
 from hfta_nb.ui.plan_view import PlanView
 from hfta_nb.ui.text import words
 
 
 class Planner:
-    """Keeps the plan in step with the fields.
+    """Keeps the plan up to date with the fields.
 
     Attributes:
-        draft: the study that is defined; None where there is a problem.
-        problem: what keeps it from being planned, in words.
+        draft: the defined study; None if there is a problem.
+        problem: why it can't be planned, in words.
     """
 
     def __init__(self, define: Define, view: PlanView) -> None:
@@ -25,11 +25,11 @@ class Planner:
 
     @property
     def variants(self) -> int | None:
-        """How many there are; None without a plan."""
+        """The number of variants; None without a plan."""
         return None if self.draft is None else len(self.draft.variants)
 
     def plan(self) -> str:
-        """Read the fields and show the plan, or what is wrong; returns it in one line."""
+        """Read the fields and show the plan or the problem; returns it in one line."""
         definition = self._define.definition()
         self.draft, self.problem = None, ""
         if definition.problems:
@@ -44,10 +44,10 @@ class Planner:
         return self._view.show(self.draft)
 
     def fresh(self) -> Study:
-        """A study of what is defined, with a directory of its own.
+        """A study of the definition, in a new directory.
 
         Raises:
-            HftaError: what is defined can't be trained.
+            HftaError: the definition can't be trained.
         """
         definition = self._define.definition()
         wanted = definition.options.get("directory")
@@ -64,5 +64,5 @@ class Planner:
         return problem
 
 
-def _study(definition: Definition) -> Study:
+def _study(definition: FormValues) -> Study:
     return Study(definition.family, definition.grid, definition.data, **definition.options)

@@ -1,4 +1,4 @@
-"""Results: the leaderboard, and everything that can be taken away from it."""
+"""Results: the leaderboard and its exports."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from hfta_nb import events as ev
 from hfta_nb.grid import Variant
 from hfta_nb.history import History
 from hfta_nb.ui.leaderboard import Leaderboard
-from hfta_nb.ui.parts import CodeBox, button, words
 from hfta_nb.ui.text import count, escape, memory, metric, number
+from hfta_nb.ui.widgets import CodeBox, button, words
 
 _BUTTONS = {
     "csv": ("CSV", "Write the leaderboard to a CSV file in the run's directory"),
-    "png": ("PNG", "Write curves and utilization to a picture in the run's directory"),
+    "png": ("PNG", "Write curves and utilization to a PNG file in the run's directory"),
     "code": ("code", "A cell that reproduces this sweep"),
     "check": (
         "check against serial",
-        "Train the selected members (or the best one) alone again, and compare their curves",
+        "Retrain the selected members (or the best one) alone, and compare their curves",
     ),
 }
 VERDICTS = {
     "equal": "equal to training alone",
     "differs": "differs from training alone",
-    "can't tell": "whether it equals training alone can't be told",
+    "can't tell": "can't tell whether it equals training alone",
 }
 _TYPES = {".csv": "text/csv", ".png": "image/png"}
 
@@ -67,7 +67,7 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
         return "Results()"
 
     def enable(self, has_run: bool, at_rest: bool, planned: bool) -> None:
-        """Let those buttons be pressed that make sense."""
+        """Enable the buttons that can be used."""
         reasons = {
             "csv": "" if has_run else "There is no run yet",
             "png": "" if has_run else "There is no run yet",
@@ -83,12 +83,12 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
             self.buttons[name].tooltip = reason or _BUTTONS[name][1]
 
     def show_code(self, title: str, source: str) -> str:
-        """Show code to be copied; returns it."""
+        """Show code to copy; returns it."""
         self.code_box.title, self.code_box.code = title, source
         return source
 
     def offer(self, path: Path) -> Path:
-        """Offer a file that was written as a download, and say where it lies; returns the path."""
+        """Offer a written file as a download, and show its path; returns the path."""
         data = path.read_bytes()
         kind = _TYPES.get(path.suffix, "application/octet-stream")
         address = f"data:{kind};base64,{base64.b64encode(data).decode()}"
@@ -100,19 +100,19 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
         return path
 
     def say(self, text: str, bad: bool = False) -> None:
-        """A sentence beside the buttons."""
+        """Show a sentence beside the buttons."""
         mark = ' class="hfta-error"' if bad else ""
         self.note.value = f'<span role="status"{mark}>{escape(text)}</span>' if text else ""
 
     def checked(self, found: list[ev.MemberChecked] | str) -> None:
-        """What came of a check, or why there could be none."""
+        """Show the result of a check, or why it failed."""
         if isinstance(found, str):
             self.say(f"The check failed. {found}", bad=True)
         else:
             self.show_check(found)
 
     def show_check(self, checks: list[ev.MemberChecked]) -> None:
-        """What the comparison with serial training found, in a sentence."""
+        """Show the result of the comparison with serial training in a sentence."""
         parts = []
         for check in checks:
             name, worst = max(check.differences.items(), key=lambda item: item[1], default=("", math.nan))

@@ -1,4 +1,4 @@
-"""The run behind a Workbench: its phase, what is asked of it, what it tells. No widgets here."""
+"""The run of a Workbench: its phase, requests and events. It has no widgets."""
 
 from __future__ import annotations
 
@@ -12,55 +12,55 @@ from hfta_nb import executors
 from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.history import History
 from hfta_nb.study import Study
+from hfta_nb.ui.debounce import Later
 from hfta_nb.ui.follower import Follower
-from hfta_nb.ui.loop import Later
-from hfta_nb.ui.machine import ENDED, Phase, after, signal_of, why_not
+from hfta_nb.ui.run_phase import ENDED, RunPhase, after, signal_of, why_not
 from hfta_nb.ui.text import words
 
 
 class Screen(Protocol):
-    """What shows a session. All of it is called from any thread."""
+    """Displays a session. Methods may be called from any thread."""
 
     def attach(self, handle: Any) -> None:
-        """A run is there to be followed."""
+        """Called with a run to follow."""
 
     def phase_changed(self) -> None:
-        """Buttons and status are others."""
+        """Called when buttons and status change."""
 
     def run_began(self, event: ev.RunStarted) -> None:
-        """The run told what it is."""
+        """Called with the first event of a run."""
 
     def starting(self, what: str) -> None:
-        """What the run is busy with before it trains."""
+        """Called with the run's activity before training."""
 
     def refresh(self) -> None:
-        """Numbers and tables are others."""
+        """Called when numbers and tables change."""
 
     def failed(self, reason: str, detail: str) -> None:
-        """The run failed."""
+        """Called when the run failed."""
 
     def ended(self) -> None:
-        """The run is over, however."""
+        """Called when the run is over."""
 
 
 class Session:
-    """One run after another.
+    """Controls one run after another.
 
     Args:
         kind: where they run, as in `hfta_nb.executors.start`.
-        later: the kernel's own thread.
-        screen: what shows them.
+        later: the kernel's main thread.
+        screen: displays the runs.
 
     Attributes:
-        phase: of the run.
-        study: that was run last; None before the first.
-        history: what is known of its run.
-        handle: of the run; None before the first, and for one that was only read from disk.
+        phase: phase of the run.
+        study: the last study that was run; None before the first.
+        history: history of its run.
+        handle: handle of the run; None before the first run, and for a run that was read from disk.
     """
 
     def __init__(self, kind: str, later: Later, screen: Screen) -> None:
         self.kind = kind
-        self.phase = Phase.IDLE
+        self.phase = RunPhase.IDLE
         self.study: Study | None = None
         self.history = History()
         self.handle: Any = None
@@ -71,15 +71,15 @@ class Session:
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether the run can be carried on."""
+        """Whether the run can be resumed."""
         return self.study is not None and self.study.store.has_checkpoint
 
     def reading(self) -> Any:
-        """The lock under which more than one thing of `history` is read."""
+        """The lock for reading more than one attribute of `history`."""
         return self.handle.lock if self.handle is not None else self._lock
 
     def start(self, study: Study, resume: bool = False) -> None:
-        """Run a study, or carry its run on.
+        """Run a study, or resume its run.
 
         Raises:
             HftaError: it can't be started.
@@ -97,10 +97,10 @@ class Session:
         self._follow(self.handle)
 
     def ask(self, name: str) -> None:
-        """Pass a button's request on: "pause", "resume" or "stop".
+        """Forward a button's request: "pause", "resume" or "stop".
 
         Raises:
-            StudyError: it makes no sense now; the message says why.
+            StudyError: it is not possible now; the message says why.
         """
         reason = why_not(name, self.phase, checkpoint=self.has_checkpoint)
         if reason:
@@ -112,7 +112,7 @@ class Session:
         getattr(self.handle.control, name)()
 
     def stop_member(self, member: int) -> None:
-        """Ask for one member to be stopped.
+        """Request that one member stops.
 
         Raises:
             StudyError: nothing is training.
@@ -123,11 +123,11 @@ class Session:
         self.handle.control.stop(member)
 
     def check(self, members: Sequence[int], tell: Callable[[list[ev.MemberChecked] | str], None]) -> Any:
-        """Train members alone again and compare.
+        """Retrain members alone and compare.
 
         Args:
             members: their ids.
-            tell: called with all outcomes, or with what went wrong.
+            tell: called with all results, or with the error.
 
         Returns:
             The handle of the check.
@@ -156,7 +156,7 @@ class Session:
                     tell([done[i] for i in chosen])
 
         self._stop_checking()
-        with handle.lock:  # so that nothing is missed between the two
+        with handle.lock:  # so that no event is missed in between
             early = [m.check for m in handle.history.members.values() if m.check is not None]
             self._stop_checking = handle.subscribe(heard)
             failed = handle.history.reason if handle.state == ev.FAILED else None
@@ -167,17 +167,17 @@ class Session:
         return handle
 
     def adopt(self, study: Study) -> None:
-        """Take a run that was read from disk."""
+        """Show a run that was read from disk."""
         self.study, self.history, self.handle = study, study.history, None
-        states = {ev.COMPLETE: Phase.FINISHED, ev.STOPPED: Phase.STOPPED, ev.WAITING: Phase.IDLE}
-        self.phase = states.get(self.history.state, Phase.FAILED)
-        if self.phase is Phase.FAILED:
+        states = {ev.COMPLETE: RunPhase.FINISHED, ev.STOPPED: RunPhase.STOPPED, ev.WAITING: RunPhase.IDLE}
+        self.phase = states.get(self.history.state, RunPhase.FAILED)
+        if self.phase is RunPhase.FAILED:
             self._screen.failed(self.history.reason, self.history.detail)
         self._screen.phase_changed()
         self._screen.refresh()
 
     def close(self) -> None:
-        """Listen no longer; a run that is on goes on."""
+        """Stop following; a run in progress continues."""
         self._unfollow()
         self._stop_checking()
 
@@ -189,7 +189,7 @@ class Session:
 
     def _follow(self, handle: Any) -> None:
         self.history = handle.history
-        with handle.lock:  # what came before the subscription is in the history alone, and nothing is in both
+        with handle.lock:  # earlier events are only in the history, later ones only in callbacks
             self._follower = Follower(handle, self._heard, self._screen.refresh, self._later)
             begun, state, training = handle.state, self.history.state, self.history.phase.startswith("training")
             run, reason, detail = self.history.run, self.history.reason, self.history.detail
@@ -198,7 +198,7 @@ class Session:
             self._screen.run_began(run)
         if handle.ended:
             self._heard(ev.RunChanged(time.time(), state, reason, detail))
-        elif begun != ev.WAITING and training and state == ev.RUNNING:  # else it tells of the run that is carried on
+        elif begun != ev.WAITING and training and state == ev.RUNNING:  # else it belongs to the resumed run
             self._signal("began")
         self._screen.refresh()
 
@@ -206,9 +206,9 @@ class Session:
         if isinstance(event, ev.RunStarted):
             self._screen.run_began(event)
             if event.resumed:
-                # When it was attached, the history still said how the run had ended before.
+                # When it was attached, the history still had the earlier end of the run.
                 self._screen.attach(self.handle)
-        if isinstance(event, ev.PhaseChanged) and self.phase is Phase.STARTING and event.phase != "training":
+        if isinstance(event, ev.PhaseChanged) and self.phase is RunPhase.STARTING and event.phase != "training":
             self._screen.starting(event.phase + (f" ({event.detail})" if event.detail else ""))
         signal = signal_of(event)
         if signal == "failed" and isinstance(event, ev.RunChanged):

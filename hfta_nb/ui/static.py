@@ -1,8 +1,8 @@
-"""What a saved notebook shows: a picture and a table in outputs of their own, beside the widget that it can't keep.
+"""Static outputs of a saved notebook: a picture and a table in place of the widget.
 
-JupyterLab does not save widgets unless it is told to, so a notebook that is opened again, or turned into HTML,
-would show nothing of a run. While the widget is alive, the style sheet hides both. Where it is not, a style that comes
-with the table hides what JupyterLab says in the widget's place ("Error displaying widget: model not found").
+JupyterLab does not save widgets by default, so a notebook that is reopened or converted to HTML would show nothing of a
+run. While the widget is alive, its style sheet hides both outputs. Otherwise, a style in the table hides JupyterLab's
+message in place of the widget ("Error displaying widget: model not found").
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _numbers = itertools.count(1)
 
 STYLE = (
     "<style>"
-    # An output above that is text alone: what stands in the place of a widget whose model is gone.
+    # An output above that is text only: JupyterLab's message in place of a widget without model.
     ".jp-OutputArea-child:not(:has(> .jp-OutputArea-output *)):has(~ .jp-OutputArea-child .hfta-static){display:none}"
-    # The button works by a command of JupyterLab's, and is nothing elsewhere.
+    # The button uses a command of JupyterLab, and is hidden elsewhere.
     ".hfta-reattach button{display:none}.jp-NotebookPanel .hfta-reattach button{display:inline-block;margin-right:8px;"
     "padding:2px 12px;font:inherit;color:inherit;background:none;border:1px solid currentColor;border-radius:3px;"
     "cursor:pointer}"
@@ -54,8 +54,8 @@ def table_bundle(history: History, name: str = "") -> dict[str, Any]:
     """The leaderboard as an output of a cell.
 
     Args:
-        history: of the run.
-        name: of the variable that a reattached Workbench gets; there is no way back to one without.
+        history: history of the run.
+        name: variable for a reattached Workbench; empty for no button.
     """
     shown = table_of(history)
     keep = [i for i, c in enumerate(shown["columns"]) if c["key"] not in _LEFT_OUT]
@@ -71,11 +71,11 @@ def table_bundle(history: History, name: str = "") -> dict[str, Any]:
 
 
 def note_bundle(text: str, directory: str = "", name: str = "") -> dict[str, Any]:
-    """A sentence in the widget's place, where there is nothing to show yet.
+    """A sentence in place of the widget, if there is nothing to show yet.
 
     Args:
         text: the sentence.
-        directory, name: of a run that is on, and of the variable that a reattached Workbench gets.
+        directory, name: directory of a run in progress, and variable for a reattached Workbench.
     """
     markup, plain = _way_back(directory, name) if directory else ("", "")
     body = f'<div class="hfta-static">{STYLE}<p>{escape(text)}</p>{markup}</div>'
@@ -83,18 +83,18 @@ def note_bundle(text: str, directory: str = "", name: str = "") -> dict[str, Any
 
 
 def reattach_code(directory: str, name: str) -> str:
-    """The code of a cell that brings a Workbench back with a saved run."""
+    """The code of a cell that shows a saved run in a Workbench."""
     return f"from hfta_nb.ui import Workbench\n\n{name} = Workbench.reattach({_near(directory)!r})\n{name}"
 
 
 def reattach_command(directory: str, name: str) -> tuple[str, str]:
-    """JupyterLab's command that puts this code into a cell below and runs it: its name, and its arguments as JSON."""
+    """The name and the JSON arguments of JupyterLab's command that runs this code in a cell below."""
     arguments = {"commands": _COMMANDS, "args": {"text": reattach_code(directory, name)}, "errorIfNotEnabled": True}
     return "apputils:run-all-enabled", json.dumps(arguments)
 
 
 def _way_back(directory: str, name: str) -> tuple[str, str]:
-    """How the Workbench is brought back: as markup with a button, and as text."""
+    """How to reattach the Workbench: as markup with a button, and as text."""
     command, arguments = reattach_command(directory, name)
     call = f"Workbench.reattach({_near(directory)!r})"
     button = (
@@ -117,7 +117,7 @@ def _title(history: History) -> str:
 
 
 def _near(directory: str) -> str:
-    """The directory from here, where it lies below: a notebook that is passed on should not tell of one's machine."""
+    """The directory, relative if it is below the current one: a shared notebook should not contain machine paths."""
     path, here = Path(directory), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else directory
 
@@ -130,10 +130,10 @@ def _aligned(head: list[str], rows: list[list[str]]) -> str:
 
 
 class Fallback:
-    """The two outputs of a cell in which a Workbench is displayed: a sentence first, then picture and table.
+    """The static outputs of a cell that displays a Workbench: first a sentence, then picture and table.
 
     Args:
-        said: what the Workbench says of itself.
+        said: returns the Workbench's description.
         name: the variable that holds it.
     """
 
@@ -149,11 +149,11 @@ class Fallback:
 
     @property
     def here(self) -> bool:
-        """Whether it was displayed last in the cell that is running."""
+        """Whether it was displayed last in the running cell."""
         return self.placed and self._cell == _cell()
 
     def place(self, history: History | None) -> None:
-        """Make room below the widget; filled at once where there is a run that has ended."""
+        """Reserve outputs below the widget, filled at once if a run has ended."""
         number = next(_numbers)
         ids = (f"hfta-picture-{number}", f"hfta-table-{number}")
         if history is None:
@@ -167,13 +167,13 @@ class Fallback:
         self._cell = _cell()
 
     def begin(self, study: Study) -> None:
-        """A run begins: should the kernel end with it, there is a way back to what was saved of it."""
+        """Called when a run begins: show how to reattach, in case the kernel ends during the run."""
         members = count(len(study.variants), "member")
         said = f"{study.family.name} on {study.data_name}, {members}; saved in {_near(str(study.directory))}"
         self._put({"text/plain": ""}, note_bundle(said, str(study.directory), self._name()))
 
     def update(self, history: History) -> None:
-        """Put the run into every such place. Call it on the kernel's own thread only: output has a cell there."""
+        """Update all such outputs. Call it on the kernel's main thread only, where output belongs to a cell."""
         if self._places:
             self._put(picture_bundle(history), table_bundle(history, self._name()))
 
@@ -184,7 +184,7 @@ class Fallback:
 
 
 def show(history: History) -> None:
-    """Display picture and table as outputs of the cell that is running."""
+    """Display picture and table as outputs of the running cell."""
     for bundle in (picture_bundle(history), table_bundle(history)):
         _publish(bundle, None, update=False)
 
@@ -195,7 +195,7 @@ def in_notebook() -> bool:
 
 
 def _cell() -> Any:
-    """What tells the cell that is running from others."""
+    """Identifies the running cell."""
     return getattr(_shell(), "execution_count", None)
 
 

@@ -1,4 +1,4 @@
-"""Words and numbers for the screen: few digits, units, and nothing that a browser would take for markup."""
+"""Text for the screen: few digits, units, and no markup."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _LIMIT = 500
 
 
 def escape(text: object) -> str:
-    """Text for an HTML widget, so that what looks like markup is shown as it was written."""
+    """Escape text for an HTML widget."""
     return html.escape(str(text), quote=True)
 
 
 def shorten(text: str, limit: int = _LIMIT) -> str:
-    """At most `limit` characters, with an ellipsis where some were left out."""
+    """At most `limit` characters, with an ellipsis if some were dropped."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
@@ -29,7 +29,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def score(name: str, value: float | None) -> str:
-    """A metric with as many digits as its neighbours in a column, so that the eye can compare.
+    """A metric with a fixed number of digits, for columns.
 
     Losses have four significant digits (``0.05700``), scores four decimals (``0.9861``, ``1.0000``).
     """
@@ -46,7 +46,7 @@ def count(n: int, noun: str, plural: str = "") -> str:
 
 
 def clock(seconds: float) -> str:
-    """A duration as ``0:41``, ``12:07`` or ``1:02:03``; a dash where it is not known."""
+    """A duration as ``0:41``, ``12:07`` or ``1:02:03``; a dash if unknown."""
     if not math.isfinite(seconds) or seconds < 0:
         return "-"
     minutes, rest = divmod(round(seconds), 60)
@@ -73,7 +73,7 @@ def amount(n: float) -> str:
 
 
 def rate(samples_per_s: float) -> str:
-    """``184,000 samples/s``: three digits that mean something, and zeros."""
+    """``184,000 samples/s``, with three significant digits."""
     if not math.isfinite(samples_per_s) or samples_per_s <= 0:
         return ""
     step = 10 ** max(0, math.floor(math.log10(samples_per_s)) - 2)
@@ -87,7 +87,7 @@ def listing(names: Iterable[str], last: str = "and") -> str:
 
 
 def metric(name: str) -> str:
-    """A metric for people: ``val_accuracy`` is ``val accuracy``."""
+    """A metric as text: ``val_accuracy`` is ``val accuracy``."""
     return name.replace("_", " ")
 
 
@@ -95,8 +95,8 @@ def words(error: BaseException, where: str = "") -> str:
     """An error in words: what went wrong, what was got, what is accepted, and what to do.
 
     Args:
-        error: any exception; the facts of an `HftaError` are used, of others the type and the message.
-        where: the field that the words will stand beside; it is not said again.
+        error: any exception; of an `HftaError` its parts are used, of others the type and the message.
+        where: the field beside which the text is shown; it is not repeated.
     """
     if not isinstance(error, HftaError):
         return shorten(f"{type(error).__name__}: {error}")
@@ -116,9 +116,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], css: str, numbe
 
     Args:
         head: the heads of the columns.
-        rows: what stands in each.
+        rows: the cells of each row.
         css: class of the table.
-        numbers: the columns that are set flush right.
+        numbers: columns that are aligned right.
     """
     right = set(numbers)
 

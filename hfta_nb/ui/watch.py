@@ -1,4 +1,4 @@
-"""Watch: the curves of all members and the device's utilization, live."""
+"""Watch: live curves of all members and the device's utilization."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MEASUREMENTS = 3
 
 
 def summary(history: History) -> str:
-    """The best value and the device's last measurements, in one line."""
+    """The best value and the device's last measurements in one line."""
     run = history.run
     if run is None:
         return "nothing to see yet"
@@ -25,7 +25,7 @@ def summary(history: History) -> str:
 
 
 def device_words(history: History) -> list[str]:
-    """How busy the device was when last measured: ``SM active 92%``, ``memory 41 GiB``."""
+    """The last utilization of the device: ``SM active 92%``, ``memory 41 GiB``."""
     if not history.samples:
         return []
     values = dict(history.samples[-1].values)

@@ -11,7 +11,7 @@ from run_events import folded, whole_run
 
 from hfta_nb import events as ev
 from hfta_nb.ui.leaderboard import table_of
-from hfta_nb.ui.parts import source
+from hfta_nb.ui.widgets import source
 
 pytestmark = pytest.mark.browser
 

@@ -179,7 +179,7 @@ def test_a_run_outlives_an_interrupt_and_its_worker_and_ends_with_its_kernel(not
     screen.picture("workbench-disconnected-light")
     eventually(lambda: all(gone(p.pid) for p in found), "the worker to end with its kernel")
     assert workers(lab) == []
-    assert Path(directory, "events.jsonl").stat().st_size > 0
+    assert Path(directory, "study.sqlite").stat().st_size > 0
     screen.root.locator(".hfta-gone").get_by_role("button", name="Reattach").click()
     notebook.page.locator(".hfta-workbench").nth(1).wait_for(timeout=90_000)  # the new kernel imports torch
     back = Screen(notebook, "wb", 1)

@@ -40,6 +40,8 @@ USAGE = [
     (("plan", "--capacity", "most"), "argument --capacity: 'most' is not a whole number from 1, nor auto"),
     (("run", "--compile", "sometimes"), "argument --compile: invalid choice: 'sometimes'"),
     (("run", "--checkpointing", "maybe"), "argument --checkpointing: invalid choice: 'maybe'"),
+    (("run", "--verify", "sometimes"), "argument --verify: invalid choice: 'sometimes'"),
+    (("run", "--resume", "DIR", "--verify", "never"), "so --verify can't be given with it"),
     (("run", "--resume", "DIR", "--compile", "never"), "so --compile can't be given with it"),
     (("run", "--dtype", "float16"), "argument --dtype: invalid choice: 'float16'"),
     (("run", "--precision", "half"), "argument --precision: invalid choice: 'half'"),
@@ -138,6 +140,12 @@ def test_across() -> None:
     apart = studies.new(parse(["plan", "--family", "mlp", "--grid", "width=8,9", "--across", "never"]))
     together = studies.new(parse(["plan", "--family", "mlp", "--grid", "width=8,9", "--across", "0.5"]))
     assert [len(apart.groups()), len(together.groups())] == [2, 1]
+
+
+def test_verify() -> None:
+    asked = ["plan", "--family", "mlp", "--grid", "lr=1e-3"]
+    assert studies.new(parse(asked)).verify == "first"
+    assert studies.new(parse([*asked, "--verify", "never"])).settings().verify == "never"
 
 
 def test_capacity() -> None:

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from hfta_nb import events as ev
-from hfta_nb.cli.displays import MOST_GROUPS, REDRAWS_PER_S, Lines, Screen, Silent, halving, headline
-from hfta_nb.cli.progress import Progress
+from hfta_nb.cli.displays import MOST_GROUPS, REDRAWS_PER_S, Lines, LiveDisplay, Silent, halving, headline
+from hfta_nb.cli.progress import RunProgress
 from hfta_nb.events import Event
 from hfta_nb.history import History
 from tests.cli.fake import console, epoch, planned, started, steps, whole_run
@@ -30,10 +30,10 @@ def lines(events: Iterable[Event], step_s: float = 10.0) -> list[str]:
 
 
 def screen(events: Iterable[Event], width: int = 100) -> str:
-    """What `Screen` shows after the events."""
+    """What `LiveDisplay` shows after the events."""
     out, file = console(terminal=True, width=width)
     history = History()
-    display = Screen(out, lambda: history)
+    display = LiveDisplay(out, lambda: history)
     for event in events:
         history.add(event)
         display._progress.add(event)
@@ -53,7 +53,7 @@ def test_the_rate_tells_of_waiting_where_it_is_much() -> None:
     history = History()
     for event in whole_run():
         history.add(event)
-    progress = Progress(lambda: history)
+    progress = RunProgress(lambda: history)
     for share, words in [(0.02, ""), (0.43, " (43% waiting for data)")]:
         history.add(replace(steps(0, 1.0, 2.0, [0, 1]), waiting_share=share))
         assert progress.rate() == f"1,234 samples/s{words}"
@@ -138,7 +138,7 @@ def test_a_pause_is_shown() -> None:
 def test_the_screen_is_not_redrawn_for_every_event(monkeypatch: pytest.MonkeyPatch) -> None:
     out, _ = console(terminal=True)
     history, now = History(), 0.0
-    display = Screen(out, lambda: history, clock=lambda: now)
+    display = LiveDisplay(out, lambda: history, clock=lambda: now)
     drawn = []
     monkeypatch.setattr(display._live, "update", lambda *args, **rest: drawn.append(now))
     begin: list[Event] = [started(), planned((0, 1, 2))]
@@ -153,7 +153,7 @@ def test_the_screen_is_not_redrawn_for_every_event(monkeypatch: pytest.MonkeyPat
 def test_the_screen_is_gone_when_the_run_ends_and_what_matters_stays() -> None:
     out, file = console(terminal=True)
     history = History()
-    with Screen(out, lambda: history, clock=itertools.count().__next__) as display:
+    with LiveDisplay(out, lambda: history, clock=itertools.count().__next__) as display:
         for event in whole_run():
             history.add(event)
             display.add(event)
@@ -186,7 +186,7 @@ def test_the_headline_names_the_device(changes: dict[str, object], device: str) 
 
 def test_an_array_that_is_halved() -> None:
     event = ev.ArrayHalved(0.0, 1, "training", 8, (4, 4), (1, 2), 3 << 30, 2 << 30, "no memory")
-    wanted = "array 1: out of memory while training: 8 members carry on as 4 and then 4"
+    wanted = "array 1: out of memory while training: 8 members continue as 4 and then 4"
     assert halving(event) == f"{wanted} (they need 3.0 GiB, 2.0 GiB are free)"
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from hfta_nb.cli import main
+from hfta_nb.events import EpochDone
+from hfta_nb.store import Store
 
 DEADLINE_S = 120.0
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -127,13 +129,13 @@ def test_an_interrupt_keeps_everything_and_the_run_can_be_carried_on(tmp_path: P
     with subprocess.Popen(
         command(*arguments), cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        _wait_for_epoch(tmp_path / "a run" / "events.jsonl", process)
+        _wait_for_epoch(Store(tmp_path / "a run"), process)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, err) == (130, "")
     assert "stopping after this step, everything is kept" in out
     assert len(board(out)) == 2
-    assert out.splitlines()[-1] == "stopped; to carry on: hfta-nb run --resume 'a run'"
+    assert out.splitlines()[-1] == "stopped; to resume: hfta-nb run --resume 'a run'"
 
     resumed = here("run", "--resume", "a run")
     assert (resumed.returncode, resumed.stderr) == (0, "")
@@ -141,9 +143,9 @@ def test_an_interrupt_keeps_everything_and_the_run_can_be_carried_on(tmp_path: P
     assert {row[1] for row in board(resumed.stdout)} == {"COMPLETE"}
 
 
-def _wait_for_epoch(events: Path, process: subprocess.Popen[str]) -> None:
+def _wait_for_epoch(store: Store, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + DEADLINE_S
-    while not (events.exists() and "EpochDone" in events.read_text(encoding="utf-8")):
+    while not any(isinstance(event, EpochDone) for event, _ in store.events()):
         assert process.poll() is None, "it ended before its first epoch"
         assert time.monotonic() < deadline, f"no epoch in {DEADLINE_S:g} s"
         time.sleep(0.02)
@@ -169,7 +171,7 @@ WRONG: list[tuple[Sequence[str], str]] = [
     (("run", "--family", "mlp", "--set", "dropout=2"), "mlp, #0: can't build this variant"),
     (("run", "--family", "mlp", "--quiet", "--output", "y" * 300), "can't be looked at (File name too long)"),
     (("run", "--family", "mlp", "--quiet", "--output", __file__), "can't be made (File exists); accepted: a directory"),
-    (("results", __file__), "study.json: can't be read (Not a directory)"),
+    (("results", __file__), "no saved run here"),
     (("run", "--resume", "missing"), "no saved run here"),
     (("results", "missing"), "no saved run here"),
     (("plan", "--family", "mlp", "--grid", "depth=two"), "depth"),
@@ -212,17 +214,17 @@ def test_a_run_that_is_there_is_not_written_over_and_a_damaged_one_is_said_to_be
 ) -> None:
     arguments = ("run", *QUICK, "--epochs", "1", "--output", "run", "--quiet")
     assert here(*arguments).returncode == 0
-    before = (tmp_path / "run" / "events.jsonl").read_bytes()
+    before = (tmp_path / "run" / "study.sqlite").read_bytes()
     again = here(*arguments)
     assert again.returncode == 2
     assert "a run is already there" in again.stderr
-    assert (tmp_path / "run" / "events.jsonl").read_bytes() == before
+    assert (tmp_path / "run" / "study.sqlite").read_bytes() == before
 
-    (tmp_path / "run" / "study.json").write_text("{", encoding="utf-8")
+    (tmp_path / "run" / "study.sqlite").write_text("{", encoding="utf-8")
     damaged = here("results", "run")
     assert damaged.returncode == 2
     assert damaged.stderr.count("\n") == 1
-    assert "study.json" in damaged.stderr
+    assert "study.sqlite: is damaged" in damaged.stderr
 
 
 def test_families_are_listed_with_their_axes(tmp_path: Path) -> None:

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from hfta_nb import events as ev
-from hfta_nb.cli.progress import ACTIVE, DONE, WAITING, Progress, device
+from hfta_nb.cli.progress import ACTIVE, DONE, WAITING, RunProgress, device
 from hfta_nb.events import Event
 from hfta_nb.history import History
 from tests.cli.fake import epoch, planned, started, steps, whole_run
 
 
-def feed(events: list[Event]) -> Progress:
+def feed(events: list[Event]) -> RunProgress:
     history = History()
-    progress = Progress(lambda: history)
+    progress = RunProgress(lambda: history)
     for event in events:
         history.add(event)
         progress.add(event)

@@ -116,7 +116,7 @@ def test_the_end_says_what_won_and_where_it_lies() -> None:
 
 def test_a_stopped_run_says_how_to_carry_on() -> None:
     shown = report([*whole_run()[:-1], ev.RunChanged(0.0, ev.STOPPED)])
-    assert shown.splitlines()[-1] == "stopped; to carry on: hfta-nb run --resume 'a run'"
+    assert shown.splitlines()[-1] == "stopped; to resume: hfta-nb run --resume 'a run'"
 
 
 def test_the_csv_is_written_and_named(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
-from hfta_nb.kernels.strategy import measuring
-from hfta_nb.kernels.strategy.formulations import Formulation
+from hfta_nb.kernels.strategy import autotune
 from hfta_nb.kernels.strategy.times import Kept
+from hfta_nb.kernels.strategy.variants import KernelVariant
 
 aten = torch.ops.aten
 SAMPLES = 512
@@ -33,16 +33,16 @@ def _above(call: Callable[..., Any]) -> Callable[..., Any]:
 def rounding_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products with a bias are computed in a way that rounds up, as the faster one."""
 
-    def formulations(function: Any, args: Any, device: torch.device) -> list[Formulation]:
-        return [Formulation("up", _above)] if function in (aten.baddbmm.default, aten.addmm.default) else []
+    def variants_of(function: Any, args: Any, device: torch.device) -> list[KernelVariant]:
+        return [KernelVariant("up", _above)] if function in (aten.baddbmm.default, aten.addmm.default) else []
 
-    def measured(ways: Mapping[str, Formulation], *_: Any) -> dict[str, float | None]:
+    def measured(ways: Mapping[str, KernelVariant], *_: Any) -> dict[str, float | None]:
         return {name: 1.0 if name == "up" else 2.0 for name in ways}
 
     fresh = Kept(None, {})
-    monkeypatch.setattr(measuring, "kept", lambda device: fresh)
-    monkeypatch.setattr(measuring, "formulations", formulations)
-    monkeypatch.setattr(measuring, "_measured", measured)
+    monkeypatch.setattr(autotune, "kept", lambda device: fresh)
+    monkeypatch.setattr(autotune, "variants_of", variants_of)
+    monkeypatch.setattr(autotune, "_measured", measured)
 
 
 def _network(at_the_kink: int) -> nn.Sequential:
@@ -85,7 +85,7 @@ def _told(array: FusedArray) -> list[str]:
 def test_a_unit_turned_on_by_rounding_does_not_matter() -> None:
     array, first, last = _trained(1)
     assert _told(array) == ["replayed from a recording"]
-    assert {choice.chosen.name for choice in array._steps.choices()} == {"up"}
+    assert {choice.chosen.name for choice in array._steps.cache.choices()} == {"up"}
     apart = [(a - b).norm() / a.norm() for a, b in zip(first, last, strict=True)]
     assert 1e-4 < max(apart) < 2e-2  # it was turned on, which is little among so many
 
@@ -94,7 +94,7 @@ def test_a_unit_turned_on_by_rounding_does_not_matter() -> None:
 def test_where_it_matters_the_recorded_kernels_stay() -> None:
     array, first, last = _trained(SAMPLES // 2)
     assert _told(array) == ["replayed from a recording"]
-    assert not array._steps.choices()
+    assert not array._steps.cache.choices()
     for a, b in zip(first, last, strict=True):
         torch.testing.assert_close(a, b)
 
@@ -102,6 +102,6 @@ def test_where_it_matters_the_recorded_kernels_stay() -> None:
 @pytest.mark.usefixtures("rounding_up")
 def test_without_such_units_kernels_are_held_to_rounding() -> None:
     array, first, last = _trained(0)
-    assert {choice.chosen.name for choice in array._steps.choices()} == {"up"}
+    assert {choice.chosen.name for choice in array._steps.cache.choices()} == {"up"}
     for a, b in zip(first, last, strict=True):
         torch.testing.assert_close(a, b)

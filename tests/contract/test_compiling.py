@@ -14,11 +14,13 @@ from torch import nn
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
 from hfta_nb.errors import FusionError
-from hfta_nb.kernels.strategy.kept import kept
-from hfta_nb.replay import compiling, deciding
-from hfta_nb.replay.graphing import Graph
-from hfta_nb.replay.norms import said, unsaid
-from hfta_nb.replay.record import Call, Place
+from hfta_nb.kernels.strategy.timing_cache import kept
+from hfta_nb.replay.inductor import compile as compiling
+from hfta_nb.replay.inductor import decide as deciding
+from hfta_nb.replay.inductor.norms import said, unsaid
+from hfta_nb.replay.inductor.to_fx import Graph
+from hfta_nb.replay.record import BufferView, Instruction
+from hfta_nb.replay.source import Source
 from tests.training import train
 
 MEMBERS = 3
@@ -61,7 +63,7 @@ def _notes(array: FusedArray) -> list[str]:
 
 
 class Drawing(nn.Module):
-    """Draws from what it has computed, then by shape alone, and into a buffer."""
+    """Draws by shape alone, and into a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,9 +73,8 @@ class Drawing(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = nn.functional.dropout(self.first(x), 0.2)
-        kept = torch.bernoulli(torch.sigmoid(x).detach())
         self.noise.normal_()
-        x = x * kept + torch.randn_like(x) * 0.1 + self.noise
+        x = x + torch.randn_like(x) * 0.1 + self.noise
         found: torch.Tensor = self.last(nn.functional.dropout(x, 0.3))
         return found
 
@@ -145,15 +146,13 @@ def _alone(build: Any, member: int, steps: int) -> tuple[torch.Tensor, nn.Module
     return torch.stack(losses), model
 
 
-@pytest.mark.each("block_size")
-@pytest.mark.parametrize(
-    ("build", "parts"), [(_mlp, 1), (_cnn, 1), (_norms, 1), (_attention, 1), (Drawing, 2), (Counting, 1), (Frozen, 1)]
-)
+@pytest.mark.each("build")
+@pytest.mark.parametrize("build", [_mlp, _cnn, _norms, _attention, Drawing, Counting, Frozen])
 @pytest.mark.parametrize("block_size", [MEMBERS, 2])
-def test_a_recorded_step_is_graphs_of_the_same_numbers(
-    build: Any, parts: int, block_size: int, monkeypatch: pytest.MonkeyPatch
+def test_a_recorded_step_is_a_graph_of_the_same_numbers(
+    build: Any, block_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The graphs run as they are: what is compiled is another test's."""
+    """The graph runs as it is: what is compiled is another test's."""
     monkeypatch.setattr(compiling, "_compiled", lambda module, examples: module)
     array, plain = _array(build), _array(build)
     array.compiling = "always"
@@ -161,16 +160,34 @@ def test_a_recorded_step_is_graphs_of_the_same_numbers(
     losses = _train(array, 8)
     assert torch.allclose(losses, _train(plain, 8), rtol=0, atol=1e-12)
     _same(array, plain)
-    compiled = next(iter(array._steps._kinds)).program.decision.compiled
-    assert compiled is not None
-    # Blocks are one after another, and each draws from what it has computed.
-    assert compiled.parts == (parts if parts == 1 or block_size == MEMBERS else 3)
+    assert next(iter(array._steps.cache)).program.decision.compiled is not None
     for member in range(MEMBERS):
         expected, model = _alone(build, member, 8)
         assert torch.allclose(losses[:, member], expected, rtol=0, atol=1e-12)
         mine = [rows[member] for rows in array.buffers()]
         for buffer, value in zip(mine, model.buffers(), strict=True):
             assert torch.allclose(buffer, value, rtol=0, atol=1e-12)
+
+
+class Choosing(nn.Module):
+    """Draws from what it has computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.last(x)
+        return found * torch.bernoulli(torch.sigmoid(found).detach())
+
+
+def test_a_step_that_draws_from_what_it_has_computed_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling.shutil, "which", lambda name: name)
+    array, plain = _array(Choosing), _array(Choosing)
+    array.compiling = "always"
+    assert torch.equal(_train(array, 6), _train(plain, 6))
+    _same(array, plain)
+    assert _notes(array) == ["not compiled: it draws random numbers from what it has computed"]
 
 
 @pytest.mark.long
@@ -181,7 +198,7 @@ def test_always_compiles_and_is_what_it_would_be() -> None:
     compiled.compiling = "always"
     expected = _train(plain, 12)
     assert torch.allclose(_train(compiled, 12), expected, rtol=0, atol=1e-12)
-    program = next(iter(compiled._steps._kinds)).program
+    program = next(iter(compiled._steps.cache)).program
     assert program.decision.compiled is not None
     assert len(_notes(compiled)) == 1
     assert _notes(compiled)[0].startswith("compiled in ")
@@ -230,7 +247,7 @@ KNOWN = {"replayed": 2e-3, "compiled": 1e-3, "compiling": 10.0}
 def test_what_was_measured_decides(times: dict, steps: float, pays: bool, why: str) -> None:
     array = _array()
     _train(array, 4)
-    source = next(iter(array._steps._kinds)).program.source
+    source = next(iter(array._steps.cache)).program.source
     assert deciding._pays(source, times, lambda: 0.0, steps) == (pays, why)
 
 
@@ -238,14 +255,14 @@ def test_what_is_usual_on_a_device_decides_where_nothing_was_measured(monkeypatc
     monkeypatch.setitem(deciding.USUAL_GAIN, "cpu", 0.1)
     array = _array()
     _train(array, 4)
-    source = next(iter(array._steps._kinds)).program.source
+    source = next(iter(array._steps.cache)).program.source
     cost = deciding.USUAL_SECONDS + deciding.SECONDS_PER_CALL * len(source.calls)
     assert deciding._pays(source, None, lambda: 1e-2, cost / 1e-3 + 1) == (True, "")
     assert not deciding._pays(source, None, lambda: 1e-2, cost / 1e-3 - 1)[0]
 
 
 def test_without_a_compiler_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hfta_nb.replay.compiling.shutil.which", lambda name: None)
+    monkeypatch.setattr("hfta_nb.replay.inductor.compile.shutil.which", lambda name: None)
     array = _array()
     array.compiling = "always"
     _train(array, 5)
@@ -257,7 +274,7 @@ def test_on_a_gpu_without_triton_there_is_a_reason(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(triton, "has_triton", lambda: False)
     monkeypatch.delattr(torch.utils, "_triton")  # as after `import torch`, which does not load it
-    monkeypatch.setattr(compiling.Source, "device", torch.device("cuda", 0))
+    monkeypatch.setattr(Source, "device", torch.device("cuda", 0))
     array, plain = _array(), _array()
     array.compiling = "auto"
     assert torch.equal(_train(array, 6), _train(plain, 6))
@@ -294,7 +311,7 @@ def test_a_run_that_is_too_short_compiles_nothing(steps: int, monkeypatch: pytes
     array = _array(_norms)
     _train(array, 4)
     times = kept(torch.device("cpu"))
-    times.put(f"compiled step {next(iter(array._steps._kinds)).program.source.digest()}", KNOWN)
+    times.put(f"compiled step {next(iter(array._steps.cache)).program.source.digest()}", KNOWN)
     other = _array(_norms)
     other.compiling, other.settings.planned_steps = "auto", float(steps)
     _train(other, 4)
@@ -314,15 +331,14 @@ def test_a_compiled_step_that_is_wrong_or_fails_is_not_used(trouble: str, monkey
             super().__init__(source)
             self.source = source
 
-        def run(self) -> list[torch.Tensor]:
-            found = super().run()
+        def __call__(self) -> list[torch.Tensor]:
+            found = super().__call__()
             if trouble == "statistics":
-                for part in self._parts:
-                    for buffer in part._written:
-                        buffer.add_(1)
+                for buffer in self._rooms[len(self.source.gradients) :]:
+                    buffer.add_(1)
             if trouble == "draws":
                 gradients = [room.clone() for _, room in self.source.gradients]
-                super().run()
+                super().__call__()
                 torch._foreach_copy_([room for _, room in self.source.gradients], gradients)
             if trouble == "numbers":
                 for _, room in self.source.gradients:
@@ -347,8 +363,8 @@ def test_an_unknown_choice_is_refused() -> None:
         _array().compiling = "sometimes"
 
 
-def _place(number: int, tensor: torch.Tensor) -> Place:
-    return Place(number, tuple(tensor.shape), tensor.stride(), 0, tensor.dtype)
+def _place(number: int, tensor: torch.Tensor) -> BufferView:
+    return BufferView(number, tuple(tensor.shape), tensor.stride(), 0, tensor.dtype)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -362,18 +378,20 @@ def test_batch_norm_of_cudnn_is_written_as_one_that_says_what_it_writes(training
     given = [_place(number, tensor) for number, tensor in there.items()]
     out, by_x, by_weight, by_bias = _place(6, x), _place(10, x), _place(11, weight), _place(12, weight)
     saved = [_place(number, weight if training else torch.empty(0).double()) for number in (7, 8)]
-    reserve = Place(9, (0,), (1,), 0, torch.uint8)
+    reserve = BufferView(9, (0,), (1,), 0, torch.uint8)
     inputs = given[0], *given[2:], training, 0.1, 1e-5
     calls = [
-        Call(torch.ops.aten.cudnn_batch_norm.default, inputs, {}, (out, *saved, reserve), (6, 7, 8, 9), frozenset())
+        Instruction(
+            torch.ops.aten.cudnn_batch_norm.default, inputs, {}, (out, *saved, reserve), (6, 7, 8, 9), frozenset()
+        )
     ]
     results = [out]
     if training:
         back = given[0], given[1], given[2], given[4], given[5], *saved, 1e-5, reserve
         results += [by_x, by_weight, by_bias]
         function = torch.ops.aten.cudnn_batch_norm_backward.default
-        calls.append(Call(function, back, {}, tuple(results[1:]), (10, 11, 12), frozenset()))
-    graph = Graph(said(calls), there, {}, results, ())
+        calls.append(Instruction(function, back, {}, tuple(results[1:]), (10, 11, 12), frozenset()))
+    graph = Graph(said(calls), there, {}, results)
     found = list(graph.module(*graph.inputs))
     leaves = [t.clone().requires_grad_() for t in (x, weight, bias)]
     statistics = mean.clone(), var.clone()
@@ -388,8 +406,8 @@ def test_batch_norm_of_cudnn_is_written_as_one_that_says_what_it_writes(training
 def test_a_batch_norm_that_nobody_knows_is_not_compiled() -> None:
     array = _array(_norms)
     _train(array, 4)
-    source = next(iter(array._steps._kinds)).program.source
+    source = next(iter(array._steps.cache)).program.source
     assert not any(map(unsaid, source.calls))
-    call = Call(torch.ops.aten.miopen_batch_norm.default, (), {}, (), (), frozenset())
+    call = Instruction(torch.ops.aten.miopen_batch_norm.default, (), {}, (), (), frozenset())
     other = replace(source, calls=[*source.calls, call])
     assert compiling.why_not(other, source.device) == "its batch norm writes running statistics without saying so"

@@ -18,7 +18,7 @@ import hfta_nb as hfta
 from hfta_nb.eager import attempt
 from hfta_nb.kernels import cuda_graphs
 from hfta_nb.kernels.strategy import graphed
-from hfta_nb.replay import steps as capture
+from hfta_nb.replay import program_cache
 from hfta_nb.step import ArrayStep
 from hfta_nb.step.cuda import CudaGraphs
 from hfta_nb.step.graph import StepGraph
@@ -197,7 +197,7 @@ def test_steps_go_on_and_tell_the_cause_once(gpu: Gpu, monkeypatch: pytest.Monke
 def within(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Whether a capture is under way."""
     state = SimpleNamespace(capturing=False)
-    for module in (capture, attempt):
+    for module in (program_cache, attempt):
         monkeypatch.setattr(module, "capturing", lambda device: state.capturing)
     return state
 
@@ -206,14 +206,14 @@ def test_an_error_of_a_replay_leaves_the_capture(within: SimpleNamespace, monkey
     array = hfta.fuse([nn.Linear(6, 4).double() for _ in range(MEMBERS)], [1, 2, 3])
     for number in range(5):
         array.backward(nn.functional.cross_entropy, *_batch(number))
-    (seen,) = array._steps.seen()
+    (seen,) = array._steps.cache
     with monkeypatch.context() as patch:
         patch.setattr(type(seen.program), "run", lambda self: _no())
         within.capturing = True
         with pytest.raises(RuntimeError, match="no such kernel"):
             array.backward(nn.functional.cross_entropy, *_batch(6))
     within.capturing = False
-    assert array._steps.notes() == ["replayed from a recording"]
+    assert array._steps.cache.notes() == ["replayed from a recording"]
 
 
 def test_an_error_of_an_eager_call_leaves_the_capture(within: SimpleNamespace) -> None:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
 from hfta_nb.kernels.strategy import sandbox
-from hfta_nb.kernels.strategy.formulations import Operand
 from hfta_nb.kernels.strategy.norms import batch_norm, in_groups
 from hfta_nb.kernels.strategy.sandbox import Tried
+from hfta_nb.kernels.strategy.variants import Operand
 from hfta_nb.members.per_member import per_member
 from hfta_nb.replay import layouts
 from hfta_nb.replay.layouts import GIVEN, LAST
@@ -103,7 +103,7 @@ def test_channels_last_give_the_same_numbers(
     _same(array, plain, 1e-4)
     assert _layout(array) == ["images channels last 1 ms; as given 2 ms"]
     assert not _layout(plain)
-    seen = next(iter(array._steps._kinds))
+    seen = next(iter(array._steps.cache))
     assert seen.inputs.leaves[0].stride()[1] == 1
     images = [
         call.args[0]
@@ -212,7 +212,7 @@ def test_images_of_the_members_own(faster: list[str], device: torch.device) -> N
         losses = [one.backward(F.cross_entropy, own, y) for one in (array, plain)]
         assert torch.allclose(*losses, rtol=1e-5, atol=1e-5)
     assert _layout(array)
-    seen = next(iter(array._steps._kinds))
+    seen = next(iter(array._steps.cache))
     assert seen.inputs.leaves[0].stride()[2] == 1
 
 
@@ -239,7 +239,7 @@ def test_the_split_form_too(block_size: int, faster: list[str], device: torch.de
     assert torch.allclose(losses, _train(plain, device, split=True), rtol=1e-5, atol=1e-5)
     _same(array, plain, 1e-4)
     assert _layout(array, "array(x)") == ["images channels last 1 ms; as given 2 ms"]
-    seen = next(iter(array._forwards._kinds))
+    seen = next(iter(array._forwards.cache))
     assert seen.inputs.leaves[0].stride()[1] == 1
 
 

@@ -105,3 +105,18 @@ def test_a_label_that_is_none() -> None:
     array = hfta.fuse([nn.Linear(3, CLASSES) for _ in range(MEMBERS)])
     with pytest.raises((MemberError, IndexError), match="out of bounds"):
         array.backward(F.cross_entropy, torch.randn(2, 3), torch.tensor([0, CLASSES]))
+
+
+def test_a_wrong_label_leaves_a_replayed_step_undone() -> None:
+    array = hfta.fuse([nn.Linear(3, CLASSES) for _ in range(MEMBERS)])
+    x, y = torch.randn(4, 3), torch.tensor([0, 1, 4, 2])
+    for _ in range(5):
+        for p in array.parameters():
+            p.grad = None
+        array.backward(F.cross_entropy, x, y)
+    before = [p.grad.clone() for p in array.parameters() if p.grad is not None]
+    with pytest.raises((MemberError, IndexError), match="Target 5 is out of bounds"):
+        array.backward(F.cross_entropy, x, y + 1)
+    for p, grad in zip(array.parameters(), before, strict=True):
+        assert torch.equal(p.grad, grad)  # type: ignore[arg-type]
+    array.backward(F.cross_entropy, x, y)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.kernels.native import recurrent
 from hfta_nb.kernels.native.build import compiling
-from hfta_nb.kernels.strategy import measuring
-from hfta_nb.kernels.strategy.formulations import COMPILED
+from hfta_nb.kernels.strategy import autotune
+from hfta_nb.kernels.strategy.variants import COMPILED
 from hfta_nb.rules.gru import gru, simple
 from hfta_nb.rules.lstm import formula
 
@@ -200,7 +200,7 @@ def test_gradients_can_be_differentiated(written: Callable[..., Any], backward: 
 def test_a_member_alone_takes_the_compiled_kernel_if_it_is_faster_and_kernels_are_not_fixed(
     faster: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "cost", lambda name, times: times[name] * ((name == COMPILED) != faster))
+    monkeypatch.setattr(autotune, "cost", lambda name, times: times[name] * ((name == COMPILED) != faster))
     with compiling():
         if not recurrent.usable(torch.zeros(1), torch.zeros(1, 16)):
             pytest.skip("no compiler")

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray, trial
+from hfta_nb.array import FusedArray, schedule_trial
 from hfta_nb.errors import FusionError
-from hfta_nb.kernels.strategy import kept
+from hfta_nb.kernels.strategy import timing_cache
 from hfta_nb.replay.calls import Calls
 from tests.contract.replay import SEEDS, forget, loss_of_all, mlp, notes, pair, same
 from tests.contract.rows import MODULES
@@ -27,16 +27,16 @@ ROWS = ("batch norm", "lstm", "convolution, batch norm, 2d dropout", "control fl
 @pytest.fixture(autouse=True)
 def _nothing_known() -> Iterator[None]:
     """No array takes over what another has found."""
-    kept._kept.cache_clear()
+    timing_cache._kept.cache_clear()
     yield
-    kept._kept.cache_clear()
+    timing_cache._kept.cache_clear()
 
 
 @pytest.fixture
 def costs(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
     """Seconds of a call by block size; the clock is faked. At first all cost the same."""
     found: dict[int, float] = {}
-    init = trial.Trial.__init__
+    init = schedule_trial.Trial.__init__
 
     def watched(self: Any, calls: Calls, *args: Any, **kwargs: Any) -> None:
         init(self, calls, *args, **kwargs)
@@ -48,7 +48,7 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
 
         self.clock = clock
 
-    monkeypatch.setattr(trial.Trial, "__init__", watched)
+    monkeypatch.setattr(schedule_trial.Trial, "__init__", watched)
     return found
 
 
@@ -64,7 +64,7 @@ def split(array: FusedArray, x: Tensor, y: Any) -> Tensor:
     return out  # type: ignore[no-any-return]
 
 
-def put_off(array: FusedArray, x: Tensor, y: Any) -> Tensor:
+def by_losses(array: FusedArray, x: Tensor, y: Any) -> Tensor:
     forget(array)
     losses = array.losses(loss_of, array(x), y)
     losses.sum().backward()
@@ -80,7 +80,7 @@ def quietly(array: FusedArray, x: Tensor, y: Any) -> Tensor:
         return array(x)  # type: ignore[no-any-return]
 
 
-FORMS = (backward, split, put_off, evaluate, quietly)
+FORMS = (backward, split, by_losses, evaluate, quietly)
 Form = Callable[[FusedArray, Tensor, Any], Tensor]
 
 
@@ -153,7 +153,7 @@ def test_a_kind_that_does_not_come_again_is_not_waited_for() -> None:
     for size in (4, *[6] * 24):
         backward(array, torch.randn(size, 5, dtype=torch.float64), torch.randn(size, 3, dtype=torch.float64))
     assert array._tuning._forms["backward"].done
-    assert not array._steps.waiting
+    assert not array._steps.cache.waiting
     assert notes(array, "backward") == "replayed from a recording"
 
 

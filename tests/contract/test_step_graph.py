@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import MemberGenerators
-from hfta_nb.array.standing import strictly
+from hfta_nb.array.inspect import strictly
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
 from hfta_nb.replay.program import Program

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 import hfta_nb as hfta
-from hfta_nb.kernels.strategy.formulations import Operand, formulations
 from hfta_nb.kernels.strategy.streams import MOST, Parted, Streams, in_turn, partings, runner_of
+from hfta_nb.kernels.strategy.variants import Operand, variants_of
 from hfta_nb.replay import program as capture
 
 aten = torch.ops.aten
@@ -166,14 +166,14 @@ def _operand(tensor: Any) -> Any:
 def test_on_a_gpu_they_are_among_the_ways() -> None:
     gpu = torch.device("cuda", 0)  # named, not used
     args = [_operand(v) for v in _case(CASES["plain"], LAYOUTS[0], torch.device("cpu"))[0]]
-    names = [f.name for f in formulations(aten.convolution.default, args, gpu)]
+    names = [f.name for f in variants_of(aten.convolution.default, args, gpu)]
     assert names == ["4 parts on 1 streams", "4 parts on 2 streams", "4 parts on 4 streams"]
     args[-1] = 1
-    assert formulations(aten.convolution.default, args, gpu) == []
-    assert formulations(aten.bmm.default, args[:2], gpu) == []
+    assert variants_of(aten.convolution.default, args, gpu) == []
+    assert variants_of(aten.bmm.default, args[:2], gpu) == []
     double = [_operand(v.double() if isinstance(v, torch.Tensor) else v)
               for v in _case(CASES["plain"], LAYOUTS[0], torch.device("cpu"))[0]]  # fmt: skip
-    assert formulations(aten.convolution.default, double, gpu) == []
+    assert variants_of(aten.convolution.default, double, gpu) == []
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import hfta_nb as hfta
 from hfta_nb.members import threads
-from hfta_nb.replay.lanes import lanes_of
+from hfta_nb.replay.parallel_lanes import lanes_of
 from hfta_nb.replay.record import Recorder
 from tests.contract.lanes import CPU, MEMBERS, SEEDS, batch, lanes, pair
 from tests.contract.replay import NOT, backward, mlp, same
@@ -94,7 +94,7 @@ def test_an_error_in_a_block_leaves_all_as_it_was(lane: int, error: BaseExceptio
     for _ in range(4):
         backward(array, F.mse_loss, x, y)
         backward(other, F.mse_loss, x, y)
-    program = next(iter(array._steps._kinds)).program
+    program = next(iter(array._steps.cache)).program
     assert program is not None
     assert program.lanes is not None
     ended = []
@@ -191,12 +191,12 @@ def test_optimizer_steps_and_learning_rates_per_member() -> None:
 def _recorded(blocks: Any) -> Any:
     """What functions without arguments call, each a block."""
     recorder = Recorder(CPU)
-    recorder.recording.lanes = len(blocks)
+    recorder.trace.lanes = len(blocks)
     with torch.no_grad(), recorder:
         for block in blocks:
             block()
-            recorder.recording.blocks.append(len(recorder.recording.calls))
-    return lanes_of(recorder.recording, recorder.recording.calls, ())
+            recorder.trace.blocks.append(len(recorder.trace.calls))
+    return lanes_of(recorder.trace, recorder.trace.calls, ())
 
 
 def test_blocks_that_depend_on_each_other_are_no_lanes() -> None:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
-from hfta_nb.array.trial import Trial
-from hfta_nb.array.ways import ways_of
+from hfta_nb.array.schedule import schedules_of
+from hfta_nb.array.schedule_trial import Trial
 from hfta_nb.errors import FusionError
 from hfta_nb.members import threads
 from hfta_nb.step import ArrayStep
@@ -34,7 +34,7 @@ def test_unknown_ways_are_refused() -> None:
 def _tried(array: FusedArray, took: dict[str, float], rest: float = 1.0) -> list[str]:
     """Try ways on steps that take what is said, in seconds; gives the names of the ways in order."""
     x, y = batch()
-    found = Trial(array._calls, ways_of(array._state), replaying=True)
+    found = Trial(array._calls, schedules_of(array._state), replaying=True)
     names = []
     while not found.done:
         names.append(str(found.way))
@@ -77,7 +77,7 @@ def test_one_member_has_a_choice_of_threads_too() -> None:
 def test_threads_that_can_not_win_what_trying_them_costs_are_not_tried() -> None:
     """A step that is replayed takes 0.1 ms, so that threads save 6 ms in 125 of them; recording took 0.2 s."""
     array = hfta.fuse(make(mlp, 1, torch.float64, CPU), SEEDS[:1])
-    found = Trial(array._calls, ways_of(array._state), replaying=True)
+    found = Trial(array._calls, schedules_of(array._state), replaying=True)
     names: list[str] = []
     while not found.done:
         names.append(str(found.way))
@@ -88,11 +88,11 @@ def test_threads_that_can_not_win_what_trying_them_costs_are_not_tried() -> None
 
 def test_threads_are_judged_by_steps_that_nobody_records() -> None:
     array = hfta.fuse(make(mlp, 1, torch.float64, CPU), SEEDS[:1])
-    found = Trial(array._calls, ways_of(array._state), replaying=True)
+    found = Trial(array._calls, schedules_of(array._state), replaying=True)
     first = []
     while not found.done:
         if found.way.threads == "kernels":
-            first.append(array._steps.waiting)
+            first.append(array._steps.cache.waiting)
         found.took(0.5 if found.way.threads == "kernels" else 1.0)
     assert first[:3] == [True, True, False]  # as ever, and then recorded
     assert array.threads == "kernels"
@@ -101,7 +101,7 @@ def test_threads_are_judged_by_steps_that_nobody_records() -> None:
 def test_a_way_that_is_slower_replayed_than_another_that_was_not_is_tried_no_further() -> None:
     """As where the machine is disturbed: recording four members takes so long that one at a time is left as it is."""
     array = hfta.fuse(make(mlp, MEMBERS, torch.float64, CPU), SEEDS)
-    found = Trial(array._calls, ways_of(array._state), replaying=True)
+    found = Trial(array._calls, schedules_of(array._state), replaying=True)
     names: list[str] = []
     while not found.done:
         names.append(str(found.way))

@@ -9,8 +9,8 @@ import pytest
 
 from hfta_nb import events as ev
 from hfta_nb.kernels.native import build
-from hfta_nb.kernels.strategy import measuring
-from hfta_nb.kernels.strategy.formulations import COMPILED
+from hfta_nb.kernels.strategy import autotune
+from hfta_nb.kernels.strategy.variants import COMPILED
 from hfta_nb.step import ArrayStep
 from hfta_nb.train.speed import SpeedProbe
 from tests.core.compiled import compiled
@@ -64,5 +64,5 @@ def own_libraries(width: str, request: pytest.FixtureRequest, monkeypatch: pytes
 @pytest.fixture
 def own_kernels_preferred(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all ways to compute something, the package's own library, if its numbers are right."""
-    cost = measuring.cost
-    monkeypatch.setattr(measuring, "cost", lambda name, times: cost(name, times) / (1e6 if name == COMPILED else 1))
+    cost = autotune.cost
+    monkeypatch.setattr(autotune, "cost", lambda name, times: cost(name, times) / (1e6 if name == COMPILED else 1))

@@ -13,8 +13,8 @@ import hfta_nb as hfta
 from hfta_nb.cli.arguments import parse
 from hfta_nb.errors import StudyError
 from hfta_nb.events import SpeedMeasured
-from hfta_nb.replay import deciding
-from hfta_nb.ui.saved import arguments_of
+from hfta_nb.replay.inductor import decide as inductor
+from hfta_nb.ui.saved_run import arguments_of
 
 
 @hfta.family(loss=nn.functional.cross_entropy, metrics={}, data="digits")
@@ -65,7 +65,7 @@ def test_the_steps_are_told(way: str, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_compiled_members_are_what_they_are_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path / "times"))
     decisions = []
-    decide = deciding.decide
+    decide = inductor.decide
 
     def watched(program, how, steps):
         decide(program, how, steps)
@@ -81,7 +81,7 @@ def test_compiled_members_are_what_they_are_alone(tmp_path: Path, monkeypatch: p
 
 
 def test_it_is_told_why_a_step_is_not_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hfta_nb.replay.compiling.shutil.which", lambda name: None)
+    monkeypatch.setattr("hfta_nb.replay.inductor.compile.shutil.which", lambda name: None)
     for way, more in (("always", ", not compiled: there is no C++ compiler"), ("auto", "")):
         study = _study(tmp_path / way, bare, compile=way)
         (measured,) = [event for event in study.run() if isinstance(event, SpeedMeasured)]
@@ -97,8 +97,8 @@ def noisy(in_features: int = 64, out_features: int = 10) -> nn.Module:
 
 def test_members_that_draw_are_what_they_are_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path / "times"))
-    monkeypatch.setattr("hfta_nb.replay.compiling.shutil.which", lambda name: name)
-    monkeypatch.setattr("hfta_nb.replay.compiling._compiled", lambda module, examples: module)  # it takes long
+    monkeypatch.setattr("hfta_nb.replay.inductor.compile.shutil.which", lambda name: name)
+    monkeypatch.setattr("hfta_nb.replay.inductor.compile._compiled", lambda module, examples: module)  # it takes long
     study = _study(tmp_path, noisy, compile="always", epochs=2)
     (measured,) = [event for event in study.run() if isinstance(event, SpeedMeasured)]
     assert "compiled in " in measured.strategy

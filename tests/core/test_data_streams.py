@@ -121,7 +121,7 @@ def test_a_dataset_gives_the_same_in_memory_and_while_a_run_goes_on() -> None:
 def test_a_dataset_that_draws_or_is_too_large_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(data.resolve(Noisy()), data.Stream)
     assert isinstance(data.from_dataset(Noisy(), in_memory=True), hfta.Data)
-    monkeypatch.setattr("hfta_nb.data.sets.SHARE_OF_MEMORY", 1e-9)
+    monkeypatch.setattr("hfta_nb.data.datasets.SHARE_OF_MEMORY", 1e-9)
     assert isinstance(data.resolve(TensorDataset(*numbers())), data.Stream)
 
 
@@ -206,7 +206,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(kind: str, tmp_path: Path) -> N
 
 def stop_after(made: hfta.Study, run: Iterator[Any], control: hfta.Control) -> None:
     """Ask for a stop while the run is in the middle of its first epoch."""
-    from hfta_nb.train.group import GroupRun
+    from hfta_nb.train.group_run import GroupRun
 
     original = GroupRun._train_step
 
@@ -238,7 +238,7 @@ def test_an_endless_function_with_steps_per_epoch(tmp_path: Path) -> None:
             x = torch.randn(8, 6)
             yield x, (x.sum(1) > 0).long()
 
-    with pytest.raises(DataError, match="num_classes can't be found out"):
+    with pytest.raises(DataError, match="num_classes can't be found"):
         data.from_batches(endless, HELD)
     stream = data.from_batches(endless, HELD, num_classes=3, out_features=3)
     made = study(stream, tmp_path / "run", steps_per_epoch=3, epochs=2)
@@ -314,12 +314,12 @@ def test_pictures_are_kept_as_bytes() -> None:
         (lambda: (uneven(0), uneven(1)), "not a tensor"),
         (lambda: uneven(0), "give the function that makes the iterator"),
         (lambda: (lambda: iter(()), HELD), "training: gave no batch"),
-        (lambda: (lambda: 3, HELD), "did not give batches"),
+        (lambda: (lambda: 3, HELD), "did not return batches"),
         (lambda: (lambda: [torch.zeros(3)], HELD), "not inputs and target"),
         (lambda: (lambda: [(torch.zeros(3, 2), torch.zeros(2))], HELD), "not as many inputs as targets"),
         (lambda: (lambda a, b: [], HELD), "takes more than the number of the pass"),
         (lambda: (uneven, (torch.zeros(4, 2, 2), torch.zeros(4).long())), "unlike inputs"),
-        (lambda: (DataLoader(TensorDataset(*numbers()), 8), uneven(0)), "can be gone through once only"),
+        (lambda: (DataLoader(TensorDataset(*numbers()), 8), uneven(0)), "can be used only once"),
         (lambda: data.from_loader(3, HELD), "not a DataLoader"),  # type: ignore[arg-type]
         (lambda: data.from_batches(3, HELD), "not a function"),  # type: ignore[arg-type]
         (lambda: data.from_dataset([1, 2]), "not a Dataset"),
@@ -428,7 +428,7 @@ def test_classes_of_an_endless_stream_are_not_looked_for() -> None:
             drawn.append(1)
             yield numbers(8)
 
-    with pytest.raises(DataError, match="num_classes can't be found out: it never ends"):
+    with pytest.raises(DataError, match="num_classes can't be found: it never ends"):
         data.from_batches(endless, HELD)
     assert len(drawn) < 5
 
@@ -437,8 +437,8 @@ def test_classes_of_an_endless_stream_are_not_looked_for() -> None:
 def test_a_long_pass_of_unknown_length_is_told(
     last: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hfta_nb.train.group.LONG_PASS", 5)
-    monkeypatch.setattr("hfta_nb.train.passes.LONG_PASS", 5)
+    monkeypatch.setattr("hfta_nb.train.group_run.LONG_PASS", 5)
+    monkeypatch.setattr("hfta_nb.train.long_pass.LONG_PASS", 5)
 
     def counted(epoch: int) -> Iterator[Any]:
         for number in range(100):

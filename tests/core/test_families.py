@@ -87,7 +87,7 @@ def test_networks_of_dcgan(size: int, generator: int | None, discriminator: int 
 
 @pytest.mark.parametrize("size", [8, 24, 48, 63])
 def test_sides_that_dcgan_refuses(size: int) -> None:
-    with pytest.raises(FamilyError, match=f"dcgan, image_size: not a side that halves down to 4; got {size}"):
+    with pytest.raises(FamilyError, match=f"dcgan, image_size: not a power of two from 16; got {size}"):
         hfta.family("dcgan").build(image_size=size)
 
 

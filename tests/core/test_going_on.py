@@ -62,7 +62,7 @@ def test_more_epochs_are_those_of_a_run_in_one_go(tmp_path: Path, schedule: str,
 
 def rates(study: hfta.Study, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[float]:
     """The learning rate of the first member in each epoch."""
-    from hfta_nb.train.group import GroupRun
+    from hfta_nb.train.group_run import GroupRun
 
     found, method = [], GroupRun._end_epoch
 

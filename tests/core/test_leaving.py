@@ -249,7 +249,7 @@ def lost(place: Path, whole: pd.DataFrame) -> None:
     found = hfta.Study.load(place)
     assert found.history.state == ev.FAILED
     assert "it was killed" in found.history.reason
-    assert "run(resume=True) carries on" in found.history.reason
+    assert "run(resume=True) resumes it" in found.history.reason
     assert set(found.results()["state"]) == {ev.FAILED}
     for _ in found.run(resume=True):
         pass

@@ -16,9 +16,9 @@ from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
 from hfta_nb.memory import MemoryModel, Meter, free_bytes, shown
 from hfta_nb.plan import Group
-from hfta_nb.replay import kinds
-from hfta_nb.replay.alive import Addresses
-from hfta_nb.train import Trainer, fitting
+from hfta_nb.replay import program_cache
+from hfta_nb.replay.storage_refs import Addresses
+from hfta_nb.train import Trainer, capacity
 
 GRID = {"lr": [1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 0.2]}
 ASKED: dict[str, Any] = {"epochs": 2, "dtype": "float64", "device": "cpu"}
@@ -116,7 +116,7 @@ def test_the_prediction_is_what_is_measured(family: str, data: str, tmp_path: Pa
     assert row["fixed_bytes"] >= 0
     group = study.plan_groups[0]
     assert group.measured
-    peak = fitting.peak_of(Trainer(study.settings(), [group], ev.Control()), group, 6)
+    peak = capacity.peak_of(Trainer(study.settings(), [group], ev.Control()), group, 6)
     assert peak == pytest.approx(group.fixed_bytes + 6 * group.memory_bytes, rel=0.05)
 
 
@@ -133,8 +133,8 @@ def test_first_steps_tell_what_they_took(tmp_path: Path) -> None:
 def test_as_many_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Study("mlp", GRID, "iris", directory=tmp_path / "plain", **ASKED)
     list(plain.run())
-    one = fitting.model_of(Trainer(plain.settings(), plain.plan_groups, ev.Control()), plain.plan_groups[0])
-    monkeypatch.setattr(fitting, "free_bytes", lambda device: one.bytes(4) + one.member_bytes // 2)
+    one = capacity.model_of(Trainer(plain.settings(), plain.plan_groups, ev.Control()), plain.plan_groups[0])
+    monkeypatch.setattr(capacity, "free_bytes", lambda device: one.bytes(4) + one.member_bytes // 2)
     study = Study("mlp", GRID, "iris", directory=tmp_path / "run", **ASKED)
     assert len(study.plan(measure=False)) == 1
     table = study.plan()
@@ -149,7 +149,7 @@ def test_as_many_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert [len(g.variants) for g in again.history.groups] == [3, 3]
     for other in (study, again):
         assert _apart(curves(other), curves(plain)) < 1e-12
-    monkeypatch.setattr(fitting, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(capacity, "free_bytes", lambda device: 1000)
     none = Study("mlp", {"lr": [1e-3, 1e-2]}, "iris", directory=tmp_path / "none", **ASKED)
     assert list(none.plan()["members"]) == [1, 1]
     assert list(none.plan()["capacity"]) == [0, 0]
@@ -192,7 +192,7 @@ def test_auto_takes_what_is_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         tried.append(members)
         return rates[members]
 
-    monkeypatch.setattr(fitting, "_rate", rate)
+    monkeypatch.setattr(capacity, "_rate", rate)
     study = Study("mlp", GRID, "iris", directory=tmp_path / "run", capacity="auto", **ASKED)
     table = study.plan()
     assert tried == [1, 2, 4]
@@ -204,7 +204,7 @@ def test_auto_takes_what_is_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list(study.plan()["members"]) == [6]
     assert tried == [1, 2, 4, 6]
     rates.pop(4)
-    monkeypatch.setattr(fitting, "_rate", lambda trainer, group, members: rates.get(members))
+    monkeypatch.setattr(capacity, "_rate", lambda trainer, group, members: rates.get(members))
     study = Study("mlp", GRID, "iris", directory=tmp_path / "less", capacity="auto", **ASKED)
     assert list(study.plan()["members"]) == [2, 2, 2]
     assert "4 members ran out of memory" in study.plan()["split_because"].iloc[1]
@@ -232,9 +232,9 @@ def test_a_measured_peak_divides_what_waits(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_activations_are_computed_again_if_more_fit_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "free_bytes", lambda device: 250)
+    monkeypatch.setattr(capacity, "free_bytes", lambda device: 250)
     models = {False: MemoryModel(0, 100), True: MemoryModel(0, 40)}
-    monkeypatch.setattr(fitting, "model_of", lambda trainer, group: models[group.checkpointed])
+    monkeypatch.setattr(capacity, "model_of", lambda trainer, group: models[group.checkpointed])
     plain = Study("mlp", GRID, "iris", directory=tmp_path / "never", checkpointing="never", **ASKED)
     assert list(plain.plan()["members"]) == [2, 2, 2]
     study = Study("mlp", GRID, "iris", directory=tmp_path / "auto", **ASKED)
@@ -249,7 +249,7 @@ def test_activations_are_computed_again_if_more_fit_so(tmp_path: Path, monkeypat
     study = Study("mlp", GRID, "iris", directory=tmp_path / "hardly", **ASKED)
     assert list(study.plan()["members"]) == [2, 2, 2]
     assert "computed again" not in study.groups()[0].strategy
-    monkeypatch.setattr(fitting, "free_bytes", lambda device: 700)
+    monkeypatch.setattr(capacity, "free_bytes", lambda device: 700)
     study = Study("mlp", GRID, "iris", directory=tmp_path / "easy", **ASKED)
     assert list(study.plan()["members"]) == [6]
     assert "computed again" not in study.groups()[0].strategy
@@ -261,7 +261,7 @@ def test_recording_a_step_takes_little_more_than_the_step(strategy: str, monkeyp
         layers = [m for _ in range(8) for m in (nn.Linear(32, 32), nn.LayerNorm(32), nn.GELU())]
         return nn.Sequential(*layers, nn.Linear(32, 4))
 
-    monkeypatch.setattr(kinds, "watched", lambda: False)  # the meter looks on
+    monkeypatch.setattr(program_cache, "watched", lambda: False)  # the meter looks on
     array = fuse([build(), build()])
     array.strategy, array.block_size = strategy, 2
     x, y = torch.randn(256, 32), torch.zeros(256, dtype=torch.long)
@@ -290,10 +290,10 @@ def test_steps_are_recorded_only_where_there_is_room(tmp_path: Path, monkeypatch
     assert memory.can_record(torch.device("cpu"), 100, 300)
     assert not memory.can_record(torch.device("cpu"), 101, 300)
     assert memory.can_record(torch.device("cuda"), 101, 600)
-    monkeypatch.setattr(fitting, "model_of", lambda trainer, group: MemoryModel(0, 100))
+    monkeypatch.setattr(capacity, "model_of", lambda trainer, group: MemoryModel(0, 100))
     made = []
     for free in (600, 3 * 600):
-        monkeypatch.setattr(fitting, "free_bytes", lambda device, free=free: free)
+        monkeypatch.setattr(capacity, "free_bytes", lambda device, free=free: free)
         study = Study("mlp", GRID, "iris", directory=tmp_path / str(free), **ASKED)
         assert list(study.plan()["members"]) == [6]
         trainer = Trainer(study.settings(), study.plan_groups, ev.Control())

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hfta_nb.kernels.native import build, norm
 from hfta_nb.kernels.native.norm import BatchNorm, BatchNormBackward
-from hfta_nb.kernels.strategy.formulations import COMPILED, Operand, formulations
+from hfta_nb.kernels.strategy.variants import COMPILED, Operand, variants_of
 from tests.core.compiled import NEEDS_COMPILER, channels_last, near, taken, train_measured
 
 pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("libraries_anew")]
@@ -100,7 +100,7 @@ def test_which_calls() -> None:
     def ways(x: Tensor, training: bool = True, weight: Tensor | None = None) -> list[str]:
         args = [x, weight, None, None, None, training, 0.1, 1e-5]
         given = [Operand(tuple(a.shape), a.stride(), a.dtype) if isinstance(a, Tensor) else a for a in args]
-        return [f.name for f in formulations(aten.native_batch_norm.default, given, CPU)]
+        return [f.name for f in variants_of(aten.native_batch_norm.default, given, CPU)]
 
     x = _draw(1, 4, 3, 16, 16)
     assert ways(x) == [COMPILED]

@@ -92,7 +92,7 @@ def test_a_later_step_of_the_optimizer(
         if len(calls) == 3:
             raise torch.OutOfMemoryError("injected")
         if place != "before it" and len(calls) == 5:
-            self._prepared = None  # as after new hyperparameters
+            self._bound_step = None  # as after new hyperparameters
         return step(self, *args, **named)
 
     def fails_after(self: Adam, *args: Any) -> None:

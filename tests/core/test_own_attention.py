@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hfta_nb.kernels.native import attention, product
 from hfta_nb.kernels.native.binding import Binding
-from hfta_nb.kernels.strategy.formulations import COMPILED
+from hfta_nb.kernels.strategy.variants import COMPILED
 from tests.core.compiled import NEEDS_COMPILER, close, train_beside
 
 pytestmark = [

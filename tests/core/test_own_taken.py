@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.kernels.native import adam, attention, build, conv, images, likelihood, norm, product, recurrent, rows
+from hfta_nb.kernels.native import adam, attention, build, conv, images, norm, product, recurrent, rows
 from tests.core.compiled import NEEDS_COMPILER, taken
 
 pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("libraries_anew", "own_libraries", "own_kernels_preferred")]
-OWN = [adam, attention, conv, images, likelihood, norm, product, rows]
+OWN = [adam, attention, conv, images, norm, product, rows]
 
 
 class _Transformer(nn.Module):
@@ -56,7 +56,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], set[str]]
         {
             *_PRODUCTS,
             *("scaled_dot_product_flash_attention_for_cpu", "scaled_dot_product_flash_attention_for_cpu_backward"),
-            *("native_layer_norm", "native_layer_norm_backward", "log_softmax", "log_softmax_backward_data", "sum"),
+            *("native_layer_norm", "native_layer_norm_backward", "log_softmax_backward_data", "sum"),
             "embedding_dense_backward",
         },
     ),
@@ -92,6 +92,5 @@ def test_in_a_step(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_compared_when_it_is_loaded() -> None:
     assert adam.usable([[torch.zeros(3)] for _ in range(4)])
-    assert likelihood.usable()
     with build.compiling():
         assert recurrent.usable(torch.zeros(1), torch.zeros(1, 16))

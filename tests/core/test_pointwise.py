@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hfta_nb.kernels.strategy.formulations import Operand, formulations
 from hfta_nb.kernels.strategy.pointwise import Pointwise, PointwiseBackward
+from hfta_nb.kernels.strategy.variants import Operand, variants_of
 
 CPU = torch.device("cpu")
 aten = torch.ops.aten
@@ -53,17 +53,17 @@ def _operand(value: Any) -> Any:
 
 
 def _ways(args: list[Any]) -> list[str]:
-    return [f.name for f in formulations(aten.convolution.default, [_operand(a) for a in args], CPU)]
+    return [f.name for f in variants_of(aten.convolution.default, [_operand(a) for a in args], CPU)]
 
 
 def test_only_what_is_pointwise_and_lies_with_channels_last() -> None:
     args, grad = _case(1, 1, 4, False)
     assert "product" in _ways(args)
     backward = [grad, *args[:2], None, *args[3:], [True, True, False]]
-    found = formulations(aten.convolution_backward.default, [_operand(a) for a in backward], CPU)
+    found = variants_of(aten.convolution_backward.default, [_operand(a) for a in backward], CPU)
     assert "product" in [f.name for f in found]
     backward[0] = grad.contiguous()
-    assert not formulations(aten.convolution_backward.default, [_operand(a) for a in backward], CPU)
+    assert not variants_of(aten.convolution_backward.default, [_operand(a) for a in backward], CPU)
     assert not _ways([args[0].contiguous(), *args[1:]])
     assert not _ways([*args[:4], [1, 1], *args[5:]])  # padded
     assert not _ways([*args[:6], True, *args[7:]])  # transposed

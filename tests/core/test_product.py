@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
 from hfta_nb.kernels.native import build, product
-from hfta_nb.kernels.strategy import measuring
-from hfta_nb.kernels.strategy.formulations import COMPILED, PLAIN
+from hfta_nb.kernels.strategy import autotune
+from hfta_nb.kernels.strategy.variants import COMPILED, PLAIN
 from tests.core.compiled import NEEDS_COMPILER, close, train_beside
 
 pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("libraries_anew")]
@@ -141,10 +141,10 @@ def test_what_is_folded_counts_where_a_product_is_hardly_slower_than_torchs(
 ) -> None:
     """Of eight products four have a ReLU or a mask after them."""
     costs = {PLAIN: 5.0e-6, COMPILED: 5.5e-6}
-    monkeypatch.setattr(measuring, "cost", lambda name, times: costs.get(name, 1.0))
+    monkeypatch.setattr(autotune, "cost", lambda name, times: costs.get(name, 1.0))
     array = hfta.fuse([nn.Sequential(*(nn.Linear(8, 8), nn.ReLU()) * 2, nn.Linear(8, 4)) for _ in range(members)])
     _replayed(array)
-    (seen,) = array._steps._kinds
+    (seen,) = array._steps.cache
     assert seen.program is not None
     assert sum(isinstance(step, product.Bound) for step in seen.program.steps) == 4
 
@@ -157,7 +157,7 @@ def test_relus_and_their_masks_are_folded_into_products(members: int) -> None:
 
     array = hfta.fuse([build_one() for _ in range(members)])
     _replayed(array)
-    (seen,) = array._steps._kinds
+    (seen,) = array._steps.cache
     assert seen.program is not None
     products = [step for step in seen.program.steps if isinstance(step, product.Bound)]
     assert len(products) == 8

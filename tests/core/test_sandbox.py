@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from hfta_nb.kernels.strategy import kept, sandbox
-from hfta_nb.kernels.strategy.formulations import Operand
+from hfta_nb.kernels.strategy import sandbox, timing_cache
 from hfta_nb.kernels.strategy.sandbox import Tried, known_safe, survives
+from hfta_nb.kernels.strategy.variants import Operand
 
 CPU = torch.device("cpu")
 _aten = torch.ops.aten
@@ -44,9 +44,9 @@ REFUSED = Tried(_aten.mm.default, (Operand((3,), (1,), torch.float32),) * 2)
 
 @pytest.fixture(autouse=True)
 def _nothing_known() -> Iterator[None]:
-    kept._kept.cache_clear()
+    timing_cache._kept.cache_clear()
     yield
-    kept._kept.cache_clear()
+    timing_cache._kept.cache_clear()
 
 
 @pytest.fixture(params=["kept", "off"])
@@ -74,7 +74,7 @@ def _answers(calls: list[Tried], remembered: bool) -> list[bool]:
     first = survives(calls, CPU)
     assert survives(calls, CPU) == first
     if remembered:
-        kept._kept.cache_clear()
+        timing_cache._kept.cache_clear()
     return [first, survives(calls, CPU)]
 
 

@@ -76,7 +76,7 @@ def test_means_over_seeds_are_those_of_the_members(finished: hfta.Study) -> None
 
 
 def test_over_what_is_no_axis_is_told(finished: hfta.Study) -> None:
-    with pytest.raises(StudyError, match=r"over: no axis of the grid; got 'width'; accepted: lr, seed"):
+    with pytest.raises(StudyError, match=r"over: not an axis of the grid; got 'width'; accepted: lr, seed"):
         finished.results(over="width")
 
 

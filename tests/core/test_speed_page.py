@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import hfta_nb as hfta
-from hfta_nb.replay.deciding import WAYS
+from hfta_nb.replay.inductor.decide import WAYS
 from hfta_nb.step.precision import PRECISIONS
 from hfta_nb.study.arguments import CHECKPOINTING
 

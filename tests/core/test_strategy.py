@@ -12,15 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import trial
+from hfta_nb.array import schedule_trial
 from hfta_nb.errors import FusionError
-from hfta_nb.kernels.strategy import measuring, precision
-from hfta_nb.kernels.strategy.formulations import PLAIN, Formulation, Operand, formulations
-from hfta_nb.kernels.strategy.kept import VARIABLE, kept
-from hfta_nb.kernels.strategy.measuring import choose
+from hfta_nb.kernels.strategy import autotune, precision
+from hfta_nb.kernels.strategy.autotune import choose
 from hfta_nb.kernels.strategy.products import Copied, InTurn
 from hfta_nb.kernels.strategy.times import Kept
-from hfta_nb.replay.check import close
+from hfta_nb.kernels.strategy.timing_cache import VARIABLE, kept
+from hfta_nb.kernels.strategy.variants import PLAIN, KernelVariant, Operand, variants_of
+from hfta_nb.replay.verify import close
 
 CPU = torch.device("cpu")
 MACHINE = {"device": "a processor", "torch": "2", "threads": 1}
@@ -35,7 +35,7 @@ def operand(tensor: Tensor) -> Operand:
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> Kept:
     """Nothing was measured before."""
     fresh = Kept(None, {})
-    monkeypatch.setattr(measuring, "kept", lambda device: fresh)
+    monkeypatch.setattr(autotune, "kept", lambda device: fresh)
     return fresh
 
 
@@ -74,11 +74,11 @@ def test_softmax_over_short_rows(name: str, shape: tuple[int, ...]) -> None:
     x, grad = torch.randn(shape), torch.randn(shape)
     last, out = len(shape) - 1, torch.empty(shape)
     forward, backward = getattr(aten, name).default, getattr(aten, f"{name}_backward_data").default
-    (way,) = formulations(forward, [operand(x), last, False], CPU)
+    (way,) = variants_of(forward, [operand(x), last, False], CPU)
     true = forward(x, last, False)
     way.make(getattr(aten, name).out)(x, last, False, out=out)
     torch.testing.assert_close(out, true)
-    (way,) = formulations(backward, [operand(grad), operand(true), last, torch.float32], CPU)
+    (way,) = variants_of(backward, [operand(grad), operand(true), last, torch.float32], CPU)
     room = "out" if name == "_log_softmax" else "grad_input"
     way.make(None)(grad, true, last, torch.float32, **{room: out})  # type: ignore[arg-type]
     torch.testing.assert_close(out, backward(grad, true, last, torch.float32))
@@ -86,10 +86,10 @@ def test_softmax_over_short_rows(name: str, shape: tuple[int, ...]) -> None:
 
 def test_float64_and_other_axes_are_torch_s() -> None:
     x, y = (torch.randn(2, 3, 4, dtype=torch.float64) for _ in range(2))
-    assert formulations(aten.bmm.default, [operand(x), operand(y)], CPU) == []
-    assert formulations(aten._log_softmax.default, [operand(x.float()), 1, False], CPU) == []
-    assert formulations(aten._log_softmax.default, [operand(x.float().transpose(0, 1)), 2, False], CPU) == []
-    assert formulations(aten.bmm.default, [operand(x.float()), operand(y.float())], torch.device("cuda")) == []
+    assert variants_of(aten.bmm.default, [operand(x), operand(y)], CPU) == []
+    assert variants_of(aten._log_softmax.default, [operand(x.float()), 1, False], CPU) == []
+    assert variants_of(aten._log_softmax.default, [operand(x.float().transpose(0, 1)), 2, False], CPU) == []
+    assert variants_of(aten.bmm.default, [operand(x.float()), operand(y.float())], torch.device("cuda")) == []
 
 
 # Choosing.
@@ -97,8 +97,8 @@ def test_float64_and_other_axes_are_torch_s() -> None:
 
 def test_the_fastest_is_chosen_and_kept(no_memory: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(8, 16)
-    ways = [Formulation("slow", lambda f: lambda *a, **k: torch.stack([f(*a, **k) for _ in range(50)]))]
-    monkeypatch.setattr(measuring, "formulations", lambda *_: ways)
+    ways = [KernelVariant("slow", lambda f: lambda *a, **k: torch.stack([f(*a, **k) for _ in range(50)]))]
+    monkeypatch.setattr(autotune, "variants_of", lambda *_: ways)
     given: Any = aten.neg.default, aten.neg.out, [operand(x)], {"out": operand(x)}, CPU
     choice = choose(*given)
     assert choice is not None
@@ -121,8 +121,8 @@ def test_numbers_that_are_not_right_are_refused(no_memory: Kept, monkeypatch: py
         out.copy_(x.bfloat16().float() @ y.bfloat16().float())
 
     x, y = torch.randn(32, 32), torch.randn(32, 32)
-    monkeypatch.setattr(measuring, "formulations", lambda *_: [Formulation("rounded", lambda f: rounded)])
-    monkeypatch.setattr(measuring, "_timed", lambda runs, *_: {PLAIN: 1.0, "rounded": 0.1})
+    monkeypatch.setattr(autotune, "variants_of", lambda *_: [KernelVariant("rounded", lambda f: rounded)])
+    monkeypatch.setattr(autotune, "_timed", lambda runs, *_: {PLAIN: 1.0, "rounded": 0.1})
     choice = choose(aten.mm.default, aten.mm.out, [operand(x), operand(y)], {"out": operand(x)}, CPU)
     assert choice is not None
     assert choice.chosen.name == PLAIN
@@ -142,8 +142,8 @@ def test_where_tf32_was_asked_for_a_kernel_may_round_so(
 
     x, y = torch.randn(32, 32), torch.randn(32, 32)
     monkeypatch.setattr(precision, "float32", lambda device: ("tf32", "none", "none") if asked else ())
-    monkeypatch.setattr(measuring, "formulations", lambda *_: [Formulation("rounded", lambda f: rounded)])
-    monkeypatch.setattr(measuring, "_timed", lambda runs, *_: {PLAIN: 1.0, "rounded": 0.1})
+    monkeypatch.setattr(autotune, "variants_of", lambda *_: [KernelVariant("rounded", lambda f: rounded)])
+    monkeypatch.setattr(autotune, "_timed", lambda runs, *_: {PLAIN: 1.0, "rounded": 0.1})
     choice = choose(aten.mm.default, aten.mm.out, [operand(x), operand(y)], {"out": operand(x)}, CPU)
     assert choice is not None
     assert choice.chosen.name == ("rounded" if asked else PLAIN)
@@ -157,7 +157,7 @@ def test_a_way_that_fails_is_no_way(no_memory: Kept, monkeypatch: pytest.MonkeyP
     def fails(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(measuring, "formulations", lambda *_: [Formulation("fails", lambda f: fails)])
+    monkeypatch.setattr(autotune, "variants_of", lambda *_: [KernelVariant("fails", lambda f: fails)])
     x, before = torch.randn(4, 4), precision.get()
     assert choose(aten.neg.default, aten.neg.out, [operand(x)], {"out": operand(x)}, CPU) is None
     assert precision.get() == before
@@ -171,8 +171,8 @@ def test_a_kernel_that_a_library_refuses_is_tried_once(no_memory: Kept, monkeypa
         raise RuntimeError("GET was unable to find an engine to execute this computation")
 
     given: Any = aten.neg.default, aten.neg.out, [operand(torch.randn(4, 4))], {"out": operand(torch.randn(4, 4))}, CPU
-    ways = [Formulation("refused", lambda f: refused), Formulation("works", lambda f: f)]
-    monkeypatch.setattr(measuring, "formulations", lambda *_: ways)
+    ways = [KernelVariant("refused", lambda f: refused), KernelVariant("works", lambda f: f)]
+    monkeypatch.setattr(autotune, "variants_of", lambda *_: ways)
     choices = [choose(*given), choose(*given)]
     assert len(tried) == 1
     for choice in choices:
@@ -188,7 +188,7 @@ def test_what_torch_itself_refuses_is_tried_once(no_memory: Kept, monkeypatch: p
         tried.append(1)
         raise RuntimeError("GET was unable to find an engine to execute this computation")
 
-    monkeypatch.setattr(measuring, "formulations", lambda *_: [Formulation("same", lambda f: f)])
+    monkeypatch.setattr(autotune, "variants_of", lambda *_: [KernelVariant("same", lambda f: f)])
     for _ in range(2):
         assert choose(aten.neg.default, refused, [operand(torch.randn(4))], {}, CPU) is None
     assert len(tried) == 1
@@ -283,11 +283,11 @@ def test_times_hold_for_a_setting_of_tf32(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_step_is_replayed_as_it_was_recorded_to_round(monkeypatch: pytest.MonkeyPatch) -> None:
     array = _stepped("fixed")
-    (seen,) = array._steps.seen()
+    (seen,) = array._steps.cache
     assert seen.ready
     monkeypatch.setattr(precision, "float32", lambda device: ("none", "tf32", "tf32"))
     array.backward(F.cross_entropy, torch.randn(32, 64), torch.randint(0, 10, (32,)))
-    assert [s.ready for s in array._steps.seen()] == [True, False]
+    assert [s.ready for s in array._steps.cache] == [True, False]
 
 
 def _mlp() -> nn.Module:
@@ -326,7 +326,7 @@ def test_measured_is_fixed_but_for_rounding() -> None:
 @pytest.mark.skipif(not precision.can_switch(), reason="no other products here")
 def test_the_setting_is_put_back_after_an_error() -> None:
     array = _stepped("measured")
-    (seen,) = array._steps._kinds
+    (seen,) = array._steps.cache
     assert seen.program is not None
     before = precision.get()
 
@@ -350,13 +350,12 @@ def test_no_such_strategy() -> None:
 
 def test_tuning_leaves_the_program_of_its_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("_HOPELESS", "_PAID_STEPS"):  # no size is left out for a slow lap
-        monkeypatch.setattr(trial, limit, float("inf"))
-    monkeypatch.setattr(trial, "_LONG", (float("inf"), 0))
+        monkeypatch.setattr(schedule_trial, limit, float("inf"))
     array = hfta.fuse([_mlp() for _ in range(4)])
     x, y = torch.randn(32, 64), torch.randint(0, 10, (32,))
     found = array.tune(F.cross_entropy, x, y, budget_s=30)
     assert array.block_size in found
     assert all(p.grad is None for p in array.parameters())
-    (seen,) = array._steps._kinds
+    (seen,) = array._steps.cache
     assert seen.ready
     assert seen.block_size == array.block_size

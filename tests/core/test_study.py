@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,6 +17,7 @@ import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import DataError, DeviceError, FamilyError, GridError, MemberError, StoreError, StudyError
 from hfta_nb.history import History
+from tests.core.stores import change_events
 
 
 def run(study: hfta.Study, **options) -> list[ev.Event]:
@@ -141,12 +142,12 @@ def test_serial_study_gives_the_same(finished: hfta.Study, tmp_path: Path) -> No
 def test_check_sees_a_difference(finished: hfta.Study, tmp_path: Path) -> None:
     """The comparison is one: a recorded loss that is off by a little is found."""
     copied = hfta.Study.load(finished.save(tmp_path / "copy"))
-    path = copied.directory / "events.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    for line in lines:
-        if line["type"] == "EpochDone" and 0 in line["variants"] and line["epoch"] == 2:
-            line["metrics"]["val_loss"][line["variants"].index(0)] += 1e-6
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def change(event: dict[str, Any]) -> None:
+        if event["type"] == "EpochDone" and 0 in event["variants"] and event["epoch"] == 2:
+            event["metrics"]["val_loss"][event["variants"].index(0)] += 1e-6
+
+    change_events(copied.directory, change)
     table = hfta.Study.load(copied.directory).check([0])
     assert not table["equal"][0]
     assert table["val_loss"][0] == pytest.approx(1e-6, rel=1e-3)
@@ -157,12 +158,12 @@ def rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run in float32 whose one recorded loss is off by a hundredth."""
     directory = tmp_path_factory.mktemp("rounded") / "run"
     run(hfta.Study("mlp", {"lr": [1e-3, 1e-2]}, "iris", epochs=2, device="cpu", directory=directory, width=4))
-    path = directory / "events.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    for line in lines:
-        if line["type"] == "EpochDone" and line["epoch"] == 2:
-            line["metrics"]["val_loss"][0] += 1e-2
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def change(event: dict[str, Any]) -> None:
+        if event["type"] == "EpochDone" and event["epoch"] == 2:
+            event["metrics"]["val_loss"][0] += 1e-2
+
+    change_events(directory, change)
     return directory
 
 

@@ -198,7 +198,7 @@ def test_a_run_that_goes_on_is_not_resumed_beside_itself(tmp_path: Path, monkeyp
         if isinstance(event, ev.RunChanged) and event.state == ev.PAUSED:
             with pytest.raises(StudyError, match="the run is going on, in a loop that is still open"):
                 _run(hfta.Study.load(tmp_path), resume=True)
-            with ThreadPoolExecutor(1) as pool, pytest.raises(StoreError, match="is going on somewhere else"):
+            with ThreadPoolExecutor(1) as pool, pytest.raises(StoreError, match="is in progress elsewhere"):
                 pool.submit(_run, hfta.Study.load(tmp_path), resume=True).result()
             control.stop()
     again = hfta.Study.load(tmp_path)

@@ -117,7 +117,7 @@ def test_which_way_is_better(tm: Any, tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_in_the_middle_of_an_epoch(tm: Any, tmp_path: Path) -> None:
-    from hfta_nb.train.group import GroupRun
+    from hfta_nb.train.group_run import GroupRun
 
     def metrics() -> dict[str, Any]:
         f1 = functools.partial(tm.functional.f1_score, task="multiclass", num_classes=3)

@@ -11,23 +11,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from hfta_nb.kernels.strategy import kept, measuring
-from hfta_nb.kernels.strategy.formulations import PLAIN, Formulation, Operand, same
+from hfta_nb.kernels.strategy import autotune, timing_cache
 from hfta_nb.kernels.strategy.times import Kept
 from hfta_nb.kernels.strategy.trials import killed, take_up, trying, under_trial
+from hfta_nb.kernels.strategy.variants import PLAIN, KernelVariant, Operand, same
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
 KILLER = """
 import os, signal, torch
-from hfta_nb.kernels.strategy import measuring
-from hfta_nb.kernels.strategy.formulations import Formulation, Operand
+from hfta_nb.kernels.strategy import autotune
+from hfta_nb.kernels.strategy.variants import KernelVariant, Operand
 torch.set_num_threads(1)
 def deadly(function):
     return lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGSEGV)
 x = Operand((4,), (1,), torch.float32)
 abs = torch.ops.aten.abs.default
-measuring.choose(abs, abs, [x], {}, torch.device("cpu"), [Formulation("deadly", deadly)])
+autotune.choose(abs, abs, [x], {}, torch.device("cpu"), [KernelVariant("deadly", deadly)])
 """
 
 
@@ -43,15 +43,15 @@ def test_a_way_that_ends_its_process_is_not_tried_by_the_next(tmp_path: Path, mo
         raise AssertionError("tried again")
 
     x, function = Operand((4,), (1,), torch.float32), torch.ops.aten.abs.default
-    ways = [Formulation("deadly", deadly), Formulation("other", same)]  # type: ignore[arg-type]
+    ways = [KernelVariant("deadly", deadly), KernelVariant("other", same)]  # type: ignore[arg-type]
     for _ in range(2):
-        kept._kept.cache_clear()
-        choice = measuring.choose(function, function, [x], {}, CPU, ways)
+        timing_cache._kept.cache_clear()
+        choice = autotune.choose(function, function, [x], {}, CPU, ways)
         assert choice is not None
         assert set(choice.seconds) == {PLAIN, "other"}
-        measuring.write(CPU)
+        autotune.write(CPU)
         assert not [path for path in tmp_path.glob("*.trial") if f".{os.getpid()}." not in path.name]
-    kept._kept.cache_clear()
+    timing_cache._kept.cache_clear()
 
 
 def _under_trial(folder: Path) -> str:

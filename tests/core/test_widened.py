@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.kernels.strategy import measuring
-from hfta_nb.kernels.strategy.formulations import PLAIN, Operand, formulations
+from hfta_nb.kernels.strategy import autotune
 from hfta_nb.kernels.strategy.times import Kept, Times
+from hfta_nb.kernels.strategy.variants import PLAIN, Operand, variants_of
 from hfta_nb.kernels.strategy.widened import HALVES, Widened
 
 CPU = torch.device("cpu")
@@ -67,7 +67,7 @@ def test_what_has_room(dtype: torch.dtype) -> None:
 def test_only_halves_on_a_cpu_have_this_way() -> None:
     def ways(dtype: torch.dtype, device: torch.device = CPU) -> list[str]:
         product = Operand((2, 3, 3), (9, 3, 1), dtype)
-        return [f.name for f in formulations(aten.bmm.default, [product, product], device)]
+        return [f.name for f in variants_of(aten.bmm.default, [product, product], device)]
 
     assert ways(torch.bfloat16) == ways(torch.float16) == ["in float32"]
     assert "in float32" not in ways(torch.float32) + ways(torch.float64)
@@ -80,7 +80,7 @@ def test_max_pooling_in_half_precision(way: str, dtype: torch.dtype) -> None:
     x = torch.randint(-3, 3, (2, 3, 7, 9)).to(dtype)  # with ties
     x[0, 0, 0, 0], x[1, 2, 3, 4] = torch.inf, -torch.inf
     geometry = Operand(tuple(x.shape), x.stride(), dtype)
-    found = {f.name: f for f in formulations(aten.max_pool2d_with_indices.default, [geometry, [2, 2]], CPU)}
+    found = {f.name: f for f in variants_of(aten.max_pool2d_with_indices.default, [geometry, [2, 2]], CPU)}
     values, places = torch.empty(2, 3, 3, 4, dtype=dtype), torch.empty(2, 3, 3, 4, dtype=torch.long)
     found[way].make(aten.max_pool2d_with_indices.out)(x, [2, 2], out=values, indices=places)
     for one, two in zip((values, places), F.max_pool2d(x, 2, return_indices=True), strict=True):
@@ -109,8 +109,8 @@ def test_a_replayed_step_in_float32(dtype: torch.dtype, block: int, monkeypatch:
         return {name: 2.0 if name == PLAIN else 1.0 for name in ways}
 
     fresh = Kept(None, {})
-    monkeypatch.setattr(measuring, "kept", lambda device: fresh)
-    monkeypatch.setattr(measuring, "_measured", measured)
+    monkeypatch.setattr(autotune, "kept", lambda device: fresh)
+    monkeypatch.setattr(autotune, "_measured", measured)
     modules = [Net() for _ in range(3)]
     array = hfta.fuse(modules)
     array.block_size = block
@@ -120,7 +120,7 @@ def test_a_replayed_step_in_float32(dtype: torch.dtype, block: int, monkeypatch:
             p.grad = None
         with torch.autocast("cpu", dtype):
             losses = array.backward(F.cross_entropy, x, y)
-    assert any("replayed" in note for note in array._steps.notes())
+    assert any("replayed" in note for note in array._steps.cache.notes())
     used = {k.partition(" ")[0] for k, v in fresh._times.items() if "in float32" in v}
     assert "aten._scaled_dot_product_flash_attention_for_cpu_backward.default" in used
     assert len(used) >= 4

@@ -70,7 +70,7 @@ def test_its_metadata_say_what_it_needs(wheel: Path) -> None:
     assert metadata["License-Expression"] == "MIT"
     assert set(metadata["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
     assert "torch>=2.11" in metadata.get_all("Requires-Dist")
-    assert set(metadata.get_all("Provides-Extra")) == {"lab", "search", "ray", "data", "bench", "dev", "docs"}
+    assert set(metadata.get_all("Provides-Extra")) == {"lab", "search", "data", "bench", "dev", "docs"}
 
 
 def test_it_is_imported_from_where_it_was_installed(site: Path, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_its_command_runs_the_quickstart(site: Path, tmp_path: Path) -> None:
     shown = run([sys.executable, str(script), *arguments], tmp_path, site)
     assert "cnn on digits: 2 variants, 1 epoch" in shown
     assert "COMPLETE in" in shown
-    assert [p.name for p in (tmp_path / "hfta_runs").glob("*/study.json")] == ["study.json"]
+    assert [p.name for p in (tmp_path / "hfta_runs").glob("*/study.sqlite")] == ["study.sqlite"]
 
 
 @pytest.mark.long

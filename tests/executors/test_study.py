@@ -136,17 +136,17 @@ def test_a_way_that_ends_the_worker_is_given_up_and_the_run_begins_again(
     kernel = os.getpid()
 
     def build(width: int = 4, in_features: int = 1, out_features: int = 1) -> nn.Module:
-        from hfta_nb.kernels.strategy import measuring
-        from hfta_nb.kernels.strategy.formulations import Formulation
+        from hfta_nb.kernels.strategy import autotune
+        from hfta_nb.kernels.strategy.variants import KernelVariant
 
-        def ways(function: object, *given: object) -> list[Formulation]:
-            return [Formulation("deadly", lambda _: deadly)] if str(function) == "aten.baddbmm.default" else []
+        def ways(function: object, *given: object) -> list[KernelVariant]:
+            return [KernelVariant("deadly", lambda _: deadly)] if str(function) == "aten.baddbmm.default" else []
 
         def deadly(*args: object, **kwargs: object) -> None:
             os.kill(os.getpid(), signal.SIGSEGV)
 
         if os.getpid() != kernel:
-            measuring.formulations = ways
+            autotune.variants_of = ways
         return nn.Sequential(nn.Flatten(), nn.Linear(in_features, width), nn.ReLU(), nn.Linear(width, out_features))
 
     family = hfta.family(build, name="deadly")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.errors import StudyError
 from hfta_nb.kernels.native import build
-from hfta_nb.kernels.strategy import kept, measuring
+from hfta_nb.kernels.strategy import autotune, timing_cache
 
 EPOCHS = 2
 ROOT = Path(__file__).parents[2]
@@ -110,8 +110,8 @@ def test_nothing_is_timed_or_compiled(name: str, monkeypatch: pytest.MonkeyPatch
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("something depends on time")
 
-    monkeypatch.setattr(measuring, "choose", never)
-    monkeypatch.setattr(kept.Kept, "get", never)
+    monkeypatch.setattr(autotune, "choose", never)
+    monkeypatch.setattr(timing_cache.Kept, "get", never)
     monkeypatch.setattr(build, "_library", never)
     monkeypatch.setattr(build, "_loaded", {})
     make, shape = MODELS[name]

@@ -209,7 +209,7 @@ def test_who_iterates_draws_from_their_own_streams(tmp_path: Path) -> None:
 
 def test_ten_thousand_variants_are_compared_once_for_each_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time is asserted: the work that grew with the variants is counted instead."""
-    from hfta_nb.plan import making
+    from hfta_nb.plan import grouping
 
     counts = {"difference": 0, "blueprint": 0, "build": 0}
 
@@ -221,7 +221,7 @@ def test_ten_thousand_variants_are_compared_once_for_each_architecture(monkeypat
         return call
 
     for name in ("difference", "blueprint"):
-        monkeypatch.setattr(making, name, counted(name, getattr(making, name)))
+        monkeypatch.setattr(grouping, name, counted(name, getattr(grouping, name)))
 
     def counted_net(hidden: int = 6) -> nn.Module:
         counts["build"] += 1

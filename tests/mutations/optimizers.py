@@ -40,12 +40,12 @@ FAULTS = (
         ("tests/contract/test_optim_edges.py",),
     ),
     Fault(
-        "adafactor-count",
-        f"{OPTIM}/adafactor.py",
-        "count = math.prod(p.shape[1:]) if own is None",
-        "count = p.numel() if own is None",
-        "Adafactor's root mean squares are over the entries of all members",
-        ("tests/contract/test_optimizers.py",),
+        "member-own-entries",
+        f"{OPTIM}/own_entries.py",
+        "return name in self.masks and not bool(self.masks[name].all())",
+        "return False",
+        "Adafactor's and Muon's statistics are over a member's padding, too",
+        ("tests/contract/test_optim_padded.py",),
     ),
     Fault(
         "segments-steps",

@@ -7,7 +7,7 @@ from tests.mutations.fault import Fault
 FAULTS = (
     Fault(
         "checkpoint-pass",
-        "hfta_nb/train/keeping.py",
+        "hfta_nb/train/checkpoint.py",
         'run.steps, run.pass_, run.place = int(state["steps"]), int(state["pass"]), int(state["place"])',
         'run.steps, run.place = int(state["steps"]), int(state["place"])',
         "a run that is resumed goes through the data in the order of the first epoch",
@@ -30,11 +30,11 @@ FAULTS = (
         ("tests/core/test_study_members.py",),
     ),
     Fault(
-        "cut-line",
-        "hfta_nb/store.py",
-        "end = start if newline < 0 else start + newline + 1",
-        "end = start if newline < 0 else start + newline",
-        "the first event after a resumption is written to the end of the last line before it",
+        "repeated-events",
+        "hfta_nb/store/journal.py",
+        "if until > after:",
+        "if until < after:",
+        "the events of an epoch that is repeated after a resumption are there twice",
         ("tests/core/test_store.py",),
     ),
     Fault(
@@ -64,8 +64,8 @@ FAULTS = (
     Fault(
         "swallowed-error",
         "hfta_nb/study/running.py",
-        "traceback.format_exc()))\n            raise\n",
-        "traceback.format_exc()))\n",
+        "traceback.format_exc())])\n            raise\n",
+        "traceback.format_exc())])\n",
         "the loop over a run that fails just ends",
         ("tests/core/test_study.py",),
     ),

@@ -75,13 +75,13 @@ def test_the_plan_of_a_run_is_as_it_was_measured() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "It computes in float32, with as many members as fit in an array; steps are compiled where that pays."),
+        ({}, "It computes in float32, with as many members as fit in an array; steps are compiled if that pays."),
         ({"dtype": "float64", "compile": "never"}, "It computes in float64, with as many members as fit in an array; "
          "steps are not compiled."),
         ({"precision": "bf16", "capacity": 1, "compile": "always"}, "It computes in bf16, with at most 1 member in an "
          "array; steps are compiled before they are trained with."),
         ({"capacity": "auto", "checkpointing": "always"}, "It computes in float32, with as many members as are fastest "
-         "(measured first) in an array; steps are compiled where that pays. Activations are computed again in the "
+         "(measured first) in an array; steps are compiled if that pays. Activations are computed again in the "
          "backward."),
         ({"serial": True}, "It computes in float32."),
     ],

@@ -109,7 +109,7 @@ def test_the_check_against_serial_comes_to_the_leaderboard(ran: Workbench) -> No
 
 def test_outputs_of_a_displayed_workbench_are_filled_when_a_run_ends(make: Make, published: list[Any]) -> None:
     bench = make(executor="inline", epochs=1)
-    bench._lasting.displayed()
+    bench._persistence.displayed()
     places = [identity for _, identity, _ in published]
     assert len(set(places)) == 2
     assert "Run this cell again to have it back." in published[1][0]["text/html"]
@@ -120,13 +120,13 @@ def test_outputs_of_a_displayed_workbench_are_filled_when_a_run_ends(make: Make,
     begun = [(["text/plain"], places[0]), (["text/html", "text/plain"], places[1])]
     assert updates == [*begun, (["image/png", "text/plain"], places[0]), (["text/html", "text/plain"], places[1])]
     before = len(published)
-    bench._lasting.displayed()  # once more
+    bench._persistence.displayed()  # once more
     assert [sorted(b) for b, _, _ in published[before:]] == [["image/png", "text/plain"], ["text/html", "text/plain"]]
 
 
 def test_a_run_that_was_waited_for_is_in_both_cells(make: Make, published: list[Any], monkeypatch: Any) -> None:
     bench = make(executor="inline", epochs=1)
-    bench._lasting.displayed()
+    bench._persistence.displayed()
     place = published[-1][1]
     monkeypatch.setattr(static, "_cell", lambda: "another one")
     bench.run()
@@ -142,7 +142,7 @@ def test_where_it_is_displayed_in_the_cell_that_waits_the_run_is_shown_once(
 ) -> None:
     monkeypatch.setattr(static, "_cell", lambda: 3)
     bench = make(executor="inline", epochs=1)
-    bench._lasting.displayed()
+    bench._persistence.displayed()
     bench.run()
     assert [identity for bundle, identity, _ in published if "image/png" in bundle] == [published[0][1]]
 
@@ -186,7 +186,7 @@ def test_reattach_to_a_run_whose_process_died(make: Make, published: Any, tmp_pa
     )
     bench.pause()  # leaves a checkpoint
     eventually(lambda: bench.state == "paused")
-    with pytest.raises(StudyError, match="still on"):
+    with pytest.raises(StudyError, match="in progress in another process"):
         Workbench.reattach(bench.study.directory)
     assert list(saved_runs(bench.study.directory.parent)) == []  # nothing is offered that somebody is at
     left = shutil.copytree(bench.study.directory, tmp_path / "left")  # whose lock nobody holds
@@ -225,7 +225,7 @@ def test_a_second_run_in_a_given_directory_gets_its_own(make: Make, published: A
     bench.run()
     bench.run()
     assert bench.study.directory == tmp_path / "first-2"
-    assert (tmp_path / "first" / "events.jsonl").exists()
+    assert (tmp_path / "first" / "study.sqlite").exists()
 
 
 def test_static_table_is_text(ran: Workbench) -> None:

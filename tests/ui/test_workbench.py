@@ -43,7 +43,7 @@ def test_a_life_with_pause_and_end(make: Make, runs: Runs) -> None:
     bench = make()
     press(bench, "train")
     assert bench.state == "starting"
-    assert bench.bar.status == "starting: a process of its own"
+    assert bench.bar.status == "starting: a separate process"
     assert can_be_pressed(bench) == {"stop"}
     runs.begins(bench)
     assert bench.bar.status == "training 2 variants"
@@ -249,7 +249,7 @@ def test_editing_while_a_run_is_on_changes_the_next_run(make: Make, runs: Runs) 
     bench.define.row("lr").text_field.value = "0.1, 0.2, 0.3"
     assert bench.study is study
     assert bench.plan_view.sentence.value == "3 variants in 1 array of 3: fused over lr"
-    assert bench.train_view.buttons["train"].tooltip == "Not now: a run is on; stop it first"
+    assert bench.train_view.buttons["train"].tooltip == "Not now: a run is in progress; stop it first"
     assert bench.bar.status == "training 2 variants"
 
 
@@ -263,7 +263,7 @@ def test_methods_say_why_not(make: Make, runs: Runs) -> None:
         bench.run()
     bench.define.row("lr").text_field.value = "0.1"
     bench.train()
-    with pytest.raises(StudyError, match="a run is on"):
+    with pytest.raises(StudyError, match="a run is in progress"):
         bench.run()
 
 
@@ -285,6 +285,6 @@ def test_a_check_that_can_not_tell_is_shown_as_neither(make: Make, runs: Runs) -
     bench.results.show_check([checked])
     shown = bench.results.note.value
     assert 'class="hfta-error"' in shown
-    assert "#0: whether it equals training alone can&#x27;t be told; largest difference 0.25" in shown
+    assert "#0: can&#x27;t tell whether it equals training alone; largest difference 0.25" in shown
     assert shown.count("tolerance of losses 4, more than the loss itself: check in float64") == 1
     assert check_text(checked) == "can't tell, 0.25 over 2 epochs"

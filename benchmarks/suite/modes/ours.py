@@ -76,7 +76,7 @@ class OursCompiled(Ours):
         decided = self.array._steps.decisions()
         refused = [note for note in decided if note.startswith("not compiled")]
         if refused or (self.done + steps >= self.job.check_steps and not decided):
-            raise UnavailableError("; ".join(refused or self.array._steps.notes()))
+            raise UnavailableError("; ".join(refused or self.array._steps.cache.notes()))
         if decided and decided[0] not in self.note:
             self.note = "; ".join([self.note] * bool(self.note) + decided)
         return losses

@@ -36,10 +36,10 @@ READERS: dict[str, Callable[[str, Path], Data]] = {
 
 
 def read(kind: str, directory: str | Path | None = None) -> Data:
-    """A data set of one of these kinds; its name says where it lies.
+    """Read a data set of one of these kinds; its name contains the directory.
 
     Raises:
-        DataError: it is not there, or a file is damaged.
+        DataError: it is missing, or a file is damaged.
     """
     place = directory_of(kind, directory).absolute()
     return READERS[kind](f"{kind}:{place}", place)

@@ -1,4 +1,4 @@
-"""Files of data sets that users have: where they are looked for, and what is said of damaged ones."""
+"""Finds and reads the files of data sets, with errors for damaged ones."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from hfta_nb.errors import DataError
 
 HOME = "HFTA_NB_DATA"
-"""The environment variable that names the directory of all data sets; without it, ``data`` where the program runs."""
+"""The environment variable with the directory of all data sets; the default is ``data`` in the current directory."""
 
 
 def directory_of(name: str, given: str | Path | None) -> Path:
-    """Where a data set is looked for: as given, else ``$HFTA_NB_DATA/<name>``."""
+    """The directory of a data set: as given, else ``$HFTA_NB_DATA/<name>``."""
     return Path(given) if given is not None else Path(os.environ.get(HOME, "data")) / name
 
 
@@ -25,12 +25,12 @@ def present(directory: Path, wanted: str, choices: Sequence[str]) -> Path:
     """The first of these files (or directories) that exists.
 
     Args:
-        directory: of the data set; what is asked for may also lie in a directory of its own in there.
-        wanted: what the data set is made of, for the error.
+        directory: directory of the data set; the files may also be in a subdirectory.
+        wanted: the expected files, for the error.
         choices: paths within the directory.
 
     Raises:
-        DataError: none of them is there.
+        DataError: none of them exists.
     """
     inner = [p for p in sorted(directory.iterdir()) if p.is_dir()] if directory.is_dir() else []
     for place in (directory, *inner):
@@ -45,13 +45,13 @@ def present(directory: Path, wanted: str, choices: Sequence[str]) -> Path:
 
 
 def damaged(path: Path | str, offset: int, what: str, got: object = None) -> DataError:
-    """The error for a file that is not what it should be."""
+    """The error for a damaged file."""
     more = {} if got is None else {"got": got}
     return DataError(what, where=f"{path}, byte {offset}", remedy="fetch the file again", **more)  # type: ignore[arg-type]
 
 
 def optional(package: str, extra: str, what: str) -> Any:
-    """A package that hfta_nb does without.
+    """An optional package.
 
     Raises:
         DataError: it is not installed.
@@ -65,7 +65,7 @@ def optional(package: str, extra: str, what: str) -> Any:
 
 
 def contents(path: Path) -> bytes:
-    """A file whole, unpacked where its name ends in .gz.
+    """The contents of a file, unpacked if its name ends in .gz.
 
     Raises:
         DataError: it can't be read, or is cut short.
@@ -83,7 +83,7 @@ def contents(path: Path) -> bytes:
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a text, each with the byte at which it begins, without those that are empty.
+    """The non-empty lines of a text, each with its byte offset.
 
     Raises:
         DataError: the file can't be read, or a line is not UTF-8.

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hfta_nb.data.own import split_rows
 from hfta_nb.data.readers.files import damaged, optional, present
 from hfta_nb.data.readers.images import ENDINGS, listed, read_image
 from hfta_nb.data.samples import Data
+from hfta_nb.data.tensors import split_rows
 from hfta_nb.errors import DataError
 
 HELD_OUT = 0.1

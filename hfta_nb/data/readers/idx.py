@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hfta_nb.data.own import facts_of
 from hfta_nb.data.readers.files import contents, damaged, present
 from hfta_nb.data.samples import Data
+from hfta_nb.data.tensors import facts_of
 
 FILES = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte (or .gz)"
 

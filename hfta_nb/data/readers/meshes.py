@@ -1,4 +1,4 @@
-"""ModelNet40 as it was published: a mesh in an OFF file per object."""
+"""ModelNet40 as published: a mesh in an OFF file per object."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def read_off(path: Path) -> tuple[Tensor, Tensor]:
 
 
 def _triangles_only(data: bytes) -> tuple[Tensor, Tensor] | None:
-    """The usual file, read in one go: nothing but numbers, and every face a triangle. None for any other."""
+    """Fast path for files of numbers only in which every face is a triangle; None for other files."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # that the text ends in something else is seen below
         try:
@@ -105,13 +105,13 @@ def _rows(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def sampled(corners: Tensor, triangles: Tensor, points: int, seed: int) -> Tensor:
-    """Points on the surface, each place as likely as any other, and the normals of their faces: ``[points, 6]``.
+    """Points drawn uniformly from the surface, and the normals of their faces: ``[points, 6]``.
 
     Args:
         corners: ``[V, 3]``.
         triangles: ``[F, 3]``, numbers of corners.
         points: how many.
-        seed: of what is drawn.
+        seed: seed of the drawn points.
 
     Source: Osada et al. 2002, Shape distributions, section 3.1 (a triangle by its area, then a place in it).
     """

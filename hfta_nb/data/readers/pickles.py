@@ -1,7 +1,7 @@
-"""Reading the pickles in which CIFAR comes, without running what is in them.
+"""Reads CIFAR's pickles without running code in them.
 
-A pickle is a program that may call any function. Here its opcodes are only looked at: plain values and numpy arrays of
-bytes are put together, anything else is refused.
+A pickle is a program that may call any function. This reader only interprets its opcodes: plain values and NumPy arrays
+of bytes are rebuilt, anything else is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Named:
 
 @dataclass
 class _Array:
-    """A numpy array (or dtype) while it is put together."""
+    """A NumPy array (or dtype) while it is rebuilt."""
 
     name: str
     args: Any
@@ -59,7 +59,7 @@ _BYTES = frozenset({"u1", "|u1", "uint8"})
 
 
 def read_pickle(path: Path) -> Any:
-    """What a pickle holds: plain values, and tensors of bytes for its arrays.
+    """The contents of a pickle: plain values, and tensors of bytes for its arrays.
 
     Raises:
         DataError: it is cut short or damaged, or holds anything else.

@@ -26,7 +26,7 @@ from typing import Any
 
 from hfta_nb.kernels.native import background
 from hfta_nb.kernels.native.alive import alive
-from hfta_nb.kernels.strategy.kept import VARIABLE as CACHE
+from hfta_nb.kernels.strategy.timing_cache import VARIABLE as CACHE
 
 VARIABLE = "HFTA_NB_NATIVE"
 MARCH = "HFTA_NB_NATIVE_MARCH"

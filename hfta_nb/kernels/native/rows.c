@@ -1,4 +1,4 @@
-/* What is computed row by row in float32: layer norm and log-softmax, forward and backward; sums of rows.
+/* What is computed row by row in float32: layer norm, forward and backward; the gradient of log-softmax; sums of rows.
 
    All tensors are [rows][columns] without gaps. Rows may be shorter than a vector. */
 
@@ -70,29 +70,6 @@ void hfta_layer_norm_backward(const rows *p) {
             if (p->weight) scaled *= part(p->weight + j, left);
             put(p->out + i * columns + j, (scaled - first - y * second) * scale, left);
         }
-    }
-}
-
-/* The row as it is, and -infinity beyond its end. */
-INLINE vec open_row(const float *row, ptrdiff_t left) {
-    const vec zero = {0};
-    if (left >= WIDE) return load(row);
-    const ivec valid = among(left);
-    return (vec)((valid & (ivec)some(row, left)) | (~valid & (ivec)(zero - INFINITY)));
-}
-
-void hfta_log_softmax(const rows *p) {
-    const ptrdiff_t columns = p->columns;
-    for (ptrdiff_t i = 0; i < p->rows; i++) {
-        const float *x = p->x + i * columns;
-        vec top = open_row(x, columns), sum = {0};
-        for (ptrdiff_t j = WIDE; j < columns; j += WIDE) top = larger(open_row(x + j, columns - j), top);
-        const float largest = largest_of(top);
-        for (ptrdiff_t j = 0; j < columns; j += WIDE)
-            sum += kept(exponential(part(x + j, columns - j) - largest), columns - j);
-        const float logs = logf(sum_of(sum));
-        for (ptrdiff_t j = 0; j < columns; j += WIDE)
-            put(p->out + i * columns + j, part(x + j, columns - j) - largest - logs, columns - j);
     }
 }
 

@@ -56,11 +56,6 @@ class Bound:
         self._call(*self._arguments)
 
 
-def log_softmax(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
-    """Over the last axis."""
-    return Bound("hfta_log_softmax", args[0].shape[-1], x=args[0], out=kwargs["out"])
-
-
 def log_softmax_backward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
     """Over the last axis."""
     return Bound("hfta_log_softmax_backward", args[0].shape[-1], x=args[1], by=args[0], out=kwargs["out"])

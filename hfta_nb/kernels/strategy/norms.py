@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.kernels.strategy.formulations import Operand
+from hfta_nb.kernels.strategy.variants import Operand
 
 _native = torch.native_batch_norm
 _statistics = torch.ops.aten.batch_norm_update_stats.default

@@ -35,9 +35,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hfta_nb.kernels.strategy.formulations import Operand
-from hfta_nb.kernels.strategy.kept import kept
 from hfta_nb.kernels.strategy.times import Kept
+from hfta_nb.kernels.strategy.timing_cache import kept
+from hfta_nb.kernels.strategy.variants import Operand
 
 _CHILD = Path(__file__).with_name("sandboxed.py")
 _ROUNDS = 20

@@ -13,8 +13,6 @@ from hfta_nb.padded.numbers import Varied
 from hfta_nb.padded.rules.elementwise import named
 from hfta_nb.padded.tags import Counts, Tag, full
 
-_CLASH: Any = object()
-
 
 def _joint(a: Any, b: Any) -> tuple[Tag, bool, bool] | None:
     """The result's tag, and whether the padding of each operand is all of the result's; None if sizes don't fit."""

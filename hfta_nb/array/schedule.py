@@ -1,0 +1,93 @@
+"""The ways in which an array's steps may run: how many members at once, and on which threads."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.members import threads
+
+
+class Schedule(NamedTuple):
+    """How the steps of an array may run.
+
+    Attributes:
+        block_size: how many members at once.
+        threads: see `FusedArray.threads`; empty for as it is.
+    """
+
+    block_size: int
+    threads: str = ""
+
+    def put(self, state: ArrayState) -> None:
+        """Let the array run so."""
+        settings = state.settings  # the properties are for those who choose by hand
+        settings.block_size, settings.threads = self.block_size, self.threads or settings.threads
+
+    def holds(self, state: ArrayState) -> bool:
+        """Whether it still does: where `vmap` can't follow, members run one at a time."""
+        return state.settings.block_size == self.block_size
+
+    def __str__(self) -> str:
+        return f"{self.block_size} {_ON[self.threads]}".strip()
+
+
+_CONVOLUTIONS = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+)
+
+_ON = {"": "", "kernels": "with threads in every kernel", "one": "on one thread", "blocks": "side by side"}
+
+
+def schedules_of(state: ArrayState) -> list[Schedule]:
+    """What may be fastest, most members at once first; one where there is no choice."""
+    members = len(state)
+    sizes = {1, members, *(s for s in (4,) if s < members)} if state.settings.block_size > 1 else {1}
+    on = "one" if threads.choice(state.generators.device) else ""
+    return [Schedule(size, on) for size in sorted(sizes, reverse=True)]
+
+
+def untimed_block_size(state: ArrayState) -> int:
+    """How many members run at once where nothing may be timed.
+
+    On a CPU convolutions of all members at once are slower than one after another on most models that were measured:
+    their activations leave the cache, and torch's grouped convolutions are slow, above all in float64.
+    """
+    return 1 if convolutions(state) else len(state)
+
+
+def slow_together(state: ArrayState) -> bool:
+    """Whether several members at once are sure to be no faster: convolutions in float64 on a CPU.
+
+    They are torch's own, whose first calls of all members at once take up to four times as long as one after another.
+    """
+    return any(m.weight.dtype == torch.float64 for m in convolutions(state))
+
+
+def convolutions(state: ArrayState) -> list[Any]:
+    """Those of the model, on a CPU."""
+    if state.generators.device.type != "cpu":
+        return []
+    return [m for m in state.skeleton.modules() if isinstance(m, _CONVOLUTIONS)]
+
+
+def chosen(state: ArrayState) -> Schedule:
+    """How an array runs."""
+    return Schedule(
+        state.settings.block_size, state.settings.threads if threads.choice(state.generators.device) else ""
+    )
+
+
+def on_threads(best: Schedule, state: ArrayState) -> list[Schedule]:
+    """What may be faster than the best way on one thread, where torch has several."""
+    if not best.threads:
+        return []
+    found = [Schedule(best.block_size, "kernels")]
+    if len(state) > 1:
+        share = -(-len(state) // threads.at_hand())
+        found.append(Schedule(min(share, best.block_size), "blocks"))
+    return found

@@ -1,0 +1,162 @@
+"""Own data, from tensors or arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.data.catalogue_names import known
+from hfta_nb.data.items import in_column, tensor_of
+from hfta_nb.data.labels import IGNORED, check_spread, classes_in
+from hfta_nb.data.order import SPLIT_SEED
+from hfta_nb.data.samples import Data, Samples, count, leaves, take
+from hfta_nb.errors import DataError
+
+
+def from_tensors(
+    x: Any,
+    y: Any,
+    x_validation: Any = None,
+    y_validation: Any = None,
+    *,
+    name: str = "own data",
+    task: str | None = None,
+    validation: float = 0.2,
+    num_classes: int | None = None,
+) -> Data:
+    """Own data, from tensors or arrays.
+
+    Args:
+        x, y: inputs ``[N, ...]`` and targets: whole numbers ``[N]`` for classes, else ``[N]`` or ``[N, outputs]``. A
+            tuple of tensors or arrays for several positional inputs of the model, a dict for inputs by name. Images of
+            bytes (uint8 ``[N, C, H, W]``) stay bytes, and models get them scaled to values between 0 and 1.
+        x_validation, y_validation: likewise; by default a part of the training samples is held out.
+        name: shown to people.
+        task: see `Data`; by default "classification" or "regression", as the targets' type says.
+        validation: the share held out, between 0 and 1.
+        num_classes: the number of classes, by default the largest label plus one. The label -100 marks a target that
+            does not count.
+
+    Raises:
+        DataError: lengths differ, there are too few samples, values are not finite, or a label is implausible.
+    """
+    check_name(name)
+    x, y = _samples(x, "x"), _samples(y, "y")
+    if x_validation is None:
+        (x, y), (xv, yv) = _split(x, y, validation)
+    else:
+        xv, yv = _samples(x_validation, "x_validation"), _samples(y_validation, "y_validation")
+    task = task or usual_task(y)
+    if task == "regression":
+        y, yv = in_column(y), in_column(yv)
+    for left, right, where in ((x, y, "training"), (xv, yv, "validation")):
+        lengths = {len(t) for t in (*leaves(left), *leaves(right))}
+        if len(lengths) != 1 or not count(left):
+            raise DataError(
+                "not one target per input", where=where, got=f"{_lengths(left)} inputs, {_lengths(right)} targets"
+            )
+    # The model also needs outputs for a class (or word) that occurs in validation only.
+    where = f"{name}, labels" if name != "own data" else "labels"
+    facts, held = (facts_of(task, *part, num_classes, where) for part in ((x, y), (xv, yv)))
+    if num_classes is None and task in LABELLED and isinstance(y, Tensor) and not y.is_floating_point():
+        check_spread([(f"{where} of training", y), (f"{where} of validation", yv)])
+    facts |= {k: held[k] for k in ("ignored",) if k in held}
+    return Data(name, task, x, y, xv, yv, facts | {k: max(facts[k], held[k]) for k in COUNTED if k in facts})
+
+
+def check_name(name: str) -> None:
+    """Check that own data does not have the name of a built-in data set.
+
+    Raises:
+        DataError: it has.
+    """
+    if known(name):
+        raise DataError("is the name of another data set", where="name", got=name, remedy="choose another one")
+
+
+def usual_task(y: Samples) -> str:
+    """ "classification" or "regression", from the targets' type."""
+    return "regression" if not isinstance(y, Tensor) or y.is_floating_point() else "classification"
+
+
+COUNTED = ("num_classes", "out_features", "vocab_size")
+"""Facts that are the largest target (or token) number plus one."""
+
+
+LABELLED = ("classification", "segmentation")
+"""Tasks whose targets are class numbers."""
+
+
+def facts_of(
+    task: str, x: Samples, y: Samples, num_classes: int | None = None, where: str = "labels"
+) -> dict[str, int]:
+    """The facts that follow from shapes and labels.
+
+    Raises:
+        DataError: a label is implausible; see `classes_in`.
+    """
+    facts: dict[str, int] = {}
+    if isinstance(x, Tensor):
+        facts["in_features"] = int(x[0].numel())
+        if x.ndim == 4:
+            facts |= {"in_channels": x.shape[1], "image_size": x.shape[-1]}
+    if not isinstance(y, Tensor):
+        return facts
+    if task in LABELLED:
+        # Floating-point targets are a probability per class.
+        shares = y.is_floating_point() and y.ndim > 1
+        classes = y.shape[1] if shares else classes_in(y, where, num_classes)
+        facts["num_classes"] = facts["out_features"] = classes
+        if not shares and bool((y == IGNORED).any()):
+            facts["ignored"] = IGNORED
+    elif task in ("language_model", "masked_language_model") and isinstance(x, Tensor):
+        facts = {"vocab_size": max(int(x.max()), int(y.max())) + 1, "context": x.shape[1]}
+    elif task == "regression":
+        facts["out_features"] = int(y[0].numel())
+    return facts
+
+
+def _lengths(samples: Samples) -> str:
+    return " and ".join(str(len(t)) for t in leaves(samples))
+
+
+def _samples(value: Any, where: str) -> Samples:
+    if isinstance(value, tuple) and value:
+        return tuple(_tensor(v, f"{where}[{i}]") for i, v in enumerate(value))
+    if isinstance(value, dict) and value:
+        return {k: _tensor(v, f"{where}[{k!r}]") for k, v in value.items()}
+    return _tensor(value, where)
+
+
+def _tensor(value: Any, where: str) -> Tensor:
+    t = tensor_of(value, where, batched=True)
+    if t.ndim == 0:
+        raise DataError("a single number, not samples", where=where, got=t)
+    if t.dtype == torch.float64:
+        t = t.float()
+    if t.is_floating_point() and not torch.isfinite(t).all():
+        raise DataError("holds NaN or infinity", where=where, remedy="clean the data first")
+    return t
+
+
+def split_rows(total: int, part: float) -> tuple[Tensor, Tensor]:
+    """Which samples are for training and which are held out: the same ones each time.
+
+    Raises:
+        DataError: there are too few samples, or the share is not between 0 and 1.
+    """
+    aside = round(total * part)
+    if not 0 < part < 1 or aside < 1 or aside >= total:
+        raise DataError("can't set this part aside", where="validation", got=part, accepted="between 0 and 1")
+    order = torch.randperm(total, generator=torch.Generator().manual_seed(SPLIT_SEED))
+    return order[aside:], order[:aside]
+
+
+def _split(x: Samples, y: Samples, part: float) -> tuple[tuple[Samples, Samples], tuple[Samples, Samples]]:
+    total = count(x)
+    kept, held = split_rows(total, part)
+    if any(len(t) != total for t in (*leaves(x), *leaves(y))):
+        raise DataError("not one target per input", got=f"{_lengths(x)} inputs, {_lengths(y)} targets")
+    return (take(x, kept), take(y, kept)), (take(x, held), take(y, held))

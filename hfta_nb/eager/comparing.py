@@ -1,0 +1,135 @@
+"""In what two outcomes of a call differ: that of a member in the array, and that of its plain module alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hfta_nb.eager.closeness import allowed, close, size, tolerance_of
+from hfta_nb.eager.held import same
+
+Found = dict[str, Any]
+"""What a call comes to for a member, by what it is: tensors, and other values that can be compared."""
+
+_COMPARED = (int, float, complex, str, bytes, bool, type(None), np.ndarray, torch.Generator)
+_LARGEST = ("gradient", "parameter")
+"""Kinds of results whose rounding goes by the largest of them all."""
+
+
+class Pair(NamedTuple):
+    """A result of both.
+
+    Attributes:
+        off: how far they are apart; None where that is to be seen.
+        size: the largest value of the plain module's.
+    """
+
+    key: str
+    own: Any
+    alone: Any
+    off: float | None = None
+    size: float | None = None
+
+
+def differences(together: Found, alone: Found, must_have: Callable[[str], bool]) -> list[str]:
+    """The keys of everything in which they differ by more than rounding; what is not finite alone is passed over.
+
+    Args:
+        together: of the array.
+        alone: of the plain module.
+        must_have: whether what the plain module has, under this key, must be there for the member.
+    """
+    pairs = [Pair(k, together.get(k), v) for k, v in alone.items() if k in together or must_have(k)]
+    quick = [p for p in pairs if _quick(p)]
+    slow = [p for p in pairs if not _quick(p) and _comparable(p.alone) and _comparable(p.own) and _finite(p.alone)]
+    seen = [p for p in _measured(quick) if p.size is not None and p.size < float("inf")]
+    sizes: dict[str, float] = {}
+    for pair in (*seen, *(p for p in slow if isinstance(p.alone, Tensor))):
+        kind = pair.key.partition(" ")[0]
+        if kind in _LARGEST:
+            sizes[kind] = max(sizes.get(kind, 0.0), size(pair.alone) if pair.size is None else pair.size)
+    off = []
+    for pair in (*seen, *slow):
+        largest = sizes.get(pair.key.partition(" ")[0])
+        if pair.off is None:
+            alike_ = alike(pair.own, pair.alone, largest)
+        else:
+            alike_ = pair.off <= allowed(pair.alone.dtype, pair.size if largest is None else largest)  # type: ignore[arg-type]
+        if not alike_:
+            off.append(pair.key)
+    order = {key: i for i, key in enumerate(alone)}
+    return sorted(off, key=order.__getitem__)
+
+
+def words(key: str, own: Any, alone: Any) -> str:
+    """How far a result is off, for people; empty where that is no number."""
+    if not isinstance(own, Tensor) or not isinstance(alone, Tensor) or own.shape != alone.shape:
+        return ""
+    if not alone.is_floating_point():
+        return ""
+    return f"off by {size(own - alone):.2g} where values reach {size(alone):.2g}"
+
+
+def _quick(pair: Pair) -> bool:
+    """Whether the two can be compared together with others, by few kernels."""
+    a, b = pair.own, pair.alone
+    return (
+        isinstance(a, Tensor)
+        and isinstance(b, Tensor)
+        and a.dtype == b.dtype
+        and b.dtype in (torch.float32, torch.float64)
+        and a.shape == b.shape
+        and a.device == b.device
+        and b.numel() > 0
+        and a.layout is torch.strided
+        and b.layout is torch.strided
+    )
+
+
+def _measured(pairs: Sequence[Pair]) -> list[Pair]:
+    """How far apart, and how large."""
+    kinds: dict[Any, list[Pair]] = {}
+    for pair in pairs:
+        kinds.setdefault((pair.alone.dtype, pair.alone.device), []).append(pair)
+    found = []
+    for group in kinds.values():
+        own, alone = [p.own.detach() for p in group], [p.alone.detach() for p in group]
+        norms = [*torch._foreach_norm(torch._foreach_sub(own, alone), float("inf"))]
+        norms += torch._foreach_norm(alone, float("inf"))
+        values = torch.stack(norms).tolist()
+        for i, pair in enumerate(group):
+            found.append(pair._replace(off=values[i], size=values[len(group) + i]))
+    return found
+
+
+def alike(own: Any, alone: Any, largest: float | None) -> bool:
+    """Whether two results are equal up to rounding, where values are as large as `largest`."""
+    if isinstance(alone, Tensor) and isinstance(own, Tensor):
+        return close(own.detach(), alone.detach(), size(alone) if largest is None else largest)
+    if own is None or alone is None:  # a gradient of zero is none
+        value = alone if own is None else own
+        return value is None or (isinstance(value, Tensor) and not value.any())
+    if isinstance(alone, list | tuple) and isinstance(own, list | tuple):
+        return len(own) == len(alone) and all(alike(a, b, None) for a, b in zip(own, alone, strict=True))
+    if isinstance(alone, dict) and isinstance(own, dict):
+        return own.keys() == alone.keys() and all(alike(own[k], alone[k], None) for k in alone)
+    if isinstance(alone, float) and isinstance(own, float):
+        return own == alone or abs(own - alone) <= tolerance_of(torch.float32) * max(abs(alone), 1e-3)
+    return same(own, alone)
+
+
+def _comparable(value: Any, depth: int = 0) -> bool:
+    if isinstance(value, Tensor):
+        return value.layout is torch.strided and not value.is_quantized
+    if isinstance(value, list | tuple | dict):
+        inner = value.values() if isinstance(value, dict) else value
+        return depth < 4 and len(value) < 1000 and all(_comparable(v, depth + 1) for v in inner)
+    return isinstance(value, _COMPARED)
+
+
+def _finite(value: Any) -> bool:
+    return not isinstance(value, Tensor) or not value.is_floating_point() or bool(value.isfinite().all())

@@ -1,0 +1,91 @@
+"""Copies of modules with other tensors in them, at a small part of what `copy.deepcopy` costs."""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import lru_cache
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hfta_nb.eager import attributes
+from hfta_nb.eager.state import ArrayState
+
+_ATOMS = frozenset(
+    {
+        *(int, float, complex, str, bytes, bool, type(None), type, range, slice),
+        *(FunctionType, BuiltinFunctionType, ModuleType),
+        *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format),
+    }
+)
+"""Types whose values `copy.deepcopy` gives back as they are, or which nobody can change."""
+
+_SPECIAL = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
+"""With one of these a class says itself how it is copied."""
+
+
+def plain_member(state: ArrayState, member: int) -> nn.Module:
+    """As `array[member]`, of an array of like members; its tensors lie beside each other in memory."""
+    tensors: dict[str, Tensor] = {}
+    for arena in (*state.arenas, *state.buffer_arenas):
+        row = arena.data[member].clone()
+        for span in arena.spans:
+            # `.data`: writing into one must not count as a change of the others. What is empty may grow in place.
+            own = row[span.start : span.stop].view(span.shape).data if span.numel else row.new_empty(span.shape)
+            tensors[span.name] = own
+    replaced: dict[int, Any] = {}
+    for name, p in state.skeleton.named_parameters():
+        if name in tensors:
+            replaced[id(p)] = nn.Parameter(tensors[name], requires_grad=p.requires_grad)
+    replaced |= {id(b): tensors[name] for name, b in state.skeleton.named_buffers() if name in tensors}
+    plain = copied_module(state.skeleton, replaced)
+    attributes.put(plain, state.engine.attributes.of(member))
+    return plain
+
+
+def copied_module(root: nn.Module, replaced: Mapping[int, Any]) -> nn.Module:
+    """What `copy.deepcopy` makes of a module.
+
+    Args:
+        root: the module.
+        replaced: what stands in the copy for some objects, by their ids.
+    """
+    memo = dict(replaced)
+    ordinary = [module for module in root.modules() if _ordinary(type(module))]  # type: ignore[arg-type]
+    for module in ordinary:
+        memo[id(module)] = type(module).__new__(type(module))
+    for module in ordinary:
+        own = memo[id(module)].__dict__
+        for name, value in module.__dict__.items():
+            own[name] = _copied(value, memo)
+    found: nn.Module = _copied(root, memo)
+    return found
+
+
+def _copied(value: Any, memo: dict[int, Any]) -> Any:
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    known = memo.get(id(value))
+    if known is not None:
+        return known
+    if kind is dict or kind is OrderedDict:
+        memo[id(value)] = new = kind()
+        for key, inner in value.items():
+            new[key if type(key) in _ATOMS else copy.deepcopy(key, memo)] = _copied(inner, memo)
+        return new
+    return copy.deepcopy(value, memo)
+
+
+@lru_cache(maxsize=256)
+def _ordinary(kind: type[nn.Module]) -> bool:
+    """Whether a copy of such a module is its attributes' copies, as of a class that says nothing else."""
+    plain = all(getattr(kind, name, None) is getattr(object, name, None) for name in _SPECIAL)
+    kept = getattr(kind, "__getstate__", None) is getattr(nn.Module, "__getstate__", None)
+    back = getattr(kind.__setstate__, "__module__", "").startswith("torch.nn.")  # they set what is not there
+    return plain and kept and back and not copyreg._slotnames(kind)  # type: ignore[attr-defined]

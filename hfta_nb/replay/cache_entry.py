@@ -1,0 +1,137 @@
+"""What is known of the calls of one signature."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.kernels.strategy.autotune import Choice
+from hfta_nb.members.tree import Rebuild, unflatten
+from hfta_nb.replay.guards import Guards
+from hfta_nb.replay.layouts import Layout
+from hfta_nb.replay.program import Program
+from hfta_nb.replay.record import BufferView, NotRecordableError, Recorder, Trace
+
+TENSOR = object()
+
+
+@dataclass
+class CacheEntry:
+    """What is known of the calls of one signature.
+
+    Attributes:
+        alive: what the signature has the address of, so that nothing else gets that.
+        calls: so far.
+        reason: why they are not replayed; empty where they are or may be yet.
+        inputs: memory that stands for the inputs while replaying.
+        first: the earlier of two traces.
+        guards: the guards, with what the model's code can see.
+        rebuild, leaves: how the results are put together; `TENSOR` stands for a tensor.
+        choices: of kernels, in what is replayed.
+        program: to be run, once there is one.
+        layout: of images, where there was a choice.
+        block_size: how many members run at once.
+        threads: what it runs on.
+    """
+
+    alive: tuple[Any, ...] = ()
+    calls: int = 0
+    reason: str = ""
+    inputs: Inputs | None = None
+    first: Trace | None = None
+    guards: Guards | None = None
+    rebuild: Rebuild | None = None
+    leaves: list[Any] = field(default_factory=list)
+    choices: Sequence[Choice] = ()
+    program: Program | None = None
+    layout: Layout | None = None
+    block_size: int = 0
+    threads: str = ""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be replayed."""
+        return self.program is not None
+
+    def drop(self) -> None:
+        """Forget what was made to replay it."""
+        self.first, self.guards, self.program, self.layout = None, None, None, None
+
+    def refuse(self, reason: str, forget: bool = False) -> None:
+        """Don't replay it, for this reason; with `forget`, record it anew."""
+        self.drop()
+        self.calls = 1
+        self.reason = "" if forget else reason.splitlines()[0]
+
+    def fill(self, leaves: Sequence[Any]) -> None:
+        """Copy the leaves of the inputs to where the program reads them."""
+        assert self.inputs is not None  # made before the first recording
+        for room, value in zip(self.inputs.leaves, leaves, strict=True):
+            if isinstance(room, Tensor):
+                room.copy_(value.detach() if value.requires_grad else value)
+
+    def told(self, results: Sequence[Tensor]) -> Any:
+        """The results as the call returns them."""
+        assert self.rebuild is not None  # known since the recording
+        left = iter(results)
+        return unflatten(self.rebuild, [next(left) if v is TENSOR else v for v in self.leaves])
+
+    def accepts(self, trace: Trace, guards: Guards, told: list[Any], reason: str, what: str) -> bool:
+        """Whether this trace is the second of two that are equal. Else the first is kept, or why there is none.
+
+        Args:
+            trace: the trace of a call.
+            guards: its guards, made before the call.
+            told: what it returned, with `TENSOR` for tensors.
+            reason: why it can't be replayed, if that is known already.
+            what: whose code the guards are about.
+        """
+        if not guards.hold() or (self.guards is not None and not self.guards.hold()):
+            reason = reason or f"{what} changes what it reads"
+        if trace.constants and guards.makes_tensors:
+            reason = reason or "a tensor is made of numbers that may be values of others"
+        if self.first is not None and not (told == self.leaves and self.first.like(trace)):
+            reason = reason or "two calls are not alike"
+        if reason:
+            self.refuse(reason)
+            return False
+        if self.first is None:
+            trace.forget_made()
+            self.first, self.guards, self.leaves = trace, guards, told
+            return False
+        self.first = None
+        for i in trace.constants:  # what the model has made may go on to the caller
+            trace.held[i] = trace.held[i].clone()
+        return True
+
+
+def rooms_for(inputs: Inputs) -> Inputs:
+    """Inputs of the same form in memory that stays."""
+    return replace(inputs, leaves=tuple(room_like(v) for v in inputs.leaves))
+
+
+def room_like(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    room = torch.empty_like(value, requires_grad=False)
+    return room if room.stride() == value.stride() else torch.empty(value.shape, dtype=value.dtype, device=value.device)
+
+
+def outputs_of(recorder: Recorder, leaves: Sequence[Any], what: str) -> tuple[list[BufferView], list[Any], str]:
+    """Where the tensors among the results lie, the results with `TENSOR` for these, and what is wrong with them."""
+    outputs: list[BufferView] = []
+    reason = ""
+    for leaf in leaves:
+        if isinstance(leaf, Tensor):
+            try:
+                outputs.append(recorder.place(leaf))
+            except NotRecordableError as error:
+                reason = reason or str(error)
+        elif not (leaf is None or isinstance(leaf, bool | int | float | str)):
+            reason = reason or f"{what} returns a {type(leaf).__name__}"
+    return outputs, [TENSOR if isinstance(v, Tensor) else v for v in leaves], reason

@@ -1,0 +1,321 @@
+"""A norm of images, the ReLU and the max-pooling after it, and all their gradients: two calls of the package's library.
+
+Between the norm and what follows it nothing is written, and the gradients compute once more what was not kept: most of
+what these kernels take is memory that goes in and out of cache. A chain is taken out of a program where the library is
+measured to be faster than torch's kernels, one after another, and where nobody else looks at what stands in between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from hfta_nb.kernels.native import images
+from hfta_nb.kernels.native.images import Images
+from hfta_nb.kernels.strategy.autotune import Choice, write
+from hfta_nb.kernels.strategy.variants import PLAIN, Operand
+from hfta_nb.replay.image_norm_kernels import RESULTS, Kernel, chosen
+from hfta_nb.replay.record import BufferView, Instruction
+
+_aten = torch.ops.aten
+_NORMS = {
+    _aten.native_group_norm.default: _aten.native_group_norm_backward.default,
+    _aten.native_batch_norm.default: _aten.native_batch_norm_backward.default,
+}
+_RELU, _RELU_BACKWARD = _aten.relu.default, _aten.threshold_backward.default
+_POOL, _POOL_BACKWARD = _aten.max_pool2d_with_indices.default, _aten.max_pool2d_with_indices_backward.default
+_WINDOW = [2, 2], [2, 2], [0, 0], [1, 1], False
+
+
+@dataclass
+class _Chain:
+    """Numbers of the calls: of the norm and what follows it, and of the gradients in the order in which they run."""
+
+    forward: list[int]
+    backward: list[int] = field(default_factory=list)
+
+
+def chained(
+    calls: Sequence[Instruction], wanted: Collection[int], half: int, lanes: Sequence[int] | None, device: torch.device
+) -> tuple[list[Instruction], list[int], list[Choice]]:
+    """The calls with chains as calls of the library; of each the number that it, or its last part, had; the choices.
+
+    Args:
+        calls: of a program.
+        wanted: storages that results lie in.
+        half: how many of the calls belong to the first of two halves.
+        lanes: per call, its thread; None for one.
+        device: of all tensors.
+    """
+    found = _Chains(calls, wanted, [(i < half, lanes and lanes[i]) for i in range(len(calls))], device)
+    return *found.taken(), list(found.choices.values())
+
+
+class _Chains:
+    """The chains of a program.
+
+    Args:
+        calls: of the program.
+        wanted: storages that results lie in.
+        apart: per call, what those of one half of a chain have to agree in.
+        device: of all tensors.
+    """
+
+    def __init__(
+        self, calls: Sequence[Instruction], wanted: Collection[int], apart: Sequence[Any], device: torch.device
+    ):
+        self._calls, self._wanted, self._apart, self._device = calls, wanted, apart, device
+        self._readers: dict[int, list[int]] = {}
+        self._maker: dict[int, int] = {}
+        for i, call in enumerate(calls):
+            for storage in call.reads():
+                self._readers.setdefault(storage, []).append(i)
+            self._maker.update(dict.fromkeys(call.makes, i))
+        self.choices: dict[str, Choice] = {}
+
+    def taken(self) -> tuple[list[Instruction], list[int]]:
+        """The calls with chains as calls of the library; and of each the number that it, or its last part, had."""
+        found: dict[int, Instruction | None] = {}
+        if self._device.type == "cpu":
+            for i, call in enumerate(self._calls):
+                if call.function in _NORMS and _single(call) and images.usable():
+                    found.update(self._replaced(i))
+        every = [(found.get(i, call), i) for i, call in enumerate(self._calls)]
+        kept = [(call, i) for call, i in every if call is not None]
+        if self.choices:
+            write(self._device)
+        return [call for call, _ in kept], [i for _, i in kept]
+
+    def _replaced(self, i: int) -> dict[int, Instruction | None]:
+        """Of a norm, what calls are replaced by; None for nothing."""
+        call = self._calls[i]
+        for chain in self._chains(i):
+            made = self._made(call, chain)
+            if made is None:
+                continue
+            forward, backward = made
+            choice = chosen(forward, backward, self._device)
+            if choice is None:
+                continue
+            self.choices[choice.what] = choice
+            if choice.chosen.name == PLAIN:
+                return {}
+            gone: dict[int, Instruction | None] = dict.fromkeys([*chain.forward, *chain.backward])
+            gone[chain.forward[-1]] = forward
+            if backward is not None:
+                gone[chain.backward[-1]] = backward
+            return gone
+        return {}
+
+    # What belongs together.
+
+    def _chains(self, i: int) -> list[_Chain]:
+        """From the longest that it may be to the norm alone."""
+        forward = [i]
+        for function in (_RELU, _POOL):
+            after = [r for r in self._reading(forward[-1]) if self._calls[r].function is function]
+            if len(after) != 1 or after[0] < forward[-1]:
+                break
+            forward.append(after[0])
+        backward = self._backward(i)
+        return [_Chain(forward[: k + 1], backward[len(backward) - k - 1 :]) for k in reversed(range(len(forward)))]
+
+    def _backward(self, i: int) -> list[int]:
+        """The norm's gradients, and before them what they come from."""
+        call = self._calls[i]
+        found = [j for j in self._reading(i, 1) if self._calls[j].function is _NORMS[call.function]]
+        if len(found) != 1:
+            return []
+        for function in (_RELU_BACKWARD, _POOL_BACKWARD):
+            grad = self._calls[found[0]].args[0]
+            maker = self._maker.get(grad.storage) if isinstance(grad, BufferView) else None
+            if maker is None or self._calls[maker].function is not function:
+                break
+            found.insert(0, maker)
+        return found
+
+    def _reading(self, i: int, result: int = 0) -> list[int]:
+        place = self._calls[i].results[result]
+        return [] if place is None else self._readers.get(place.storage, [])
+
+    def _made(self, norm: Instruction, chain: _Chain) -> tuple[Instruction, Instruction | None] | None:
+        """The chain as calls of the library; None where it is no chain."""
+        calls = self._calls
+        found = _Parts([calls[k] for k in chain.forward], [calls[k] for k in chain.backward])
+        if chain.backward and len(chain.backward) != len(chain.forward):
+            return None
+        if not chain.backward and self._reading(chain.forward[0], 1):
+            return None
+        if not found.fit() or not self._unseen(chain) or not self._together(chain):
+            return None
+        return found.calls()
+
+    def _unseen(self, chain: _Chain) -> bool:
+        """Whether nobody else looks at what is not kept."""
+        own = {*chain.forward, *chain.backward}
+        last = {chain.forward[-1], *chain.backward[-1:]}
+        between = {s for k in own - last for s in self._calls[k].makes}
+        kept = {r.storage for r in self._calls[chain.forward[0]].results[1:] if r is not None}
+        if len(chain.forward) > 2:
+            between |= set(self._calls[chain.forward[-1]].makes[1:])  # indices
+        between -= kept
+        return not between & set(self._wanted) and all(set(self._readers.get(s, ())) <= own for s in between)
+
+    def _together(self, chain: _Chain) -> bool:
+        """Whether each half may run where its last call stands, and what is computed again is still the same then."""
+        calls = self._calls
+        for part in (chain.forward, chain.backward):
+            if not part:
+                continue
+            made = {s for k in part for s in calls[k].makes}
+            given = {s for k in part for s in calls[k].reads()}
+            rest = [calls[k] for k in range(part[0], part[-1]) if k not in part]
+            statistics = {a.storage for a in calls[part[0]].args[3:5] if isinstance(a, BufferView)}
+            touched = {s for c in rest for s in c.reads() | c.writes}
+            if len({self._apart[k] for k in part}) > 1 or touched & (made | statistics):
+                return False
+            if any(c.writes & given for c in rest):
+                return False
+        end = chain.backward[-1] if chain.backward else chain.forward[-1]
+        fixed = {a.storage for a in calls[chain.forward[0]].args[:3] if isinstance(a, BufferView)}
+        return not any(calls[k].writes & fixed for k in range(chain.forward[0], end))
+
+
+@dataclass
+class _Parts:
+    """The calls of a chain."""
+
+    forward: list[Instruction]
+    backward: list[Instruction]
+
+    def fit(self) -> bool:
+        """Whether the library computes such a chain."""
+        norm, after = self.forward[0], self.forward[1:]
+        x, out, last = norm.args[0], norm.results[0], self.forward[-1].results[0]
+        if x is None or out is None or last is None:
+            return False
+        self.x: BufferView = x
+        self.out: BufferView = out
+        self.last: BufferView = last
+        self.groups = norm.args[6] if norm.function is _aten.native_group_norm.default else 0
+        self.relu, self.pool, self.side = len(after) > 0, len(after) > 1, _last(self.x)
+        kept = [p for p in (*norm.args, *norm.results) if isinstance(p, BufferView)]
+        if any(p.dtype != torch.float32 for p in kept) or not (self.groups or norm.args[5]):  # in training
+            return False
+        if self.side is None or not all(_contiguous(p) or p in (self.x, self.out) for p in kept):
+            return False
+        several = math.prod(self.x.size) // (self.x.size[0] * self.groups or self.x.size[1]) > 1
+        if not several or not _alike(self.out, self.x):
+            return False
+        if self.relu and not _as_one(after[0].args[0], after[0].results[0], self.out):
+            return False
+        return (not self.pool or self._pools(after[1])) and (not self.backward or self._backward_fits())
+
+    def _pools(self, pool: Instruction) -> bool:
+        relu = self.forward[1].results[0]
+        fits = len(self.x.size) == 4 and self.side and pool.args[0] == relu and _alike(relu, self.x)
+        return bool(fits) and min(self.x.size[2:]) >= 2 and _window(pool.args[1:]) and _last(self.last) is True
+
+    def _backward_fits(self) -> bool:
+        norm, grads, own = self.forward[0], self.backward[-1], self.groups
+        kept = [*grads.args[1:5]] if own else [grads.args[1], *grads.args[5:7], grads.args[2]]
+        if kept != [norm.args[0], *norm.results[1:], norm.args[1]] or not (own or grads.args[7]):
+            return False
+        dx = grads.results[0]
+        if dx is None or not _alike(dx, self.x) or not _single(grads):
+            return False
+        self.grad: BufferView = self.backward[0].args[0]
+        if self.grad.dtype != torch.float32:
+            return False
+        if self.relu:
+            mask, relu = self.backward[-2], self.forward[1].results[0]
+            if mask.args[1] != relu or mask.args[2] != 0:
+                return False
+            if not self.pool:
+                if not _as_one(self.grad, mask.results[0], self.out):
+                    return False
+                self.grad = self.grad._replace(size=self.out.size, stride=self.out.stride)
+        if self.pool:
+            back, result = self.backward[0], self.forward[2].results[1]
+            if back.args[1] != self.forward[1].results[0] or back.args[-1] != result or not _window(back.args[2:-1]):
+                return False
+        wanted = self.last if self.pool else self.out
+        self.turned = bool(self.side) and not _alike(self.grad, wanted)
+        return _alike(self.grad, wanted) or (self.turned and self.grad.size == wanted.size and _contiguous(self.grad))
+
+    def calls(self) -> tuple[Instruction, Instruction | None]:
+        """Of the library."""
+        norm = self.forward[0]
+        (samples, channels, *space), own = self.x.size, self.groups
+        height, width = space if self.pool else (1, math.prod(space))
+        turned = bool(self.backward) and self.turned
+        if not own and self.side and not self.pool and not turned:
+            samples, width = 1, samples * width  # one sample's pixels, for a batch norm
+        size = samples, channels, height, width
+        momentum = 0.0 if own else norm.args[6]
+        how = Images(size, own, bool(self.side), self.relu, self.pool, norm.args[7], momentum)
+        running = () if own else norm.args[3:5]
+        names = "x", "weight", "bias", *(("running_mean", "running_var") if running else ())
+        args = [*norm.args[:3], *running]
+        shown = self.last if self.pool else self.last._replace(size=self.out.size, stride=self.out.stride)
+        results = shown, *norm.results[1:]
+        makes = tuple(p.storage for p in results if p is not None)
+        writes = frozenset(s for c in self.forward for s in c.writes)
+        forward = Instruction(Kernel(how, False, names, RESULTS), args, {}, results, makes, writes)
+        if not self.backward:
+            return forward, None
+        grads = self.backward[-1]
+        kernel = Kernel(
+            replace(how, turned=turned),
+            True,
+            ("grad", "x", "weight", "bias", "mean", "scale"),
+            ("out", "weight_grad", "bias_grad"),
+        )
+        given = [self.grad, *norm.args[:3], *norm.results[1:]]
+        return forward, Instruction(kernel, given, {}, grads.results, grads.makes, frozenset())
+
+
+def _single(call: Instruction) -> bool:
+    """Whether all that a call gives are tensors of their own."""
+    made = [r.storage for r in call.results if r is not None]
+    return sorted(made) == sorted(call.makes) and len(set(made)) == len(made) and not call.draws
+
+
+def _contiguous(place: BufferView) -> bool:
+    return Operand(place.size, place.stride, place.dtype).contiguous
+
+
+def _last(place: BufferView) -> bool | None:
+    """Whether channels lie side by side, or else the pixels of one; None for neither."""
+    if len(place.size) < 2 or 0 in place.size:
+        return None
+    order = (0, *range(2, len(place.size)), 1)
+    size, stride = (tuple(part[i] for i in order) for part in (place.size, place.stride))
+    if Operand(size, stride, place.dtype).contiguous and place.size[1] > 1:
+        return True
+    return False if _contiguous(place) and math.prod(place.size[2:]) > 1 else None
+
+
+def _alike(one: Any, two: BufferView) -> bool:
+    """Whether two tensors lie in memory in the same way."""
+    return isinstance(one, BufferView) and (one.size, one.stride) == (two.size, two.stride)
+
+
+def _as_one(given: Any, made: Any, like: BufferView) -> bool:
+    """Whether a pointwise function's tensors are the whole of a memory that is ordered as another."""
+    if not isinstance(given, BufferView) or not isinstance(made, BufferView) or made.dtype != like.dtype:
+        return False
+    same = (given.size, given.stride, given.offset) == (made.size, made.stride, made.offset)
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(given.size, given.stride, strict=True))
+    return same and given.offset == like.offset and reach == math.prod(given.size) == math.prod(like.size)
+
+
+def _window(args: Sequence[Any]) -> bool:
+    given = [list(a) if isinstance(a, list | tuple) else a for a in args]
+    full = [*given, *_WINDOW[len(given) :]]
+    full[1] = full[1] or full[0]
+    return full == list(_WINDOW)

@@ -1,0 +1,149 @@
+"""What a chain is called as in a program, and what it takes by the library and by torch, gradients included."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.kernels.native import images
+from hfta_nb.kernels.native.images import Images
+from hfta_nb.kernels.strategy.autotune import Choice, choose
+from hfta_nb.kernels.strategy.variants import COMPILED, KernelVariant, Operand
+from hfta_nb.replay.record import BufferView, Instruction
+
+_aten = torch.ops.aten
+RESULTS = "out", "mean", "scale"
+"""Of a norm, as the library knows them."""
+_GRADIENTS = "dx", "weight_grad", "bias_grad"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What a call of the library stands for in a program, in place of an overload.
+
+    Attributes:
+        images: what it computes.
+        backward: its gradients.
+        names: of the arguments of the call, as the library knows them.
+        rooms: the same of its results.
+    """
+
+    images: Images
+    backward: bool
+    names: tuple[str, ...]
+    rooms: tuple[str, ...]
+
+    @property
+    def _schema(self) -> SimpleNamespace:
+        norm = "group_norm" if self.images.groups else "batch_norm"
+        parts = [norm, *(["relu"] if self.images.relu else []), *(["max_pool2d"] if self.images.pool else [])]
+        return SimpleNamespace(name=" + ".join(parts), overload_name="", arguments=())
+
+    def bind(self) -> Callable[..., None]:
+        """What computes it, called with the tensors of a run and, by their names, rooms."""
+        bound = images.Bound(self.images, self.backward)
+        names = self.names
+
+        def call(*tensors: Tensor | None, **rooms: Tensor | None) -> None:
+            bound(**dict(zip(names, tensors, strict=True)), **rooms)
+
+        return call
+
+
+def chosen(forward: Instruction, backward: Instruction | None, device: torch.device) -> Choice | None:
+    """How to compute a chain: torch's kernels one after another, or the library.
+
+    Args:
+        forward, backward: calls of the library; None for no gradients.
+        device: of all tensors.
+
+    Returns:
+        None where that could not be measured.
+    """
+    names = dict(zip(forward.function.names, forward.args, strict=True))
+    rooms = dict(zip(RESULTS, forward.results, strict=True))
+    if backward is not None:
+        names["grad"] = backward.args[0]
+        rooms |= {n: p for n, p in zip(_GRADIENTS, backward.results, strict=True) if p is not None}
+    shapes = {n: _operand(p) for n, p in names.items()}
+    asked = tuple(n for n in _GRADIENTS if n in rooms)
+    torchs = partial(_by_torch, tuple(shapes), forward.function.images, asked)
+    made = {n: _operand(p) for n, p in rooms.items() if p is not None}
+    own = KernelVariant(COMPILED, lambda _: _Own(tuple(shapes), made, forward, backward))
+    named = _Named((forward if backward is None else backward).function, asked)
+    return choose(named, torchs, list(shapes.values()), {}, device, [own])
+
+
+@dataclass(frozen=True)
+class _Named:
+    kernel: Kernel
+    asked: tuple[str, ...]
+
+    @property
+    def _schema(self) -> Any:
+        return self.kernel._schema
+
+    def __str__(self) -> str:
+        return f"{self.kernel._schema.name} {self.kernel.images} {self.asked}"
+
+
+def _operand(place: Any) -> Any:
+    return Operand(place.size, place.stride, place.dtype) if isinstance(place, BufferView) else place
+
+
+class _Own:
+    """Both calls of the library, with memory of its own for results of these geometries."""
+
+    def __init__(
+        self, names: tuple[str, ...], rooms: Mapping[str, Operand], forward: Instruction, backward: Instruction | None
+    ) -> None:
+        self._names, self._forward = names, forward.function
+        self._backward = None if backward is None else backward.function
+        self._calls = self._forward.bind(), None if self._backward is None else self._backward.bind()
+        self._rooms = {n: torch.empty_strided(r.size, r.stride, dtype=r.dtype) for n, r in rooms.items()}
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        rooms = self._rooms
+        given = dict(zip(self._names, tensors, strict=True)) | {n: rooms[n] for n in ("mean", "scale")}
+        forward, backward = self._calls
+        forward(*(given[n] for n in self._forward.names), **{n: rooms[n] for n in RESULTS})
+        if backward is not None and self._backward is not None:
+            made = {"dx": "out", "weight_grad": "weight_grad", "bias_grad": "bias_grad"}
+            backward(*(given[n] for n in self._backward.names), **{made[n]: rooms[n] for n in _GRADIENTS if n in rooms})
+        return tuple(rooms.values())
+
+
+def _by_torch(names: tuple[str, ...], how: Images, asked: Sequence[str], *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Torch's kernels one after another: the results, and of the gradients those asked for."""
+    given = dict(zip(names, tensors, strict=True))
+    x, weight, bias = given["x"], given["weight"], given["bias"]
+    counts = x.shape[0], x.shape[1], math.prod(x.shape[2:]), how.groups
+    if how.groups:
+        out, mean, scale = _aten.native_group_norm(x, weight, bias, *counts, how.eps)
+    else:
+        running = given.get("running_mean"), given.get("running_var")
+        out, mean, scale = torch.native_batch_norm(x, weight, bias, *running, True, how.momentum, how.eps)
+    relu = out = torch.clamp_min(out, 0) if how.relu else out
+    indices = None
+    if how.pool:
+        out, indices = _aten.max_pool2d_with_indices(relu, [2, 2], [2, 2])
+    if "grad" not in given:
+        return out, mean, scale
+    grad = given["grad"]
+    if how.pool:
+        grad = _aten.max_pool2d_with_indices_backward(grad, relu, [2, 2], [2, 2], [0, 0], [1, 1], False, indices)
+    if how.relu:
+        grad = _aten.threshold_backward(grad, relu, 0)
+    wanted = [name in asked for name in _GRADIENTS]
+    if how.groups:
+        made = _aten.native_group_norm_backward(grad, x, mean, scale, weight, *counts, wanted)
+    else:
+        made = _aten.native_batch_norm_backward(grad, x, weight, None, None, mean, scale, True, how.eps, wanted)
+    return out, mean, scale, *(g for g, yes in zip(made, wanted, strict=True) if yes)

@@ -1,0 +1,57 @@
+"""A search as JSON, for the study's file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hfta_nb.events import tuples
+from hfta_nb.grid import Integers, integers
+from hfta_nb.search.searcher import Searcher
+from hfta_nb.search.spaces import Uniform
+
+
+def told(searcher: Searcher) -> dict[str, Any] | None:
+    """A search as JSON; None where a part of it is code, or may run some when it is loaded."""
+    names = {"sampler": searcher.sampler, "pruner": searcher.pruner}
+    if searcher.sampler == "cmaes":  # Optuna keeps its state as a pickle, which nothing may load unasked
+        return None
+    if callable(searcher.space) or searcher.constraint or not all(isinstance(v, str) for v in names.values()):
+        return None
+    space = {name: _axis_told(axis) for name, axis in searcher.space.items()}
+    if searcher.seeds:
+        space["seed"] = {"choices": list(searcher.seeds)}
+    return {"space": space, "trials": searcher.trials, "slots": searcher.slots, **names, "seed": searcher.seed}
+
+
+def heard(asked: Mapping[str, Any], epochs: int, monitor: tuple[str, bool]) -> Searcher:
+    """The search that `told` told of."""
+    space = {name: _axis_heard(axis) for name, axis in asked["space"].items()}
+    names = ("trials", "slots", "sampler", "pruner", "seed")
+    return Searcher(space, epochs=epochs, monitor=monitor, **{name: asked[name] for name in names})
+
+
+def _axis_told(axis: Any) -> dict[str, Any]:
+    if isinstance(axis, Uniform):
+        return {"uniform": [axis.low, axis.high, axis.log, axis.step]}
+    if isinstance(axis, Integers):
+        return {"integers": [axis[0], axis[-1], axis.step]}
+    if isinstance(axis, Sequence):
+        return {"choices": list(axis)}
+    from optuna.distributions import distribution_to_json
+
+    return {"optuna": json.loads(distribution_to_json(axis))}
+
+
+def _axis_heard(told: Mapping[str, Any]) -> Any:
+    [(kind, value)] = told.items()
+    if kind == "uniform":
+        return Uniform(*value)
+    if kind == "integers":
+        return integers(*value)
+    if kind == "choices":
+        return tuples(value)
+    from optuna.distributions import json_to_distribution
+
+    return json_to_distribution(json.dumps(value))

@@ -1,0 +1,130 @@
+"""What a search may choose: an interval, whole numbers, a list of values, or all of it by a function of the trial."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hfta_nb.errors import SearchError
+from hfta_nb.events import Json, tuples
+from hfta_nb.grid import Integers, check_name, configurations, show
+
+if TYPE_CHECKING:
+    from optuna.trial import Trial
+
+Space = Mapping[str, Any] | Callable[[Any], Mapping[str, Any]]
+"""Axes to what they may be, or a function that asks an Optuna trial for values and returns a configuration."""
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """An interval of numbers; see `uniform`."""
+
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = None
+
+
+def uniform(low: float, high: float, *, log: bool = False, step: float | None = None) -> Uniform:
+    """An interval of floats, for an axis that is searched.
+
+    Args:
+        low, high: the ends, both included.
+        log: draw the logarithm uniformly.
+        step: only ``low``, ``low + step``, ... are drawn.
+
+    Raises:
+        SearchError: the ends are not finite or not in order, or `log` goes with an end below 0 or with `step`.
+
+    Example:
+        >>> uniform(1e-4, 1e-1, log=True)
+        Uniform(low=0.0001, high=0.1, log=True, step=None)
+    """
+    numbers = [n for n in (low, high, step) if n is not None]
+    if any(isinstance(n, bool) or not isinstance(n, int | float) or not math.isfinite(n) for n in numbers):
+        raise SearchError("not an interval", where="uniform", got=(low, high, step), accepted="finite numbers")
+    if not low < high:
+        raise SearchError("the ends are not in order", where="uniform", got=(low, high), accepted="low < high")
+    if log and (low <= 0 or step is not None):
+        accepted = "low > 0 and no step"
+        raise SearchError("not an interval of logarithms", where="uniform", got=(low, step), accepted=accepted)
+    if step is not None and not 0 < step <= high - low:
+        raise SearchError("not a step", where="uniform", got=step, accepted=f"above 0, up to {high - low:g}")
+    return Uniform(float(low), float(high), log, None if step is None else float(step))
+
+
+def is_space(given: Any) -> bool:
+    """Whether this can only be searched: some axis is no list of values."""
+    if isinstance(given, Mapping):
+        return any(isinstance(axis, Uniform) or _distribution(axis) for axis in given.values())
+    return callable(given)
+
+
+def asked(trial: Trial, space: Space) -> dict[str, Json]:
+    """The configuration of a trial.
+
+    Raises:
+        SearchError: an axis can't be searched, or the function gives something else than a configuration.
+    """
+    if callable(space):
+        found = space(trial)
+        if not isinstance(found, Mapping) or not found:
+            accepted = "a dict of axes to values"
+            raise SearchError("not a configuration", where="the search space's function", got=found, accepted=accepted)
+        return configurations(found)[0]
+    config: dict[str, Json] = {}
+    for name, axis in space.items():
+        values = _values(axis)
+        if values is None:
+            config[name] = _suggested(trial, name, axis)
+        else:
+            labels = _labels(values)
+            config[name] = values[labels.index(trial.suggest_categorical(name, labels))]
+    return config
+
+
+def checked(space: Space) -> Space:
+    """A space every axis of which can be searched.
+
+    Raises:
+        SearchError: one can't.
+    """
+    if not callable(space):
+        for name, axis in space.items():
+            check_name(name)
+            if not (_values(axis) or isinstance(axis, Uniform | Integers) or _distribution(axis)):
+                accepted = "hfta.uniform(...), hfta.integers(...), a list of values, or a distribution of Optuna's"
+                raise SearchError("can't be searched", where=name, got=axis, accepted=accepted)
+    return space
+
+
+def _suggested(trial: Trial, name: str, axis: Any) -> Json:
+    found: Json
+    if isinstance(axis, Integers):
+        found = trial.suggest_int(name, axis[0], axis[-1], step=axis.step)
+    elif hasattr(axis, "choices"):
+        found = trial.suggest_categorical(name, axis.choices)
+    elif isinstance(axis.low, int):
+        found = trial.suggest_int(name, axis.low, axis.high, step=axis.step, log=axis.log)
+    else:
+        found = trial.suggest_float(name, axis.low, axis.high, step=axis.step, log=axis.log)
+    return found
+
+
+def _values(axis: Any) -> list[Json] | None:
+    """The values of a list; None for anything else."""
+    if isinstance(axis, Integers | Uniform | str | Mapping) or not isinstance(axis, Sequence):
+        return None
+    return [tuples(value) for value in axis]
+
+
+def _labels(values: Sequence[Json]) -> list[Any]:
+    """Values as Optuna keeps them: those that are not plain by what a person would type."""
+    return [v if v is None or isinstance(v, bool | int | float | str) else show(v) for v in values]
+
+
+def _distribution(axis: Any) -> bool:
+    return hasattr(axis, "to_internal_repr") and hasattr(axis, "single")

@@ -1,0 +1,64 @@
+"""What is noted beside what was asked and what happened: in which environment, and where each variant is from."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import platform
+import sqlite3
+import sys
+import time
+from typing import Any
+
+import torch
+
+from hfta_nb import telemetry
+from hfta_nb.study import adding
+from hfta_nb.study.protocol import Study
+
+PACKAGE = __name__.partition(".")[0]
+
+
+def environment(study: Study) -> None:
+    """Note with what this run computes: one for each time that the study is run."""
+    store = study.store
+    store.note("environment", {f"{len(store.notes('environment')):04d}": found(study)})
+
+
+def found(study: Study) -> dict[str, Any]:
+    """Versions, device, code and seeds, as plain data."""
+    return {
+        "time_s": time.time(),
+        PACKAGE: str(getattr(sys.modules.get(PACKAGE), "__version__", "")),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "sqlite": sqlite3.sqlite_version,
+        "platform": platform.platform(),
+        "device": str(study.device),
+        "device_name": telemetry.device_name(str(study.device)),
+        "threads": torch.get_num_threads(),
+        "deterministic": study.deterministic,
+        "data_seed": study.seed,
+        "family": study.family.name,
+        "family_code": _sum_of_code(study.family.function),
+    }
+
+
+def variants(study: Study) -> None:
+    """Note each variant's values and seed, and whether the grid or an addition brought it."""
+    later = [one for one in study.added for _ in one.variants]
+    first = len(study.variants) - len(later)
+    origins = ["grid"] * first + [f"added {one.key}".rstrip() for one in later]
+    told = zip(adding.records(study), origins, strict=True)
+    study.store.note(
+        "variant", {f"{v.id:06d}": {"config": v.config, "seed": v.seed, "origin": origin} for v, origin in told}
+    )
+
+
+def _sum_of_code(function: Any) -> str:
+    """The SHA-256 of a function's or class's source; empty where there is none, as in a bare interpreter."""
+    try:
+        return hashlib.sha256(inspect.getsource(inspect.unwrap(function)).encode()).hexdigest()
+    except (OSError, TypeError, ValueError):
+        return ""

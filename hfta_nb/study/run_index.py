@@ -1,0 +1,65 @@
+"""Finds saved runs in a folder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hfta_nb.errors import StoreError
+from hfta_nb.store import Store
+from hfta_nb.study.reading import checked
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """A saved run, described without reading its events.
+
+    Attributes:
+        directory: directory of the run.
+        family, data: their names.
+        variants, epochs: their numbers.
+        time_s: when it was last written to, in seconds since the epoch.
+    """
+
+    directory: Path
+    family: str
+    data: str
+    variants: int
+    epochs: int
+    time_s: float
+
+
+def saved_runs(folder: str | Path, most: int = 100) -> Iterator[SavedRun]:
+    """The runs of a folder that are not in progress, the latest first.
+
+    Args:
+        folder: the folder, which need not exist.
+        most: the number of directories to read, the latest first.
+    """
+    places = [(time_s, place) for place in _directories(Path(folder)) if (time_s := Store(place).written_s)]
+    for time_s, place in sorted(places, key=lambda found: (-found[0], found[1]))[:most]:
+        store = Store(place)
+        try:
+            run, begun = _described(place, checked(store), time_s), store.has_events
+        except (StoreError, TypeError, ValueError):
+            continue  # damaged, or of another version
+        if begun and store.running is not True:
+            yield run
+
+
+def _directories(folder: Path) -> list[Path]:
+    try:
+        return [place for place in folder.iterdir() if place.is_dir()]
+    except OSError:
+        return []
+
+
+def _described(place: Path, asked: Mapping[str, Any], time_s: float) -> SavedRun:
+    product = 0 if asked["grid"] is None else math.prod(len(values) for values in asked["grid"].values())
+    more = sum(len(one["variants"]) for one in asked.get("added", ()))
+    variants = product + len(asked.get("variants", ())) + more
+    return SavedRun(place, str(asked["family"]), str(asked["data"]["name"]), variants, int(asked["options"]["epochs"]),
+                    time_s)  # fmt: skip

@@ -1,0 +1,75 @@
+"""What of a group's run is in its checkpoint."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from hfta_nb.errors import HftaError, StoreError, out_of_memory
+from hfta_nb.step.choices import by_step, lr_scheduler_of
+from hfta_nb.train.progress import Progress
+from hfta_nb.train.settings import End
+
+
+def load(run: Progress, state: Mapping[str, Any]) -> None:
+    """Carry on from what `Progress.state` gave, with the members that are in it.
+
+    Raises:
+        StoreError: it is not of this array, or was changed.
+    """
+    try:
+        _load(run, state)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+        if out_of_memory(error) or isinstance(error, HftaError):
+            raise
+        words = f"the checkpoint does not fit array {run.group.index} ({type(error).__name__}: {error})"
+        raise StoreError(words, remedy="has the family changed since?") from error
+
+
+def _load(run: Progress, state: Mapping[str, Any]) -> None:
+    keep = [i for i, v in enumerate(run.group.variants) if v.id in state["ids"]]
+    run.step = run.step.select(keep)
+    run.scores.select(keep)
+    run.step.load_state(_replanned(run, state))
+    run.members.load(state["members"], state["ids"])
+    run.epoch, run.batch, run.told = int(state["epoch"]), int(state["batch"]), int(state["told"])
+    run.steps, run.pass_, run.place = int(state["steps"]), int(state["pass"]), int(state["place"])
+    run.ending, run.judged = bool(state.get("ending", False)), int(state.get("judged", 0))
+    run.scores.load_state(state["scores"])
+
+
+def keep_end(run: Progress) -> None:
+    """Keep how far an array is at its end, so that its members can train on; their best weights are kept elsewhere."""
+    trainer, ids = run.trainer, list(run.members.ids)
+    if trainer.ends is None or not ids:
+        return
+    state = run.state()
+    state["members"] = {**state["members"], "best": {}}
+    index = run.group.index
+    trainer.ended[index] = End(index, trainer.ends.write_end(index, state), run.epoch, ids)
+
+
+def _replanned(run: Progress, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The state of the step, with the lr schedules of a run of as many epochs as are wanted now.
+
+    A schedule that spans the run (cosine without t_max, say) goes on as if so many had been planned from the start. Any
+    other is left alone.
+    """
+    epochs, before = run.settings.epochs, int(state.get("epochs", run.settings.epochs))
+    phases = run.settings.family.phases
+    rows = [phase.row(row) for row in run.group.rows for phase in phases] if phases else run.group.rows
+    step: Mapping[str, Any] = state["step"]
+    length = run.trainer.batches(run.group)
+    if all(lr_scheduler_of(row, before, length) == lr_scheduler_of(row, epochs, length) for row in rows):
+        return step
+    with warnings.catch_warnings():  # torch's own: no optimizer has stepped
+        warnings.simplefilter("ignore")
+        for _ in range(int(state["steps" if by_step(rows[0]) else "epoch"])):
+            run.step.step_lr_schedulers()
+    fresh = run.step.state()
+    groups = [{k: v for k, v in one.items() if k in ("groups", "param_groups")} for one in fresh["optimizers"]]
+    values = copy.deepcopy({"lr_schedulers": fresh["lr_schedulers"], "groups": groups})
+    optimizers = [{**old, **new} for old, new in zip(step["optimizers"], values["groups"], strict=True)]
+    return {**step, "lr_schedulers": values["lr_schedulers"], "optimizers": optimizers}

@@ -1,0 +1,295 @@
+"""One group from its first step to its last: the only training loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from contextlib import nullcontext
+
+import torch
+
+from hfta_nb import events as ev
+from hfta_nb.events import Event
+from hfta_nb.memory import Meter, can_record, free_bytes
+from hfta_nb.step import ArrayStep, Scores
+from hfta_nb.train import checkpoint, failures, requests
+from hfta_nb.train.batches import Batch
+from hfta_nb.train.long_pass import LONG_PASS, long_pass
+from hfta_nb.train.members import Members
+from hfta_nb.train.progress import Progress
+from hfta_nb.train.scores import EpochScores, accumulators, add, finished
+from hfta_nb.train.speed import SpeedProbe, probe_of
+
+UNKNOWN_STEPS = 64
+"""Room for the scores of an epoch of unknown length at first; it grows."""
+
+
+class GroupRun(Progress):
+    """One group from its first step to its last."""
+
+    def events(self) -> Iterator[Event]:
+        """The work; what is held open (a loader's processes) is let go of at the end, however it comes."""
+        try:
+            yield from self._events()
+        finally:
+            self.source.close()
+
+    def _events(self) -> Iterator[Event]:
+        index = self.group.index
+        yield ev.PhaseChanged(time.time(), index, "building", f"{len(self.group.variants)} members")
+        if self.settings.measure and self.resume is None and not self.group.serial:
+            self.meter = Meter(self.settings.device)
+        self.open()
+        yield from self.members.start()
+        for variant in sorted(self.trainer.early_stops & set(self.members.ids)):
+            why = "stopped before it started" if self.resume is None else "stopped by request"
+            yield from self.leave([variant], ev.STOPPED, why)
+        if self.resume is None and isinstance(self.step, ArrayStep) and not self.settings.deterministic:
+            self.step.tune_while_training()
+        self.stage = "training"
+        self.trainer.clock.cool()
+        yield ev.PhaseChanged(time.time(), index, "training")
+        self.probe = self._probe()
+        if self.ending and self.members.ids:
+            yield from self._end_epoch()
+        while self.members.ids and self.epoch < self.settings.epochs:
+            yield from self._run_epoch()
+            if self.trainer.stopped:
+                return
+        if self.probe is not None and self.probe.enough:  # the run was too short for all that it looks at
+            yield self.probe.event()
+        checkpoint.keep_end(self)
+        for variant in list(self.members.ids):
+            yield from self.leave([variant], ev.COMPLETE, "")
+        yield from self.save(done=True)
+
+    def open(self) -> None:
+        """Build the members and their books, and take up what was left off."""
+        s = self.settings
+        with self.meter or nullcontext():
+            self.step = self.trainer.build(self.group)
+        if isinstance(self.step, ArrayStep):
+            self.step.plan(self.settings.compiling, float(self.settings.epochs * (self.length or 0)))
+        if self.trainer.prepare is not None:
+            self.step = self.trainer.prepare(self.step)
+        narrowers = [self.step.narrower(i) for i in range(len(self.step))]
+        self.members = Members(self.group, s.monitor, s.maximize, s.patience, narrowers, s.validate_every == 1)
+        self.metrics = s.family.metrics_for(s.data)
+        training, self.validated = s.family.scores_for(s.data)
+        self.scores = EpochScores(
+            training, self.metrics, self.length or UNKNOWN_STEPS, len(self.members.ids), s.score_dtype, s.device
+        )
+        if self.resume is not None:
+            checkpoint.load(self, self.resume)
+
+    # An epoch.
+
+    def _run_epoch(self) -> Iterator[Event]:
+        unknown = self.length is None
+        while True:
+            yield from self._requests()
+            if self.trainer.stopped or not self.members.ids:
+                return
+            batch = self._next_batch()
+            if batch is None:
+                break
+            yield from self._train_step(batch)
+            if self.trainer.save_due and self.members.ids:
+                yield from self.save()
+            if self.batch == LONG_PASS and unknown:
+                yield long_pass(self.group.index, self.data.name, self.pass_)
+        if self.batch >= LONG_PASS and unknown:  # it has an end
+            yield ev.PhaseChanged(time.time(), self.group.index, "training")
+        yield from self.tell(always=True)
+        self.epoch, self.batch, self.told = self.epoch + 1, 0, 0
+        if not self.members.ids:
+            return
+        self.step.end_epoch()
+        self.ending = True
+        yield from self._end_epoch()
+        if self.trainer.save_due:
+            yield from self.save()
+
+    def _next_batch(self) -> Batch | None:
+        """The next batch of the epoch; None after its last.
+
+        An epoch is a pass through the data, or a number of steps: then passes follow one another, whatever the epoch.
+        """
+        most = self.settings.steps_per_epoch
+        if most is not None and self.batch >= most:
+            return None
+        seeds = self._order_seeds()
+        while True:
+            if self._stream is None or len(seeds) != len(self._stream_seeds):  # a pass begins, or members left
+                self._prepare()
+                self._stream, self._stream_seeds = self.source.epoch(self.pass_, self.place, seeds), seeds
+            batch = next(self._stream, None)
+            if batch is not None:
+                self.place += 1
+                return batch
+            self.pass_, self.place, self._stream = self.pass_ + 1, 0, None
+            if self.length is None and self.source.length is not None:
+                self.trainer.learn(self.batch_size, self.source.length)
+            if most is None:
+                return None
+
+    def _order_seeds(self) -> list[int]:
+        """Per active member, the seed of the order of its data."""
+        rows = [m.row["data_seed"] for m in self.members.active]
+        return [self.settings.seed if seed is None else int(seed) for seed in rows]
+
+    def _prepare(self) -> None:
+        """Make the next batches as the active members want them augmented and standardised."""
+        self.source.prepare = self.augmenting.of([m.row for m in self.members.active], self._order_seeds())
+
+    def _train_step(self, batch: Batch) -> Iterator[Event]:
+        tuning = isinstance(self.step, ArrayStep) and self.step.trying
+        probe = None if tuning else self.probe  # steps that try what is fastest are not as the others will be
+        begin = probe.start() if probe else 0.0
+        failure = None
+        try:
+            with self.meter or nullcontext():
+                self.scores.begin(self.batch)
+                self.step.train(*batch.inputs, keep=self.scores)
+        except Exception as error:
+            self.place -= 1  # of this batch no step has been made
+            self.whole = getattr(self.step, "whole", True)
+            failure = failures.failure_of(self, error)
+            if failure is None:
+                raise
+        if failure is not None:
+            self.probe = None
+            yield from failures.leave_out(self, failure)
+            return
+        if probe:
+            probe.stop(begin)
+        self.scores.end(batch.size)
+        self.batch, self.steps = self.batch + 1, self.steps + 1
+        self.samples += batch.size * len(self.members.ids)
+        self.trainer.clock.did(len(self.members.ids), tuning or probe is not None)
+        if self.meter is not None and self.steps >= 2:  # the second has the optimizer's state beside its activations
+            yield from self._measured(self.meter)
+        if probe:
+            yield from self._beside(probe, batch)
+        yield from self._differences()
+        yield from self.tell()
+
+    def _measured(self, meter: Meter) -> Iterator[Event]:
+        """What the array took, told; the plan of what is still to come is corrected by it."""
+        self.meter = None
+        best = sum(v.numel() * v.element_size() for v in self.step.weights().values())
+        peak, free = meter.peak_bytes + best, free_bytes(self.settings.device)
+        if isinstance(self.step, ArrayStep) and not can_record(self.settings.device, peak, free + meter.held_bytes):
+            self.step.array.capture = False
+        members = len(self.group.variants)
+        planned = self.group.fixed_bytes + self.group.memory_bytes * members
+        yield ev.MemoryMeasured(time.time(), self.group.index, members, peak, planned, free)
+        before, self.group = self.trainer.records(), self.trainer.measured(self.group, peak, meter.held_bytes)
+        if self.trainer.records() != before:
+            yield ev.PlanMade(time.time(), self.trainer.records())
+
+    def _differences(self) -> Iterator[Event]:
+        """What comparing with plain modules has found since this was last asked."""
+        if not isinstance(self.step, ArrayStep):
+            return
+        found = self.step.array.settings.differences
+        for path in [path for path in found if path not in self.differences]:
+            self.differences.add(path)
+            yield ev.DifferenceFound(time.time(), self.group.index, path, found[path])
+
+    def _beside(self, probe: SpeedProbe, batch: Batch) -> Iterator[Event]:
+        """The steps of plain modules that are timed; they are let go where there is no room, or one of them raises."""
+        try:
+            done = probe.alone(*batch.first)
+        except Exception:  # the array has taken this step, and nobody else needs what raised
+            self.probe = None
+            return
+        if done:
+            yield probe.event()
+            self.probe = None
+
+    def _end_epoch(self) -> Iterator[Event]:
+        """Means over the epoch, validation where it is due, and what follows for each member."""
+        self.stage = "validating"
+        failure = yield from self._ended_or_failed()
+        while failure is not None and self.members.ids:
+            failure = yield from self._ended_or_failed()
+        self.stage, self.ending = "training", False
+
+    def _ended_or_failed(self) -> Generator[Event, None, failures.Failure | None]:
+        """The end of an epoch, or a member that raises in it and is left out."""
+        try:
+            yield from self._ended()
+            return None
+        except Exception as error:
+            failure = failures.failure_of(self, error)
+            if failure is None:
+                raise
+        yield from failures.leave_out(self, failure)
+        return failure
+
+    def _ended(self) -> Iterator[Event]:
+        found = {f"train_{name}": value for name, value in self.scores.means().items()}
+        scales = self.step.scales()
+        if scales is not None:
+            found["train_loss_scale"] = scales.to(self.settings.score_dtype)
+        validated = self.settings.validates(self.epoch)
+        if validated:
+            found |= {f"val_{n}": v.to(self.settings.score_dtype) for n, v in self._evaluate().items()}
+        yield from self._differences()
+        together = torch.stack(list(found.values()))
+        values = {name: tuple(row) for name, row in zip(found, together.tolist(), strict=True)}
+        yield ev.EpochDone(time.time(), self.group.index, self.epoch, self.steps, tuple(self.members.ids), values)
+        if not validated:
+            return
+        if self.judged < self.epoch:  # a run that was left among these events has done it
+            told = list(self.members.take_epoch(self.epoch, values, self.step.weights()))
+            monitored = values[self.settings.monitor]
+            self.step.end_validation([-v for v in monitored] if self.settings.maximize else monitored)
+            self.judged = self.epoch
+            yield from told
+        for ids, state, reason in self.members.verdicts(self.epoch, values):
+            yield from self.leave(ids, state, reason)
+
+    def _evaluate(self) -> Scores:
+        total: Scores = {}
+        sums: Scores = {}
+        kept = accumulators(self.metrics, self.metrics, len(self.members.ids), self.settings.device)
+        samples = 0
+        self._prepare()  # members may have left since the last batch
+        for batch in self.source.validation():
+            samples += batch.size
+            scores = self.step.evaluate(*batch.inputs)
+            kept.record(scores, batch.y, batch.own)
+            for name, value in scores.items():
+                if name in kept.factories:
+                    continue
+                if name in self.metrics and self.metrics[name].finish is not None:
+                    add(sums, name, value.double())
+                else:
+                    add(total, name, value * batch.size)
+        total = {name: value / samples for name, value in total.items()}
+        total |= finished(sums, self.metrics) | kept.computed()
+        return {name: total[name] for name in self.validated}
+
+    # Requests and members.
+
+    def _requests(self) -> Iterator[Event]:
+        for request in self.trainer.control.poll():
+            yield from requests.answer(self, request)
+
+    # Speed.
+
+    def sample(self) -> Batch:
+        """A batch as the members train on, to try something with."""
+        x, y = self.data.sample_batch(self.batch_size, self.settings.device, self.settings.dtype)
+        self._prepare()
+        own = False
+        if self.source.prepare is not None:
+            x, y, own = self.source.prepare.training(x, y, own, 0, 0)
+        return Batch(x, y, self.batch_size, own)
+
+    def _probe(self) -> SpeedProbe | None:
+        wanted = self.settings.measure and self.resume is None
+        places = [member.slot for member in self.members.active]
+        return probe_of(self.step, self.group, places, self.settings) if wanted else None

@@ -1,0 +1,53 @@
+"""Redraws a Workbench during its run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ipywidgets import Widget
+
+from hfta_nb.ui import results, watch
+from hfta_nb.ui.leaderboard import table_of
+from hfta_nb.ui.protocol import Bench
+from hfta_nb.ui.run_phase import AT_REST
+from hfta_nb.ui.session import Session
+from hfta_nb.ui.widgets import Section
+
+SECTIONS = ("Define", "Plan", "Train", "Watch", "Results")
+AFTER_START = ("Watch", "Results")
+"""Sections that a run fills."""
+
+
+def sections_of(bodies: Sequence[Widget]) -> dict[str, Section]:
+    """The sections by title; the first run unfolds those that it fills."""
+    pairs = zip(SECTIONS, bodies, strict=True)
+    return {title: Section(title, [body], title not in AFTER_START) for title, body in pairs}
+
+
+def refresh(bench: Bench, session: Session) -> None:
+    """Draw numbers and tables anew."""
+    with session.reading():
+        history = session.history
+        table = table_of(history, bench.live.color_by)
+        lines = {"Watch": watch.summary(history), "Results": results.summary(history)}
+        lines["Train"] = bench.train_view.show(history, session.phase)
+        groups = history.groups
+    if table != bench.leaderboard.table:
+        bench.leaderboard.table = table
+    for title, line in lines.items():
+        bench.sections[title].summarise(line)
+    if groups != bench.plan_view.groups and groups and session.phase not in AT_REST:
+        # The run's measured plan, until a field is edited.
+        bench.sections["Plan"].summarise(bench.plan_view.show(bench.study, groups))
+
+
+def clear(bench: Bench) -> None:
+    """Make room for a run."""
+    bench.plan_view.groups = ()
+    for title, section in bench.sections.items():
+        # Saves space during a run: the folded plan has a one-line summary.
+        section.head.unfolded = True if title in AFTER_START else section.head.unfolded and title != "Plan"
+    bench.offer.show(None)
+    bench.train_view.ask("")
+    bench.train_view.fail("", "")
+    bench.results.say("")

@@ -1,0 +1,148 @@
+"""Small widgets for roles, labels and folding that ipywidgets lacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import ipywidgets
+import traitlets
+
+_HERE = Path(__file__).parent
+
+
+def source(name: str) -> str:
+    """A file of this package: a script or a style sheet."""
+    return (_HERE / name).read_text("utf-8")
+
+
+class Bar(anywidget.AnyWidget):  # type: ignore[misc]
+    """The head of a Workbench: title, device, connection, and the status line for screen readers.
+
+    It also loads the style sheet of the whole Workbench, and shows when the kernel is gone.
+
+    Attributes:
+        title: the title.
+        device: the device's name and memory.
+        status: the current state, in one line.
+        level: "idle", "busy", "good" or "bad".
+        directory: where the run is saved, for the words shown when the kernel is gone.
+        way_back: JupyterLab's command, with its arguments as JSON, of the button that is shown then.
+        reveal: asks the front end to scroll to the run, once; it answers by setting this back.
+        hints: tooltips of controls, by label; ipywidgets itself shows no tooltip on a field with a label.
+    """
+
+    _esm = source("bar.js")
+    _css = source("style.css")
+
+    title = traitlets.Unicode("hfta_nb").tag(sync=True)
+    device = traitlets.Unicode("").tag(sync=True)
+    status = traitlets.Unicode("").tag(sync=True)
+    level = traitlets.Enum(["idle", "busy", "good", "bad"], "idle").tag(sync=True)
+    directory = traitlets.Unicode("").tag(sync=True)
+    way_back = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    reveal = traitlets.Bool(False).tag(sync=True)
+    hints = traitlets.Dict().tag(sync=True)
+
+    def __repr__(self) -> str:
+        return "Bar()"
+
+
+class SectionHead(anywidget.AnyWidget):  # type: ignore[misc]
+    """The head of a section: a button that folds it, and a one-line summary.
+
+    Attributes:
+        title: the section's name.
+        summary: the one line, shown while the section is folded.
+        unfolded: whether the section is open.
+        body_display: the CSS display of the section's body; follows `unfolded`.
+    """
+
+    _esm = source("section.js")
+
+    title = traitlets.Unicode("").tag(sync=True)
+    summary = traitlets.Unicode("").tag(sync=True)
+    unfolded = traitlets.Bool(True).tag(sync=True)
+    body_display = traitlets.Unicode("").tag(sync=True)
+
+    @traitlets.observe("unfolded")  # type: ignore[untyped-decorator]
+    def _fold(self, change: Any) -> None:
+        self.body_display = "" if change["new"] else "none"
+
+    def __repr__(self) -> str:
+        return f"SectionHead({self.title!r})"
+
+
+class Section(ipywidgets.VBox):  # type: ignore[misc]
+    """A head and a body that folds.
+
+    Args:
+        title: the section's name; its CSS class is made of it.
+        children: the body.
+        unfolded: whether it is open at first.
+
+    Attributes:
+        head: the `SectionHead`.
+    """
+
+    def __init__(self, title: str, children: list[ipywidgets.Widget], unfolded: bool = True) -> None:
+        self.head = SectionHead(title=title, unfolded=unfolded)
+        body = ipywidgets.VBox(children, layout={"display": self.head.body_display}).add_class("hfta-body")
+        # Linked in the front end, so that a section folds at once while the kernel is busy.
+        self._link = ipywidgets.jsdlink((self.head, "body_display"), (body.layout, "display"))
+        super().__init__([self.head, body])
+        self.add_class("hfta-section").add_class(f"hfta-{title.lower()}")
+        self._summary = ""
+        self.head.observe(lambda _: self.summarise(self._summary), "unfolded")
+
+    def summarise(self, text: str) -> None:
+        """Set the summary, which is sent to the front end if or when the section is folded."""
+        self._summary = text
+        if not self.head.unfolded:
+            self.head.summary = text
+
+    def __repr__(self) -> str:
+        return f"Section({self.head.title!r})"
+
+
+class ProgressBar(anywidget.AnyWidget):  # type: ignore[misc]
+    """The progress of the run.
+
+    Attributes:
+        facts: "fraction" (0 to 1), "state", "text" (beside the bar) and "details" (a list of texts below it).
+    """
+
+    _esm = source("progress.js")
+
+    facts = traitlets.Dict({"fraction": 0.0, "state": "idle", "text": "", "details": []}).tag(sync=True)
+
+    def __repr__(self) -> str:
+        return "Progress()"
+
+
+class CodeBox(anywidget.AnyWidget):  # type: ignore[misc]
+    """Code with a button that copies it.
+
+    Attributes:
+        title: the purpose of the code.
+        code: the code; nothing is shown while it is empty.
+    """
+
+    _esm = source("code.js")
+
+    title = traitlets.Unicode("").tag(sync=True)
+    code = traitlets.Unicode("").tag(sync=True)
+
+    def __repr__(self) -> str:
+        return "CodeBox()"
+
+
+def words(css: str) -> ipywidgets.HTML:
+    """A widget for escaped text, initially empty."""
+    return ipywidgets.HTML("").add_class(css)
+
+
+def button(text: str, tooltip: str, css: str) -> ipywidgets.Button:
+    """A button with a label, a tooltip and a stable class."""
+    return ipywidgets.Button(description=text, tooltip=tooltip, layout={"width": "auto"}).add_class(css)

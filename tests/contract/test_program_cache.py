@@ -1,0 +1,73 @@
+"""The cache of programs: entries are recorded, replayed, refused and forgotten alike for every form of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hfta_nb.array import FusedArray
+from hfta_nb.replay.record import Recorder
+from tests.contract.replay import REPLAYED, TIGHT, forget, loss_of_all, mlp, notes, pair, same
+from tests.contract.serial import loss_of
+
+
+def _backward(array: FusedArray, x: Tensor) -> Any:
+    forget(array)
+    return array.backward(loss_of, x, x[:, :3])
+
+
+def _split(array: FusedArray, x: Tensor) -> Any:
+    forget(array)
+    out = array(x)
+    loss_of_all(out).backward()
+    return out.detach()
+
+
+def _evaluate(array: FusedArray, x: Tensor) -> Any:
+    return array.evaluate(loss_of, x, x[:, :3])
+
+
+FORMS = {"backward": _backward, "array(x)": _split, "without gradients": _evaluate}
+Form = Callable[[FusedArray, Tensor], Any]
+
+
+def _same_calls(form: Form, arrays: tuple[FusedArray, FusedArray], x: Tensor, times: int) -> None:
+    for _ in range(times):
+        torch.testing.assert_close(*[form(a, x) for a in arrays], **TIGHT)
+        same(*arrays)
+
+
+@pytest.mark.parametrize("what", FORMS)
+def test_a_call_that_is_recorded_without_enough_memory_runs_eagerly(
+    what: str, x: Tensor, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays, enter, left = pair(mlp, device), Recorder.__enter__, [1]
+
+    def fails(self: Recorder) -> Any:
+        if left:
+            left.pop()
+            raise torch.OutOfMemoryError("injected")
+        return enter(self)
+
+    monkeypatch.setattr(Recorder, "__enter__", fails)
+    _same_calls(FORMS[what], arrays, x, 4)
+    assert notes(arrays[0], what) == "not replayed: there is not enough memory to record it"
+    _same_calls(FORMS[what], arrays, x[:4], 4)  # another signature
+    assert REPLAYED in notes(arrays[0], what)
+
+
+@pytest.mark.parametrize("what", FORMS)
+def test_the_oldest_signature_is_forgotten_and_recorded_anew(what: str, x: Tensor, device: torch.device) -> None:
+    arrays = pair(mlp, device)
+    _same_calls(FORMS[what], arrays, x, 4)
+    assert notes(arrays[0], what) == REPLAYED
+    for size in range(2, 11):
+        FORMS[what](arrays[0], x.repeat(2, 1)[:size])
+        FORMS[what](arrays[1], x.repeat(2, 1)[:size])
+    assert notes(arrays[0], what) == ""
+    _same_calls(FORMS[what], arrays, x, 4)
+    assert notes(arrays[0], what) == REPLAYED
