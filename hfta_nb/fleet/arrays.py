@@ -12,8 +12,8 @@ from hfta_nb.events import Control
 from hfta_nb.fleet.profile import Trial
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep
-from hfta_nb.train.fitting import TUNING_S, peak_of
-from hfta_nb.train.group import GroupRun
+from hfta_nb.train.capacity import TUNING_S, peak_of
+from hfta_nb.train.group_run import GroupRun
 from hfta_nb.train.settings import Settings
 from hfta_nb.train.trainer import Trainer
 
