@@ -57,10 +57,10 @@ def uniform(low: float, high: float, *, log: bool = False, step: float | None = 
 
 
 def is_space(given: Any) -> bool:
-    """Whether this can only be searched: some axis is no list of values."""
+    """Whether this can only be searched: a function of a trial, or a mapping with an axis that is no list of values."""
     if isinstance(given, Mapping):
         return any(isinstance(axis, Uniform) or _distribution(axis) for axis in given.values())
-    return callable(given)
+    return callable(given) and not isinstance(given, type)
 
 
 def asked(trial: Trial, space: Space) -> dict[str, Json]:

@@ -44,7 +44,7 @@ def searcher_of(
             raise StudyError("belongs to a search", where=extra[0], got=asked[extra[0]],
                              remedy="say how many configurations to try: trials=64, for example")  # fmt: skip
         return None
-    if not (isinstance(given, Mapping) or callable(given)) or not given:
+    if not (isinstance(given, Mapping) or is_space(given)) or not given:
         accepted = "a dict of axes, or a function of an Optuna trial"
         raise SearchError("not a search space", where="grid", got=given, accepted=accepted)
     trials = positive("trials", asked["trials"])
