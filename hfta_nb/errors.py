@@ -15,6 +15,7 @@ __all__ = [
     "DeviceError",
     "EventError",
     "FamilyError",
+    "FleetError",
     "FusionError",
     "GridError",
     "HftaError",
@@ -102,6 +103,10 @@ class GridError(HftaError, ValueError):
 
 class FamilyError(HftaError, ValueError):
     """A family is unknown, or its recipe can't be used."""
+
+
+class FleetError(HftaError, ValueError):
+    """A plan for groups on many devices was asked for with rates, devices or epochs that can't be used."""
 
 
 class DataError(HftaError, ValueError):

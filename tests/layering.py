@@ -71,7 +71,7 @@ TABLE: dict[str, set[str]] = {
     "step": {"errors", "members", "kernels", "array", "optim", "losses", "metrics", "phases"},
     "plan": {"errors", "events", "grid", "data", "augment", "recipes", "phases", "array", "step"},
     "train": {*_TRAINING, "own_lines"},
-    "fleet": {"errors", "events", "plan", "train", "data"},
+    "fleet": {"errors", "events", "plan", "step", "train", "data", "tables"},
     "study": {*_HEADLESS},
     "executors": {"study", "errors", "events", "history"},
     "figures": {"errors", "events", "grid", "history", "colors", "averages"},

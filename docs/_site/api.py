@@ -25,6 +25,7 @@ MODULES = (
         "hfta_nb.losses",
         "hfta_nb.metrics",
         "hfta_nb.executors",
+        "hfta_nb.fleet",
     ),
 )
 """Modules that are documented; those that define no ``__all__`` by their public functions and classes."""

@@ -67,7 +67,7 @@ def place_ticks(axes: Axes, history: History, x_axis: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
     if x_axis == "time":
-        _time_axis(axes)
+        time_axis(axes)
         _shade_pauses(axes, history)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
@@ -160,7 +160,7 @@ def draw_utilization(axes: Axes, history: History, room: int) -> None:
         right.set_ylim(
             0, 1.08 * max((y for h, _ in handles if h.axes is right for y in h.get_ydata()), default=1.0) or 1.0
         )
-    _time_axis(axes)
+    time_axis(axes)
     if not history.samples:
         axes.set_xlim(0, 10)
         say(axes, "the device was not measured yet")
@@ -210,7 +210,7 @@ def _since_start(history: History, times_s: Sequence[float]) -> list[float]:
     return [t - start_s for t in times_s]
 
 
-def _time_axis(axes: Axes) -> None:
+def time_axis(axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
     def told(value: float, _: Any = None) -> str:

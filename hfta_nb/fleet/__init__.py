@@ -1,0 +1,22 @@
+"""Groups that don't fuse with each other, on many devices: flotillas, their devices, and what a cluster would take."""
+
+from hfta_nb.fleet.flotillas import create_flotilla
+from hfta_nb.fleet.placement import assign_devices
+from hfta_nb.fleet.planning import plan
+from hfta_nb.fleet.rates import extrapolate
+from hfta_nb.fleet.records import Flotilla, Plan
+from hfta_nb.fleet.rounds import Change, Rounds
+from hfta_nb.fleet.simulation import Simulation, simulate
+
+__all__ = [
+    "Change",
+    "Flotilla",
+    "Plan",
+    "Rounds",
+    "Simulation",
+    "assign_devices",
+    "create_flotilla",
+    "extrapolate",
+    "plan",
+    "simulate",
+]

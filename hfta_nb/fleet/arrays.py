@@ -1,0 +1,70 @@
+"""The arrays of a study's plan, opened on its device to be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+
+from hfta_nb.errors import FleetError
+from hfta_nb.events import Control
+from hfta_nb.fleet.profile import Trial
+from hfta_nb.plan import Group
+from hfta_nb.step import ArrayStep
+from hfta_nb.train.capacity import TUNING_S, peak_of
+from hfta_nb.train.group_run import GroupRun
+from hfta_nb.train.settings import Settings
+from hfta_nb.train.trainer import Trainer
+
+
+class Arrays:
+    """Opens groups on one device, for `profile`; what they learn is thrown away.
+
+    Args:
+        settings: of the run that is planned.
+        groups: by name.
+    """
+
+    def __init__(self, settings: Settings, groups: Mapping[str, Group]) -> None:
+        self._groups = groups
+        self._trainer = Trainer(settings, list(groups.values()), Control())
+
+    @contextmanager
+    def __call__(self, name: str, members: int, devices: int) -> Iterator[Trial]:
+        """A group's first members as an array.
+
+        Raises:
+            FleetError: more than one device is asked for.
+            MemoryError: the array does not fit the device.
+        """
+        if devices != 1:
+            raise FleetError("an array trains on one device", where=name, got=devices, accepted="1")
+        group = self._groups[name]
+        memory = peak_of(self._trainer, group, members)
+        if memory is None:
+            raise MemoryError(f"{name}: {members} members do not fit")
+        run = GroupRun(self._trainer, group.part(group.ids[:members], group.index, group.reason), None)
+        run.open()
+        try:
+            yield _Opened(run, memory)
+        finally:
+            run.source.close()
+
+
+class _Opened:
+    """An array on a device, and a batch."""
+
+    def __init__(self, run: GroupRun, memory: int) -> None:
+        self._run, self._memory, self._batch = run, memory, run.sample()
+        if isinstance(run.step, ArrayStep) and len(run.step) > 1:
+            run.step.tune(*self._batch.inputs, TUNING_S)
+
+    def train(self) -> int:
+        self._run.step.train(*self._batch.inputs)
+        if self._run.settings.device.type == "cuda":
+            torch.cuda.synchronize(self._run.settings.device)
+        return self._batch.size
+
+    def memory_bytes(self) -> int:
+        return self._memory

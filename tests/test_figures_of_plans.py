@@ -1,0 +1,81 @@
+"""The Gantt chart of a plan: a box for each group on its devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from hfta_nb import colors, figures, fleet
+
+RATES = {"a": [60.0, 61], "b": [50.0, 51], "c": [50.0, 51]}
+
+
+def collections(figure: Figure) -> list[PolyCollection]:
+    return [c for c in figure.axes[0].collections if isinstance(c, PolyCollection)]
+
+
+def corners(collection: PolyCollection) -> list[tuple[float, ...]]:
+    """Left, right, and the first and last device of each box."""
+    found = []
+    for path in collection.get_paths():
+        points: Any = np.asarray(path.vertices)
+        (left, low), (right, high) = points.min(axis=0), points.max(axis=0)
+        found.append((float(left), float(right), round(float(low)), round(float(high))))
+    return found
+
+
+def texts(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+def test_boxes_are_where_the_plan_has_them_and_a_checkpoint_is_hatched() -> None:
+    plan = fleet.plan(RATES, 2, {"a": 1, "b": 2, "c": 1}, samples_per_epoch=100, gpus_per_node=1, method="global")
+    figure = figures.gantt(plan)
+    finished, stopped = collections(figure)
+    assert corners(finished) == [(0.0, 2.0, 0, 0), (2.0, 4.0, 0, 0), (2.0, 4.0, 1, 1)]
+    assert corners(stopped) == [(0.0, 2.0, 1, 1)]
+    assert (finished.get_hatch() or "", bool(stopped.get_hatch())) == ("", True)
+    shades = [to_hex(color) for color in finished.get_facecolor()]
+    assert shades == [colors.OKABE_ITO[i].light for i in (0, 1, 2)]
+    assert to_hex(stopped.get_facecolor()[0]) == colors.OKABE_ITO[1].light
+    assert texts(figure) == ["a", "b", "b", "c"]
+    (line,) = figure.axes[0].get_lines()
+    assert list(line.get_xdata()) == [2.0, 2.0]
+    (title,) = [text.get_text() for text in figure.texts]
+    assert title == f"2 flotillas on 2 devices, which compute {plan.utilization:.0%} of the time"
+
+
+def test_devices_apart_are_boxes_apart() -> None:
+    flotilla = fleet.Flotilla(0.0, 1.0, {"a": (0, 1, 3), "b": (2,)}, {"a": 5.0, "b": 5.0}, ("a", "b"))
+    finished, _ = collections(figures.gantt(fleet.Plan("", 4, (flotilla,), 20.0)))
+    assert corners(finished) == [(0.0, 5.0, 0, 1), (0.0, 5.0, 3, 3), (0.0, 5.0, 2, 2)]
+
+
+@pytest.mark.parametrize(("groups", "axes"), [(12, 1), (13, 2)])
+def test_of_many_groups_colour_is_the_number_of_devices(groups: int, axes: int) -> None:
+    rates = {f"${i}": [100.0 + 10 * i, 180.0 + 10 * i] for i in range(groups)}
+    figure = figures.gantt(fleet.plan(rates, 4, 1, method="global"))
+    assert len(figure.axes) == axes
+    assert (figure.axes[0].get_legend() is None) == (axes == 2)
+    assert figures.png(figure)
+
+
+def test_names_are_drawn_where_they_fit() -> None:
+    rates = {"quick": [1000.0], "a name that is long enough not to fit": [1.0]}
+    figure = figures.gantt(fleet.plan(rates, 1, 1, method="global"))
+    assert texts(figure) == ["a name that is long…"]
+    assert figure.get_figheight() < 5
+
+
+def test_a_cluster_is_drawn() -> None:
+    rates = {str(i): [20.0 + i, 35.0 + i] for i in range(400)}
+    plan = fleet.plan(rates, 100, 3, method="local")
+    figure = figures.gantt(plan)
+    assert sum(map(len, map(corners, collections(figure)))) >= 400
+    assert figure.get_figheight() <= 7
+    assert figures.png(figure, dpi=50)
