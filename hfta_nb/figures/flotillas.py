@@ -72,7 +72,7 @@ def gantt(plan: DrawnPlan) -> Figure:
 
     Example:
         >>> import hfta_nb as hfta
-        >>> figures.gantt(hfta.fleet.plan({"a": [100, 190], "b": [80, 150], "c": [40, 75]}, 2, epochs=10))
+        >>> figure = gantt(hfta.fleet.plan({"a": [100, 190], "b": [80, 150], "c": [40, 75]}, 2, epochs=10))
     """
     boxes = [box for flotilla in plan.flotillas for box in _boxes(flotilla)]
     names = list(dict.fromkeys(box.group for box in boxes))

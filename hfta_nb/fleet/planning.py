@@ -66,8 +66,8 @@ def plan(
 
     Example:
         >>> rates = {"a": [100, 190, 270, 350], "b": [80, 150, 220, 280], "c": [40, 75, 105, 120]}
-        >>> plan(rates, 4, epochs=10, samples_per_epoch=6000, method="global").makespan_s
-        972.7...
+        >>> round(plan(rates, 4, epochs=10, samples_per_epoch=6000, method="global").makespan_s)
+        814
     """
     run = run_of(rates, gpus, epochs, samples_per_epoch, gpus_per_node, delta, alpha, checkpoint_s)
     if method not in (*METHODS, "best"):

@@ -53,7 +53,7 @@ class Rounds:
         >>> rounds.start()
         {'a': [0], 'b': [1]}
         >>> rounds.finish(["a"])
-        Change(stopped=('b',), started={'b': [0], 'c': [1]})
+        Change(stopped=('b',), started={'b': [0, 1]})
 
     Source:
         Guan et al., "FLEET", MLSys 2020, Alg. 1 and the local variant.

@@ -94,8 +94,8 @@ def simulate(
 
     Example:
         >>> rates = {"a": [100, 190, 270, 350], "b": [80, 150, 220, 280], "c": [40, 75, 105, 120]}
-        >>> simulate(rates, 4, epochs=10, samples_per_epoch=6000).plans["FLEET-G"].makespan_s
-        1000.0
+        >>> round(simulate(rates, 4, epochs=10, samples_per_epoch=6000).plans["FLEET-G"].makespan_s)
+        814
     """
     price = within(price_per_device_h, "price_per_device_h", 0.0, float("inf"))
     run = run_of(rates, gpus, epochs, samples_per_epoch, gpus_per_node, delta, alpha, checkpoint_s)
