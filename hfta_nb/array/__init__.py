@@ -20,7 +20,7 @@ from hfta_nb.array.fused import FusedArray
 from hfta_nb.array.fusing import fuse, join, why_not
 from hfta_nb.array.lazy import has_lazy, take_shapes
 from hfta_nb.array.stack import blueprint
-from hfta_nb.eager.owners import Follower
+from hfta_nb.eager.ownership import Follower
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.members.per_member import PerMember, per_member
 from hfta_nb.padded.blueprint import Blueprint

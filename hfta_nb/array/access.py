@@ -12,7 +12,7 @@ from hfta_nb.array.schedule_tuner import Tuning
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import Arguments, call_module
 from hfta_nb.eager.handlers import install
-from hfta_nb.eager.owners import owned_by
+from hfta_nb.eager.ownership import owner_of
 from hfta_nb.replay.program import Program
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
 
 def owner(parameter: Tensor) -> tuple[FusedArray, str] | None:
     """The array that a parameter belongs to, and its name there; None if it is no array's."""
-    found = owned_by(parameter)
+    found = owner_of(parameter)
     return (found[0], found[1]) if found is not None and isinstance(found[0], FusedArray) else None
 
 

@@ -29,7 +29,7 @@ class Answering:
 
     @property
     def told(self) -> bool:
-        """Whether `warn_of_shared` has nothing more to say."""
+        """True if `warn_of_shared_input` has nothing more to report."""
         return self._state.told
 
     @told.setter

@@ -9,7 +9,7 @@ from torch import nn
 
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.html import pairs
-from hfta_nb.padded.runtime import across_of
+from hfta_nb.padded.runtime import architectures_of
 from hfta_nb.replay.calls import Calls
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ def rows_of(calls: Calls, losses: Iterable[Calls], step_notes: Sequence[str]) ->
     """
     state = calls.state
     rows = [(WHOLE, note) for note in state.settings.notes]
-    across = across_of(state)
-    if across is not None:
-        padding = f"{across.blueprint.waste():.0%} of the parameters are padding"
-        rows.append((WHOLE, f"{len(across.templates)} architectures, {padding}"))
+    architectures = architectures_of(state)
+    if architectures is not None:
+        padding = f"{architectures.blueprint.waste():.0%} of the parameters are padding"
+        rows.append((WHOLE, f"{len(architectures.templates)} architectures, {padding}"))
     if state.settings.checkpointed:
         rows.append((WHOLE, _checkpointed(state)))
     if state.settings.block_size < len(state):
@@ -112,7 +112,7 @@ def rows_of(calls: Calls, losses: Iterable[Calls], step_notes: Sequence[str]) ->
 
 
 def _checkpointed(state: ArrayState) -> str:
-    if state.engine.across is not None:
+    if state.engine.architectures is not None:
         return "activations are kept, as members are of different architecture"
     if not state.engine.segments:
         return "activations are kept, as the model has no segments to compute again"

@@ -21,16 +21,16 @@ from hfta_nb.array.saving import Savable
 from hfta_nb.array.schedule_tuner import apart, tune
 from hfta_nb.array.self_tuning import SelfTuning
 from hfta_nb.array.settings import Adjustable
-from hfta_nb.eager.attempt import Helpers
 from hfta_nb.eager.engine import Engine, Inputs
 from hfta_nb.eager.gradients import call_module, target_of
-from hfta_nb.eager.owners import own
+from hfta_nb.eager.ownership import set_owner
+from hfta_nb.eager.retry import RetryHelpers
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members import threads
 from hfta_nb.members.arena import Arena
 from hfta_nb.padded.proof import prove
-from hfta_nb.padded.runtime import across_of
+from hfta_nb.padded.runtime import architectures_of
 from hfta_nb.replay.calls import Calls
 from hfta_nb.replay.steps import BackwardArgs
 
@@ -62,7 +62,7 @@ class FusedArray(Adjustable, Answering, Savable):
         self._state = state
         self.generators, self.followers, self.missing_grads = state.generators, state.followers, state.missing_grads
         self.step_notes: list[str] = []
-        self._calls = Calls(state, Helpers(self._materialise, partial(surgery.member, state), self._regrow, prove))
+        self._calls = Calls(state, RetryHelpers(self._materialise, partial(surgery.member, state), self._regrow, prove))
         self._steps, self._forwards, self._results = self._calls.steps, self._calls.forwards, self._calls.results
         self._losses, self._tuning = OwnLosses(self._calls), SelfTuning(self._calls)
         self._taken()
@@ -121,7 +121,7 @@ class FusedArray(Adjustable, Answering, Savable):
             given, named = inputs.structure(leaves)
             return module(*given, **named)
 
-        with threads.scope(self._state.settings.threads):
+        with threads.thread_scope(self._state.settings.threads):
             return self._calls.forward(given, inputs, call, args if plain else ())
 
     def backward(
@@ -170,7 +170,7 @@ class FusedArray(Adjustable, Answering, Savable):
         return (losses, aux) if has_aux else losses
 
     def _backward(self, asked: BackwardArgs) -> tuple[Tensor, Any]:
-        with threads.scope(self._state.settings.threads):
+        with threads.thread_scope(self._state.settings.threads):
             return self._calls.backward(asked)
 
     def losses(self, loss_fn: Callable[..., Any], output: Any, y: Any = None) -> Tensor:
@@ -220,7 +220,7 @@ class FusedArray(Adjustable, Answering, Savable):
             return function(call_module(module, given), target)
 
         def run() -> Any:
-            with threads.scope(self._state.settings.threads):
+            with threads.thread_scope(self._state.settings.threads):
                 return self._calls.evaluate(function, given, inputs, call)
 
         return self._tuning.results(function, given, run)
@@ -255,14 +255,14 @@ class FusedArray(Adjustable, Answering, Savable):
 
     def box(self, index: int, name: str) -> tuple[int, ...] | None:
         """A member's true shape of a parameter; None if its architecture has no such parameter."""
-        if self.engine.across is None:
+        if self.engine.architectures is None:
             return tuple(self.get_parameter(name).shape[1:])
-        return self.engine.across.boxes(index % len(self)).get(name)
+        return self.engine.architectures.boxes(index % len(self)).get(name)
 
     def waste(self) -> float:
         """The share of the parameters that is padding; 0 where all members are of one architecture."""
-        across = across_of(self._state)
-        return 0.0 if across is None else across.blueprint.waste()
+        architectures = architectures_of(self._state)
+        return 0.0 if architectures is None else architectures.blueprint.waste()
 
     def arena_of(self, name: str) -> Arena:
         """The arena in which a parameter lies."""
@@ -341,7 +341,7 @@ class FusedArray(Adjustable, Answering, Savable):
     # Within.
 
     def _regrow(self) -> None:
-        storage.regrow(self._state)
+        storage.resize_buffers(self._state)
         self._laid()
 
     def _materialise(self, inputs: Inputs) -> None:
@@ -362,6 +362,6 @@ class FusedArray(Adjustable, Answering, Savable):
         self.arenas, self.buffer_arenas = state.arenas, state.buffer_arenas  # read by each step of an optimizer
         if not state.pending:
             for name, parameter in state.tensors.named_parameters():
-                own(parameter, self, name)
+                set_owner(parameter, self, name)
         self._calls.clear()
         self._losses.clear()

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.generators import MemberGenerators, State
-from hfta_nb.padded.runtime import across_of
+from hfta_nb.padded.runtime import architectures_of
 
 STREAMS = "_extra_state"
 """The key of the members' random streams: torch's own name of what a module keeps beside parameters and buffers."""
@@ -100,8 +100,8 @@ class Savable(nn.Module):
 
     def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """From a member's row of the array's `state_dict` to the `state_dict` of its plain module."""
-        across = across_of(self._state)
-        return without_streams if across is None else across.blueprint.narrower(index)
+        architectures = architectures_of(self._state)
+        return without_streams if architectures is None else architectures.blueprint.narrower(index)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise FusionError(

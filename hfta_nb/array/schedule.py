@@ -47,7 +47,7 @@ def schedules_of(state: ArrayState) -> list[Schedule]:
     """What may be fastest, most members at once first; one where there is no choice."""
     members = len(state)
     sizes = {1, members, *(s for s in (4,) if s < members)} if state.settings.block_size > 1 else {1}
-    on = "one" if threads.choice(state.generators.device) else ""
+    on = "one" if threads.selectable(state.generators.device) else ""
     return [Schedule(size, on) for size in sorted(sizes, reverse=True)]
 
 
@@ -78,7 +78,7 @@ def convolutions(state: ArrayState) -> list[Any]:
 def chosen(state: ArrayState) -> Schedule:
     """How an array runs."""
     return Schedule(
-        state.settings.block_size, state.settings.threads if threads.choice(state.generators.device) else ""
+        state.settings.block_size, state.settings.threads if threads.selectable(state.generators.device) else ""
     )
 
 
@@ -88,6 +88,6 @@ def on_threads(best: Schedule, state: ArrayState) -> list[Schedule]:
         return []
     found = [Schedule(best.block_size, "kernels")]
     if len(state) > 1:
-        share = -(-len(state) // threads.at_hand())
+        share = -(-len(state) // threads.available_threads())
         found.append(Schedule(min(share, best.block_size), "blocks"))
     return found

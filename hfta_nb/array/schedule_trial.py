@@ -243,7 +243,7 @@ class Trial:
         if self.budget_s is not None:
             return False
         steps = max(_PAID_STEPS, _PART * self.state.settings.planned_steps)
-        part = 1 - 1 / threads.at_hand() if threaded else _ANOTHER
+        part = 1 - 1 / threads.available_threads() if threaded else _ANOTHER
         dear = self._cost > steps * part * min(self.seconds.values())
         self.complete = self.complete and not dear
         return dear

@@ -51,7 +51,7 @@ class Tuning:
         self.calls, self.state, state = calls, calls.state, calls.state
         self.what = what
         self.cache: ProgramCache[Any] = calls.steps.cache if cache is None else cache
-        self.done = state.settings.block_size == 1 and not threads.choice(state.generators.device)
+        self.done = state.settings.block_size == 1 and not threads.selectable(state.generators.device)
         self._trial: Trial | None = None
         self._kind: Any = None
         self._key = ""
@@ -197,8 +197,8 @@ def key_of(state: ArrayState, given: Any, what: str) -> str:
     parts = [a.data.shape for a in (*state.arenas, *state.buffer_arenas)]
     shapes = [(name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in state.tensors.named_parameters()]
     native = _recurrent(state) and build.library(_LSTM, wait=False) is not None
-    across = state.engine.across
-    models = [state.skeleton] if across is None else across.templates
+    architectures = state.engine.architectures
+    models = [state.skeleton] if architectures is None else architectures.templates
     ways = [state.settings.strategy, state.settings.checkpointed, state.settings.fast_rng, sorted(state.settings.paths)]
     ways += [native, images(state)]  # whose kernels are compiled for processes to come
     text = repr((parts, shapes, [_described(m) for m in models], ways, settings(), _form(given), what))

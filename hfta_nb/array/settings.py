@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hfta_nb.array.own_losses import OwnLosses
 from hfta_nb.array.self_tuning import SelfTuning
-from hfta_nb.eager import verifying
-from hfta_nb.eager.fallback import Settings
+from hfta_nb.eager import verification
+from hfta_nb.eager.execution_settings import ExecutionSettings
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.kernels.strategy.autotune import STRATEGIES
@@ -13,7 +13,7 @@ from hfta_nb.members import threads
 from hfta_nb.replay.calls import Calls
 from hfta_nb.replay.inductor.decide import WAYS
 
-VERIFY = verifying.WAYS
+VERIFY = verification.VERIFY_MODES
 """When calls are compared with the plain module."""
 
 
@@ -26,7 +26,7 @@ class Adjustable:
     _tuning: SelfTuning
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> ExecutionSettings:
         """How the array runs."""
         return self._state.settings
 
@@ -71,8 +71,8 @@ class Adjustable:
 
     @threads.setter
     def threads(self, way: str) -> None:
-        if way not in threads.WAYS:
-            raise FusionError("unknown choice", where="threads", got=way, accepted=", ".join(threads.WAYS))
+        if way not in threads.THREAD_MODES:
+            raise FusionError("unknown choice", where="threads", got=way, accepted=", ".join(threads.THREAD_MODES))
         self.self_tuning = False
         self.settings.threads = way
 

@@ -56,10 +56,10 @@ def stack_members(
     Raises:
         FusionError: they can't be fused.
     """
-    across = blueprint(*members)
-    if across is not None:
+    padded = blueprint(*members)
+    if padded is not None:
         with torch.no_grad():
-            return across.skeleton, *across.stacked(members), across
+            return padded.skeleton, *padded.stacked(members), padded
     states = [dict(m.named_parameters()) for m in members]
     buffers = [dict(m.named_buffers()) for m in members]
     with torch.no_grad():

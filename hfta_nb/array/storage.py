@@ -13,9 +13,9 @@ from hfta_nb.eager.padding import Padding
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.arena import arenas_of
-from hfta_nb.members.slots import Slots
+from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.padded.blueprint import Blueprint
-from hfta_nb.padded.runtime import Across
+from hfta_nb.padded.runtime import PaddedArchitectures
 
 CONTAINERS = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 """What `torch.nn.Module` keeps its tensors and submodules in."""
@@ -29,14 +29,14 @@ def take(
     blueprint: Blueprint | None = None,
 ) -> None:
     """Let a skeleton with these tensors be the array's."""
-    slots = Slots(skeleton)
+    slots = TensorSlots(skeleton)
     trainable = {name: p.requires_grad for name, p in skeleton.named_parameters()}
     own = {k: nn.Parameter(v.detach(), requires_grad=trainable[k]) for k, v in parameters.items()}
     slots.replace({**own, **buffers})
     state.skeleton, state.slots = skeleton, slots
     state.tensors = share(skeleton, nn.Module())
     state.engine = Engine(skeleton, slots, state.generators)
-    state.engine.across = None if blueprint is None else Across(blueprint, slots)
+    state.engine.architectures = None if blueprint is None else PaddedArchitectures(blueprint, slots)
     state.owned = {} if blueprint is None else dict(blueprint.owned())
     if not state.pending:
         build(state)
@@ -70,13 +70,13 @@ def _build_buffers(state: ArrayState) -> None:
     state.views.clear()
 
 
-def regrow(state: ArrayState) -> None:
+def resize_buffers(state: ArrayState) -> None:
     """Take up buffers that the model has replaced by tensors of another shape or dtype.
 
     Raises:
         FusionError: those of the members are unlike.
     """
-    members, grown = len(state), state.engine.outgrown
+    members, grown = len(state), state.engine.resized_buffers
     buffers = dict(state.tensors.named_buffers())
     for name, rows in grown.items():
         own = [rows.get(i, buffers[name][i]) for i in range(members)]

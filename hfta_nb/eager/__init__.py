@@ -8,10 +8,14 @@ Open `state.py` first, then `engine.py`.
 
 | file | what is in it |
 |---|---|
-| `state`, `padding`, `owners` | what an array consists of, and which array a parameter belongs to |
-| `engine`, `body`, `blocks` | a block of members run through `vmap`, or a member as the plain module that it is |
+| `state`, `padding`, `ownership` | what an array consists of, and which array a parameter belongs to |
+| `execution_settings` | how an array runs, and what an error changes of that |
+| `engine`, `executable_module`, `blocks` | a block of members run through `vmap`, or a member as its plain module |
 | `gradients` | block-wise differentiation, and where gradients go |
-| `attempt`, `fallback`, `handlers`, `hints` | running again in another way where one fails, and what a person is told |
-| `intercept`, `attributes` | what runs in place of a submodule; what members set on themselves |
+| `retry`, `fallback`, `handlers` | an error changes the settings, and the call runs again |
+| `shared_input_warning` | the warning about an input that looks as if it were per member |
+| `verification`, `divergence`, `compare_outcomes`, `tolerance` | one member is compared with its plain module |
+| `intercept`, `member_modules`, `plain_copies` | what runs in place of a submodule; a member's own copy of a module |
+| `attributes`, `mutable_values` | what members set on themselves, and values that change in place |
 | `checkpointing` | activations that are computed again in the backward |
 """

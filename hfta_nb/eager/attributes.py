@@ -2,8 +2,8 @@
 
 Alone, every module has its own. In an array one module stands for all, so what it sets on itself is taken off after
 each block, kept by member, and put back before the member's next turn. The first call of a kind watches the content of
-all attributes as well (lists, dicts, tensors, NumPy arrays, random streams, objects; see `held`); later calls, the
-content of those that have changed.
+all attributes as well (lists, dicts, tensors, NumPy arrays, random streams, objects; see `mutable_values`); later
+calls, the content of those that have changed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.eager.held import Memo, copied, may_change, put_back, same
-from hfta_nb.members.slots import Slots
+from hfta_nb.eager.mutable_values import Memo, copy_value, is_mutable, restore_value, same_value
+from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.tree import flatten, unflatten
 from hfta_nb.rules.base import Context, Disagreement
 
-Place = tuple[str, str]
+AttributeKey = tuple[str, str]
 """Path of a submodule, and the name of an attribute of it."""
 
 _MISSING = object()
@@ -43,7 +43,7 @@ class Attributes:
 
     def __init__(self, members: int) -> None:
         self.members = members
-        self.values: dict[Place, list[Any]] = {}
+        self.values: dict[AttributeKey, list[Any]] = {}
 
     def copy(self) -> Attributes:
         return self.select(range(self.members))
@@ -59,16 +59,18 @@ class Attributes:
         for values in self.values.values():
             values[dst] = _copy_of(values[src])
 
-    def keep(self, index: int, changes: Mapping[Place, Any]) -> None:
+    def keep(self, index: int, changes: Mapping[AttributeKey, Any]) -> None:
         """Note what a member's turn has set."""
         for place, value in changes.items():
             self.values.setdefault(place, [_MISSING] * self.members)[index] = value
 
-    def of(self, index: int) -> dict[Place, Any]:
+    def of(self, index: int) -> dict[AttributeKey, Any]:
         """What to set for a member."""
         return {place: v[index] for place, v in self.values.items() if v[index] is not _MISSING}
 
-    def together(self, indices: Sequence[int], context: Context, apart: Collection[str] = ()) -> dict[Place, Any]:
+    def for_block(
+        self, indices: Sequence[int], context: Context, apart: Collection[str] = ()
+    ) -> dict[AttributeKey, Any]:
         """What to set for several members that run at once.
 
         Args:
@@ -79,7 +81,7 @@ class Attributes:
         Raises:
             Disagreement: they have values that can't stand beside each other.
         """
-        rows = [{place: v for place, v in self.of(i).items() if not within(place[0], apart)} for i in indices]
+        rows = [{place: v for place, v in self.of(i).items() if not is_below(place[0], apart)} for i in indices]
         if any(row.keys() != rows[0].keys() for row in rows):
             raise Disagreement("members differ in which attributes they have set")
         return {
@@ -88,7 +90,7 @@ class Attributes:
             for place in rows[0]
         }
 
-    def apart(self, indices: Sequence[int], changes: Mapping[Place, Any], context: Context) -> None:
+    def keep_block(self, indices: Sequence[int], changes: Mapping[AttributeKey, Any], context: Context) -> None:
         """Note what several members' turn has set."""
         for place, value in changes.items():
             if place[1] in _HOOKS:
@@ -102,17 +104,17 @@ class Attributes:
                 self.keep(index, {place: unflatten(rebuild, own)})
 
 
-def within(path: str, paths: Collection[str]) -> bool:
+def is_below(path: str, paths: Collection[str]) -> bool:
     """Whether a path is one of these or below it."""
     return any(path == other or not other or path.startswith(f"{other}.") for other in paths)
 
 
 @contextmanager
-def taken_off(
+def tracked_attributes(
     root: nn.Module,
-    slots: Slots,
-    given: Mapping[Place, Any],
-    changes: dict[Place, Any],
+    slots: TensorSlots,
+    given: Mapping[AttributeKey, Any],
+    changes: dict[AttributeKey, Any],
     deep: bool = False,
     keep: bool = False,
 ) -> Iterator[None]:
@@ -152,7 +154,7 @@ def taken_off(
         for (path, name), content in contents.items():
             value = now[path].get(name, _MISSING)
             with suppress(Exception):  # what can't be compared while a call fails is no loss: the call is made again
-                if value is start[path].get(name) and not same(value, content):
+                if value is start[path].get(name) and not same_value(value, content):
                     changes[path, name] = _copy_of(value)
                     if not keep:
                         _set(modules[path], name, _back(before[path].get(name, _MISSING), value, content))
@@ -168,7 +170,7 @@ def _restore(module: nn.Module, now: Mapping[str, Any], before: Mapping[str, Any
             _set(module, name, value)
 
 
-def _contents(root: nn.Module, state: Mapping[str, Mapping[str, Any]], only: Any) -> dict[Place, Any]:
+def _contents(root: nn.Module, state: Mapping[str, Mapping[str, Any]], only: Any) -> dict[AttributeKey, Any]:
     """Copies of attributes whose content may change; what can't be copied is not watched."""
     modules = dict(root.named_modules())
     wanted = [
@@ -178,29 +180,29 @@ def _contents(root: nn.Module, state: Mapping[str, Mapping[str, Any]], only: Any
         if name not in _OWN
         and (only is None or (path, name) in only)
         and not _is_cache(modules[path], name)
-        and may_change(value)
+        and is_mutable(value)
     ]
-    found: dict[Place, Any] = {}
+    found: dict[AttributeKey, Any] = {}
     if not wanted:
         return found
     memo: Memo = {id(v): v for module in root.modules() for v in module._buffers.values() if v is not None}
     memo |= {id(own): own for own in (*root.parameters(), *root.modules())}
     for path, name, value in wanted:
         with suppress(TypeError):
-            found[path, name] = copied(value, memo)
+            found[path, name] = copy_value(value, memo)
     return found
 
 
 def _copy_of(value: Any) -> Any:
     try:
-        return copied(value, {})
+        return copy_value(value, {})
     except TypeError:
         return value
 
 
 def _back(own: Any, value: Any, content: Any) -> Any:
     """What stood at a place before the call, where the content of `value`, which stood there in it, has changed."""
-    restored = put_back(value, content)
+    restored = restore_value(value, content)
     return restored if own is value else own
 
 
@@ -242,7 +244,7 @@ def _remove(module: nn.Module, name: str) -> None:
         del module.__dict__[name]
 
 
-def put(root: nn.Module, given: Mapping[Place, Any]) -> None:
+def put(root: nn.Module, given: Mapping[AttributeKey, Any]) -> None:
     """Set attributes for good, tensors as detached copies."""
     for (path, name), value in given.items():
         if name in _HOOKS:
@@ -255,12 +257,12 @@ def put(root: nn.Module, given: Mapping[Place, Any]) -> None:
 
 def _agree(a: Any, b: Any) -> bool:
     try:
-        return same(a, b) or bool(a == b)
+        return same_value(a, b) or bool(a == b)
     except Exception:  # what can't be shown to be the same is not
         return False
 
 
-def _joined(values: list[Any], context: Context, place: Place) -> Any:
+def _joined(values: list[Any], context: Context, place: AttributeKey) -> Any:
     parts = [flatten(v) for v in values]
     first, rebuild = parts[0]
     out = []

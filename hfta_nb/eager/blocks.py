@@ -33,7 +33,8 @@ def _leaf(state: ArrayState, start: int, stop: int, single: bool) -> Block:
         return block
     rows: Any = start if single else slice(start, stop)
     # A member that runs alone is differentiated at its true sizes.
-    boxes = state.engine.across.boxes(start) if single and state.engine.across is not None else None
+    architectures = state.engine.architectures
+    boxes = architectures.boxes(start) if single and architectures is not None else None
 
     def part(name: str, tensor: Tensor) -> Tensor:
         return tensor[rows] if boxes is None else narrowed(tensor[rows], boxes[name], 0)

@@ -20,17 +20,17 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.eager.attributes import Place, taken_off
+from hfta_nb.eager.attributes import AttributeKey, tracked_attributes
 from hfta_nb.eager.intercept import Handler, forwards_replaced, intercepted
 from hfta_nb.members.generators import MemberGenerators, current_state, set_state
-from hfta_nb.members.slots import Slots
+from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.tree import Rebuild, flatten, unflatten
 from hfta_nb.rules import Context, Disagreement, rule_mode
 from hfta_nb.rules.base import vmap_level
 
 _KINDS = ("cpu", "cuda")
 
-Made: TypeAlias = tuple[list[Any], Rebuild, dict[str, Tensor]]
+SegmentResult: TypeAlias = tuple[list[Any], Rebuild, dict[str, Tensor]]
 """Leaves of the result, their form, and the buffers that were replaced."""
 
 
@@ -54,7 +54,7 @@ def segments(root: nn.Module) -> list[str]:
     return found
 
 
-def handlers(root: nn.Module, others: Mapping[str, Handler]) -> dict[str, Handler]:
+def checkpoint_handlers(root: nn.Module, others: Mapping[str, Handler]) -> dict[str, Handler]:
     """What runs the segments of `root` for several members; `others` run what they are asked for without gradients."""
     made: dict[str, Handler] = {}
     for path in segments(root):
@@ -64,7 +64,7 @@ def handlers(root: nn.Module, others: Mapping[str, Handler]) -> dict[str, Handle
 
 
 @contextmanager
-def alone(root: nn.Module, paths: Sequence[str], generators: MemberGenerators) -> Iterator[None]:
+def recomputed_alone(root: nn.Module, paths: Sequence[str], generators: MemberGenerators) -> Iterator[None]:
     """Within, a member that runs through `root` as the plain module computes its segments again in the backward."""
 
     def make(module: nn.Module) -> Callable[..., Any]:
@@ -87,18 +87,18 @@ class _Part:
     """One segment; `function` is what it does, None for the `forward` of the module that it is."""
 
     module: nn.Module
-    slots: Slots
+    slots: TensorSlots
     function: Callable[..., Any] | None = None
 
 
 def _parts(module: nn.Module) -> list[_Part]:
     if not _is_sequence(module):
-        return [_Part(module, Slots(module))]
+        return [_Part(module, TensorSlots(module))]
     children = list(module.children())
     count = max(2, round(math.sqrt(len(children))))
     cuts = [len(children) * i // count for i in range(count + 1)]
     runs = [nn.Sequential(*children[a:b]) for a, b in itertools.pairwise(cuts)]
-    return [_Part(run, Slots(run), _through(run)) for run in runs]
+    return [_Part(run, TensorSlots(run), _through(run)) for run in runs]
 
 
 def _through(run: nn.Sequential) -> Callable[[Any], Any]:
@@ -117,14 +117,14 @@ def _handler(root: nn.Module, parts: list[_Part], inner: dict[str, Handler], oth
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs) if other is None else other(context, module, forward, args, kwargs)
         for part in parts:
-            result = _together(context, root, inner, part, part.function or forward, args, kwargs)
+            result = _run_block(context, root, inner, part, part.function or forward, args, kwargs)
             args, kwargs = (result,), {}
         return result
 
     return handler
 
 
-def _together(
+def _run_block(
     context: Context,
     root: nn.Module,
     inner: dict[str, Handler],
@@ -141,7 +141,7 @@ def _together(
         given = [context.stacked(v) if b else v for v, b in zip(leaves, own, strict=True)]
         tensors = {name: context.stacked(t) for name, t in state.items()}
 
-        def run(values: list[Any], named: dict[str, Tensor], again: bool) -> Made:
+        def run(values: list[Any], named: dict[str, Tensor], again: bool) -> SegmentResult:
             return _vmapped(context, root, inner if again else {}, part, function, values, own, rebuild, named)
 
         outputs, form, replaced = _segment(run, given, tensors, part.slots, context.generators)
@@ -159,7 +159,7 @@ def _vmapped(
     own: list[bool],
     rebuild: Rebuild,
     named: dict[str, Tensor],
-) -> Made:
+) -> SegmentResult:
     static: dict[str, Any] = {}
     places = [i for i, v in enumerate(values) if isinstance(v, Tensor)]
     dims = [0 if own[i] else None for i in places]
@@ -171,12 +171,12 @@ def _vmapped(
         for i, tensor in zip(places, tensors, strict=True):
             full[i] = tensor
         args, kwargs = unflatten(rebuild, full)
-        changes: dict[Place, Any] = {}
+        changes: dict[AttributeKey, Any] = {}
         with ExitStack() as stack:
             stack.enter_context(rule_mode(context))
             stack.enter_context(intercepted(root, inner, context))
             if context.recording:
-                stack.enter_context(taken_off(part.module, part.slots, {}, changes))
+                stack.enter_context(tracked_attributes(part.module, part.slots, {}, changes))
             result, replaced = part.slots.call(state, lambda: function(*args, **kwargs))
         if changes:
             raise Disagreement("a segment that keeps values on itself can't be computed again")
@@ -204,17 +204,17 @@ def _plain(parts: list[_Part], forward: Callable[..., Any], generators: MemberGe
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         for part in parts:
-            result = _by_itself(part, part.function or forward, args, kwargs, generators)
+            result = _run_single(part, part.function or forward, args, kwargs, generators)
             args, kwargs = (result,), {}
         return result
 
     return run_all
 
 
-def _by_itself(part: _Part, function: Callable[..., Any], args: Any, kwargs: Any, generators: MemberGenerators) -> Any:
+def _run_single(part: _Part, function: Callable[..., Any], args: Any, kwargs: Any, generators: MemberGenerators) -> Any:
     leaves, rebuild = flatten((args, kwargs))
 
-    def run(values: list[Any], named: dict[str, Tensor], again: bool) -> Made:
+    def run(values: list[Any], named: dict[str, Tensor], again: bool) -> SegmentResult:
         given, kw = unflatten(rebuild, values)
         result, replaced = part.slots.call(named, lambda: function(*given, **kw))
         return (*flatten(result), replaced)
@@ -224,12 +224,12 @@ def _by_itself(part: _Part, function: Callable[..., Any], args: Any, kwargs: Any
     return unflatten(form, outputs)
 
 
-RunSegment: TypeAlias = Callable[[list[Any], dict[str, Tensor], bool], Made]
+RunSegment: TypeAlias = Callable[[list[Any], dict[str, Tensor], bool], SegmentResult]
 """From input leaves and tensors by name, and whether it is the second time."""
 
 
 @dataclass
-class _Again:
+class _Recomputation:
     """What it takes to compute a segment once more.
 
     Attributes:
@@ -249,7 +249,7 @@ class _Again:
     members: list[Any] = field(default_factory=list)
     default: Any = None
     kinds: dict[str, torch.dtype] = field(default_factory=dict)
-    first: Made | None = None
+    first: SegmentResult | None = None
 
     def forward(self, tensors: Sequence[Tensor], buffers: dict[str, Tensor]) -> list[Tensor]:
         """The first time; returns the tensors of the result."""
@@ -259,7 +259,7 @@ class _Again:
         self.first = self.run(*self._filled(tensors, buffers), False)
         return [v for v in self.first[0] if isinstance(v, Tensor)]
 
-    def again(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def recompute(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Once more, from where the first time began, and without a trace."""
         generators = self.generators
         members, default = generators.states, current_state(generators.device)
@@ -286,7 +286,7 @@ class _Segment(torch.autograd.Function):
     """Keeps what goes in, and computes the rest again."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Again, buffers: dict[str, Tensor], *tensors: Tensor) -> Any:
+    def forward(ctx: Any, call: _Recomputation, buffers: dict[str, Tensor], *tensors: Tensor) -> Any:
         ctx.call = call
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
@@ -298,7 +298,7 @@ class _Segment(torch.autograd.Function):
         wanted = ctx.needs_input_grad[2:]
         tensors = [t.detach().requires_grad_(w) for t, w in zip(ctx.saved_tensors, wanted, strict=True)]
         with torch.enable_grad():
-            outputs = ctx.call.again(tensors)
+            outputs = ctx.call.recompute(tensors)
         pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None and o.requires_grad]
         into = [t for t in tensors if t.requires_grad]
         found: Sequence[Tensor | None] = [None] * len(into)
@@ -309,14 +309,14 @@ class _Segment(torch.autograd.Function):
 
 
 def _segment(
-    run: RunSegment, leaves: list[Any], state: dict[str, Tensor], slots: Slots, generators: MemberGenerators
-) -> Made:
+    run: RunSegment, leaves: list[Any], state: dict[str, Tensor], slots: TensorSlots, generators: MemberGenerators
+) -> SegmentResult:
     places = [i for i, v in enumerate(leaves) if isinstance(v, Tensor)]
     names = [n for n in state if n in set(slots.parameters)]
     buffers = {n: t for n, t in state.items() if n not in set(names)}
     kept = {n: t.detach().clone() for n, t in buffers.items()}
     still = [None if i in set(places) else v for i, v in enumerate(leaves)]
-    call = _Again(run, still, places, names, kept, generators)
+    call = _Recomputation(run, still, places, names, kept, generators)
     outputs = _Segment.apply(  # type: ignore[no-untyped-call]
         call, buffers, *(leaves[i] for i in places), *(state[n] for n in names)
     )

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.eager.attributes import Place, taken_off
+from hfta_nb.eager.attributes import AttributeKey, tracked_attributes
 from hfta_nb.eager.autograd_nodes import nodes, own_function
 from hfta_nb.eager.intercept import Handler
-from hfta_nb.eager.own_modules import OwnModules, return_home
+from hfta_nb.eager.member_modules import MemberModules, restore_storage
 from hfta_nb.errors import MemberError
-from hfta_nb.members.slots import Slots
+from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.tree import flatten, unflatten
 from hfta_nb.rules.base import Context, SharedWrite
 from hfta_nb.rules.members import joined
@@ -55,9 +55,9 @@ def _outside(error: BaseException) -> str:
 
 def one_by_one(root: nn.Module, path: str) -> Handler:
     """Runs the submodule at `path` once per member, as the plain module that it is."""
-    slots = Slots(root.get_submodule(path))
+    slots = TensorSlots(root.get_submodule(path))
     names = _own_names(root, path, slots)
-    modules = OwnModules(root.get_submodule(path))
+    modules = MemberModules(root.get_submodule(path))
 
     def handler(
         context: Context, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -65,13 +65,13 @@ def one_by_one(root: nn.Module, path: str) -> Handler:
         leaves, rebuild = flatten((args, kwargs))
         batched = [isinstance(v, Tensor) and context.batched(v) for v in leaves]
         state = slots.current()
-        context.own[path] = modules
+        context.member_modules[path] = modules
         with context.outside():
             tensors = {name: context.stacked(t) for name, t in state.items()}
             stacked = [context.stacked(v) if b else v for v, b in zip(leaves, batched, strict=True)]
             results, news = [], []
             changed: set[str] = set()
-            began = context.outside_streams.here()
+            began = context.process_streams.here()
             with context.generators.borrowed():
                 for i, index in enumerate(context.indices):
                     # A member's own copy of what is shared shows whether the module writes into it.
@@ -79,19 +79,19 @@ def one_by_one(root: nn.Module, path: str) -> Handler:
                     given, named = unflatten(rebuild, own)
                     before = [v._version if isinstance(v, Tensor) else 0 for v in own]
                     row = {name: t.select(0, i) for name, t in tensors.items()}
-                    homes = {name: row[name].data for name in slots.parameters}
+                    storages = {name: row[name].data for name in slots.parameters}
                     alone, places = modules.of(index)
                     attributes = _below(context.attributes.of(index), path)
-                    changes: dict[Place, Any] = {}
+                    changes: dict[AttributeKey, Any] = {}
                     context.generators.enter(index)
                     try:
                         with (
-                            context.outside_streams.turn(began),
-                            taken_off(alone, places, attributes, changes, deep=context.watching, keep=True),
+                            context.process_streams.turn(began),
+                            tracked_attributes(alone, places, attributes, changes, deep=context.watching, keep=True),
                         ):
                             run = partial(alone.forward, *given, **named)
-                            result, new = places.call_for_good(row, run)
-                            return_home(row, homes)
+                            result, new = places.call_and_keep(row, run)
+                            restore_storage(row, storages)
                     except Exception as error:
                         raise member_error(error, index, alone, path) from error
                     finally:
@@ -113,7 +113,7 @@ def one_by_one(root: nn.Module, path: str) -> Handler:
     return handler
 
 
-def _below(attributes: Mapping[Place, Any], path: str) -> dict[Place, Any]:
+def _below(attributes: Mapping[AttributeKey, Any], path: str) -> dict[AttributeKey, Any]:
     """The attributes of a submodule and those within it, by places in it."""
     if not path:
         return dict(attributes)
@@ -124,9 +124,9 @@ def _below(attributes: Mapping[Place, Any], path: str) -> dict[Place, Any]:
     }
 
 
-def _own_names(root: nn.Module, path: str, slots: Slots) -> dict[str, str]:
+def _own_names(root: nn.Module, path: str, slots: TensorSlots) -> dict[str, str]:
     """Parameters that are used within the submodule alone: name in it to name in `root`."""
-    whole = Slots(root)
+    whole = TensorSlots(root)
     places, within = whole.counts(), slots.counts()
     pairs = {n: f"{path}.{n}" if path else n for n in slots.parameters}
     return {n: full for n, full in pairs.items() if places.get(full) == within[n]}
@@ -179,86 +179,3 @@ def _fast_path(signature: inspect.Signature, alone: Handler) -> Handler:
         return alone(context, module, forward, args, kwargs)
 
     return handler
-
-
-class Settings:
-    """How an array runs. What a failed attempt changes is put back if nothing helps.
-
-    Attributes:
-        block_size: how many members run at once.
-        threads: what steps run on; see `FusedArray.threads`.
-        checkpointed: activations are computed again in the backward (see `checkpointing`).
-        private, fast_rng: see `Engine`.
-        strategy: how kernels are chosen; see `FusedArray.strategy`.
-        compiling: whether replayed steps are compiled; see `FusedArray.compiling`.
-        planned_steps: how many steps are to come, as far as is known.
-        verify: when calls are compared with the plain module; see `FusedArray.verify`.
-        self_tuning: find the fastest way by the first calls; see `FusedArray.self_tuning`.
-        tuned: how the block size was found, for people; empty where it was not.
-        paths: submodules that run one member at a time, and why.
-        notes: what a person should know of the array as a whole.
-        differences: what comparing with the plain module has found, by the path that runs member by member for it.
-        unlike: members are of different architecture; then `paths` run at true sizes, each architecture by itself.
-        apart: why all of the model does; empty where it does not.
-    """
-
-    self_tuning = True
-    verify = "first"
-
-    def __init__(self, block_size: int) -> None:
-        self.block_size, self.threads = block_size, "kernels"
-        self.unlike = False
-        self.apart = ""
-        self.checkpointed = False
-        self.private = False
-        self.fast_rng = False
-        self.strategy = "measured"
-        self.compiling, self.planned_steps = "never", 0.0
-        self.tuned = ""
-        self.paths: dict[str, str] = {}
-        self.notes: list[str] = []
-        self.differences: dict[str, str] = {}
-
-    @property
-    def unproven(self) -> bool:
-        """Whether members run padded, which a proof by execution has to bear out (with random numbers of their own)."""
-        return self.unlike and not self.apart and self.block_size > 1 and not self.fast_rng
-
-    def copy(self) -> Settings:
-        other = Settings(self.block_size)
-        other.threads = self.threads
-        other.private, other.fast_rng, other.checkpointed = self.private, self.fast_rng, self.checkpointed
-        other.unlike, other.apart, other.strategy = self.unlike, self.apart, self.strategy
-        other.compiling, other.planned_steps = self.compiling, self.planned_steps
-        other.verify = self.verify
-        other.self_tuning, other.tuned = self.self_tuning, self.tuned
-        other.paths, other.notes = dict(self.paths), list(self.notes)
-        other.differences = dict(self.differences)
-        return other
-
-    def react(self, error: Exception, root: nn.Module) -> None:
-        """Change what the error asks for: tensors of their own first, then the submodule alone, then all alone."""
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        if isinstance(error, SharedWrite) and not self.private:
-            self.private = True
-            self.notes.append(f"members get copies of what they share: {reason}")
-            return
-        # A proof by execution names the place where members part.
-        path = error.path if hasattr(error, "path") else path_of(error, root)
-        while path and (path in self.paths or not _is_called(root, path)):
-            path = path.rpartition(".")[0]
-        if path:
-            self.paths = {other: why for other, why in self.paths.items() if not other.startswith(f"{path}.")}
-            self.paths[path] = reason
-            return
-        if self.unlike and not self.apart:
-            self.apart = reason
-            self.notes.append(f"members of each architecture by themselves: {reason}")
-            return
-        self.block_size = 1
-        self.notes.append(f"one member at a time, as vmap can't run it: {reason}")
-
-
-def _is_called(root: nn.Module, path: str) -> bool:
-    """Whether the module has a forward of its own: a list of modules is no place to fall back to."""
-    return type(root.get_submodule(path)).forward is not nn.Module.forward

@@ -253,8 +253,9 @@ class Gradients:
             if not have:
                 continue
             view = self.state.arena_of(name).grad_view(name)
-            if self.state.engine.across is not None and len(have) < members:
-                have |= set(self.state.engine.across.lacking(name))  # a gradient of zero is all that they can have
+            architectures = self.state.engine.architectures
+            if architectures is not None and len(have) < members:
+                have |= set(architectures.lacking(name))  # the gradient of a parameter that they lack is zero
             if len(have) < members:
                 lacking = [i for i in range(members) if i not in have]
                 view[lacking] = 0

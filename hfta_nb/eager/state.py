@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.eager.engine import Block, Engine
-from hfta_nb.eager.fallback import Settings
-from hfta_nb.eager.owners import Follower
+from hfta_nb.eager.execution_settings import ExecutionSettings
+from hfta_nb.eager.ownership import Follower
 from hfta_nb.eager.padding import Padding
 from hfta_nb.members.arena import Arena
 from hfta_nb.members.generators import MemberGenerators
-from hfta_nb.members.slots import Slots
+from hfta_nb.members.tensor_slots import TensorSlots
 
 
 class ArrayState:
@@ -45,7 +45,7 @@ class ArrayState:
     """
 
     skeleton: nn.Module
-    slots: Slots
+    slots: TensorSlots
     tensors: nn.Module
     engine: Engine
     padding: Padding
@@ -53,7 +53,7 @@ class ArrayState:
 
     def __init__(self, generators: MemberGenerators) -> None:
         self.generators = generators
-        self.settings = Settings(len(generators))
+        self.settings = ExecutionSettings(len(generators))
         self.arenas: list[Arena] = []
         self.buffer_arenas: list[Arena] = []
         self.missing_grads: dict[str, list[int]] = {}
@@ -81,7 +81,7 @@ class ArrayState:
         saved = [a.data.clone() for a in self.buffer_arenas]
         states = [dict(s) for s in self.generators.states]
         attributes = self.engine.attributes.copy()
-        outgrown = {name: dict(rows) for name, rows in self.engine.outgrown.items()}
+        resized_buffers = {name: dict(rows) for name, rows in self.engine.resized_buffers.items()}
 
         def restore() -> None:
             with torch.no_grad():
@@ -89,7 +89,7 @@ class ArrayState:
                     arena.data.copy_(value)
             self.generators.states = [dict(s) for s in states]
             self.engine.attributes = attributes.copy()
-            self.engine.forget_own()
-            self.engine.outgrown = {name: dict(rows) for name, rows in outgrown.items()}
+            self.engine.reset_member_modules()
+            self.engine.resized_buffers = {name: dict(rows) for name, rows in resized_buffers.items()}
 
         return restore

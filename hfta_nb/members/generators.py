@@ -149,7 +149,7 @@ class MemberGenerators:
             self._listener(None)
 
     @contextmanager
-    def heard(self, listener: Callable[[int | None], None]) -> Iterator[None]:
+    def listening(self, listener: Callable[[int | None], None]) -> Iterator[None]:
         """Within, the listener is told whose random numbers are drawn from now on; None: no member's."""
         before, self._listener = self._listener, listener
         try:

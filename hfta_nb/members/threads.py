@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-WAYS = ("kernels", "one", "blocks")
+THREAD_MODES = ("kernels", "one", "blocks")
 """How the threads that torch has are used: all in every kernel, one, or one for each of as many blocks of members."""
 
 Job = Callable[[], None]
@@ -54,9 +54,9 @@ def _setters() -> _Setters | None:
     return _Setters(openmp, mkl)
 
 
-def choice(device: torch.device) -> bool:
-    """Whether steps can run in more than the first of `WAYS`: with several threads on a CPU."""
-    return device.type == "cpu" and at_hand() > 1 and _setters() is not None
+def selectable(device: torch.device) -> bool:
+    """Whether steps can run in more than the first of `THREAD_MODES`: with several threads on a CPU."""
+    return device.type == "cpu" and available_threads() > 1 and _setters() is not None
 
 
 class _Outer(threading.local):
@@ -66,7 +66,7 @@ class _Outer(threading.local):
 _outer = _Outer()
 
 
-class Alone:
+class SingleThreaded:
     """Within, kernels that this thread calls run on it alone; afterwards on as many threads as before."""
 
     def __enter__(self) -> None:
@@ -84,14 +84,14 @@ class Alone:
                 self.setters.mkl(self.own)
 
 
-def at_hand() -> int:
-    """How many threads torch has, within `Alone` too."""
+def available_threads() -> int:
+    """How many threads torch has, within `SingleThreaded` too."""
     return _outer.count or torch.get_num_threads()
 
 
-def scope(way: str) -> AbstractContextManager[None]:
+def thread_scope(way: str) -> AbstractContextManager[None]:
     """Around what is to run in this way."""
-    return nullcontext() if way == "kernels" else Alone()
+    return nullcontext() if way == "kernels" else SingleThreaded()
 
 
 class _Worker:
@@ -108,7 +108,7 @@ class _Worker:
         threading.Thread(target=self._work, name="hfta_nb block", daemon=True).start()
 
     def _work(self) -> None:
-        with Alone():
+        with SingleThreaded():
             while True:
                 self.results.put(_done(self.jobs.get()))
 
@@ -145,7 +145,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def side_by_side(jobs: Sequence[Job]) -> None:
+def run_parallel(jobs: Sequence[Job]) -> None:
     """Do all jobs, the first one here and each other on a thread of its own; all have ended when this returns.
 
     In turn, all here, while torch's profiler looks at this thread, or where another thread's jobs are under way.
@@ -154,7 +154,7 @@ def side_by_side(jobs: Sequence[Job]) -> None:
         BaseException: what a job has raised, the first one's first.
     """
     if len(jobs) < 2 or torch.autograd.profiler._is_profiler_enabled or not _taken.acquire(blocking=False):
-        with Alone():
+        with SingleThreaded():
             for job in jobs:
                 job()
         return
@@ -165,7 +165,7 @@ def side_by_side(jobs: Sequence[Job]) -> None:
         asked = _workers[: len(jobs) - 1]
         for worker, job in zip(asked, jobs[1:], strict=True):
             worker.jobs.put(job)
-        with Alone():
+        with SingleThreaded():
             jobs[0]()
         errors = [worker.results.get() for worker in asked]
     except BaseException:

@@ -13,15 +13,15 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 class Pausable(Protocol):
     """A dispatch mode that can look away for a while."""
 
-    def quiet(self) -> AbstractContextManager[None]:
+    def paused(self) -> AbstractContextManager[None]:
         """Within, it notes nothing."""
 
 
 @contextmanager
-def unseen() -> Iterator[None]:
+def untraced() -> Iterator[None]:
     """Within, a recorder at work notes nothing: for checks that a recorded step makes in another way."""
     recorders = [m for m in _get_current_dispatch_mode_stack() if isinstance(m, Pausable)]
     with ExitStack() as stack:
         for recorder in recorders:
-            stack.enter_context(recorder.quiet())
+            stack.enter_context(recorder.paused())
         yield

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
-from hfta_nb.eager.held import STREAMS
-from hfta_nb.eager.held import same as same_content
+from hfta_nb.eager.mutable_values import STREAMS, same_value
 
 INTERNAL = frozenset(nn.Module().__dict__) - {"training"}
 _HOOKS = tuple(k for k in nn.Module().__dict__ if k.endswith("_hooks"))
@@ -135,7 +134,7 @@ class Comparison:
                 more[0] is None or self.same(more[0], more[1], depth + 1)
             )
         if isinstance(x, (np.ndarray, *STREAMS)):
-            return same_content(x, y)
+            return same_value(x, y)
         if isinstance(x, types.FunctionType):
             return self._same_function(x, y, depth)
         if isinstance(x, staticmethod | classmethod):

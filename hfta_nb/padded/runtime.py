@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.eager.body import Body, Run
+from hfta_nb.eager.executable_module import BlockTensors, ExecutableModule
 from hfta_nb.eager.intercept import Handler
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
-from hfta_nb.members.slots import Slots
+from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.views import narrowed
 from hfta_nb.padded.blueprint import Blueprint
 from hfta_nb.padded.merge import Site
@@ -25,8 +25,8 @@ from hfta_nb.padded.unlike import Alternative, in_groups
 from hfta_nb.rules import Context
 
 
-class Across:
-    """Makes the bodies that an engine runs.
+class PaddedArchitectures:
+    """Makes the executables that an engine runs.
 
     Members of one architecture run as their own plain module, at their true sizes. Others run through the skeleton,
     padded to the largest of them.
@@ -35,10 +35,10 @@ class Across:
         apart: why members of different architecture don't run together; empty where they do.
     """
 
-    def __init__(self, blueprint: Blueprint, slots: Slots) -> None:
+    def __init__(self, blueprint: Blueprint, slots: TensorSlots) -> None:
         self.blueprint, self.slots = blueprint, slots
         self.apart = ""
-        self._template_slots = [Slots(t) for t in blueprint.templates]
+        self._template_slots = [TensorSlots(t) for t in blueprint.templates]
         here = dict(blueprint.skeleton.named_modules())
         self._flags = [
             (module, _nearest(here, blueprint.modules[a][path]))
@@ -48,8 +48,8 @@ class Across:
         self._handlers: dict[str, Handler] = {}
         self._masks: dict[tuple[str, tuple[int, ...], torch.device], Tensor] = {}
 
-    def bodies(self, run: Run) -> list[Body]:
-        """The bodies for some members with their tensors ``[k, *shape]``, or ``[*shape]`` of a single one."""
+    def executables(self, run: BlockTensors) -> list[ExecutableModule]:
+        """The executables for some members with their tensors ``[k, *shape]``, or ``[*shape]`` of a single one."""
         self._copy_flags()
         of = [self.blueprint.of[i] for i in run.members]
         if run.single:
@@ -84,7 +84,7 @@ class Across:
         boxes = [self.blueprint.boxes(a) for a in range(len(self.blueprint.templates))]
         return [i for i, a in enumerate(self.blueprint.of) if name not in boxes[a]]
 
-    def settle(self, paths: Collection[str], apart: str) -> None:
+    def set_fallbacks(self, paths: Collection[str], apart: str) -> None:
         """Say which submodules run each architecture by itself, and whether all of the model does."""
         self.apart = apart
         self._handlers = {path: by_architecture(self.blueprint, path) for path in paths}
@@ -114,7 +114,7 @@ class Across:
             if module.training is not here.training:
                 module.training = here.training
 
-    def _like(self, run: Run, rows: list[int], architecture: int, *, alone: bool) -> Body:
+    def _like(self, run: BlockTensors, rows: list[int], architecture: int, *, alone: bool) -> ExecutableModule:
         names, shapes = self.blueprint.names[architecture], self.blueprint.shapes[architecture]
 
         def part(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -135,7 +135,7 @@ class Across:
                     for i, row in enumerate(rows):
                         narrowed(run.buffers[names[own]][row], shapes[own], 0).copy_(value[i])
 
-        return Body(
+        return ExecutableModule(
             self.blueprint.templates[architecture],
             self._template_slots[architecture],
             parameters,
@@ -145,7 +145,7 @@ class Across:
             single=alone,
         )
 
-    def _unlike(self, run: Run, of: list[int]) -> Body:
+    def _unlike(self, run: BlockTensors, of: list[int]) -> ExecutableModule:
         boxes = [self.blueprint.boxes(a) for a in of]
         tags: dict[str, Tag] = {}
         parts: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
@@ -175,7 +175,7 @@ class Across:
             for name, value in replaced.items():
                 buffers[name].copy_(value)
 
-        return Body(
+        return ExecutableModule(
             self.blueprint.skeleton,
             self.slots,
             parameters,
@@ -198,16 +198,16 @@ class Across:
         return self._masks[key]
 
 
-def across_of(state: ArrayState) -> Across | None:
-    """What makes the bodies of an array's members; None where they are of one architecture."""
-    found = state.engine.across
-    assert found is None or isinstance(found, Across)  # there is no other
+def architectures_of(state: ArrayState) -> PaddedArchitectures | None:
+    """What makes the executables of an array's members; None where they are of one architecture."""
+    found = state.engine.architectures
+    assert found is None or isinstance(found, PaddedArchitectures)  # there is no other
     return found
 
 
 def by_architecture(blueprint: Blueprint, path: str) -> Handler:
     """Runs the submodule at a path of the skeleton at true sizes, members of each architecture by themselves."""
-    place = Slots(blueprint.skeleton.get_submodule(path))
+    place = TensorSlots(blueprint.skeleton.get_submodule(path))
     kinds: list[Alternative] = []
     kind_of: dict[int, int | None] = {}
     for a, template in enumerate(blueprint.templates):
@@ -215,7 +215,7 @@ def by_architecture(blueprint: Blueprint, path: str) -> Handler:
         kind_of[a] = None if own is None else len(kinds)
         if own is not None:
             module = template.get_submodule(own)
-            slots = Slots(module)
+            slots = TensorSlots(module)
             targets = {n: blueprint.every_name[a][f"{own}.{n}"] for n in [*slots.parameters, *slots.buffers]}
             kinds.append(Alternative(module, slots, {n: t.removeprefix(f"{path}.") for n, t in targets.items()}))
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.members.slots import Slots
+from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.views import narrowed
 from hfta_nb.padded.groups import Part, combined, nested
 from hfta_nb.padded.mode import PaddedMode, active
@@ -31,7 +31,7 @@ class Alternative:
     """
 
     module: nn.Module
-    slots: Slots
+    slots: TensorSlots
     names: dict[str, str]
 
 
@@ -46,7 +46,7 @@ class Unlike(Holder):
     """
 
     _kinds: list[Alternative]
-    _own: Slots
+    _own: TensorSlots
 
     def __init__(self, kinds: Sequence[nn.Module], kind_of: dict[int, int | None]) -> None:
         super().__init__()
@@ -55,9 +55,9 @@ class Unlike(Holder):
 
     def index_tensors(self) -> None:
         """Find the places of the tensors of the kinds, once they are all there."""
-        self._own, self._kinds = Slots(self), []
+        self._own, self._kinds = TensorSlots(self), []
         for module in self.kinds:
-            slots = Slots(module)
+            slots = TensorSlots(module)
             self._kinds.append(Alternative(module, slots, {n: n for n in [*slots.parameters, *slots.buffers]}))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

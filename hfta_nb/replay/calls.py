@@ -11,12 +11,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hfta_nb.eager.attempt import Helpers, Probe, attempt, gradient_probe, result_probe
 from hfta_nb.eager.blocks import graph_blocks, leaf_blocks
 from hfta_nb.eager.engine import Block, Call, Inputs, concatenate, positional
 from hfta_nb.eager.gradients import loss_call
+from hfta_nb.eager.retry import Probe, RetryHelpers, gradient_probe, result_probe, run_with_retry
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.eager.verifying import Computation
+from hfta_nb.eager.verification import Computation
 from hfta_nb.replay.forward import CapturedForwards
 from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.results import CapturedResults
@@ -36,7 +36,7 @@ class Calls:
         results: `FusedArray.evaluate`, and ``array(x)`` without gradients.
     """
 
-    def __init__(self, state: ArrayState, helpers: Helpers) -> None:
+    def __init__(self, state: ArrayState, helpers: RetryHelpers) -> None:
         self.state, self.helpers = state, helpers
         self.steps, self.forwards, self.results = CapturedSteps(state), CapturedForwards(state), CapturedResults(state)
 
@@ -118,7 +118,7 @@ class Calls:
         self, what: str, inputs: Inputs, run: Callable[[Inputs], Any], probe: Probe, computation: Computation
     ) -> Any:
         """Run a call through `vmap`, or member by member where that can't follow."""
-        return attempt(self.state, self.helpers, what, inputs, run, probe, computation)
+        return run_with_retry(self.state, self.helpers, what, inputs, run, probe, computation)
 
     def _in_graph_blocks(self, computed: Callable[..., Any]) -> Callable[[Inputs], Any]:
         return lambda inputs: computed(inputs, graph_blocks(self.state))

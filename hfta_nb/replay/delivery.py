@@ -69,7 +69,7 @@ def settle(state: ArrayState, targets: Sequence[Target]) -> None:
         elif grad is not view and not same_memory(grad, view):
             with torch.no_grad():
                 grad.add_(view)
-    if state.engine.across is not None:
+    if state.engine.architectures is not None:
         with torch.no_grad():
             state.clear_padding([t.name for t in targets])
 

@@ -317,11 +317,11 @@ def guards_of(state: ArrayState, functions: tuple[Any, ...]) -> Guards:
     Raises:
         UnclearError: with what can't be seen through.
     """
-    across = state.engine.across
-    if across is None:
+    architectures = state.engine.architectures
+    if architectures is None:
         return Guards(state.skeleton, functions)
     set_anew: dict[int, tuple[str, ...]] = {}
-    for site in across.sites:
+    for site in architectures.sites:
         set_anew[id(site.module)] = (*set_anew.get(id(site.module), ()), site.name)
-    values = tuple(value for site in across.sites for value in site.values.values())
-    return Guards(state.skeleton, (*functions, *across.templates, *values), set_anew)
+    values = tuple(value for site in architectures.sites for value in site.values.values())
+    return Guards(state.skeleton, (*functions, *architectures.templates, *values), set_anew)

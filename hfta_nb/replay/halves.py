@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hfta_nb.kernels.strategy import precision
 from hfta_nb.members.generators import MemberGenerators
-from hfta_nb.members.threads import scope
+from hfta_nb.members.threads import thread_scope
 from hfta_nb.replay.delivery import Target
 from hfta_nb.replay.dynamic_call import Fetch, copied
 from hfta_nb.replay.program import Program
@@ -60,7 +60,7 @@ class Halves:
         made, on = self.program.made, torch.is_grad_enabled()
         torch._C._set_grad_enabled(True)  # as in `Program.run`
         try:
-            with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), scope(self._way):
+            with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), thread_scope(self._way):
                 if generators is None:
                     for step in steps:
                         step()

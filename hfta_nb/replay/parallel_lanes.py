@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.members.generators import MemberGenerators
-from hfta_nb.members.threads import Job, side_by_side
+from hfta_nb.members.threads import Job, run_parallel
 from hfta_nb.replay.liveness import WRITES_UNSAID
 from hfta_nb.replay.record import BufferView, Instruction, Trace, places
 
@@ -103,7 +103,7 @@ class ParallelLanes:
         self,
         lanes: Sequence[Sequence[Callable[[], Any]]],
         opening: Callable[[], Any] | None,
-        runner: Callable[[Sequence[Job]], None] = side_by_side,
+        runner: Callable[[Sequence[Job]], None] = run_parallel,
     ) -> None:
         self.lanes, self.opening, self.runner = lanes, opening, runner
         self._jobs = [partial(_lane, steps) for steps in lanes]

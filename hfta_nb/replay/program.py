@@ -23,7 +23,7 @@ from hfta_nb.kernels.strategy.autotune import Choice
 from hfta_nb.kernels.strategy.streams import runner_of
 from hfta_nb.kernels.strategy.variants import PRODUCTS
 from hfta_nb.members.generators import MemberGenerators
-from hfta_nb.members.threads import side_by_side
+from hfta_nb.members.threads import run_parallel
 from hfta_nb.replay.dynamic_call import DynamicCall, Fetch, copied, dynamic
 from hfta_nb.replay.fuse_image_norms import chained
 from hfta_nb.replay.fuse_relu import ReluFusion
@@ -223,7 +223,7 @@ class _Builder:
         draws = any(call.member is not None for call in self.calls)
         found = self._made(generators, by_lane.pop(), [], made, draws, 0)
         # On a GPU lanes are streams, on a CPU threads.
-        runner = side_by_side if generators.device.type == "cpu" else runner_of(generators.device, len(by_lane))
+        runner = run_parallel if generators.device.type == "cpu" else runner_of(generators.device, len(by_lane))
         found.lanes = ParallelLanes(by_lane, self.chooser.opening(), runner)
         self.seconds[str(self.chooser.steady)] = self.chooser.seconds
         return found

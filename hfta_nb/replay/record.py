@@ -247,7 +247,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.trace.reason = str(error)
 
     @contextmanager
-    def quiet(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Within, nothing is noted."""
         self._quiet += 1
         try:

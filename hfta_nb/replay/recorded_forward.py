@@ -75,10 +75,10 @@ class RecordedForward:
 
     def forward(self) -> Any:
         """Run the call and record it."""
-        with self.recorder.quiet():
+        with self.recorder.paused():
             self.places = [self.recorder.place(v) for v in self.inputs.leaves if isinstance(v, Tensor)]
         self.recorder.trace.given = {p.storage for p in self.places}
-        with self.state.generators.heard(self.recorder.member), self.recorder:
+        with self.state.generators.listening(self.recorder.member), self.recorder:
             return self.run(self.inputs, self.blocks)
 
     def unfit(self, tensors: list[Tensor], outputs: list[BufferView]) -> str:

@@ -13,7 +13,7 @@ from hfta_nb.eager.engine import Block, Call, Inputs
 from hfta_nb.eager.gradients import Gradients
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.strategy import streams
-from hfta_nb.members.threads import at_hand
+from hfta_nb.members.threads import available_threads
 from hfta_nb.members.tree import flatten
 from hfta_nb.replay import layouts
 from hfta_nb.replay.cache_entry import CacheEntry, outputs_of, rooms_for
@@ -64,10 +64,10 @@ class RecordedGradients(Gradients):
         if recorder.device.type == "cuda":
             recorder.trace.lanes = streams.MOST
         elif state.settings.threads == "blocks" and recorder.device.type == "cpu":
-            recorder.trace.lanes = at_hand()
+            recorder.trace.lanes = available_threads()
 
     def _take(self, block: Block, names: list[str], grads: Any) -> None:
-        with self.recorder.quiet():
+        with self.recorder.paused():
             for name, grad in zip(names, grads, strict=False):
                 if grad is not None:
                     try:
@@ -85,14 +85,14 @@ class RecordedGradients(Gradients):
             NotRecordableError: a parameter is used by no member.
         """
         state, members = self.state, range(len(self.state))
-        unused, across = state.engine.usage.unused(len(state)), state.engine.across
+        unused, architectures = state.engine.usage.unused(len(state)), state.engine.architectures
         targets = []
         for name, blocks in self.received.items():
             have = {i for b in blocks for i in range(b.start, b.stop)} - set(unused.get(name, ()))
             if not have:
                 raise NotRecordableError("a parameter is used by no member")
             empty = tuple(i for i in members if i not in have)
-            lacking = set() if across is None else set(across.lacking(name))
+            lacking = set() if architectures is None else set(architectures.lacking(name))
             missing = tuple(i for i in empty if i not in lacking)
             view = state.arena_of(name).grad_view(name)
             targets.append(Target(self.parameters[name], name, view, empty, missing))
@@ -135,7 +135,7 @@ class RecordedStep:
         gradients = RecordedGradients(state, inputs, self.entry.scale, self.only, recorder)
         if not added:
             gradients.fresh = set(gradients.parameters)
-        with state.generators.heard(recorder.member), recorder:
+        with state.generators.listening(recorder.member), recorder:
             result = gradients.of(self.call, leaf_blocks(state))
         return recorder, gradients, result
 

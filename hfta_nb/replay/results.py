@@ -57,7 +57,7 @@ class CapturedResults:
             entry.inputs = rooms_for(inputs)
         entry.fill(inputs.leaves)
         recorder, restore = Recorder(state.generators.device), state.snapshot()
-        with state.generators.heard(recorder.member), recorder:
+        with state.generators.listening(recorder.member), recorder:
             result = run(entry.inputs)
         trace = recorder.trace
         leaves, rebuild = flatten(result)

@@ -11,17 +11,17 @@ from torch import Tensor, nn
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.strategy import precision
 from hfta_nb.members.per_member import PerMember
-from hfta_nb.members.threads import at_hand
+from hfta_nb.members.threads import available_threads
 from hfta_nb.replay.record import NotRecordableError
 
 
 def state_of(state: ArrayState) -> tuple[Any, ...]:
     """What makes calls with equal inputs different kinds."""
     how = state.settings
-    side_by_side = at_hand() if how.threads == "blocks" else 0
+    lanes = available_threads() if how.threads == "blocks" else 0
     float32 = precision.float32(state.generators.device)
     training = state.skeleton.training
-    return how.block_size, how.threads, side_by_side, how.fast_rng, training, float32, settings()
+    return how.block_size, how.threads, lanes, how.fast_rng, training, float32, settings()
 
 
 def identity(function: Any) -> Any:

@@ -12,8 +12,8 @@ from hfta_nb.kernels.strategy.times import Times
 from hfta_nb.kernels.strategy.timing_cache import kept
 from hfta_nb.kernels.strategy.trials import killed, trying
 from hfta_nb.kernels.strategy.variants import COMPILED, PLAIN
-from hfta_nb.members.threads import at_hand
-from hfta_nb.members.untraced import unseen
+from hfta_nb.members.threads import available_threads
+from hfta_nb.members.untraced import untraced
 
 _LAPS, _LONG_S = 3, 0.02
 
@@ -30,12 +30,12 @@ def own_is_faster(own: LstmKernel, sizes: tuple[int, int, int, int], biased: boo
         biased: whether there are biases.
     """
     device = torch.device("cpu")
-    known, key = kept(device), f"lstm alone {sizes} {biased} {at_hand()}"
+    known, key = kept(device), f"lstm alone {sizes} {biased} {available_threads()}"
     times = known.get(key)
     if COMPILED in killed(known, key):
         return False
     if times is None:
-        with trying(known, key, COMPILED), unseen(), torch.inference_mode(False), torch.enable_grad():
+        with trying(known, key, COMPILED), untraced(), torch.inference_mode(False), torch.enable_grad():
             times = _measured(own, sizes, biased)
         known.put(key, times, lasting=not autotune.disturbed(device))
         known.write()

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from hfta_nb.errors import out_of_memory
 from hfta_nb.members.generators import MemberGenerators
-from hfta_nb.members.outside import OutsideStreams
+from hfta_nb.members.process_streams import ProcessStreams
 from hfta_nb.rules.autocast import Kept, cast
 
 
@@ -63,8 +63,8 @@ class Context:
         plain: call the kernels that the plain module calls, where there is a choice.
         attributes: what members have set on themselves.
         watching: see whether the model changes what it holds.
-        own: modules of members that run one by one.
-        outside_streams: random streams of the process, beside torch's.
+        member_modules: modules of members that run one by one.
+        process_streams: random streams of the process, beside torch's.
     """
 
     indices: Sequence[int]
@@ -80,8 +80,8 @@ class Context:
     plain: bool = False
     attributes: Any = None
     watching: bool = False
-    own: dict[Any, Any] = field(default_factory=dict)
-    outside_streams: OutsideStreams = field(default_factory=OutsideStreams)
+    member_modules: dict[Any, Any] = field(default_factory=dict)
+    process_streams: ProcessStreams = field(default_factory=ProcessStreams)
 
     @property
     def members(self) -> int:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.members.untraced import unseen
+from hfta_nb.members.untraced import untraced
 from hfta_nb.rules.base import Context, Rule, arguments
 
 _NAMES = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
@@ -51,7 +51,7 @@ def _shrink(table: Tensor, index: Tensor, max_norm: float, norm_type: float) -> 
 def _check(index: Tensor, rows: int) -> None:
     """An index beyond the table would find another member's row. Fails as torch's own look-up does, on any device."""
     inside = ((index >= 0) & (index < rows)).all()
-    with unseen():  # a replayed step has the assertion below
+    with untraced():  # a replayed step has the assertion below
         if index.device.type == "cpu" and not inside:
             raise IndexError("index out of range in self")
     torch._assert_async(inside)

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hfta_nb.members.untraced import unseen
+from hfta_nb.members.untraced import untraced
 
 
 def order(steps: int, backward: bool) -> range:
@@ -74,7 +74,7 @@ def finish(
     Returns:
         h at all time steps, and the last h.
     """
-    with unseen():  # no kernel
+    with untraced():  # no kernel
         out = aliased(h_after)
     ctx.save_for_backward(*inputs, out, *kept)
     ctx.set_materialize_grads(False)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hfta_nb.kernels.native import binding
 from hfta_nb.kernels.native.build import library, waiting
-from hfta_nb.members.untraced import unseen
+from hfta_nb.members.untraced import untraced
 
 _FORWARD = "Tensor x, Tensor w_x, Tensor w_h, Tensor? b_x, Tensor? b_h, Tensor(a!) gates, Tensor(b!) h, Tensor(c!) c"
 _BACKWARD = (
@@ -55,7 +55,7 @@ _ERROR = 1e-4
 def _is_right(found: ctypes.CDLL) -> bool:
     """Compares two members with torch's LSTM in float64."""
     members, steps, samples, inputs, hidden = 2, 3, 5, 3, int(found.hfta_wide())
-    with unseen(), torch.no_grad():
+    with untraced(), torch.no_grad():
         x = _spread(members, steps, samples, inputs)
         w_x, w_h = _spread(members, 4 * hidden, inputs), _spread(members, 4 * hidden, hidden) * 0.3
         by_out = _spread(members, steps, samples, hidden)

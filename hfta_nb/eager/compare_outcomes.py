@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hfta_nb.eager.closeness import allowed, close, size, tolerance_of
-from hfta_nb.eager.held import same
+from hfta_nb.eager.mutable_values import same_value
+from hfta_nb.eager.tolerance import allowed_difference, close, largest_value, tolerance_of
 
-Found = dict[str, Any]
+Outcome = dict[str, Any]
 """What a call comes to for a member, by what it is: tensors, and other values that can be compared."""
 
 _COMPARED = (int, float, complex, str, bytes, bool, type(None), np.ndarray, torch.Generator)
@@ -35,7 +35,7 @@ class Pair(NamedTuple):
     size: float | None = None
 
 
-def differences(together: Found, alone: Found, must_have: Callable[[str], bool]) -> list[str]:
+def differences(together: Outcome, alone: Outcome, must_have: Callable[[str], bool]) -> list[str]:
     """The keys of everything in which they differ by more than rounding; what is not finite alone is passed over.
 
     Args:
@@ -51,14 +51,14 @@ def differences(together: Found, alone: Found, must_have: Callable[[str], bool])
     for pair in (*seen, *(p for p in slow if isinstance(p.alone, Tensor))):
         kind = pair.key.partition(" ")[0]
         if kind in _LARGEST:
-            sizes[kind] = max(sizes.get(kind, 0.0), size(pair.alone) if pair.size is None else pair.size)
+            sizes[kind] = max(sizes.get(kind, 0.0), largest_value(pair.alone) if pair.size is None else pair.size)
     off = []
     for pair in (*seen, *slow):
         largest = sizes.get(pair.key.partition(" ")[0])
         if pair.off is None:
             alike_ = alike(pair.own, pair.alone, largest)
         else:
-            alike_ = pair.off <= allowed(pair.alone.dtype, pair.size if largest is None else largest)  # type: ignore[arg-type]
+            alike_ = pair.off <= allowed_difference(pair.alone.dtype, pair.size if largest is None else largest)  # type: ignore[arg-type]
         if not alike_:
             off.append(pair.key)
     order = {key: i for i, key in enumerate(alone)}
@@ -71,7 +71,7 @@ def words(key: str, own: Any, alone: Any) -> str:
         return ""
     if not alone.is_floating_point():
         return ""
-    return f"off by {size(own - alone):.2g} where values reach {size(alone):.2g}"
+    return f"off by {largest_value(own - alone):.2g} where values reach {largest_value(alone):.2g}"
 
 
 def _quick(pair: Pair) -> bool:
@@ -109,7 +109,7 @@ def _measured(pairs: Sequence[Pair]) -> list[Pair]:
 def alike(own: Any, alone: Any, largest: float | None) -> bool:
     """Whether two results are equal up to rounding, where values are as large as `largest`."""
     if isinstance(alone, Tensor) and isinstance(own, Tensor):
-        return close(own.detach(), alone.detach(), size(alone) if largest is None else largest)
+        return close(own.detach(), alone.detach(), largest_value(alone) if largest is None else largest)
     if own is None or alone is None:  # a gradient of zero is none
         value = alone if own is None else own
         return value is None or (isinstance(value, Tensor) and not value.any())
@@ -119,7 +119,7 @@ def alike(own: Any, alone: Any, largest: float | None) -> bool:
         return own.keys() == alone.keys() and all(alike(own[k], alone[k], None) for k in alone)
     if isinstance(alone, float) and isinstance(own, float):
         return own == alone or abs(own - alone) <= tolerance_of(torch.float32) * max(abs(alone), 1e-3)
-    return same(own, alone)
+    return same_value(own, alone)
 
 
 def _comparable(value: Any, depth: int = 0) -> bool:

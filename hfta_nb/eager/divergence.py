@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 
-from hfta_nb.eager.closeness import close, size
+from hfta_nb.eager.tolerance import close, largest_value
 from hfta_nb.members.tree import flatten
 from hfta_nb.rules.base import Context, Disagreement, RuleMode
 
@@ -18,7 +18,7 @@ Rows = Callable[[list[Tensor]], list[Tensor]]
 
 
 @dataclass
-class _Seen:
+class _ModuleCall:
     path: str
     inputs: list[Tensor]
     outputs: list[Tensor]
@@ -36,7 +36,7 @@ class Mismatch(Disagreement):
         self.path = path
 
 
-def parting(
+def first_divergence(
     first: Mapping[str, nn.Module],
     together: Callable[[], object],
     second: Callable[[], Mapping[str, nn.Module]],
@@ -54,7 +54,7 @@ def parting(
         together()
     with _watched(second(), _whole) as one:
         alone()
-    waiting: dict[str, list[_Seen]] = {}
+    waiting: dict[str, list[_ModuleCall]] = {}
     for seen in one:
         waiting.setdefault(seen.path, []).append(seen)
     for seen in several:
@@ -84,9 +84,9 @@ def _whole(tensors: list[Tensor]) -> list[Tensor]:
 
 
 @contextmanager
-def _watched(modules: Mapping[str, nn.Module], rows: Rows) -> Iterator[list[_Seen]]:
+def _watched(modules: Mapping[str, nn.Module], rows: Rows) -> Iterator[list[_ModuleCall]]:
     """Within, what goes into and comes out of modules is noted, innermost first."""
-    seen: list[_Seen] = []
+    seen: list[_ModuleCall] = []
     inputs: list[list[Tensor]] = []
 
     def own(tree: Any) -> list[Tensor]:
@@ -98,7 +98,7 @@ def _watched(modules: Mapping[str, nn.Module], rows: Rows) -> Iterator[list[_See
 
     def note(path: str) -> Any:
         def after(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-            seen.append(_Seen(path, inputs.pop(), own(result)))
+            seen.append(_ModuleCall(path, inputs.pop(), own(result)))
 
         return after
 
@@ -118,4 +118,4 @@ def _context() -> Context | None:
 
 
 def _alike(a: list[Tensor], b: list[Tensor]) -> bool:
-    return len(a) == len(b) and all(close(x, y, size(y)) for x, y in zip(a, b, strict=True))
+    return len(a) == len(b) and all(close(x, y, largest_value(y)) for x, y in zip(a, b, strict=True))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 Name = str | tuple[str | None, ...]
 
 
-class Slots:
+class TensorSlots:
     """All places of the parameters and buffers of a module.
 
     Args:
@@ -78,7 +78,7 @@ class Slots:
             replaced = self._replaced(tensors)
         return result, replaced
 
-    def call_for_good(
+    def call_and_keep(
         self, tensors: Mapping[str, Tensor], function: Callable[[], Any]
     ) -> tuple[Any, dict[str, Tensor]]:
         """As `call`; the tensors stay in the module, and so do buffers that it has replaced."""

@@ -15,12 +15,12 @@ def tolerance_of(dtype: torch.dtype) -> float:
     return TOLERANCE[torch.bfloat16] if half else TOLERANCE.get(dtype, TOLERANCE[torch.float32])
 
 
-def allowed(dtype: torch.dtype, largest: float) -> float:
+def allowed_difference(dtype: torch.dtype, largest: float) -> float:
     """By how much values may differ that are as large as `largest`."""
     return tolerance_of(dtype) * max(largest, 1e-3)
 
 
-def size(tensor: Tensor) -> float:
+def largest_value(tensor: Tensor) -> float:
     """The largest absolute value that is finite; 0 for integers, and for nothing."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return 0.0
@@ -35,4 +35,4 @@ def close(a: Tensor, b: Tensor, largest: float) -> bool:
         return False
     if not (a.is_floating_point() or a.is_complex()):
         return bool(torch.equal(a, b))
-    return bool(torch.isclose(a, b, rtol=0, atol=allowed(a.dtype, largest), equal_nan=True).all())
+    return bool(torch.isclose(a, b, rtol=0, atol=allowed_difference(a.dtype, largest), equal_nan=True).all())

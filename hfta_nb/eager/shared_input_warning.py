@@ -23,7 +23,7 @@ _AXES: tuple[tuple[type[nn.Module], int], ...] = (
 """Layers, and how many axes a mini-batch for each has as a rule."""
 
 
-def warn_of_shared(state: ArrayState, inputs: Inputs) -> None:
+def warn_of_shared_input(state: ArrayState, inputs: Inputs) -> None:
     """Warn, once for each array, where an input looks as if its first axis counted members, and is not marked.
 
     That is plausible where the first layer expects one axis fewer, and the first axis is as long as there are members.
@@ -46,11 +46,11 @@ def warn_of_shared(state: ArrayState, inputs: Inputs) -> None:
         f"members and {type(layer).__name__} takes {axes} axes: if each member is to get an entry of its own, call "
         "array(hfta_nb.per_member(x))"
     )
-    warnings.warn(text, ArrayWarning, stacklevel=level_outside())
+    warnings.warn(text, ArrayWarning, stacklevel=stacklevel_outside())
 
 
-def level_outside() -> int:
-    """The `stacklevel`, for a warning of `warn_of_shared`, of the first frame outside of the package and torch."""
+def stacklevel_outside() -> int:
+    """The `stacklevel` of the first frame outside of the package and torch, for the caller's warning."""
     frame: Any = sys._getframe(2)
     level = 2
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ("hfta_nb", "torch"):

@@ -11,12 +11,12 @@ from torch.utils.weak import WeakIdKeyDictionary
 _OWNERS: Any = WeakIdKeyDictionary()
 
 
-def own(parameter: Tensor, array: nn.Module, name: str) -> None:
+def set_owner(parameter: Tensor, array: nn.Module, name: str) -> None:
     """Note that the parameter is this array's."""
     _OWNERS[parameter] = (weakref.ref(array), name)
 
 
-def owned_by(parameter: Tensor) -> tuple[nn.Module, str] | None:
+def owner_of(parameter: Tensor) -> tuple[nn.Module, str] | None:
     """The array that a parameter belongs to, and its name there; None if it is no array's."""
     found = _OWNERS.get(parameter)
     array = None if found is None else found[0]()

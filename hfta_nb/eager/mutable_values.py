@@ -30,14 +30,14 @@ Memo = dict[int, Any]
 """Copies by the id of what was copied; a tensor of the module stands for itself."""
 
 
-def may_change(value: Any, depth: int = 0) -> bool:
+def is_mutable(value: Any, depth: int = 0) -> bool:
     """True if a value can change while it stays the same object."""
     if isinstance(value, tuple | frozenset):
-        return depth <= _MAX_DEPTH and any(may_change(v, depth + 1) for v in value)
+        return depth <= _MAX_DEPTH and any(is_mutable(v, depth + 1) for v in value)
     return not isinstance(value, _PLAIN)
 
 
-def copied(value: Any, memo: Memo, depth: int = 0) -> Any:
+def copy_value(value: Any, memo: Memo, depth: int = 0) -> Any:
     """A copy down to what can't change.
 
     Raises:
@@ -47,7 +47,7 @@ def copied(value: Any, memo: Memo, depth: int = 0) -> Any:
         return memo[id(value)]
     if depth > _MAX_DEPTH:
         raise TypeError("nested too deeply")
-    if not may_change(value):
+    if not is_mutable(value):
         return value
     if isinstance(value, Tensor):
         # What autograd knows of stands for itself: a copy would be no part of the graph.
@@ -57,13 +57,13 @@ def copied(value: Any, memo: Memo, depth: int = 0) -> Any:
         new.set_state(value.get_state())
     elif type(value) in (list, set, deque):
         memo[id(value)] = new = type(value)()
-        parts = [copied(v, memo, depth + 1) for v in value]
+        parts = [copy_value(v, memo, depth + 1) for v in value]
         new.update(parts) if isinstance(new, set) else new.extend(parts)
     elif type(value) is tuple:
-        new = tuple(copied(v, memo, depth + 1) for v in value)
+        new = tuple(copy_value(v, memo, depth + 1) for v in value)
     elif type(value) is dict:
         memo[id(value)] = new = {}
-        new.update({k: copied(v, memo, depth + 1) for k, v in value.items()})
+        new.update({k: copy_value(v, memo, depth + 1) for k, v in value.items()})
     else:
         try:
             new = copy.deepcopy(value, memo)
@@ -73,7 +73,7 @@ def copied(value: Any, memo: Memo, depth: int = 0) -> Any:
     return new
 
 
-def same(a: Any, b: Any, depth: int = 0) -> bool:
+def same_value(a: Any, b: Any, depth: int = 0) -> bool:
     """True if two values are known to be equal; for a value and the copy that was made of it."""
     if a is b:
         return True
@@ -84,21 +84,21 @@ def same(a: Any, b: Any, depth: int = 0) -> bool:
     if isinstance(a, np.ndarray):
         return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
     if isinstance(a, STREAMS):
-        return same(_position(a), _position(b), depth + 1)
+        return same_value(_position(a), _position(b), depth + 1)
     if isinstance(a, Mapping):
-        return list(a) == list(b) and all(same(a[k], b[k], depth + 1) for k in a)
+        return list(a) == list(b) and all(same_value(a[k], b[k], depth + 1) for k in a)
     if isinstance(a, list | tuple | deque):
-        return len(a) == len(b) and all(same(x, y, depth + 1) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(same_value(x, y, depth + 1) for x, y in zip(a, b, strict=True))
     held = [getattr(v, "__dict__", None) for v in (a, b)]
     if held[0] and "__eq__" not in _methods(type(a)):
-        return same(held[0], held[1], depth + 1)
+        return same_value(held[0], held[1], depth + 1)
     try:
         return bool(a == b)
     except Exception:  # an __eq__ that can't answer
         return False
 
 
-def put_back(value: Any, before: Any) -> Any:
+def restore_value(value: Any, before: Any) -> Any:
     """The value as it was, the same object where that can be done.
 
     Args:

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from hfta_nb.eager.intercept import Handler
-from hfta_nb.members.slots import Slots
+from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.rules import Context
 
 
 @dataclass(frozen=True)
-class Run:
+class BlockTensors:
     """The members of a block and their tensors ``[k, *shape]``; those of a `single` one lack the first axis."""
 
     members: Sequence[int]
@@ -29,7 +29,7 @@ def _nothing(context: Context, state: Mapping[str, Tensor]) -> AbstractContextMa
 
 
 @dataclass(frozen=True)
-class Body:
+class ExecutableModule:
     """One module through which some members of a block run.
 
     Attributes:
@@ -45,7 +45,7 @@ class Body:
     """
 
     root: nn.Module
-    slots: Slots
+    slots: TensorSlots
     parameters: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
     rows: Sequence[int]
@@ -71,7 +71,7 @@ class Site(Protocol):
 
 
 class Architectures(Protocol):
-    """What makes the bodies to run, where members are of different architecture; see `Across`."""
+    """What makes the executables to run, where members are of different architecture; see `PaddedArchitectures`."""
 
     @property
     def templates(self) -> Sequence[nn.Module]:
@@ -84,8 +84,8 @@ class Architectures(Protocol):
     def template(self, member: int) -> nn.Module:
         """The plain module that a member runs alone through."""
 
-    def bodies(self, run: Run) -> list[Body]:
-        """The bodies for some members with their tensors ``[k, *shape]``, or ``[*shape]`` of a single one."""
+    def executables(self, run: BlockTensors) -> list[ExecutableModule]:
+        """The executables for some members with their tensors ``[k, *shape]``, or ``[*shape]`` of a single one."""
 
     def boxes(self, member: int) -> dict[str, tuple[int, ...]]:
         """A member's shapes, by name in the skeleton, of the tensors that it has."""
@@ -93,5 +93,5 @@ class Architectures(Protocol):
     def lacking(self, name: str) -> list[int]:
         """The members that have no such tensor."""
 
-    def settle(self, paths: Collection[str], apart: str) -> None:
+    def set_fallbacks(self, paths: Collection[str], apart: str) -> None:
         """Say which submodules run each architecture by itself, and whether all of the model does."""

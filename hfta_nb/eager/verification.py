@@ -16,20 +16,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.eager.attributes import Place, taken_off
+from hfta_nb.eager.attributes import AttributeKey, tracked_attributes
 from hfta_nb.eager.autograd_nodes import nodes, own_function
 from hfta_nb.eager.blocks import leaf_blocks
-from hfta_nb.eager.closeness import size
-from hfta_nb.eager.comparing import Found, alike, differences, words
+from hfta_nb.eager.compare_outcomes import Outcome, alike, differences, words
+from hfta_nb.eager.divergence import Mismatch, first_divergence, rows_of
 from hfta_nb.eager.engine import Block, Call, Inputs
-from hfta_nb.eager.parting import Mismatch, parting, rows_of
 from hfta_nb.eager.plain_copies import plain_member
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.members import outside
+from hfta_nb.eager.tolerance import largest_value
+from hfta_nb.members import process_streams
 from hfta_nb.members.tree import flatten
 from hfta_nb.rules.autocast import uncast
 
-WAYS = ("first", "always", "never")
+VERIFY_MODES = ("first", "always", "never")
 """When calls are verified."""
 
 _INPUT = "gradient of input "
@@ -77,11 +77,11 @@ class Verification:
         self.leaves = _own_leaves(inputs.member(self.member))
         self.plain = plain_member(state, self.member)
         self.streams = dict(state.generators.states[self.member])
-        self.outside = outside.states()
+        self.process_state = process_streams.stream_states()
         self.gradients: dict[str, Tensor | None] = {}
         self._parameters = [arena.data[self.member].clone() for arena in state.arenas]
         self._before = [arena.data[self.member].clone() for arena in state.buffer_arenas]
-        self._nudged: Found | None = None
+        self._nudged: Outcome | None = None
         self._alone_s = 0.0
         wanted = any(p.requires_grad for p in state.tensors.parameters()) or bool(inputs.grad_leaves())
         self._learns = torch.is_grad_enabled() and wanted
@@ -123,7 +123,7 @@ class Verification:
         off = self._different(together, alone)
         if off:
             self.restore()
-            path = self._parting(off)
+            path = self._first_divergence(off)
             self.restore()
             place = f" from `{path}` on" if path else ""
             told = words(off[0], together.get(off[0]), alone.get(off[0]))
@@ -135,47 +135,47 @@ class Verification:
         """Whether the call has changed what the member holds."""
         rows = [arena.data[self.member] for arena in self.state.buffer_arenas]
         same = len(rows) == len(self._before) and all(map(torch.equal, rows, self._before))
-        return not same or bool(self.state.engine.attributes.values or self.state.engine.outgrown)
+        return not same or bool(self.state.engine.attributes.values or self.state.engine.resized_buffers)
 
     # What the call came to.
 
-    def _together(self, result: Any) -> Found:
+    def _together(self, result: Any) -> Outcome:
         if self.computation.backward:
             result = result[1]
         found = _results(result, self.member)
         found |= {f"gradient of {name}": grad for name, grad in self.gradients.items()}
         return found | self._left()
 
-    def _left(self) -> Found:
+    def _left(self) -> Outcome:
         state, m = self.state, self.member
-        found: Found = {}
+        found: Outcome = {}
         for kind, arenas in (("parameter", state.arenas), ("buffer", state.buffer_arenas)):
             for arena in arenas:
                 row = arena.data[m].clone()
                 for span in arena.spans:
                     found[f"{kind} {span.name}"] = row[span.start : span.stop].view(span.shape)
-        found |= {f"buffer {k}": rows[m] for k, rows in state.engine.outgrown.items() if m in rows}
+        found |= {f"buffer {k}": rows[m] for k, rows in state.engine.resized_buffers.items() if m in rows}
         found |= {f"stream of random numbers ({k})": v for k, v in state.generators.states[m].items()}
         attributes = state.engine.attributes.of(m)
         return found | {_attribute(place): value for place, value in attributes.items()}
 
     # What it comes to alone.
 
-    def _alone(self, plain: nn.Module) -> Found:
+    def _alone(self, plain: nn.Module) -> Outcome:
         """The same by the plain module."""
-        generators, changes = self.state.generators, dict[Place, Any]()
+        generators, changes = self.state.generators, dict[AttributeKey, Any]()
         leaves = _own_leaves(self.leaves)
-        now, now_outside = list(generators.states), outside.states()
+        now, now_process = list(generators.states), process_streams.stream_states()
         generators.keep(self.member, self.streams)
-        outside.put(self.outside)
+        process_streams.set_stream_states(self.process_state)
         slots = self.state.slots
         try:
-            with generators.member(self.member), taken_off(plain, slots, {}, changes, deep=True, keep=True):
+            with generators.member(self.member), tracked_attributes(plain, slots, {}, changes, deep=True, keep=True):
                 found = self._computed(plain, leaves)
             streams = generators.states[self.member]
         finally:
             generators.states = now
-            outside.put(now_outside)
+            process_streams.set_stream_states(now_process)
         found |= {f"buffer {k}": v.detach() for k, v in plain.named_buffers() if k in slots.buffers}
         found |= {f"parameter {k}": v.detach() for k, v in plain.named_parameters()}
         found |= {f"stream of random numbers ({k})": v for k, v in streams.items()}
@@ -191,7 +191,7 @@ class Verification:
         own = {name: p.detach().flatten() for name, p in self.plain.named_parameters()}
         return own.keys() == before.keys() and all(torch.equal(own[name], before[name]) for name in own)
 
-    def _computed(self, plain: nn.Module, leaves: list[Any]) -> Found:
+    def _computed(self, plain: nn.Module, leaves: list[Any]) -> Outcome:
         computation = self.computation
         result = computation.call(plain, leaves)
         found = _results(result, None)
@@ -213,7 +213,7 @@ class Verification:
         found |= {_input(i): v.grad for i, v in enumerate(given.values())}
         return found
 
-    def _differentiated(self, ran: Sequence[tuple[Block, Inputs, Any]]) -> Found:
+    def _differentiated(self, ran: Sequence[tuple[Block, Inputs, Any]]) -> Outcome:
         """Gradients of what the member came to; the caller's own backward comes later.
 
         Args:
@@ -238,13 +238,13 @@ class Verification:
             grads = torch.autograd.grad(total, wanted, retain_graph=True, allow_unused=True)
         return self._noted(names, grads, inputs, None if block.single else row)
 
-    def _noted(self, names: Sequence[str], grads: Sequence[Tensor | None], inputs: Inputs, row: int | None) -> Found:
+    def _noted(self, names: Sequence[str], grads: Sequence[Tensor | None], inputs: Inputs, row: int | None) -> Outcome:
         own = [g if row is None or g is None else g[row] for g in grads[: len(names)]]
-        found: Found = {f"gradient of {name}": g for name, g in zip(names, own, strict=True)}
+        found: Outcome = {f"gradient of {name}": g for name, g in zip(names, own, strict=True)}
         given = inputs.of_member(grads[len(names) :], self.member)
         return found | {_input(i): grad for i, grad in enumerate(given)}
 
-    def _again(self) -> Found:
+    def _again(self) -> Outcome:
         """The same by a call of its own: custom functions may change what the module holds in their backward."""
         after = self.state.snapshot()
         self.restore()
@@ -253,7 +253,7 @@ class Verification:
         finally:
             after()
 
-    def _graph(self) -> Found:
+    def _graph(self) -> Outcome:
         """Gradients by autograd, of a block around the member whose tensors are its own."""
         state, m = self.state, self.member
         single = state.settings.block_size == 1
@@ -279,7 +279,7 @@ class Verification:
 
     # Comparing.
 
-    def _different(self, together: Found, alone: Found) -> list[str]:
+    def _different(self, together: Outcome, alone: Outcome) -> list[str]:
         """Everything in which they differ."""
         off = differences(together, alone, self._must_have)
         return [key for key in off if not self._sensitive(key, together.get(key), alone[key])]
@@ -307,9 +307,9 @@ class Verification:
             return not alike(other, alone, None)
         if not alone.is_floating_point() or not own.shape == alone.shape == other.shape:
             return not alike(other, alone, None)
-        return size(own - alone) <= _SENSITIVE * size(other - alone)
+        return largest_value(own - alone) <= _SENSITIVE * largest_value(other - alone)
 
-    def _parting(self, off: list[str]) -> str | None:
+    def _first_divergence(self, off: list[str]) -> str | None:
         """The submodule from which on they differ."""
         state, m = self.state, self.member
         if state.settings.block_size == 1:
@@ -324,7 +324,7 @@ class Verification:
 
         plain = plain_member(state, m)
         skeleton, own = (dict(module.named_modules()) for module in (state.skeleton, plain))
-        path = parting(skeleton, together, lambda: own, alone, rows_of(m))
+        path = first_divergence(skeleton, together, lambda: own, alone, rows_of(m))
         if path is None:
             kinds = ("gradient", "buffer", "parameter", "attribute")
             owners = [_owner(key) for key in off if key.startswith(kinds) and not key.startswith(_INPUT)]
@@ -332,9 +332,9 @@ class Verification:
         return path
 
 
-def _results(result: Any, member: int | None) -> Found:
+def _results(result: Any, member: int | None) -> Outcome:
     """The leaves of a result; of all members, those of one."""
-    found: Found = {}
+    found: Outcome = {}
     for i, leaf in enumerate(flatten(result)[0]):
         if isinstance(leaf, Tensor):
             leaf = (leaf if member is None else leaf[member]).detach().clone()
@@ -370,7 +370,7 @@ def _input(number: int) -> str:
     return f"{_INPUT}{number}"
 
 
-def _attribute(place: Place) -> str:
+def _attribute(place: AttributeKey) -> str:
     return f"attribute {'.'.join(filter(None, place))}"
 
 

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from hfta_nb.errors import FusionError
-from hfta_nb.members.slots import Slots
+from hfta_nb.members.tensor_slots import TensorSlots
 
 
-class OwnModule(NamedTuple):
+class MemberModule(NamedTuple):
     """One member's copy of a module, and the places of the tensors in it."""
 
     module: nn.Module
-    slots: Slots
+    slots: TensorSlots
 
 
-class OwnModules:
+class MemberModules:
     """Copies of a module, one per member, made when they are needed. They share its tensors.
 
     Args:
@@ -34,16 +34,16 @@ class OwnModules:
     def __init__(self, source: nn.Module) -> None:
         self.source = source
         self._pristine = _copy(source)
-        self._made: dict[int, OwnModule] = {}
+        self._made: dict[int, MemberModule] = {}
         self._seen = [_plain(module) for module in source.modules()]
 
-    def of(self, member: int) -> OwnModule:
+    def of(self, member: int) -> MemberModule:
         """The module of a member."""
         self._follow()
         own = self._made.get(member)
         if own is None:
             module = _copy(self._pristine)
-            own = self._made[member] = OwnModule(module, Slots(module))
+            own = self._made[member] = MemberModule(module, TensorSlots(module))
         for here, there in zip(self.source.modules(), own.module.modules(), strict=False):
             if here.training is not there.training:
                 there.training = here.training
@@ -79,24 +79,24 @@ def _copy(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, memo)
 
 
-def return_home(tensors: Mapping[str, Tensor], homes: Mapping[str, Tensor]) -> None:
+def restore_storage(tensors: Mapping[str, Tensor], storages: Mapping[str, Tensor]) -> None:
     """Write parameters whose ``.data`` the model has set anew to where they were, and let them be there again.
 
     Args:
         tensors: by name, as they are after a call.
-        homes: the ``.data`` of some of them before the call.
+        storages: the ``.data`` of some of them before the call.
     """
-    for name, home in homes.items():
+    for name, storage in storages.items():
         tensor = tensors[name]
-        if tensor.data_ptr() == home.data_ptr() and tensor.shape == home.shape:
+        if tensor.data_ptr() == storage.data_ptr() and tensor.shape == storage.shape:
             continue
-        if tensor.shape != home.shape:
-            got = [list(home.shape), list(tensor.shape)]
+        if tensor.shape != storage.shape:
+            got = [list(storage.shape), list(tensor.shape)]
             raise FusionError("a parameter changes its shape in forward", where=name, got=got)
-        home.copy_(tensor.data)
-        tensor.data = home
+        storage.copy_(tensor.data)
+        tensor.data = storage
 
 
-def regrown(tensors: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def grown_buffers(tensors: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Empty buffers, given as copies, that have grown in place."""
     return {name: tensors[name] for name, own in buffers.items() if tensors[name].shape != own.shape}

@@ -12,26 +12,26 @@ from typing import Any
 
 import numpy as np
 
-States = tuple[Any, Any]
+StreamStates = tuple[Any, Any]
 """Of Python's stream, and of NumPy's."""
 
 
-def states() -> States:
+def stream_states() -> StreamStates:
     return random.getstate(), np.random.get_state()
 
 
-def put(given: States) -> None:
+def set_stream_states(given: StreamStates) -> None:
     random.setstate(given[0])
     np.random.set_state(given[1])
 
 
-def _moved(before: States) -> bool:
+def _moved(before: StreamStates) -> bool:
     """Whether somebody has drawn since."""
-    now = states()
+    now = stream_states()
     return bool(now[0] != before[0] or now[1][2:] != before[1][2:] or (now[1][1] != before[1][1]).any())
 
 
-class OutsideStreams:
+class ProcessStreams:
     """Lets every member of a call begin where the call began.
 
     Attributes:
@@ -40,7 +40,7 @@ class OutsideStreams:
 
     def __init__(self) -> None:
         self.drawn = False
-        self._began: States | None = None
+        self._began: StreamStates | None = None
 
     def begin(self, watching: bool) -> None:
         """A call begins, or is made again.
@@ -49,23 +49,23 @@ class OutsideStreams:
             watching: see whether the model draws.
         """
         if self._began is None and (watching or self.drawn):
-            self._began = states()
+            self._began = stream_states()
 
     def rewind(self) -> None:
         """Go back to where the call began, if it has."""
         if self._began is not None:
-            put(self._began)
+            set_stream_states(self._began)
 
     def end(self) -> None:
         """The call is over."""
         self._began = None
 
-    def here(self) -> States | None:
+    def here(self) -> StreamStates | None:
         """Where the streams are, within a call in which they are looked at."""
-        return None if self._began is None else states()
+        return None if self._began is None else stream_states()
 
     @contextmanager
-    def turn(self, start: States | None = None) -> Iterator[None]:
+    def turn(self, start: StreamStates | None = None) -> Iterator[None]:
         """Within, a member or a block of members draws.
 
         Args:
@@ -75,7 +75,7 @@ class OutsideStreams:
         if start is None or self._began is None:
             yield
             return
-        put(start)
+        set_stream_states(start)
         try:
             yield
         finally:
