@@ -14,7 +14,8 @@ Open `state.py` first, then `engine.py`.
 | `gradients` | block-wise differentiation, and where gradients go |
 | `retry`, `fallback`, `handlers` | an error changes the settings, and the call runs again |
 | `shared_input_warning` | the warning about an input that looks as if it were per member |
-| `verification`, `divergence`, `compare_outcomes`, `tolerance` | one member is compared with its plain module |
+| `verification`, `plain_run`, `member_gradients` | one member is compared with its plain module |
+| `outcome`, `compare_outcomes`, `divergence`, `tolerance` | what is compared, and where the difference begins |
 | `intercept`, `member_modules`, `plain_copies` | what runs in place of a submodule; a member's own copy of a module |
 | `attributes`, `mutable_values` | what members set on themselves, and values that change in place |
 | `checkpointing` | activations that are computed again in the backward |

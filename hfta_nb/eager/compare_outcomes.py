@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from hfta_nb.eager.mutable_values import same_value
+from hfta_nb.eager.outcome import Outcome
 from hfta_nb.eager.tolerance import allowed_difference, close, largest_value, tolerance_of
-
-Outcome = dict[str, Any]
-"""What a call comes to for a member, by what it is: tensors, and other values that can be compared."""
 
 _COMPARED = (int, float, complex, str, bytes, bool, type(None), np.ndarray, torch.Generator)
 _LARGEST = ("gradient", "parameter")

@@ -16,9 +16,10 @@ from hfta_nb.eager.execution_settings import ExecutionSettings
 from hfta_nb.eager.fallback import member_error
 from hfta_nb.eager.gradients import Gradients
 from hfta_nb.eager.handlers import install
+from hfta_nb.eager.outcome import Computation
 from hfta_nb.eager.shared_input_warning import stacklevel_outside, warn_of_shared_input
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.eager.verification import Computation, Verification
+from hfta_nb.eager.verification import Verification
 from hfta_nb.errors import ArrayWarning, FusionError, HftaError, out_of_memory
 from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.rules import SharedWrite

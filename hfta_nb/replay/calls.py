@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from hfta_nb.eager.blocks import graph_blocks, leaf_blocks
 from hfta_nb.eager.engine import Block, Call, Inputs, concatenate, positional
 from hfta_nb.eager.gradients import loss_call
+from hfta_nb.eager.outcome import Computation
 from hfta_nb.eager.retry import Probe, RetryHelpers, gradient_probe, result_probe, run_with_retry
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.eager.verification import Computation
 from hfta_nb.replay.forward import CapturedForwards
 from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.results import CapturedResults
