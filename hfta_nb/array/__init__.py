@@ -21,6 +21,7 @@ from hfta_nb.array.fusing import fuse, join, why_not
 from hfta_nb.array.lazy import has_lazy, take_shapes
 from hfta_nb.array.stack import blueprint
 from hfta_nb.eager.ownership import Follower
+from hfta_nb.members.arena import Arena, Span
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.members.per_member import PerMember, per_member
 from hfta_nb.padded.blueprint import Blueprint
@@ -28,11 +29,13 @@ from hfta_nb.padded.compare import difference
 from hfta_nb.padded.why import Why
 
 __all__ = [
+    "Arena",
     "Blueprint",
     "Follower",
     "FusedArray",
     "MemberGenerators",
     "PerMember",
+    "Span",
     "Why",
     "blueprint",
     "difference",

@@ -1,8 +1,12 @@
-"""What the parts above ask of an array beside its public face."""
+"""What other parts use of an array and of the engine, beside the public face.
+
+Parts above `array` import nothing from the parts below it, but from here and from `hfta_nb.array`. Two exceptions are
+named in the layering table: the C kernel of Adam (`optim`) and CUDA graph capture (`step`), which involve no array.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
@@ -13,6 +17,10 @@ from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import Arguments, call_module
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.ownership import owner_of
+from hfta_nb.kernels.strategy import timing_cache, trials
+from hfta_nb.members.generators import seeded_state
+from hfta_nb.members.threads import thread_scope
+from hfta_nb.members.tree import flatten, tensor_map, unflatten
 from hfta_nb.replay.program import Program
 
 __all__ = [
@@ -21,9 +29,15 @@ __all__ = [
     "Program",
     "call_module",
     "checkpoint",
+    "flatten",
     "owner",
+    "seeded_state",
     "snapshot",
+    "tensor_map",
+    "thread_scope",
     "tuning_of",
+    "under_trial",
+    "unflatten",
     "untimed_block_size",
 ]
 
@@ -57,3 +71,16 @@ def checkpoint(array: FusedArray, on: bool) -> None:
     array.settings.checkpointed = on
     array._steps.cache.clear()
     install(array._state)
+
+
+def under_trial(pid: int, environment: Mapping[str, str]) -> str:
+    """The computation that a process was trying when it ended, in words; empty if there was none.
+
+    The next process with this environment does not try it.
+
+    Args:
+        pid: of the process.
+        environment: its variables.
+    """
+    folder = timing_cache.folder(environment)
+    return "" if folder is None else trials.under_trial(folder, pid)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from hfta_nb.array.own_losses import OwnLosses
 from hfta_nb.array.self_tuning import SelfTuning
-from hfta_nb.eager import verification
 from hfta_nb.eager.execution_settings import ExecutionSettings
 from hfta_nb.eager.state import ArrayState
+from hfta_nb.eager.verification import VERIFY_MODES
 from hfta_nb.errors import FusionError
 from hfta_nb.kernels.strategy.autotune import STRATEGIES
 from hfta_nb.members import threads
 from hfta_nb.replay.calls import Calls
-from hfta_nb.replay.inductor.decide import WAYS
+from hfta_nb.replay.inductor.decide import COMPILE_MODES
 
-VERIFY = verification.VERIFY_MODES
-"""When calls are compared with the plain module."""
+__all__ = ["COMPILE_MODES", "STRATEGIES", "VERIFY_MODES", "Adjustable"]
 
 
 class Adjustable:
@@ -121,8 +120,8 @@ class Adjustable:
 
     @compiling.setter
     def compiling(self, way: str) -> None:
-        if way not in WAYS:
-            raise FusionError("unknown choice", where="compiling", got=way, accepted=", ".join(WAYS))
+        if way not in COMPILE_MODES:
+            raise FusionError("unknown choice", where="compiling", got=way, accepted=", ".join(COMPILE_MODES))
         self.settings.compiling = way
         self._calls.steps.cache.clear()
 
@@ -138,8 +137,8 @@ class Adjustable:
 
     @verify.setter
     def verify(self, when: str) -> None:
-        if when not in VERIFY:
-            raise FusionError("unknown choice", where="verify", got=when, accepted=", ".join(VERIFY))
+        if when not in VERIFY_MODES:
+            raise FusionError("unknown choice", where="verify", got=when, accepted=", ".join(VERIFY_MODES))
         self.settings.verify = when
 
     @property

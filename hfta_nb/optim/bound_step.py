@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hfta_nb.array import FusedArray
-from hfta_nb.members.threads import thread_scope
+from hfta_nb.array.access import thread_scope
 
 _grad = operator.attrgetter("grad")
 _COMPARED = (type(None), bool, int, float, str, tuple, list)

@@ -25,7 +25,7 @@ from hfta_nb.replay.program import Program
 from hfta_nb.replay.source import Source
 from hfta_nb.replay.verify import Outcome
 
-WAYS = ("auto", "never", "always")
+COMPILE_MODES = ("auto", "never", "always")
 
 USUAL_GAIN = {"cpu": 0.0, "cuda": 0.1}
 """The share of a replayed step that compiling saves, where it has not been measured yet. On a CPU it cost time with
