@@ -63,7 +63,7 @@ class FusedArray(Adjustable, Answering, Savable):
         self.generators, self.followers, self.missing_grads = state.generators, state.followers, state.missing_grads
         self.step_notes: list[str] = []
         self._calls = Calls(state, RetryHelpers(self._materialise, partial(surgery.member, state), self._regrow, prove))
-        self._steps, self._forwards, self._results = self._calls.steps, self._calls.forwards, self._calls.results
+        self._steps = self._calls.steps
         self._losses, self._tuning = OwnLosses(self._calls), SelfTuning(self._calls)
         self._taken()
 

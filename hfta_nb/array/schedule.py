@@ -11,7 +11,7 @@ from hfta_nb.eager.state import ArrayState
 from hfta_nb.members import threads
 
 
-class Schedule(NamedTuple):
+class ExecutionSchedule(NamedTuple):
     """How the steps of an array may run.
 
     Attributes:
@@ -43,12 +43,12 @@ _CONVOLUTIONS = (
 _ON = {"": "", "kernels": "with threads in every kernel", "one": "on one thread", "blocks": "side by side"}
 
 
-def schedules_of(state: ArrayState) -> list[Schedule]:
+def schedules_of(state: ArrayState) -> list[ExecutionSchedule]:
     """What may be fastest, most members at once first; one where there is no choice."""
     members = len(state)
     sizes = {1, members, *(s for s in (4,) if s < members)} if state.settings.block_size > 1 else {1}
     on = "one" if threads.selectable(state.generators.device) else ""
-    return [Schedule(size, on) for size in sorted(sizes, reverse=True)]
+    return [ExecutionSchedule(size, on) for size in sorted(sizes, reverse=True)]
 
 
 def untimed_block_size(state: ArrayState) -> int:
@@ -75,19 +75,19 @@ def convolutions(state: ArrayState) -> list[Any]:
     return [m for m in state.skeleton.modules() if isinstance(m, _CONVOLUTIONS)]
 
 
-def chosen(state: ArrayState) -> Schedule:
+def chosen(state: ArrayState) -> ExecutionSchedule:
     """How an array runs."""
-    return Schedule(
+    return ExecutionSchedule(
         state.settings.block_size, state.settings.threads if threads.selectable(state.generators.device) else ""
     )
 
 
-def on_threads(best: Schedule, state: ArrayState) -> list[Schedule]:
+def on_threads(best: ExecutionSchedule, state: ArrayState) -> list[ExecutionSchedule]:
     """What may be faster than the best way on one thread, where torch has several."""
     if not best.threads:
         return []
-    found = [Schedule(best.block_size, "kernels")]
+    found = [ExecutionSchedule(best.block_size, "kernels")]
     if len(state) > 1:
         share = -(-len(state) // threads.available_threads())
-        found.append(Schedule(min(share, best.block_size), "blocks"))
+        found.append(ExecutionSchedule(min(share, best.block_size), "blocks"))
     return found

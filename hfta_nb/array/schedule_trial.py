@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hfta_nb.array.schedule import Schedule, convolutions, on_threads
+from hfta_nb.array.schedule import ExecutionSchedule, convolutions, on_threads
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.native import conv
 from hfta_nb.kernels.strategy.autotune import clock_of, disturbed
@@ -75,7 +75,7 @@ class Trial:
     def __init__(
         self,
         calls: Calls,
-        ways: Sequence[Schedule],
+        ways: Sequence[ExecutionSchedule],
         replaying: bool,
         budget_s: float | None = None,
         cache: ProgramCache[Any] | None = None,
@@ -84,8 +84,8 @@ class Trial:
         self.cache: ProgramCache[Any] = calls.steps.cache if cache is None else cache
         self.state, self.ways, self.replaying, self.budget_s = state, list(ways), replaying, budget_s
         self.complete, self._cost = True, 0.0  # what recording the last way has cost
-        self.seconds: dict[Schedule, float] = {}
-        self.replayed: set[Schedule] = set()
+        self.seconds: dict[ExecutionSchedule, float] = {}
+        self.replayed: set[ExecutionSchedule] = set()
         self.steps, self.spent_s, self.done = 0, 0.0, False
         self.clock = clock_of(state.generators.device)
         self._asked = state.settings.compiling
@@ -146,7 +146,7 @@ class Trial:
         return self.cache is self.calls.steps.cache
 
     @property
-    def compared(self) -> dict[Schedule, float]:
+    def compared(self) -> dict[ExecutionSchedule, float]:
         """Seconds of the ways from which the fastest is taken: those that were replayed, if any were."""
         return {way: s for way, s in self.seconds.items() if way in self.replayed} or self.seconds
 
@@ -155,11 +155,11 @@ class Trial:
         """How much longer the steps took than they would have in the fastest way."""
         return max(0.0, self.spent_s - self.steps * min(self.seconds.values(), default=0.0))
 
-    def _planned(self) -> Generator[Schedule, float, None]:
+    def _planned(self) -> Generator[ExecutionSchedule, float, None]:
         first, cache = self.ways[0], self.cache
         cache.waiting = True
         yield first
-        plain: dict[Schedule, float] = {}
+        plain: dict[ExecutionSchedule, float] = {}
         for way in [*self.ways[1:], first]:  # the first has just run
             plain[way] = yield way
         self.seconds = dict(plain)
@@ -171,7 +171,7 @@ class Trial:
         hopeful = [way for way in self.ways if plain[way] <= limit]
         hopeful.sort(key=lambda way: (way.block_size if small else 0, plain[way]))
         cache.waiting, cache.at_once = not self.replaying, self.replaying
-        laps: dict[Schedule, list[float]] = {}
+        laps: dict[ExecutionSchedule, list[float]] = {}
         if len(hopeful) > 1 and self.replaying:
             yield from self._race(hopeful, laps)
         best = fastest(self.compared)
@@ -182,8 +182,12 @@ class Trial:
             yield from self._on_threads(best, others, plain, laps)
 
     def _on_threads(
-        self, best: Schedule, others: list[Schedule], plain: dict[Schedule, float], laps: dict[Schedule, list[float]]
-    ) -> Generator[Schedule, float, None]:
+        self,
+        best: ExecutionSchedule,
+        others: list[ExecutionSchedule],
+        plain: dict[ExecutionSchedule, float],
+        laps: dict[ExecutionSchedule, list[float]],
+    ) -> Generator[ExecutionSchedule, float, None]:
         """Try the best way on several threads, if they can win what that costs."""
         if self.replaying:
             yield from self._race([best], laps, threaded=True)  # what they would have to beat
@@ -205,8 +209,8 @@ class Trial:
         yield from self._race([best, *others], laps, threaded=True)
 
     def _race(
-        self, ways: Sequence[Schedule], laps: dict[Schedule, list[float]], threaded: bool = False
-    ) -> Generator[Schedule, float, None]:
+        self, ways: Sequence[ExecutionSchedule], laps: dict[ExecutionSchedule, list[float]], threaded: bool = False
+    ) -> Generator[ExecutionSchedule, float, None]:
         """Replay each way, as long as that pays; `laps` are those counted before.
 
         Args:
@@ -248,7 +252,7 @@ class Trial:
         self.complete = self.complete and not dear
         return dear
 
-    def _note(self, laps: dict[Schedule, list[float]]) -> None:
+    def _note(self, laps: dict[ExecutionSchedule, list[float]]) -> None:
         self.seconds.update({way: min(times) for way, times in laps.items()})
         self.replayed.update(laps)
 
@@ -264,9 +268,9 @@ def images(state: ArrayState) -> bool:
     return convolves and conv.usable()
 
 
-def fastest(seconds: dict[Schedule, float]) -> Schedule | None:
+def fastest(seconds: dict[ExecutionSchedule, float]) -> ExecutionSchedule | None:
     """More members at once, unless fewer are clearly faster."""
-    best: Schedule | None = None
+    best: ExecutionSchedule | None = None
     for way in sorted(seconds, reverse=True):
         if best is None or seconds[way] < _GAIN * seconds[best]:
             best = way
@@ -278,7 +282,7 @@ def fastest(seconds: dict[Schedule, float]) -> Schedule | None:
 _BRIEFLY = ", in short runs"
 
 
-def known(state: ArrayState, key: str, ways: Iterable[Schedule]) -> dict[Schedule, float] | None:
+def known(state: ArrayState, key: str, ways: Iterable[ExecutionSchedule]) -> dict[ExecutionSchedule, float] | None:
     """Seconds by way of a step like this, from an earlier trial; None where there was none of the same ways.
 
     Short runs also take over what other short ones have found, which have left out what would not have paid.
@@ -303,6 +307,6 @@ def keep(state: ArrayState, key: str, trial: Trial) -> None:
     kept(device).write()
 
 
-def told(seconds: dict[Schedule, float]) -> str:
+def told(seconds: dict[ExecutionSchedule, float]) -> str:
     """For people: what was tried, and how long a step took."""
     return ", ".join(f"{way} ({value * 1e3:.3g} ms a step)" for way, value in seconds.items())

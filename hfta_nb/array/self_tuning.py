@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from hfta_nb.array.schedule import Schedule, slow_together
+from hfta_nb.array.schedule import ExecutionSchedule, slow_together
 from hfta_nb.array.schedule_trial import Trial
 from hfta_nb.array.schedule_tuner import Tuning
 from hfta_nb.eager.state import ArrayState
@@ -44,13 +44,13 @@ class SelfTuning:
     def __init__(self, calls: Calls) -> None:
         self.calls, self.state = calls, calls.state
         self._forms: dict[str, _Form] = {}
-        self._home: Schedule | None = None
+        self._home: ExecutionSchedule | None = None
         self._busy = False
 
     @property
-    def home(self) -> Schedule:
+    def home(self) -> ExecutionSchedule:
         """How the array ran before anything was tried."""
-        return self._home or Schedule(self.state.settings.block_size, self.state.settings.threads)
+        return self._home or ExecutionSchedule(self.state.settings.block_size, self.state.settings.threads)
 
     def stop(self) -> None:
         """Somebody else chooses how the array runs."""
@@ -169,10 +169,10 @@ class _Form:
         lap: a forward whose backward may be yet to come.
     """
 
-    def __init__(self, calls: Calls, name: str, cache: ProgramCache[Any], home: Schedule) -> None:
+    def __init__(self, calls: Calls, name: str, cache: ProgramCache[Any], home: ExecutionSchedule) -> None:
         self.calls, self.state = calls, calls.state
         self.name, self.cache, self.home = name, cache, home
-        self.way: Schedule | None = None
+        self.way: ExecutionSchedule | None = None
         self.lap: _Lap | None = None
         self._now = home
         self._tuning: Tuning | None = None
@@ -280,7 +280,7 @@ class _Lap:
         way: in which it has run.
     """
 
-    def __init__(self, trial: Trial, seconds: float, way: Schedule) -> None:
+    def __init__(self, trial: Trial, seconds: float, way: ExecutionSchedule) -> None:
         self.trial, self.seconds, self.way = trial, seconds, way
         self.ended = False
         self._begin_s: float | None = None
@@ -309,8 +309,8 @@ class _Lap:
         self.ended = True
 
 
-def _now(state: ArrayState) -> Schedule:
-    return Schedule(state.settings.block_size, state.settings.threads)
+def _now(state: ArrayState) -> ExecutionSchedule:
+    return ExecutionSchedule(state.settings.block_size, state.settings.threads)
 
 
 def _mode(state: ArrayState) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.eager.mutable_values import same_value
-from hfta_nb.eager.outcome import Outcome
+from hfta_nb.eager.outcome import MemberOutcome
 from hfta_nb.eager.tolerance import allowed_difference, close, largest_value, tolerance_of
 
 _COMPARED = (int, float, complex, str, bytes, bool, type(None), np.ndarray, torch.Generator)
@@ -33,7 +33,7 @@ class Pair(NamedTuple):
     size: float | None = None
 
 
-def differences(together: Outcome, alone: Outcome, must_have: Callable[[str], bool]) -> list[str]:
+def differences(together: MemberOutcome, alone: MemberOutcome, must_have: Callable[[str], bool]) -> list[str]:
     """The keys of everything in which they differ by more than rounding; what is not finite alone is passed over.
 
     Args:

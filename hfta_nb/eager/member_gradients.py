@@ -12,7 +12,7 @@ from hfta_nb.eager.autograd_nodes import nodes, own_function
 from hfta_nb.eager.engine import Block, Inputs
 from hfta_nb.eager.outcome import (
     Computation,
-    Outcome,
+    MemberOutcome,
     copied_leaves,
     differentiable,
     gradient_outcome,
@@ -47,7 +47,7 @@ class MemberGradients:
         self.state, self.restore, self.inputs = state, restore, inputs
         self.computation, self.member = computation, member
 
-    def outcome(self, ran: Sequence[tuple[Block, Inputs, Any]], plain_s: float) -> Outcome:
+    def outcome(self, ran: Sequence[tuple[Block, Inputs, Any]], plain_s: float) -> MemberOutcome:
         """The gradients of a weighted sum of the member's outputs.
 
         Args:
@@ -73,11 +73,13 @@ class MemberGradients:
             grads = torch.autograd.grad(total, wanted, retain_graph=True, allow_unused=True)
         return self._named(names, grads, inputs, None if block.single else row)
 
-    def _named(self, names: Sequence[str], grads: Sequence[Tensor | None], inputs: Inputs, row: int | None) -> Outcome:
+    def _named(
+        self, names: Sequence[str], grads: Sequence[Tensor | None], inputs: Inputs, row: int | None
+    ) -> MemberOutcome:
         own = [g if row is None or g is None else g[row] for g in grads[: len(names)]]
         return gradient_outcome(names, own, inputs.of_member(grads[len(names) :], self.member))
 
-    def _recomputed(self) -> Outcome:
+    def _recomputed(self) -> MemberOutcome:
         """The gradients from a separate call: custom functions may change the module's state in their backward."""
         after = self.state.snapshot()
         self.restore()
@@ -86,7 +88,7 @@ class MemberGradients:
         finally:
             after()
 
-    def _from_separate_call(self) -> Outcome:
+    def _from_separate_call(self) -> MemberOutcome:
         """Runs a block around the member whose tensors are copies, and differentiates it by autograd."""
         state, m = self.state, self.member
         single = state.settings.block_size == 1

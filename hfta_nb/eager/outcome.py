@@ -13,7 +13,7 @@ from hfta_nb.eager.attributes import AttributeKey
 from hfta_nb.eager.engine import Call
 from hfta_nb.members.tree import flatten
 
-Outcome = dict[str, Any]
+MemberOutcome = dict[str, Any]
 """What a call returns and changes for one member, by kind and name: tensors, and other values that can be compared."""
 
 INPUT_GRADIENT = "gradient of input "
@@ -38,9 +38,9 @@ class Computation:
     only: Collection[str] | None = None
 
 
-def result_outcome(result: Any, member: int | None) -> Outcome:
+def result_outcome(result: Any, member: int | None) -> MemberOutcome:
     """The leaves of a result; of a result with a member axis, those of `member`."""
-    found: Outcome = {}
+    found: MemberOutcome = {}
     for i, leaf in enumerate(flatten(result)[0]):
         if isinstance(leaf, Tensor):
             leaf = (leaf if member is None else leaf[member]).detach().clone()
@@ -50,9 +50,9 @@ def result_outcome(result: Any, member: int | None) -> Outcome:
 
 def gradient_outcome(
     names: Sequence[str], grads: Sequence[Tensor | None], of_inputs: Sequence[Tensor | None]
-) -> Outcome:
+) -> MemberOutcome:
     """Gradients of parameters, by name, and of inputs."""
-    found: Outcome = {f"gradient of {name}": grad for name, grad in zip(names, grads, strict=True)}
+    found: MemberOutcome = {f"gradient of {name}": grad for name, grad in zip(names, grads, strict=True)}
     return found | {f"{INPUT_GRADIENT}{i}": grad for i, grad in enumerate(of_inputs)}
 
 
@@ -80,7 +80,7 @@ def copied_leaves(leaves: Sequence[Any]) -> list[Any]:
     return [made[id(v)] if isinstance(v, Tensor) else v for v in leaves]
 
 
-def attribute_outcome(attributes: dict[AttributeKey, Any]) -> Outcome:
+def attribute_outcome(attributes: dict[AttributeKey, Any]) -> MemberOutcome:
     """Attributes that a member has set on its module."""
     return {f"attribute {'.'.join(filter(None, key))}": value for key, value in attributes.items()}
 

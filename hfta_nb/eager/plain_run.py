@@ -12,7 +12,7 @@ from hfta_nb.eager.attributes import AttributeKey, tracked_attributes
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.outcome import (
     Computation,
-    Outcome,
+    MemberOutcome,
     attribute_outcome,
     copied_leaves,
     differentiable,
@@ -48,14 +48,14 @@ class PlainRun:
         self._process_streams = process_streams.stream_states()
         self._parameters = [arena.data[member].clone() for arena in state.arenas]
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> MemberOutcome:
         """What the plain module computes."""
         begin = time.perf_counter()
         found = self.outcome_of(self._plain)
         self.seconds = time.perf_counter() - begin
         return found
 
-    def outcome_of(self, plain: nn.Module) -> Outcome:
+    def outcome_of(self, plain: nn.Module) -> MemberOutcome:
         """What a module of the member's class computes; the array's random streams are left unchanged."""
         generators, changes = self.state.generators, dict[AttributeKey, Any]()
         leaves = copied_leaves(self._leaves)
@@ -85,7 +85,7 @@ class PlainRun:
         own = {name: p.detach().flatten() for name, p in self._plain.named_parameters()}
         return own.keys() == before.keys() and all(torch.equal(own[name], before[name]) for name in own)
 
-    def _computed(self, plain: nn.Module, leaves: list[Any]) -> Outcome:
+    def _computed(self, plain: nn.Module, leaves: list[Any]) -> MemberOutcome:
         computation = self.computation
         result = computation.call(plain, leaves)
         found = result_outcome(result, None)

@@ -22,7 +22,7 @@ from hfta_nb.eager.member_gradients import MemberGradients
 from hfta_nb.eager.outcome import (
     INPUT_GRADIENT,
     Computation,
-    Outcome,
+    MemberOutcome,
     attribute_outcome,
     result_outcome,
     submodule_of,
@@ -59,7 +59,7 @@ class Verification:
         self.plain_run = PlainRun(state, self.member, inputs, computation)
         self.gradients: dict[str, Tensor | None] = {}
         self._before = [arena.data[self.member].clone() for arena in state.buffer_arenas]
-        self._nudged: Outcome | None = None
+        self._nudged: MemberOutcome | None = None
         wanted = any(p.requires_grad for p in state.tensors.parameters()) or bool(inputs.grad_leaves())
         self._learns = torch.is_grad_enabled() and wanted
         state.engine.observed = (self.member, self.gradients) if computation.backward else None
@@ -112,16 +112,16 @@ class Verification:
         same = len(rows) == len(self._before) and all(map(torch.equal, rows, self._before))
         return not same or bool(self.state.engine.attributes.values or self.state.engine.resized_buffers)
 
-    def _together(self, result: Any) -> Outcome:
+    def _together(self, result: Any) -> MemberOutcome:
         """The member's outcome in the array's call."""
         found = result_outcome(result[1] if self.computation.backward else result, self.member)
         found |= {f"gradient of {name}": grad for name, grad in self.gradients.items()}
         return found | self._member_state()
 
-    def _member_state(self) -> Outcome:
+    def _member_state(self) -> MemberOutcome:
         """Parameters, buffers, random streams and attributes that the member has after the call."""
         state, m = self.state, self.member
-        found: Outcome = {}
+        found: MemberOutcome = {}
         for kind, arenas in (("parameter", state.arenas), ("buffer", state.buffer_arenas)):
             for arena in arenas:
                 row = arena.data[m].clone()
@@ -131,7 +131,7 @@ class Verification:
         found |= {f"stream of random numbers ({k})": v for k, v in state.generators.states[m].items()}
         return found | attribute_outcome(state.engine.attributes.of(m))
 
-    def _different(self, together: Outcome, alone: Outcome) -> list[str]:
+    def _different(self, together: MemberOutcome, alone: MemberOutcome) -> list[str]:
         """The keys under which the outcomes differ by more than rounding."""
         off = differences(together, alone, self._must_have)
         return [key for key in off if not self._sensitive(key, together.get(key), alone[key])]

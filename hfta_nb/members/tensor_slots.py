@@ -14,8 +14,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-Name = str | tuple[str | None, ...]
-
 
 class TensorSlots:
     """All places of the parameters and buffers of a module.

@@ -37,17 +37,6 @@ class Before:
 
 
 @contextmanager
-def undone_if_it_fails(state: ArrayState) -> Iterator[Before]:
-    """After an error within, buffers and generators are as they were before."""
-    before = Before(state)
-    try:
-        yield before
-    except BaseException:
-        before.put_back()
-        raise
-
-
-@contextmanager
 def left_alone(state: ArrayState) -> Iterator[None]:
     """Afterwards buffers, gradients in the arenas, generators and what was noted of a call are as they were before."""
     after, usage = state.snapshot(), state.engine.usage
