@@ -1,11 +1,11 @@
-"""Segments of a model whose activations are computed again in the backward instead of being kept.
+"""Segments of a model whose activations are recomputed in the backward instead of being kept.
 
-A segment is a run of children of an `nn.Sequential`, about as many as there are runs, or a child of an `nn.ModuleList`
-with several layers in it. Only what goes into it is kept. It is computed again with the random numbers and the buffers
-that it had, and what it does to these the second time is dropped, so that no number changes.
+A segment is a sequence of children of an `nn.Sequential` (about sqrt(n) segments for n children), or a child of an
+`nn.ModuleList` that contains several layers. Only its inputs are kept. It is recomputed with the same random numbers
+and buffers, and the effects of the recomputation on these are discarded. All results are unchanged.
 
-Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016; `torch.utils.checkpoint`, which can't be
-used within `vmap` as that does not go with hooks on saved tensors.
+Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016; `torch.utils.checkpoint`, which does not
+work under `vmap` because `vmap` does not support hooks on saved tensors.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from hfta_nb.rules.base import vmap_level
 _KINDS = ("cpu", "cuda")
 
 SegmentResult: TypeAlias = tuple[list[Any], Rebuild, dict[str, Tensor]]
-"""Leaves of the result, their form, and the buffers that were replaced."""
+"""Leaves of the result, the function that rebuilds it, and the buffers that were replaced."""
 
 
 def segments(root: nn.Module) -> list[str]:
-    """Paths of the modules that are segments, or are divided into some, none of them within another."""
+    """Paths of the modules that are segments or are divided into segments; no path is below another one."""
     found: list[str] = []
     waiting = [("", root)]
     while waiting:
@@ -55,7 +55,8 @@ def segments(root: nn.Module) -> list[str]:
 
 
 def checkpoint_handlers(root: nn.Module, others: Mapping[str, Handler]) -> dict[str, Handler]:
-    """What runs the segments of `root` for several members; `others` run what they are asked for without gradients."""
+    """Handlers that run the segments of `root` for several members; `others` are the handlers for calls without
+    gradients."""
     made: dict[str, Handler] = {}
     for path in segments(root):
         inner = {p: h for p, h in others.items() if p.startswith(f"{path}.") or not path}
@@ -65,7 +66,8 @@ def checkpoint_handlers(root: nn.Module, others: Mapping[str, Handler]) -> dict[
 
 @contextmanager
 def recomputed_alone(root: nn.Module, paths: Sequence[str], generators: MemberGenerators) -> Iterator[None]:
-    """Within, a member that runs through `root` as the plain module computes its segments again in the backward."""
+    """Recompute segments in the backward, for a member that runs through `root` as a plain module within the
+    context."""
 
     def make(module: nn.Module) -> Callable[..., Any]:
         return _plain(_parts(module), module.forward, generators)
@@ -84,7 +86,7 @@ def _layers(module: nn.Module) -> int:
 
 @dataclass(frozen=True)
 class _Part:
-    """One segment; `function` is what it does, None for the `forward` of the module that it is."""
+    """One segment; `function` computes it, or the module's `forward` if it is None."""
 
     module: nn.Module
     slots: TensorSlots
@@ -133,7 +135,7 @@ def _run_block(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """A segment for all members of a call."""
+    """Run a segment for all members of a call."""
     leaves, rebuild = flatten((args, kwargs))
     own = [isinstance(v, Tensor) and context.batched(v) for v in leaves]
     state = part.slots.current()
@@ -184,7 +186,7 @@ def _vmapped(
         static["leaves"], static["replaced"] = leaves, list(replaced)
         return [v for v in leaves if isinstance(v, Tensor)], list(replaced.values())
 
-    casts, context.casts = context.casts, {}  # of other tensors than those outside
+    casts, context.casts = context.casts, {}  # the outer casts are of other tensors
     modes = len(context.modes)
     randomness = "different" if context.fast_rng else "error"
     try:
@@ -225,19 +227,19 @@ def _run_single(part: _Part, function: Callable[..., Any], args: Any, kwargs: An
 
 
 RunSegment: TypeAlias = Callable[[list[Any], dict[str, Tensor], bool], SegmentResult]
-"""From input leaves and tensors by name, and whether it is the second time."""
+"""Runs a segment, given the leaves of its input, tensors by name, and whether this is the recomputation."""
 
 
 @dataclass
 class _Recomputation:
-    """What it takes to compute a segment once more.
+    """Everything that is needed to recompute a segment.
 
     Attributes:
-        names: of the parameters among the tensors that are differentiated by, after those of the input.
-        places: of the tensors among the leaves of the input.
-        buffers: as they were before.
-        members, default: states of the random generators before.
-        kinds: of the autocasts under way, with their dtypes.
+        names: of the parameters to differentiate by; these follow the input's tensors.
+        places: indices of tensors among the leaves of the input.
+        buffers: values before the first run.
+        members, default: states of the random generators before the first run.
+        kinds: devices with active autocast, and its dtype.
     """
 
     run: RunSegment
@@ -252,7 +254,7 @@ class _Recomputation:
     first: SegmentResult | None = None
 
     def forward(self, tensors: Sequence[Tensor], buffers: dict[str, Tensor]) -> list[Tensor]:
-        """The first time; returns the tensors of the result."""
+        """Run for the first time; returns the tensors of the result."""
         self.members = [dict(s) for s in self.generators.states]
         self.default = current_state(self.generators.device)
         self.kinds = {k: torch.get_autocast_dtype(k) for k in _KINDS if torch.is_autocast_enabled(k)}
@@ -260,7 +262,7 @@ class _Recomputation:
         return [v for v in self.first[0] if isinstance(v, Tensor)]
 
     def recompute(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Once more, from where the first time began, and without a trace."""
+        """Run again from the saved state, without lasting effects."""
         generators = self.generators
         members, default = generators.states, current_state(generators.device)
         generators.states = [dict(s) for s in self.members]
@@ -283,7 +285,7 @@ class _Recomputation:
 
 
 class _Segment(torch.autograd.Function):
-    """Keeps what goes in, and computes the rest again."""
+    """Keeps a segment's inputs, and recomputes the rest."""
 
     @staticmethod
     def forward(ctx: Any, call: _Recomputation, buffers: dict[str, Tensor], *tensors: Tensor) -> Any:
@@ -320,7 +322,7 @@ def _segment(
     outputs = _Segment.apply(  # type: ignore[no-untyped-call]
         call, buffers, *(leaves[i] for i in places), *(state[n] for n in names)
     )
-    assert call.first is not None  # the call has just been made
+    assert call.first is not None  # set by the call above
     told, form, replaced = call.first
     call.first = None
     left = iter(outputs)

@@ -1,4 +1,4 @@
-"""In what two outcomes of a call differ: that of a member in the array, and that of its plain module alone."""
+"""Compares two outcomes of a call: a member's in the array, and its plain module's."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from hfta_nb.eager.tolerance import allowed_difference, close, largest_value, to
 
 _COMPARED = (int, float, complex, str, bytes, bool, type(None), np.ndarray, torch.Generator)
 _LARGEST = ("gradient", "parameter")
-"""Kinds of results whose rounding goes by the largest of them all."""
+"""Kinds of results whose tolerance depends on the largest value of the kind."""
 
 
 class Pair(NamedTuple):
-    """A result of both.
+    """One result in both outcomes.
 
     Attributes:
-        off: how far they are apart; None where that is to be seen.
-        size: the largest value of the plain module's.
+        off: the largest difference; None if it is not known yet.
+        size: the largest absolute value of the plain module's result.
     """
 
     key: str
@@ -34,12 +34,12 @@ class Pair(NamedTuple):
 
 
 def differences(together: MemberOutcome, alone: MemberOutcome, must_have: Callable[[str], bool]) -> list[str]:
-    """The keys of everything in which they differ by more than rounding; what is not finite alone is passed over.
+    """The keys under which two outcomes differ by more than rounding. Values that are not finite alone are skipped.
 
     Args:
-        together: of the array.
-        alone: of the plain module.
-        must_have: whether what the plain module has, under this key, must be there for the member.
+        together: the outcome in the array.
+        alone: the outcome of the plain module.
+        must_have: True for a key that the array's outcome must have if the plain module's has it.
     """
     pairs = [Pair(k, together.get(k), v) for k, v in alone.items() if k in together or must_have(k)]
     quick = [p for p in pairs if _quick(p)]
@@ -64,7 +64,7 @@ def differences(together: MemberOutcome, alone: MemberOutcome, must_have: Callab
 
 
 def words(key: str, own: Any, alone: Any) -> str:
-    """How far a result is off, for people; empty where that is no number."""
+    """The size of a difference in words; empty if the values are not numbers."""
     if not isinstance(own, Tensor) or not isinstance(alone, Tensor) or own.shape != alone.shape:
         return ""
     if not alone.is_floating_point():
@@ -73,7 +73,7 @@ def words(key: str, own: Any, alone: Any) -> str:
 
 
 def _quick(pair: Pair) -> bool:
-    """Whether the two can be compared together with others, by few kernels."""
+    """True if the two can be compared together with other pairs, by few kernels."""
     a, b = pair.own, pair.alone
     return (
         isinstance(a, Tensor)
@@ -89,7 +89,7 @@ def _quick(pair: Pair) -> bool:
 
 
 def _measured(pairs: Sequence[Pair]) -> list[Pair]:
-    """How far apart, and how large."""
+    """The pairs with their differences and sizes."""
     kinds: dict[Any, list[Pair]] = {}
     for pair in pairs:
         kinds.setdefault((pair.alone.dtype, pair.alone.device), []).append(pair)
@@ -105,10 +105,10 @@ def _measured(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def alike(own: Any, alone: Any, largest: float | None) -> bool:
-    """Whether two results are equal up to rounding, where values are as large as `largest`."""
+    """True if two results are equal up to rounding, for values as large as `largest`."""
     if isinstance(alone, Tensor) and isinstance(own, Tensor):
         return close(own.detach(), alone.detach(), largest_value(alone) if largest is None else largest)
-    if own is None or alone is None:  # a gradient of zero is none
+    if own is None or alone is None:  # a gradient of zero may be None
         value = alone if own is None else own
         return value is None or (isinstance(value, Tensor) and not value.any())
     if isinstance(alone, list | tuple) and isinstance(own, list | tuple):

@@ -1,4 +1,4 @@
-"""Where a member of an array and the plain module alone begin to differ."""
+"""Finds where a member of an array and its plain module begin to differ."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class _ModuleCall:
 
 
 class Mismatch(Disagreement):
-    """A member came to something else than alone.
+    """A member's result differs from that of its plain module.
 
     Attributes:
-        path: of the submodule where they part; None if that can't be told.
+        path: of the submodule where the difference begins; None if it is not known.
     """
 
     def __init__(self, message: str, path: str | None) -> None:
@@ -43,12 +43,12 @@ def first_divergence(
     alone: Callable[[], object],
     rows: Rows,
 ) -> str | None:
-    """The path of the first submodule that makes other outputs of the same inputs; None if there is none.
+    """The path of the first submodule whose outputs differ for equal inputs; None if there is none.
 
     Args:
-        first: by path, what the array's members run through; `together` does that.
-        second: gives, by the same paths, what the member runs through by itself; `alone` does that.
-        rows: the member's own tensors among those of a call of several.
+        first: by path, the modules that the array's members run through; `together` runs them.
+        second: returns, by the same paths, the modules that the member runs through alone; `alone` runs them.
+        rows: selects the member's own tensors from those of a block.
     """
     with _watched(first, rows) as several:
         together()
@@ -66,7 +66,7 @@ def first_divergence(
 
 
 def rows_of(member: int) -> Rows:
-    """A member's own tensors, in a call of like members."""
+    """A function that selects one member's tensors from those of a block of equal members."""
 
     def rows(tensors: list[Tensor]) -> list[Tensor]:
         context = _context()
@@ -85,7 +85,7 @@ def _whole(tensors: list[Tensor]) -> list[Tensor]:
 
 @contextmanager
 def _watched(modules: Mapping[str, nn.Module], rows: Rows) -> Iterator[list[_ModuleCall]]:
-    """Within, what goes into and comes out of modules is noted, innermost first."""
+    """Record the inputs and outputs of modules within the context, innermost first."""
     seen: list[_ModuleCall] = []
     inputs: list[list[Tensor]] = []
 
@@ -112,7 +112,7 @@ def _watched(modules: Mapping[str, nn.Module], rows: Rows) -> Iterator[list[_Mod
 
 
 def _context() -> Context | None:
-    """The context of the array's call under way."""
+    """The context of the active call of the array."""
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     return next((mode.context for mode in reversed(modes) if isinstance(mode, RuleMode)), None)
 

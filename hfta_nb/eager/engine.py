@@ -1,4 +1,4 @@
-"""Running a block of an array's members at once through `vmap`, or a single member as the plain module it is."""
+"""Runs a block of an array's members under `vmap`, or a single member as its plain module."""
 
 from __future__ import annotations
 
@@ -26,15 +26,18 @@ from hfta_nb.rules import AloneMode, Context, Disagreement, rule_mode
 from hfta_nb.rules.base import Usage, vmap_level
 
 Call = Callable[[nn.Module, list[Any]], Any]
-"""What to compute for one member, from the module and the leaves of its inputs, while its tensors are in the module."""
+"""What to compute for one member, given the module with the member's tensors and the leaves of its inputs."""
 
 
-@dataclass(slots=True)  # not frozen, which would take four times as long to make
+@dataclass(slots=True)  # not frozen: that would make construction four times slower
 class Inputs:
-    """The inputs of a call taken apart: leaves, which of them are per member, and how to put them together.
+    """The flattened inputs of a call.
 
     Attributes:
-        copied: members get copies of the tensors that they share, as the model writes into them.
+        leaves: tensors and other values.
+        per_member: for each leaf, whether it has a member axis.
+        rebuild: puts the leaves together again.
+        copied: members get copies of shared tensors, as the model writes into them.
     """
 
     leaves: tuple[Any, ...]
@@ -60,7 +63,7 @@ class Inputs:
 
     @classmethod
     def positional(cls, tensors: tuple[Tensor, ...]) -> Inputs:
-        """Of a call with these tensors, shared by all members, and no keywords."""
+        """The inputs of a call with shared tensors only, and no keywords."""
         return cls(tensors, (False,) * len(tensors), positional)
 
     def structure(self, leaves: list[Any]) -> Any:
@@ -86,24 +89,24 @@ class Inputs:
         return value.clone() if self.copied and isinstance(value, Tensor) else value
 
     def watched(self) -> Inputs:
-        """With copies of the tensors that members share, except those through which a gradient is wanted."""
+        """The inputs with copies of shared tensors, except those that require a gradient."""
         pairs = zip(self.leaves, self.per_member, strict=True)
         plain = [isinstance(v, Tensor) and not m and not v.requires_grad for v, m in pairs]
         return replace(self, leaves=tuple(v.clone() if p else v for v, p in zip(self.leaves, plain, strict=True)))
 
     def grad_leaves(self) -> list[Tensor]:
-        """Inputs through which a gradient is wanted, each once."""
+        """Inputs that require a gradient, each once."""
         return list({id(v): v for v in self.leaves if isinstance(v, Tensor) and v.requires_grad}.values())
 
     def of_member(self, grads: Sequence[Tensor | None], member: int) -> list[Tensor | None]:
-        """A member's part of the gradients of `grad_leaves`; all of those of shared ones."""
+        """One member's part of the gradients of `grad_leaves`; for shared inputs, the whole gradient."""
         pairs = zip(self.leaves, self.per_member, strict=True)
         marks = {id(v): m for v, m in pairs if isinstance(v, Tensor) and v.requires_grad}
         return [g[member] if m and g is not None else g for g, m in zip(grads, marks.values(), strict=True)]
 
 
 def positional(leaves: Iterator[Any]) -> Any:
-    """The arguments of a call with nothing but tensors."""
+    """The arguments of a call with tensors only."""
     return tuple(leaves), {}
 
 
@@ -111,8 +114,8 @@ def positional(leaves: Iterator[Any]) -> Any:
 class Block:
     """Members ``start .. stop`` with their tensors.
 
-    The tensors have a leading axis of the block's members, or none where `single`: then they are those of one
-    plain module. `grad_rows` is where the gradients of leaf parameters go.
+    The tensors have a leading axis of the block's members. In a `single` block they have none and belong to one plain
+    module. `grad_rows` are the rows of the arena for gradients of leaf parameters.
     """
 
     start: int
@@ -125,28 +128,28 @@ class Block:
 
 @dataclass
 class Engine:
-    """What a call needs of its array.
+    """Runs the calls of one array.
 
     Attributes:
         root: the plain module that calls go through.
-        handlers: what runs in place of submodules, by path; see `intercept`.
-        segments: paths of what a member that runs alone computes again in the backward; see `checkpointing`.
-        used: per function that the model called while `recording`, how it was fused.
-        watching: see whether the model changes what it holds.
-        private: members get tensors of their own where the model shares inputs, or empty ones that it makes, to
-            write into.
+        handlers: replacements of submodules, by path; see `intercept`.
+        segments: paths of the submodules that a member running alone recomputes in the backward; see `checkpointing`.
+        used: how each function that the model called while `recording` was fused.
+        watching: find out whether the model changes values that it holds.
+        private: members get their own copies of shared inputs and of empty tensors that the model creates, to write
+            into.
         fast_rng: draw all members' random numbers at once.
-        current: number of the member that runs alone, or did last.
-        attributes: what members have set on themselves.
-        plain: a member that runs alone calls torch's kernels, whatever this package has.
-        architectures: makes the executables to run, where members are of different architecture.
-        usage: which parameters members that ran one by one have used, since it was cleared.
+        current: number of the member that runs alone, or of the last one.
+        attributes: attributes that members have set on themselves.
+        plain: a member that runs alone calls torch's kernels only.
+        architectures: creates the executable modules, if members have different architectures.
+        usage: which parameters were used by members that ran one by one, since the last reset.
         member_modules: copies of a module for members that run alone, by its id; for a submodule, by its path.
-        apart: paths of the submodules that members run through one by one.
-        process_streams: random streams of the process, beside torch's.
+        apart: paths of the submodules that run member by member.
+        process_streams: random streams of Python and NumPy.
         resized_buffers: buffers that the model has replaced by tensors of another shape or dtype, by name and member.
-        observed: a member whose gradients are noted, and where.
-        blocks_run: notes what was run and what it gave; None where nobody wants to know.
+        observed: a member whose gradients are recorded, and the dict for them.
+        blocks_run: records each block that runs, with inputs and result; None if nothing is recorded.
     """
 
     root: nn.Module
@@ -216,7 +219,7 @@ class Engine:
         changes: dict[AttributeKey, Any] = {}
         root, slots = self._modules_of(executable.root).of(member)
         with self.generators.member(member), self._tracked(root, slots, self.attributes.of(member), changes, keep=True):
-            # An empty buffer may grow in place, and would do so over its neighbours in the arena.
+            # An empty buffer may grow in place; in the arena it would overwrite its neighbours.
             state = {
                 **executable.parameters,
                 **{k: v if v.numel() else v.clone() for k, v in executable.buffers.items()},
@@ -268,16 +271,16 @@ class Engine:
                     executable.check(value)
             return [v for v in values if isinstance(v, Tensor)], list(replaced.values())
 
-        # `vmap` wants something to map over, which a module without parameters need not have; on the members' device,
-        # as a step with tensors of several is not recorded.
+        # `vmap` needs an input to map over, and a module may have no parameters. The tensor is on the members' device,
+        # because a step with tensors on several devices is not recorded.
         carrier = torch.empty(len(members), device=self.generators.device)
         state = carrier, list(executable.parameters.values()), list(executable.buffers.values())
         in_dims = (0, 0, 0, dims)
-        # "error": whatever draws random numbers has a rule, so a draw that reaches vmap has slipped through.
+        # "error": all functions that draw have a rule, so a draw that reaches vmap is a missing rule.
         randomness = "different" if self.fast_rng else "error"
         with ExitStack() as stack:
             if self.fast_rng:
-                stack.enter_context(self.generators.member(members[0]))  # one stream serves all
+                stack.enter_context(self.generators.member(members[0]))  # one stream for all members
             results, replaced = torch.func.vmap(one, in_dims=in_dims, randomness=randomness)(*state, tensors)
         with torch.no_grad():
             executable.finish(dict(zip(static["replaced"], replaced, strict=True)))
@@ -286,18 +289,18 @@ class Engine:
         return unflatten(static["rebuild"], values)
 
     def member_module(self, member: int) -> nn.Module:
-        """The module that a member runs alone through."""
+        """The module that a member runs through alone."""
         architectures = self.architectures
         root = self.root if architectures is None else architectures.template(member)
         return self._modules_of(root).of(member).module
 
     def reset_member_modules(self) -> None:
-        """Let members that run alone begin with modules as they were; what is theirs is in `attributes`."""
+        """Discard the modules of members that run alone; their attributes are kept in `attributes`."""
         for modules in self.member_modules.values():
             modules.clear()
 
     def _modules_of(self, root: nn.Module) -> MemberModules:
-        """The copies of a module through which members run alone; not during a call of it."""
+        """The copies of a module for members that run alone. Not to be called during a call of the module."""
         if id(root) not in self.member_modules:
             self.member_modules[id(root)] = MemberModules(root)
         return self.member_modules[id(root)]
@@ -310,9 +313,9 @@ class Engine:
         changes: dict[AttributeKey, Any],
         keep: bool = False,
     ) -> AbstractContextManager[None]:
-        """Watching what the model sets on itself costs as much as a small model; so only where it has been seen to."""
+        """The context that tracks attributes, which costs as much as a small model; so only if the model sets some."""
         if self.watching or self.attributes.values:
-            # What members of unlike architecture have of their own is set anew for each call.
+            # Attributes that differ between architectures are set for each call.
             deep = self.watching and self.architectures is None
             return tracked_attributes(root, slots, given, changes, deep=deep, keep=keep)
         return nullcontext()
@@ -336,16 +339,16 @@ class Engine:
 
 
 def _own(value: Any, state: Mapping[str, Tensor]) -> bool:
-    """Whether an attribute lists nothing but the module's own tensors, as a recurrent layer's does."""
+    """True if an attribute lists only the module's own tensors, as in a recurrent layer."""
     known = {id(t) for t in state.values()}
     return isinstance(value, list) and all(id(v() if isinstance(v, weakref.ref) else v) in known for v in value)
 
 
 def concatenate(results: list[Any]) -> Any:
-    """The results of successive blocks as one, tensors joined along the member axis.
+    """The results of successive blocks as one, with tensors joined along the member axis.
 
     Raises:
-        FusionError: members give tensors of different shapes, which can't stand in one tensor.
+        FusionError: the shapes of members' tensors differ, so that they cannot be joined.
     """
     if len(results) == 1:
         return results[0]

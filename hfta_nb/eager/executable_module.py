@@ -1,4 +1,4 @@
-"""What the engine runs: a plain module, and the tensors to put into it."""
+"""A plain module with the tensors of some members: what the engine runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hfta_nb.rules import Context
 
 @dataclass(frozen=True)
 class BlockTensors:
-    """The members of a block and their tensors ``[k, *shape]``; those of a `single` one lack the first axis."""
+    """The members of a block and their tensors ``[k, *shape]``; in a `single` block, ``[*shape]``."""
 
     members: Sequence[int]
     single: bool
@@ -34,14 +34,14 @@ class ExecutableModule:
 
     Attributes:
         root: the module.
-        parameters, buffers: the members' tensors, by the names that the module has for them.
-        rows: places of these members in the block.
-        finish: puts buffers that the module has replaced where they belong.
-        within: a context around the call, from the members' context and the tensors as one member sees them.
-        check: looks at every tensor of the result, as one member sees it.
-        handlers: what runs in place of submodules, by path.
-        padded: whether members of different sizes run together.
-        single: there is but one member, whose tensors have no member axis.
+        parameters, buffers: the members' tensors, by the names in the module.
+        rows: positions of these members in the block.
+        finish: stores buffers that the module has replaced.
+        within: creates a context for the call, given the members' context and the tensors as one member sees them.
+        check: is called with every tensor of the result, as one member sees it.
+        handlers: replacements of submodules, by path.
+        padded: members of different sizes run together.
+        single: one member, whose tensors have no member axis.
     """
 
     root: nn.Module
@@ -58,10 +58,10 @@ class ExecutableModule:
 
 
 class Site(Protocol):
-    """An attribute of the skeleton that has another value in each architecture.
+    """An attribute of the skeleton whose value depends on the architecture.
 
     Attributes:
-        module, name: whose attribute, and which.
+        module, name: the module and the name of the attribute.
         values: by architecture.
     """
 
@@ -71,7 +71,7 @@ class Site(Protocol):
 
 
 class Architectures(Protocol):
-    """What makes the executables to run, where members are of different architecture; see `PaddedArchitectures`."""
+    """Creates the executable modules for members of different architectures; see `PaddedArchitectures`."""
 
     @property
     def templates(self) -> Sequence[nn.Module]:
@@ -79,19 +79,19 @@ class Architectures(Protocol):
 
     @property
     def sites(self) -> Sequence[Site]:
-        """What is set anew for the members that run."""
+        """Attributes that are set for the members that run."""
 
     def template(self, member: int) -> nn.Module:
-        """The plain module that a member runs alone through."""
+        """The plain module of a member."""
 
     def executables(self, run: BlockTensors) -> list[ExecutableModule]:
-        """The executables for some members with their tensors ``[k, *shape]``, or ``[*shape]`` of a single one."""
+        """The executable modules for members with tensors ``[k, *shape]``, or ``[*shape]`` for a single one."""
 
     def boxes(self, member: int) -> dict[str, tuple[int, ...]]:
-        """A member's shapes, by name in the skeleton, of the tensors that it has."""
+        """The shapes of a member's own tensors, by name in the skeleton."""
 
     def lacking(self, name: str) -> list[int]:
-        """The members that have no such tensor."""
+        """The members without a tensor of this name."""
 
     def set_fallbacks(self, paths: Collection[str], apart: str) -> None:
-        """Say which submodules run each architecture by itself, and whether all of the model does."""
+        """Set which submodules run each architecture separately; with a reason in `apart`, the whole model does."""

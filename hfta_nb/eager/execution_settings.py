@@ -1,4 +1,4 @@
-"""How an array runs, and what an error changes of that."""
+"""How an array runs, and what an error changes."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from hfta_nb.rules.base import SharedWrite
 
 
 class ExecutionSettings:
-    """How an array runs. What a failed attempt changes is put back if nothing helps.
+    """How an array runs. If no change lets a call succeed, the previous settings are restored.
 
     Attributes:
         block_size: how many members run at once.
-        threads: what steps run on; see `FusedArray.threads`.
-        checkpointed: activations are computed again in the backward (see `checkpointing`).
+        threads: see `FusedArray.threads`.
+        checkpointed: activations are recomputed in the backward (see `checkpointing`).
         private, fast_rng: see `Engine`.
         strategy: how kernels are chosen; see `FusedArray.strategy`.
         compiling: whether replayed steps are compiled; see `FusedArray.compiling`.
-        planned_steps: how many steps are to come, as far as is known.
+        planned_steps: the expected number of further steps.
         verify: when calls are compared with the plain module; see `FusedArray.verify`.
-        self_tuning: find the fastest way by the first calls; see `FusedArray.self_tuning`.
-        tuned: how the block size was found, for people; empty where it was not.
-        paths: submodules that run one member at a time, and why.
-        notes: what a person should know of the array as a whole.
-        differences: what comparing with the plain module has found, by the path that runs member by member for it.
-        unlike: members are of different architecture; then `paths` run at true sizes, each architecture by itself.
-        apart: why all of the model does; empty where it does not.
+        self_tuning: find the fastest schedule in the first calls; see `FusedArray.self_tuning`.
+        tuned: how the block size was found, for people; empty if it was not tuned.
+        paths: submodules that run one member at a time, with reasons.
+        notes: remarks about the whole array, for people.
+        differences: differences from the plain module, by the path that runs member by member because of them.
+        unlike: members have different architectures; then `paths` run each architecture at true sizes.
+        apart: the reason why the whole model runs each architecture separately; empty if it does not.
     """
 
     self_tuning = True
@@ -48,7 +48,7 @@ class ExecutionSettings:
 
     @property
     def unproven(self) -> bool:
-        """Whether members run padded, which a proof by execution has to bear out (with random numbers of their own)."""
+        """True if members run padded, which must be proven by execution."""
         return self.unlike and not self.apart and self.block_size > 1 and not self.fast_rng
 
     def copy(self) -> ExecutionSettings:
@@ -64,13 +64,14 @@ class ExecutionSettings:
         return other
 
     def react(self, error: Exception, root: nn.Module) -> None:
-        """Change what the error asks for: tensors of their own first, then the submodule alone, then all alone."""
+        """Change the settings after an error: private tensors first, then a submodule member by member, then the whole
+        model."""
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if isinstance(error, SharedWrite) and not self.private:
             self.private = True
             self.notes.append(f"members get copies of what they share: {reason}")
             return
-        # A proof by execution names the place where members part.
+        # A proof by execution names the submodule where the difference begins.
         path = error.path if hasattr(error, "path") else path_of(error, root)
         while path and (path in self.paths or not _is_called(root, path)):
             path = path.rpartition(".")[0]
@@ -87,5 +88,5 @@ class ExecutionSettings:
 
 
 def _is_called(root: nn.Module, path: str) -> bool:
-    """Whether the module has a forward of its own: a list of modules is no place to fall back to."""
+    """True if the module defines a forward; a list of modules cannot run by itself."""
     return type(root.get_submodule(path)).forward is not nn.Module.forward

@@ -1,4 +1,4 @@
-"""What an array does where `vmap` can't follow: run that submodule member by member, and say so."""
+"""Runs a submodule member by member where `vmap` fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hfta_nb.rules.members import joined
 
 
 def path_of(error: BaseException, root: nn.Module) -> str | None:
-    """The innermost submodule of `root` whose call the error came out of; None if it was raised elsewhere."""
+    """The innermost submodule of `root` whose call raised the error; None if it was raised elsewhere."""
     paths = {id(m): name for name, m in root.named_modules()}
     found = None
     for frame in _frames(error.__traceback__):
@@ -39,7 +39,7 @@ def _frames(trace: TracebackType | None) -> Iterator[Any]:
 
 
 def member_error(error: Exception, member: int, root: nn.Module, within: str = "") -> MemberError:
-    """The error of a member's own code, with the member and the submodule in which it was raised."""
+    """The error of a member's own code, with the member and the submodule that raised it."""
     inner = path_of(error, root)
     path = ".".join(p for p in (within, inner or "") if p)
     place = f"`{path}`" if path else "the model's own forward" if inner is not None else _outside(error)
@@ -48,13 +48,13 @@ def member_error(error: Exception, member: int, root: nn.Module, within: str = "
 
 
 def _outside(error: BaseException) -> str:
-    """Where an error was raised that came out of no module's forward."""
+    """The origin of an error that no module's forward raised."""
     names = (str(frame.f_globals.get("__name__")) for frame in _frames(error.__traceback__))
     return "the backward pass" if any(name.startswith("torch.autograd") for name in names) else "the loss or metric"
 
 
 def one_by_one(root: nn.Module, path: str) -> Handler:
-    """Runs the submodule at `path` once per member, as the plain module that it is."""
+    """A handler that runs the submodule at `path` once per member, as a plain module."""
     slots = TensorSlots(root.get_submodule(path))
     names = _own_names(root, path, slots)
     modules = MemberModules(root.get_submodule(path))
@@ -74,7 +74,8 @@ def one_by_one(root: nn.Module, path: str) -> Handler:
             began = context.process_streams.here()
             with context.generators.borrowed():
                 for i, index in enumerate(context.indices):
-                    # A member's own copy of what is shared shows whether the module writes into it.
+                    # Each member gets a copy of shared tensors, whose version shows whether the module writes into
+                    # them.
                     own = [_of_member(v, b, i) for v, b in zip(stacked, batched, strict=True)]
                     given, named = unflatten(rebuild, own)
                     before = [v._version if isinstance(v, Tensor) else 0 for v in own]
@@ -114,7 +115,7 @@ def one_by_one(root: nn.Module, path: str) -> Handler:
 
 
 def _below(attributes: Mapping[AttributeKey, Any], path: str) -> dict[AttributeKey, Any]:
-    """The attributes of a submodule and those within it, by places in it."""
+    """The attributes of a submodule and of the submodules in it, with relative paths."""
     if not path:
         return dict(attributes)
     return {
@@ -125,7 +126,7 @@ def _below(attributes: Mapping[AttributeKey, Any], path: str) -> dict[AttributeK
 
 
 def _own_names(root: nn.Module, path: str, slots: TensorSlots) -> dict[str, str]:
-    """Parameters that are used within the submodule alone: name in it to name in `root`."""
+    """Parameters that only the submodule uses: from the name in it to the name in `root`."""
     whole = TensorSlots(root)
     places, within = whole.counts(), slots.counts()
     pairs = {n: f"{path}.{n}" if path else n for n in slots.parameters}
@@ -138,7 +139,7 @@ def _note_usage(context: Context, index: int, result: Any, rows: dict[str, Tenso
         return
     tensors = [v for v in flatten(result)[0] if isinstance(v, Tensor)]
     seen = set(nodes(tensors))
-    if any(map(own_function, seen)):  # which may use parameters in its backward
+    if any(map(own_function, seen)):  # these may use parameters in their backward
         seen |= set(wanted.values())
     context.usage.touched |= wanted.keys()
     context.usage.used |= {(name, index) for name, node in wanted.items() if node in seen}
@@ -154,10 +155,10 @@ _ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerE
 
 
 def attention_handlers(root: nn.Module) -> dict[str, Handler]:
-    """Handlers for attention modules of torch, which compute masked rows in another way without gradients.
+    """Handlers for torch's attention modules, which compute masked rows differently without gradients.
 
-    Torch's fast path gives padded rows other values. It can only be taken by the plain module, so members run one
-    by one there, where a mask is given.
+    Torch's fast path gives padded rows other values. Only a plain module can take it, so with a mask members run one by
+    one.
     """
     found: dict[str, Handler] = {}
     for path, module in root.named_modules():

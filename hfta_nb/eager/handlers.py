@@ -1,4 +1,4 @@
-"""What runs in place of an array's submodules, put in place anew when the way in which the array runs has changed."""
+"""Installs the replacements of submodules after a change of settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hfta_nb.eager.state import ArrayState
 
 
 def install(state: ArrayState) -> None:
-    """Let the engine run as the settings say."""
+    """Configure the engine according to the settings."""
     engine, settings = state.engine, state.settings
     engine.private, engine.fast_rng, engine.plain = settings.private, settings.fast_rng, settings.strategy == "fixed"
     if engine.architectures is not None:

@@ -1,4 +1,4 @@
-"""Values that a model holds and may change without setting them anew: containers, tensors, random streams, objects."""
+"""Values that can change in place: containers, tensors, random streams, objects."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _PLAIN = (
     *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, functools.partial),
     *(nn.Module, weakref.ref, torch.layout, torch.memory_format),
 )
-"""Types whose values never change, or stand for something that is watched elsewhere."""
+"""Types whose values never change, or are tracked elsewhere."""
 
 STREAMS = (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
 """Random streams."""
 
 Memo = dict[int, Any]
-"""Copies by the id of what was copied; a tensor of the module stands for itself."""
+"""Copies by the id of the original; a module's tensors map to themselves."""
 
 
 def is_mutable(value: Any, depth: int = 0) -> bool:
@@ -38,10 +38,10 @@ def is_mutable(value: Any, depth: int = 0) -> bool:
 
 
 def copy_value(value: Any, memo: Memo, depth: int = 0) -> Any:
-    """A copy down to what can't change.
+    """A deep copy, except for immutable parts.
 
     Raises:
-        TypeError: a part of it can't be copied.
+        TypeError: a part of it cannot be copied.
     """
     if id(value) in memo:
         return memo[id(value)]
@@ -50,7 +50,7 @@ def copy_value(value: Any, memo: Memo, depth: int = 0) -> Any:
     if not is_mutable(value):
         return value
     if isinstance(value, Tensor):
-        # What autograd knows of stands for itself: a copy would be no part of the graph.
+        # Tensors of an autograd graph are not copied: a copy would not be part of the graph.
         new: Any = value if value.requires_grad else value.detach().clone()
     elif isinstance(value, torch.Generator):
         new = torch.Generator(value.device)
@@ -74,7 +74,7 @@ def copy_value(value: Any, memo: Memo, depth: int = 0) -> Any:
 
 
 def same_value(a: Any, b: Any, depth: int = 0) -> bool:
-    """True if two values are known to be equal; for a value and the copy that was made of it."""
+    """True if a value and its earlier copy are known to be equal."""
     if a is b:
         return True
     if type(a) is not type(b) or depth > _MAX_DEPTH:
@@ -94,16 +94,16 @@ def same_value(a: Any, b: Any, depth: int = 0) -> bool:
         return same_value(held[0], held[1], depth + 1)
     try:
         return bool(a == b)
-    except Exception:  # an __eq__ that can't answer
+    except Exception:  # an __eq__ that raises
         return False
 
 
 def restore_value(value: Any, before: Any) -> Any:
-    """The value as it was, the same object where that can be done.
+    """The previous value, in the same object if possible.
 
     Args:
-        value: what has changed.
-        before: a copy of what it was.
+        value: the changed value.
+        before: a copy of the previous value.
     """
     if isinstance(value, Tensor):
         if value.shape == before.shape:
@@ -121,7 +121,7 @@ def restore_value(value: Any, before: Any) -> Any:
 
 
 def _methods(kind: type) -> set[str]:
-    """The names that a class and its bases define, without those of `object`."""
+    """The names that a class and its bases define, except those of `object`."""
     return {name for base in kind.__mro__[:-1] for name in vars(base)}
 
 
@@ -140,6 +140,6 @@ _POSITIONS: dict[type, Callable[[Any], Any]] = {
 
 
 def _position(stream: Any) -> Any:
-    """How far a random stream is."""
+    """The state of a random stream."""
     kind = next(k for k in STREAMS if isinstance(stream, k))
     return _POSITIONS[kind](stream)

@@ -1,4 +1,4 @@
-"""Running an array's call; where that can't be done at once, finding the way in which it can."""
+"""Runs an array's call; after an error, changes the settings and runs it again."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.rules import SharedWrite
 
 ProbeResult = tuple[Any, Mapping[str, Mapping[int, Tensor]]]
-"""Results ``[k, ...]`` of the members of some blocks; and by parameter and member, the gradient."""
+"""Results ``[k, ...]`` of the members of some blocks; and gradients by parameter and member."""
 
 Probe = Callable[[Inputs, Sequence[Block]], ProbeResult]
-"""Computes for some blocks what a call would, and keeps nothing."""
+"""Computes a call for some blocks and discards its effects."""
 
 
 _MOST_SHAPES = 8
-"""So many shapes of the inputs of one form are compared with the plain module: as many as are replayed."""
+"""This many input shapes per kind of call are verified: as many as are replayed."""
 
 
 class RetryHelpers(NamedTuple):
-    """What is done before the first run of a call, where it is needed.
+    """Functions of the array that `run_with_retry` calls.
 
     Attributes:
         materialise: gives members with lazy modules their shapes.
-        member: takes a member out as the plain module.
-        resize_buffers: takes up buffers that have another shape now.
-        prove: sees that members of different architecture come to what their own plain modules come to; given what
-            computes for some blocks and keeps nothing.
+        member: returns a member as a plain module.
+        resize_buffers: stores buffers whose shape has changed.
+        prove: checks that members of different architectures equal their plain modules; its argument computes some
+            blocks and discards the effects.
     """
 
     materialise: Callable[[Inputs], None]
@@ -61,11 +61,10 @@ def run_with_retry(
     probe: Probe,
     computation: Computation,
 ) -> Any:
-    """Run; where `vmap` can't follow, or a member comes to something else than alone, change what helps and run again.
+    """Run a call. If `vmap` fails or a member differs from its plain module, change the settings and run again.
 
     Raises:
-        MemberError: a member's own code failed, as it would alone. Buffers, random streams and the way the array runs
-            are then as before.
+        MemberError: a member's own code fails, as it would alone. Buffers, random streams and settings are restored.
     """
     try:
         return _retry_until_done(state, helpers, what, inputs, run, probe, computation)
@@ -86,7 +85,7 @@ def _retry_until_done(
         helpers.materialise(inputs)
     warn_of_shared_input(state, inputs)
     before = state.settings.copy()
-    # A word among the inputs says which way a call takes (a phase of training).
+    # A string among the inputs selects a code path (a phase of training).
     key = (what, state.skeleton.training, torch.is_grad_enabled(), *(v for v in inputs.leaves if isinstance(v, str)))
     kind = (*key, *((v.dtype, v.shape) for v in inputs.leaves if isinstance(v, Tensor)))
     found: Mismatch | None = None
@@ -108,8 +107,8 @@ def _retry_until_done(
             if verification is not None:
                 verification.over()
             if capturing(state.generators.device):
-                raise  # another way to run would be captured after what has failed
-            module = state.engine.member_module(state.engine.current)  # which the error may have come out of
+                raise  # a second attempt would be captured after the failed one
+            module = state.engine.member_module(state.engine.current)  # where the error may have been raised
             restore()
             if isinstance(error, Mismatch) and verification is not None:
                 found = error
@@ -125,7 +124,7 @@ def _retry_until_done(
         else:
             state.proven.add(key)
             if verification is not None:
-                # State that has changed may let the next call do something else.
+                # After a change of state the next call may take another path.
                 state.verified[kind] = state.verified.get(kind, 0) + (1 if stateful else 2)
             _warn_and_resize(state, helpers, found)
             return result
@@ -134,7 +133,7 @@ def _retry_until_done(
 
 
 def _change_settings(state: ArrayState, error: Exception, differs: bool) -> None:
-    """Let the array run in another way, as this error asks; note where a member differs from its plain module."""
+    """Change the settings as this error requires; record where a member differs from its plain module."""
     apart = set(state.settings.paths)
     state.settings.react(error, state.skeleton)
     if differs:  # the whole model where it is no submodule
@@ -144,7 +143,7 @@ def _change_settings(state: ArrayState, error: Exception, differs: bool) -> None
 
 
 def _warn_and_resize(state: ArrayState, helpers: RetryHelpers, found: Mismatch | None) -> None:
-    """Warn of what was found, and give tensors that have grown their room."""
+    """Warn about a difference, and store resized buffers."""
     if found is not None:
         warnings.warn(f"{found}; see explain()", ArrayWarning, stacklevel=stacklevel_outside())
     if state.engine.resized_buffers:
@@ -154,10 +153,10 @@ def _warn_and_resize(state: ArrayState, helpers: RetryHelpers, found: Mismatch |
 def _undo_gradients(
     state: ArrayState, computation: Computation, result: Any, before: ExecutionSettings, error: Mismatch
 ) -> None:
-    """Take back what a call has added to gradients in which a member came to something else than alone.
+    """Undo a call's additions to gradients, in which a member differs from its plain module.
 
     Raises:
-        FusionError: members run one by one already, so that nothing else can be tried.
+        FusionError: members already run one by one, so there is no other way to run.
     """
     if computation.backward and result is not None:
         result[0].undo()
@@ -175,9 +174,9 @@ def _verification(
     inputs: Inputs,
     computation: Computation,
 ) -> Verification | None:
-    """What compares this call with the plain module alone; None where it is not to be."""
+    """The comparison of this call with the plain module; None if it is not to be verified."""
     settings = state.settings
-    # Members that run padded are proven otherwise, and fast random numbers are none that a plain module draws.
+    # Padded members are proven by execution, and a plain module never draws the fast random numbers.
     if settings.verify == "never" or settings.unlike or settings.fast_rng or capturing(state.generators.device):
         return None
     if state.generators.device.type == "meta":
@@ -193,12 +192,12 @@ def _verification(
 
 
 def _enough_shapes(state: ArrayState, key: tuple[Any, ...], kind: tuple[Any, ...]) -> bool:
-    """Whether calls of this form were compared for many shapes of inputs, and this is another one."""
+    """True if enough input shapes of this kind of call were verified, and this shape was not."""
     return kind not in state.verified and sum(k[: len(key)] == key for k in state.verified) >= _MOST_SHAPES
 
 
 def _check(verification: Verification, result: Any) -> bool:
-    """See `Verification.check`; a comparison for which there is no memory is left out."""
+    """See `Verification.check`; False if there is too little memory to compare."""
     try:
         return verification.check(result)
     except Exception as error:
@@ -208,7 +207,7 @@ def _check(verification: Verification, result: Any) -> bool:
 
 
 def result_probe(state: ArrayState, call: Call) -> Probe:
-    """For a call that gives results only."""
+    """The probe for a call without gradients."""
 
     def probe(inputs: Inputs, blocks: Sequence[Block]) -> ProbeResult:
         with torch.no_grad():
@@ -218,7 +217,7 @@ def result_probe(state: ArrayState, call: Call) -> Probe:
 
 
 def gradient_probe(state: ArrayState, call: Call, scale: Tensor | None, only: Collection[str] | None = None) -> Probe:
-    """For a call that differentiates."""
+    """The probe for a call that differentiates."""
 
     def probe(inputs: Inputs, blocks: Sequence[Block]) -> ProbeResult:
         gradients = Gradients(state, inputs, keep=False, watch=True, scale=scale, only=only)
@@ -228,12 +227,12 @@ def gradient_probe(state: ArrayState, call: Call, scale: Tensor | None, only: Co
 
 
 def _run_guarding_inputs(state: ArrayState, inputs: Inputs, run: Callable[[Inputs], Any]) -> Any:
-    """Run, with copies of the inputs where the model writes into them."""
+    """Run; if the model writes into its inputs, on copies of them."""
     if state.settings.private:
         return run(replace(inputs, copied=True))
     if not state.engine.recording:
         return run(inputs)
-    # The first time with copies, on which a model's writing shows without harm.
+    # The first call gets copies, whose versions show whether the model writes into them.
     watched = inputs.watched()
     failure: Exception | None = None
     result = None

@@ -70,7 +70,7 @@ class Verification:
         self.state.engine.observed = self.state.engine.blocks_run = None
 
     def check(self, result: Any) -> bool:
-        """Compare.
+        """Compare the member's outcome with that of its plain module.
 
         Args:
             result: what the call has returned.

@@ -1,6 +1,6 @@
-"""Python's and NumPy's own random streams, which are no member's: every member draws the same numbers from them.
+"""The random streams of Python and NumPy, which belong to the process: every member draws the same numbers from them.
 
-So each comes to what it would alone, in a process that begins with the same state of these streams.
+Each member's result therefore equals that of a separate process which begins with the same state of these streams.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 StreamStates = tuple[Any, Any]
-"""Of Python's stream, and of NumPy's."""
+"""The states of Python's and NumPy's streams."""
 
 
 def stream_states() -> StreamStates:
@@ -26,16 +26,16 @@ def set_stream_states(given: StreamStates) -> None:
 
 
 def _moved(before: StreamStates) -> bool:
-    """Whether somebody has drawn since."""
+    """True if numbers were drawn since `before`."""
     now = stream_states()
     return bool(now[0] != before[0] or now[1][2:] != before[1][2:] or (now[1][1] != before[1][1]).any())
 
 
 class ProcessStreams:
-    """Lets every member of a call begin where the call began.
+    """Resets the streams, so that every member of a call begins with the state at the start of the call.
 
     Attributes:
-        drawn: whether the model has been seen to draw from these streams. Else they are not looked at.
+        drawn: True if the model has drawn from these streams; otherwise they are neither saved nor restored.
     """
 
     def __init__(self) -> None:
@@ -43,33 +43,33 @@ class ProcessStreams:
         self._began: StreamStates | None = None
 
     def begin(self, watching: bool) -> None:
-        """A call begins, or is made again.
+        """Begin a call, or repeat it.
 
         Args:
-            watching: see whether the model draws.
+            watching: find out whether the model draws.
         """
         if self._began is None and (watching or self.drawn):
             self._began = stream_states()
 
     def rewind(self) -> None:
-        """Go back to where the call began, if it has."""
+        """Restore the state at the start of the call, if it was saved."""
         if self._began is not None:
             set_stream_states(self._began)
 
     def end(self) -> None:
-        """The call is over."""
+        """End the call."""
         self._began = None
 
     def here(self) -> StreamStates | None:
-        """Where the streams are, within a call in which they are looked at."""
+        """The current states, or None if this call does not save them."""
         return None if self._began is None else stream_states()
 
     @contextmanager
     def turn(self, start: StreamStates | None = None) -> Iterator[None]:
-        """Within, a member or a block of members draws.
+        """Run a member or a block of members.
 
         Args:
-            start: where the streams are to be; without, where the call began.
+            start: states to begin with; by default those at the start of the call.
         """
         start = start or self._began
         if start is None or self._began is None:

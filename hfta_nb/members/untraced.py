@@ -1,4 +1,4 @@
-"""Code that a recording leaves out: checks and probes that a replayed step makes in another way, or not at all."""
+"""A context for code that a recorder ignores: checks and probes that a replayed step does differently or not at all."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 @runtime_checkable
 class Pausable(Protocol):
-    """A dispatch mode that can look away for a while."""
+    """A dispatch mode that can be paused."""
 
     def paused(self) -> AbstractContextManager[None]:
-        """Within, it notes nothing."""
+        """Record nothing within the context."""
 
 
 @contextmanager
 def untraced() -> Iterator[None]:
-    """Within, a recorder at work notes nothing: for checks that a recorded step makes in another way."""
+    """Pause active recorders within the context, for checks that a recorded step does differently."""
     recorders = [m for m in _get_current_dispatch_mode_stack() if isinstance(m, Pausable)]
     with ExitStack() as stack:
         for recorder in recorders:
