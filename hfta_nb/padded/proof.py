@@ -1,7 +1,7 @@
-"""Seeing, once, that members of different architecture come to what their own plain modules come to.
+"""Proves, once per array, that members of different architectures give the results of their plain modules.
 
-No rule can be written for what a model computes from its sizes outside of tensors. So the first time that such an array
-does something, one member of every architecture does the same alone, and the results are compared.
+Rules cannot cover what a model computes from its sizes outside of tensors. Therefore the first call of each kind is
+repeated for one member of every architecture alone, and the results are compared.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 def prove(state: ArrayState, probe: Callable[[Sequence[Block]], ProbeResult]) -> None:
-    """Compare one member of every architecture with itself alone; members that are lost to NaN are passed over.
+    """Compare one member of every architecture with its plain module; members that have diverged to NaN are skipped.
 
     Args:
-        probe: computes for some blocks and keeps nothing.
+        probe: computes some blocks and discards the effects.
 
     Raises:
-        Mismatch: they differ.
+        Mismatch: the results differ.
     """
     architectures = architectures_of(state)
-    assert architectures is not None  # else there is nothing to prove
+    assert architectures is not None  # the caller checks this
     restore = state.snapshot()
     try:
         together = probe(leaf_blocks(state))
@@ -67,7 +67,7 @@ def _finite(found: ProbeResult) -> bool:
 
 
 def _different(together: ProbeResult, alone: ProbeResult, member: int) -> str:
-    """What differs: "result", "gradient of ..." or nothing."""
+    """The name of the difference: "result", "gradient of ..." or empty."""
     left, right = (flatten(found[0])[0] for found in (together, alone))
     for a, b in zip(left, right, strict=True):
         if isinstance(a, Tensor) and not close(a[member], b[0], largest_value(b)):
@@ -81,7 +81,7 @@ def _different(together: ProbeResult, alone: ProbeResult, member: int) -> str:
 
 
 def _left_behind(state: ArrayState, members: Sequence[int]) -> dict[int, dict[str, Tensor]]:
-    """What a call changes beside its result: buffers and random streams, by member."""
+    """State that a call changes: buffers and random streams, by member."""
     buffers = dict(state.tensors.named_buffers())
     return {
         i: {name: value[i].clone() for name, value in buffers.items()}
@@ -105,7 +105,7 @@ def _first_divergence(
     own = architectures.blueprint.modules[architecture]
 
     def member_modules() -> dict[str, nn.Module]:
-        restore()  # which forgets them
+        restore()  # this discards the members' modules
         template = state.engine.member_module(member)
         return {own[path]: module for path, module in template.named_modules() if path in own}
 

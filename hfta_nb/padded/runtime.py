@@ -1,4 +1,4 @@
-"""How a block of members of different architecture runs."""
+"""Execution of a block of members of different architectures."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from hfta_nb.rules import Context
 
 
 class PaddedArchitectures:
-    """Makes the executables that an engine runs.
+    """Creates the modules that an engine runs.
 
-    Members of one architecture run as their own plain module, at their true sizes. Others run through the skeleton,
-    padded to the largest of them.
+    Members of one architecture run as their own plain module, at their true sizes. Members of several architectures run
+    through the skeleton, padded to the largest of them.
 
     Attributes:
-        apart: why members of different architecture don't run together; empty where they do.
+        apart: why members of different architectures do not run together; empty if they do.
     """
 
     def __init__(self, blueprint: Blueprint, slots: TensorSlots) -> None:
@@ -49,7 +49,7 @@ class PaddedArchitectures:
         self._masks: dict[tuple[str, tuple[int, ...], torch.device], Tensor] = {}
 
     def executables(self, run: BlockTensors) -> list[ExecutableModule]:
-        """The executables for some members with their tensors ``[k, *shape]``, or ``[*shape]`` of a single one."""
+        """The executable modules for members with tensors ``[k, *shape]``, or ``[*shape]`` for a single one."""
         self._copy_flags()
         of = [self.blueprint.of[i] for i in run.members]
         if run.single:
@@ -68,24 +68,24 @@ class PaddedArchitectures:
 
     @property
     def sites(self) -> list[Site]:
-        """What is set anew for the members that run."""
+        """Attributes that are set for the members that run."""
         return self.blueprint.sites
 
     def template(self, member: int) -> nn.Module:
-        """The plain module that a member runs alone through."""
+        """The plain module of a member."""
         return self.blueprint.templates[self.blueprint.of[member]]
 
     def boxes(self, member: int) -> dict[str, tuple[int, ...]]:
-        """A member's shapes, by name in the skeleton, of the tensors that it has."""
+        """The shapes of a member's own tensors, by name in the skeleton."""
         return self.blueprint.boxes(self.blueprint.of[member])
 
     def lacking(self, name: str) -> list[int]:
-        """The members that have no such tensor."""
+        """The members without a tensor of this name."""
         boxes = [self.blueprint.boxes(a) for a in range(len(self.blueprint.templates))]
         return [i for i, a in enumerate(self.blueprint.of) if name not in boxes[a]]
 
     def set_fallbacks(self, paths: Collection[str], apart: str) -> None:
-        """Say which submodules run each architecture by itself, and whether all of the model does."""
+        """Set which submodules run each architecture separately; with a reason in `apart`, the whole model does."""
         self.apart = apart
         self._handlers = {path: by_architecture(self.blueprint, path) for path in paths}
 
@@ -109,7 +109,7 @@ class PaddedArchitectures:
             return self.blueprint.templates[a].state_dict()
 
     def _copy_flags(self) -> None:
-        """Train and eval of the plain modules are those of the skeleton."""
+        """Set train and eval flags of the plain modules to those of the skeleton."""
         for module, here in self._flags:
             if module.training is not here.training:
                 module.training = here.training
@@ -156,8 +156,8 @@ class PaddedArchitectures:
                 value = narrowed(tensor, shape)
                 tags[name] = tuple(zip(*own, strict=True))
                 if tensor.requires_grad and not tensor.is_leaf and any(c and len(set(c)) > 1 for c in tags[name]):
-                    # Whatever comes back, padding gets no gradient; not even from a member that is lost to NaN.
-                    # (That of leaves is cleared where it is delivered, in one pass over the arena.)
+                    # Padding gets no gradient, not even from a member that has diverged to NaN. (The padding of leaves
+                    # is cleared on delivery, in one pass over the arena.)
                     value = torch.where(self._mask(name, own, shape, value.device), value, value.new_zeros(()))
                 part[name] = value
         parameters, buffers = parts
@@ -199,14 +199,14 @@ class PaddedArchitectures:
 
 
 def architectures_of(state: ArrayState) -> PaddedArchitectures | None:
-    """What makes the executables of an array's members; None where they are of one architecture."""
+    """Creates the executable modules of an array; None if all members have one architecture."""
     found = state.engine.architectures
-    assert found is None or isinstance(found, PaddedArchitectures)  # there is no other
+    assert found is None or isinstance(found, PaddedArchitectures)  # the only implementation
     return found
 
 
 def by_architecture(blueprint: Blueprint, path: str) -> Handler:
-    """Runs the submodule at a path of the skeleton at true sizes, members of each architecture by themselves."""
+    """A handler that runs the submodule at a path of the skeleton at true sizes, each architecture separately."""
     place = TensorSlots(blueprint.skeleton.get_submodule(path))
     kinds: list[Alternative] = []
     kind_of: dict[int, int | None] = {}
@@ -226,7 +226,7 @@ def by_architecture(blueprint: Blueprint, path: str) -> Handler:
 
 
 def _unpadded(value: Tensor) -> None:
-    """See that a result is not padded.
+    """Check that a result is not padded.
 
     Raises:
         FusionError: members' results have different shapes.

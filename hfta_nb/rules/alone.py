@@ -1,4 +1,4 @@
-"""Whether this package's LSTM is faster than torch's for a member that runs as the plain module."""
+"""Whether this package's LSTM is faster than torch's for a member that runs as its plain module."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hfta_nb.members.untraced import untraced
 _LAPS, _LONG_S = 3, 0.02
 
 LstmKernel = Callable[[Sequence[Tensor], Sequence[Tensor | None]], Tensor]
-"""From x ``[T, N, in]``, h and c ``[N, H]``, and two weights and two biases (or None) to h at all time steps."""
+"""From x ``[T, N, in]``, h and c ``[N, H]``, two weights and two biases (or None) to h at all time steps."""
 
 
 def own_is_faster(own: LstmKernel, sizes: tuple[int, int, int, int], biased: bool) -> bool:
-    """Whether forward and backward of one layer in one direction take less; measured once, and kept like other times.
+    """True if forward and backward of one layer in one direction are faster; measured once, and kept like other times.
 
     Args:
         own: the package's LSTM.

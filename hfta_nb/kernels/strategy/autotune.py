@@ -97,9 +97,8 @@ def choose(
     if not others:
         return None
     known, key = kept(device), _key(function, args, kwargs)
-    deadly = killed(
-        known, str(function)
-    )  # for all shapes: a variant that has ended a process is not tried for other shapes
+    # For all shapes: a variant that has ended a process is not tried for other shapes.
+    deadly = killed(known, str(function))
     ways = {PLAIN: KernelVariant(PLAIN, same), **{f.name: f for f in others if f.name not in deadly}}
     times = known.get(key)
     if times is None or not set(ways) <= set(times):
