@@ -1,7 +1,7 @@
-"""What other parts use of an array and of the engine, beside the public face.
+"""What other parts use of an array and of the engine, besides the public face.
 
-Parts above `array` import nothing from the parts below it, but from here and from `hfta_nb.array`. Two exceptions are
-named in the layering table: the C kernel of Adam (`optim`) and CUDA graph capture (`step`), which involve no array.
+Parts above `array` import from here and from `hfta_nb.array`, but not from the parts below `array`. The layering table
+names two exceptions, which involve no array: the C kernel of Adam (`optim`) and CUDA graph capture (`step`).
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ __all__ = [
 
 
 def owner(parameter: Tensor) -> tuple[FusedArray, str] | None:
-    """The array that a parameter belongs to, and its name there; None if it is no array's."""
+    """The array that a parameter belongs to, and its name there; None if it belongs to no array."""
     found = owner_of(parameter)
     return (found[0], found[1]) if found is not None and isinstance(found[0], FusedArray) else None
 
 
 def snapshot(array: FusedArray) -> Callable[[], None]:
-    """Remember what a call changes beside gradients; the function returned puts it back."""
+    """Save the state that a call changes, except gradients; the returned function restores it."""
     return array._state.snapshot()
 
 
 def tuning_of(array: FusedArray, what: str) -> Tuning:
-    """What finds out on the array's steps how many members at once are fastest; see `Tuning`."""
+    """A tuner that finds the fastest schedule on the array's training steps; see `Tuning`."""
     return Tuning(array._calls, what)
 
 
 def untimed_block_size(array: FusedArray) -> int:
-    """How many members run at once where nothing may be timed; see `schedule.untimed_block_size`."""
+    """The block size to use if nothing may be timed; see `schedule.untimed_block_size`."""
     return schedule.untimed_block_size(array._state)
 
 
 def checkpoint(array: FusedArray, on: bool) -> None:
-    """Let an array compute activations again in the backward from now on, or keep them.
+    """Turn activation checkpointing on or off.
 
-    Members of different architecture keep theirs in any case.
+    It has no effect on members of different architectures.
     """
     array.settings.checkpointed = on
     array._steps.cache.clear()

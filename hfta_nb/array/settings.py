@@ -1,4 +1,4 @@
-"""How an array runs, as its user sets it."""
+"""User settings of how an array runs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ class Adjustable:
 
     @property
     def block_size(self) -> int:
-        """How many members run at once: all, or fewer where that is faster.
+        """How many members run at once: all, or fewer if that is faster.
 
-        The first calls find out (`self_tuning`), or `tune` does. A value that is set stays, for all forms of calls.
+        The first calls (`self_tuning`) or `tune` find the fastest value. A value that is set is kept for all kinds of
+        calls.
         """
         return self.settings.block_size
 
@@ -47,10 +48,11 @@ class Adjustable:
 
     @property
     def self_tuning(self) -> bool:
-        """Whether the first calls of `backward`, `array(x)` and `evaluate` find out in which way each is fastest.
+        """Whether the first calls of `backward`, `array(x)` and `evaluate` find the fastest schedule for each.
 
-        They run as ever, and what is computed differs by rounding at most; `explain` tells what was found. Off after
-        `block_size` or `threads` was set by hand, and while `strategy` is "fixed", where nothing is timed.
+        These calls give the usual results, up to rounding; `explain` shows what was found. Tuning is off after
+        `block_size` or
+        `threads` was set, and while `strategy` is "fixed", where nothing is timed.
         """
         return self.settings.self_tuning
 
@@ -64,8 +66,8 @@ class Adjustable:
 
     @property
     def threads(self) -> str:
-        """What training steps run on (`tune` finds out): "kernels", each kernel on all threads that torch has; "one",
-        all on one thread; "blocks", blocks of members side by side on a thread each, where a step is replayed."""
+        """The threads of training steps, found by `tune`: "kernels" uses all of torch's threads in each kernel; "one",
+        a single thread; "blocks", one thread per block of members in replayed steps."""
         return self.settings.threads
 
     @threads.setter
@@ -86,7 +88,7 @@ class Adjustable:
 
     @property
     def capture(self) -> bool:
-        """Whether calls may be recorded and replayed, where that is sure to be the same; `explain` tells which are."""
+        """Whether calls may be recorded and replayed if the results are the same; `explain` shows which calls are."""
         return self._state.capture
 
     @capture.setter
@@ -97,8 +99,8 @@ class Adjustable:
 
     @property
     def strategy(self) -> str:
-        """How kernels are chosen: "measured", the fastest on this machine, which in float32 differ from the plain
-        module's by rounding; or "fixed", those that the plain module calls, with nothing chosen by time."""
+        """How kernels are chosen: "measured" uses the fastest on this machine, which in float32 differ from the plain
+        module's by rounding; "fixed" uses those of the plain module and times nothing."""
         return self.settings.strategy
 
     @strategy.setter
@@ -114,8 +116,8 @@ class Adjustable:
 
     @property
     def compiling(self) -> str:
-        """Whether what is replayed is compiled: "never"; "auto", where that is faster and pays in the steps to come;
-        or "always". It takes seconds to minutes; `explain` tells what came of it."""
+        """Whether replayed steps are compiled: "never"; "auto", if that is faster and pays within the expected steps;
+        or "always". Compiling takes seconds to minutes; `explain` shows the outcome."""
         return self.settings.compiling
 
     @compiling.setter
@@ -127,11 +129,12 @@ class Adjustable:
 
     @property
     def verify(self) -> str:
-        """When a member is compared with the plain module alone: "first", at the first call of each kind; "always", at
-        every call, none of which is replayed then; or "never".
+        """When a member is compared with its plain module: "first", in the first call of each kind; "always", in every
+        call, none of which is then replayed; or "never".
 
-        What is computed by the plain module is one training step of one member. Where it differs, the array runs the
-        submodule member by member, warns, and `explain` tells.
+        A comparison costs one training step of one plain module. If the results differ, the array runs the submodule
+        member by
+        member and warns, and `explain` shows it.
         """
         return self.settings.verify
 
@@ -143,5 +146,5 @@ class Adjustable:
 
     @property
     def notes(self) -> list[str]:
-        """Why the array does not run as one call, where it does not."""
+        """Why the array does not run as one call; empty if it does."""
         return self.settings.notes

@@ -1,4 +1,4 @@
-"""Taking members out of an array, putting states into it, and copying members within it."""
+"""Takes members out of an array, loads states into it, and copies members within it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _tensors_of(state: ArrayState, index: int) -> nn.Module:
 
 
 def select(state: ArrayState, indices: Sequence[int], block_size: int) -> ArrayState:
-    """What an array of some members consists of; see `FusedArray.select`.
+    """The state of an array of some members; see `FusedArray.select`.
 
     Args:
         state: of the array.
@@ -104,7 +104,7 @@ def load_member(state: ArrayState, index: int, state_dict: Mapping[str, Tensor],
     where = f"load_member, member {index}"
     architectures = architectures_of(state)
     own = _own_state(state, index) if architectures is None else architectures.state(index, state.tensors)
-    streams = None if STREAMS in own else state_dict.get(STREAMS)  # of a row of the array's state_dict
+    streams = None if STREAMS in own else state_dict.get(STREAMS)  # in a row of the array's state_dict
     if streams is not None:
         state_dict = {k: v for k, v in state_dict.items() if k != STREAMS}
     extra = [k for k in state_dict if k not in own]
@@ -130,7 +130,7 @@ def load_member(state: ArrayState, index: int, state_dict: Mapping[str, Tensor],
 
 
 def _copy_flags(source: nn.Module, target: nn.Module) -> None:
-    """Train and eval flags, and which parameters learn."""
+    """Copy train and eval flags, and `requires_grad` of parameters."""
     for a, b in zip(source.modules(), target.modules(), strict=True):
         b.training = a.training
     for p, q in zip(source.parameters(), target.parameters(), strict=True):
