@@ -56,7 +56,7 @@ def measure(name: str, members: int, rounds: int, lap_s: float) -> dict[str, Any
     torch.manual_seed(0)
     x, y = torch.randn(shape), torch.randint(0, 10, shape[:1])
     array = hfta.fuse([build() for _ in range(members)])
-    with threads.Alone():
+    with threads.SingleThreaded():
         array.tune(F.cross_entropy, x, y, budget_s=0.3)
     size, share = array.block_size, -(-members // 2)
     sizes = {"kernels": size, "one": size} | ({"blocks": min(size, share)} if members > 1 else {})
@@ -64,7 +64,7 @@ def measure(name: str, members: int, rounds: int, lap_s: float) -> dict[str, Any
     alone = serial(build, members, x, y)
 
     def on_one() -> None:
-        with threads.Alone():
+        with threads.SingleThreaded():
             alone()
 
     steps: dict[str, Step] = {"serial, one thread": on_one, "serial": alone, **{k: v[0] for k, v in made.items()}}
@@ -85,7 +85,7 @@ def measure(name: str, members: int, rounds: int, lap_s: float) -> dict[str, Any
 def keep_apart() -> None:
     """This thread on one core, all that are there already on another: OpenMP's, and those for blocks."""
     here, there = sorted(os.sched_getaffinity(0))[:2]
-    threads.side_by_side([lambda: None, lambda: None])
+    threads.run_parallel([lambda: None, lambda: None])
     torch.randn(1 << 20).sin()
     for thread in map(int, os.listdir("/proc/self/task")):
         os.sched_setaffinity(thread, {here if thread == threading.get_native_id() else there})

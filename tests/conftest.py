@@ -72,19 +72,19 @@ def verified() -> None:
 @pytest.fixture(autouse=True)
 def _not_verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The contract tests compare all members in all steps themselves, and many count what is called."""
-    from hfta_nb.eager.fallback import Settings
+    from hfta_nb.eager.execution_settings import ExecutionSettings
 
     if "verified" not in request.fixturenames and request.path.parent.name != "first_hour":
-        monkeypatch.setattr(Settings, "verify", os.environ.get("HFTA_NB_TESTS_VERIFY", "never"))
+        monkeypatch.setattr(ExecutionSettings, "verify", os.environ.get("HFTA_NB_TESTS_VERIFY", "never"))
 
 
 @pytest.fixture(autouse=True)
 def _nothing_tried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs when, and in what blocks, does not depend on time, but in tests of that and in those as a user."""
-    from hfta_nb.eager.fallback import Settings
+    from hfta_nb.eager.execution_settings import ExecutionSettings
 
     if "self_tuning" not in request.fixturenames and request.path.parent.name != "first_hour":
-        monkeypatch.setattr(Settings, "self_tuning", False)
+        monkeypatch.setattr(ExecutionSettings, "self_tuning", False)
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,7 @@ FACE = "hfta_nb"
 
 _RECIPE = {"errors", "accumulators", "events", "grid", "data", "augment", "losses", "metrics", "frechet"}
 _RECIPE |= {"phases", "training_axes"}
-_ENGINE = {"members", "kernels", "rules", "eager", "padded", "replay", "array"}
-_TRAINING = {*_RECIPE, *_ENGINE, "memory", "recipes", "optim", "step", "plan"}
+_TRAINING = {*_RECIPE, "array", "memory", "recipes", "optim", "step", "plan"}
 _HEADLESS = {
     *_TRAINING,
     "model_zoo",
@@ -59,7 +58,7 @@ TABLE: dict[str, set[str]] = {
     "padded": {"errors", "members", "rules", "eager"},
     "replay": {"errors", "members", "kernels", "rules", "eager"},
     "array": {"errors", "html", "members", "kernels", "rules", "eager", "padded", "replay"},
-    "optim": {"errors", "members", "kernels", "array"},
+    "optim": {"errors", "kernels", "array"},
     "losses": {"errors", "array"},
     "frechet": set(),
     "accumulators": {"errors"},
@@ -68,7 +67,7 @@ TABLE: dict[str, set[str]] = {
     "training_axes": {"errors", "events", "grid"},
     "recipes": {*_RECIPE, "html"},
     "model_zoo": {*_RECIPE, "recipes"},
-    "step": {"errors", "members", "kernels", "array", "optim", "losses", "metrics", "phases"},
+    "step": {"errors", "kernels", "array", "optim", "losses", "metrics", "phases"},
     "plan": {"errors", "events", "grid", "data", "augment", "recipes", "phases", "array", "step"},
     "train": {*_TRAINING, "own_lines"},
     "fleet": {"errors", "events", "plan", "step", "train", "data", "tables"},
@@ -94,6 +93,12 @@ TABLE: dict[str, set[str]] = {
     FACE: {*_HEADLESS, "study", "executors", "callbacks"},
     "__main__": {"cli"},
 }
+
+SINGLE_MODULES = {
+    ("optim", "kernels"): {"hfta_nb.kernels.native.adam"},  # a kernel in C that updates flat tensors
+    ("step", "kernels"): {"hfta_nb.kernels.cuda_graphs"},  # captures whatever runs, an array or a plain module
+}
+"""(part, other): of these a part may import the named modules only. Neither module knows of arrays."""
 
 FACE_ONLY = {("ui", "model_zoo"), ("ui", "study"), ("ui", "executors"), ("cli", "study"), ("cli", "executors")}
 """(part, other): of these a part may import public names only, and from the package, not from a module within."""
@@ -176,8 +181,17 @@ def _layers(
                 continue
             if target not in table[part]:
                 yield found.line, f"{part} may not import {target}"
+            elif not _single_modules(part, target, found):
+                yield found.line, f"{part} may not import all of {target}"
             elif (part, target) in FACE_ONLY and (inner or any(n.startswith("_") for n in names)):
                 yield found.line, f"{part} may import the public face of {target} only"
+
+
+def _single_modules(part: str, target: str, found: Import) -> bool:
+    """False if a part imports more of another than `SINGLE_MODULES` allows."""
+    allowed = SINGLE_MODULES.get((part, target))
+    reached = {f"{found.module}.{name}" for name in found.names} or {found.module}
+    return allowed is None or found.module in allowed or reached <= allowed
 
 
 def _targets(

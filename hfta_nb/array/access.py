@@ -1,8 +1,12 @@
-"""What the parts above ask of an array beside its public face."""
+"""What other parts use of an array and of the engine, besides the public face.
+
+Parts above `array` import from here and from `hfta_nb.array`, but not from the parts below `array`. The layering table
+names two exceptions, which involve no array: the C kernel of Adam (`optim`) and CUDA graph capture (`step`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
@@ -12,7 +16,11 @@ from hfta_nb.array.schedule_tuner import Tuning
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import Arguments, call_module
 from hfta_nb.eager.handlers import install
-from hfta_nb.eager.owners import owned_by
+from hfta_nb.eager.ownership import owner_of
+from hfta_nb.kernels.strategy import timing_cache, trials
+from hfta_nb.members.generators import seeded_state
+from hfta_nb.members.threads import thread_scope
+from hfta_nb.members.tree import flatten, tensor_map, unflatten
 from hfta_nb.replay.program import Program
 
 __all__ = [
@@ -21,39 +29,58 @@ __all__ = [
     "Program",
     "call_module",
     "checkpoint",
+    "flatten",
     "owner",
+    "seeded_state",
     "snapshot",
+    "tensor_map",
+    "thread_scope",
     "tuning_of",
+    "under_trial",
+    "unflatten",
     "untimed_block_size",
 ]
 
 
 def owner(parameter: Tensor) -> tuple[FusedArray, str] | None:
-    """The array that a parameter belongs to, and its name there; None if it is no array's."""
-    found = owned_by(parameter)
+    """The array that a parameter belongs to, and its name there; None if it belongs to no array."""
+    found = owner_of(parameter)
     return (found[0], found[1]) if found is not None and isinstance(found[0], FusedArray) else None
 
 
 def snapshot(array: FusedArray) -> Callable[[], None]:
-    """Remember what a call changes beside gradients; the function returned puts it back."""
+    """Save the state that a call changes, except gradients; the returned function restores it."""
     return array._state.snapshot()
 
 
 def tuning_of(array: FusedArray, what: str) -> Tuning:
-    """What finds out on the array's steps how many members at once are fastest; see `Tuning`."""
+    """A tuner that finds the fastest schedule on the array's training steps; see `Tuning`."""
     return Tuning(array._calls, what)
 
 
 def untimed_block_size(array: FusedArray) -> int:
-    """How many members run at once where nothing may be timed; see `schedule.untimed_block_size`."""
+    """The block size to use if nothing may be timed; see `schedule.untimed_block_size`."""
     return schedule.untimed_block_size(array._state)
 
 
 def checkpoint(array: FusedArray, on: bool) -> None:
-    """Let an array compute activations again in the backward from now on, or keep them.
+    """Turn activation checkpointing on or off.
 
-    Members of different architecture keep theirs in any case.
+    It has no effect on members of different architectures.
     """
     array.settings.checkpointed = on
     array._steps.cache.clear()
     install(array._state)
+
+
+def under_trial(pid: int, environment: Mapping[str, str]) -> str:
+    """The computation that a process was trying when it ended, in words; empty if there was none.
+
+    The next process with this environment does not try it.
+
+    Args:
+        pid: of the process.
+        environment: its variables.
+    """
+    folder = timing_cache.folder(environment)
+    return "" if folder is None else trials.under_trial(folder, pid)

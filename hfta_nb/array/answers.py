@@ -1,7 +1,7 @@
-"""What torch's idioms for one module do with an array, where that is not what they do with a module: told to a person.
+"""Tells people about torch idioms that work differently on an array than on a single module.
 
-torch's functions take any iterable of parameters, and so the parameters of an array, whose first axis counts members.
-Which of torch's functions reads them is seen from the frame that does.
+Torch's functions accept any iterable of parameters, and therefore the parameters of an array, whose first axis is the
+member axis. The calling frame shows which of torch's functions reads them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _CLIPPING = {"clip_grad_norm_": "clip_grad_norm_", "clip_grad_norm": "clip_grad_
 
 
 class Answering:
-    """The part of `FusedArray` that is a container, of members and of parameters."""
+    """The container interface of `FusedArray`: members and parameters."""
 
     _state: ArrayState
 
     @property
     def told(self) -> bool:
-        """Whether `warn_of_shared` has nothing more to say."""
+        """True if `warn_of_shared_input` has nothing more to report."""
         return self._state.told
 
     @told.setter
@@ -41,11 +41,11 @@ class Answering:
         raise NotImplementedError
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """As of a plain module; each parameter has a leading member axis.
+        """The parameters of the plain module, each with a leading member axis.
 
-        `hfta_nb.optim.param_groups` chooses among them by name and plain shape.
+        `hfta_nb.optim.param_groups` selects among them by name and by the plain module's shapes.
         """
-        # A generator, so that its caller's frame is that of the function that reads it.
+        # A generator, so that its caller's frame belongs to the function that reads it.
         _tell(sys._getframe(1))
         yield from super().parameters(recurse)  # type: ignore[misc]
 
@@ -56,7 +56,7 @@ class Answering:
     def __getitem__(self, index: int | slice | Sequence[int]) -> nn.Module | Self:
         """Member `index` as a plain module: same class, same `state_dict` keys, a detached copy.
 
-        A slice or a list of members gives a new array of them, as `FusedArray.select`.
+        A slice or a list of members returns a new array of them, like `FusedArray.select`.
 
         Raises:
             IndexError: there is no such member.
@@ -73,7 +73,7 @@ class Answering:
         """The members, each as a plain module.
 
         Raises:
-            OptimError: an optimizer of torch asks.
+            OptimError: a torch optimizer iterates over the array.
         """
         name = _torch_optimizer(sys._getframe(1))
         if name:
@@ -83,14 +83,14 @@ class Answering:
 
 
 def _torch_optimizer(frame: FrameType) -> str:
-    """The name of the optimizer of torch whose constructor runs in this frame; else empty."""
+    """The name of the torch optimizer whose constructor runs in this frame; otherwise empty."""
     if frame.f_code.co_name != "__init__" or frame.f_globals.get("__name__") != "torch.optim.optimizer":
         return ""
     return type(frame.f_locals.get("self")).__name__
 
 
 def _tell(frame: FrameType) -> None:
-    """Warn where a function of torch reads an array's parameters as those of one module."""
+    """Warn if a function of torch reads an array's parameters as those of one module."""
     module, name = frame.f_globals.get("__name__"), frame.f_code.co_name
     if module == "torch.nn.utils.clip_grad" and name in _CLIPPING:
         text = (
@@ -107,7 +107,7 @@ def _tell(frame: FrameType) -> None:
 
 
 def _outside(frame: FrameType | None, package: str) -> int:
-    """The `stacklevel`, for a warning of `_tell`, of the first frame that is not of a package."""
+    """The `stacklevel`, for a warning of `_tell`, of the first frame outside of any package."""
     level = 3  # `_tell`, `parameters`, and the frame itself
     while frame is not None and str(frame.f_globals.get("__name__")).startswith(package):
         frame, level = frame.f_back, level + 1

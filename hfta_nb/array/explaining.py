@@ -1,4 +1,4 @@
-"""The table that tells how an array runs."""
+"""The table that describes how an array runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.html import pairs
-from hfta_nb.padded.runtime import across_of
+from hfta_nb.padded.runtime import architectures_of
 from hfta_nb.replay.calls import Calls
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _RECURRENT = {
     "hfta_nb::lstm": "by the compiled kernel of this package",
     "aten::mkldnn_rnn_layer": "by oneDNN's kernel",
 }
-"""By a kernel in what is replayed, how a recurrent layer is computed."""
+"""How a recurrent layer is computed, by a kernel in the replayed program."""
 _PLAIN = {True: "batched products", False: "torch's kernels"}
 """The same without such a kernel, by whether there are several members."""
 
@@ -29,7 +29,7 @@ WHOLE = "the whole array"
 
 
 def recurrent(calls: Calls) -> list[tuple[str, str]]:
-    """How the recurrent layers of what is replayed run."""
+    """How the recurrent layers of replayed programs run."""
     state = calls.state
     kinds = {type(m).__name__ for m in state.skeleton.modules() if isinstance(m, nn.RNNBase | nn.RNNCellBase)}
     rows = []
@@ -51,7 +51,7 @@ def table(rows: Sequence[tuple[str, str]]) -> pandas.DataFrame:
 
 
 def shown(state: ArrayState, told: Sequence[tuple[str, str]]) -> str:
-    """The array as an HTML table: what it holds, and what of `FusedArray.explain` concerns all of it.
+    """The array as an HTML table: its tensors, and the general rows of `FusedArray.explain`.
 
     Args:
         state: of the array.
@@ -75,15 +75,15 @@ def rows_of(calls: Calls, losses: Iterable[Calls], step_notes: Sequence[str]) ->
 
     Args:
         calls: of the array.
-        losses: of each loss that was given to `FusedArray.losses`.
+        losses: the calls of each loss that was passed to `FusedArray.losses`.
         step_notes: see `FusedArray`.
     """
     state = calls.state
     rows = [(WHOLE, note) for note in state.settings.notes]
-    across = across_of(state)
-    if across is not None:
-        padding = f"{across.blueprint.waste():.0%} of the parameters are padding"
-        rows.append((WHOLE, f"{len(across.templates)} architectures, {padding}"))
+    architectures = architectures_of(state)
+    if architectures is not None:
+        padding = f"{architectures.blueprint.waste():.0%} of the parameters are padding"
+        rows.append((WHOLE, f"{len(architectures.templates)} architectures, {padding}"))
     if state.settings.checkpointed:
         rows.append((WHOLE, _checkpointed(state)))
     if state.settings.block_size < len(state):
@@ -112,7 +112,7 @@ def rows_of(calls: Calls, losses: Iterable[Calls], step_notes: Sequence[str]) ->
 
 
 def _checkpointed(state: ArrayState) -> str:
-    if state.engine.across is not None:
+    if state.engine.architectures is not None:
         return "activations are kept, as members are of different architecture"
     if not state.engine.segments:
         return "activations are kept, as the model has no segments to compute again"

@@ -21,16 +21,16 @@ from hfta_nb.array.saving import Savable
 from hfta_nb.array.schedule_tuner import apart, tune
 from hfta_nb.array.self_tuning import SelfTuning
 from hfta_nb.array.settings import Adjustable
-from hfta_nb.eager.attempt import Helpers
 from hfta_nb.eager.engine import Engine, Inputs
 from hfta_nb.eager.gradients import call_module, target_of
-from hfta_nb.eager.owners import own
+from hfta_nb.eager.ownership import set_owner
+from hfta_nb.eager.retry import RetryHelpers
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members import threads
 from hfta_nb.members.arena import Arena
 from hfta_nb.padded.proof import prove
-from hfta_nb.padded.runtime import across_of
+from hfta_nb.padded.runtime import architectures_of
 from hfta_nb.replay.calls import Calls
 from hfta_nb.replay.steps import BackwardArgs
 
@@ -39,22 +39,22 @@ if TYPE_CHECKING:
 
 
 class FusedArray(Adjustable, Answering, Savable):
-    """M modules in one; made by `fuse`.
+    """M modules in one; created by `fuse`.
 
-    Parameters, buffers and `state_dict` carry the plain module's names, each tensor with a leading member axis M.
-    `train`, `eval`, `to` and `requires_grad_` do what they do on a plain module.
+    Parameters, buffers and `state_dict` have the plain module's names, each tensor with a leading member axis M.
+    `train`, `eval`, `to` and `requires_grad_` work as on a plain module.
 
     Attributes:
         generators: the members' random streams.
-        arenas: the flat tensors ``[M, P]`` under the parameters, one per dtype.
-        buffer_arenas: the same under the buffers.
-        missing_grads: parameter to the members whose loss did not depend on it in the last `backward`; their rows of
-            `.grad` are zero, where alone `.grad` would be None.
-        step_notes: how whole training steps run, where something is to be told of that.
-        followers: optimizers and the like, whose state moves along with the members.
+        arenas: the flat tensors ``[M, P]`` that store the parameters, one per dtype.
+        buffer_arenas: the same for the buffers.
+        missing_grads: by parameter, the members whose loss did not depend on it in the last `backward`. Their rows of
+            `.grad` are zero; in a plain module, `.grad` would be None.
+        step_notes: remarks about how whole training steps run.
+        followers: optimizers and other objects whose state moves along with the members.
 
     Args:
-        state: what the array consists of.
+        state: the state of the array.
     """
 
     def __init__(self, state: ArrayState) -> None:
@@ -62,8 +62,8 @@ class FusedArray(Adjustable, Answering, Savable):
         self._state = state
         self.generators, self.followers, self.missing_grads = state.generators, state.followers, state.missing_grads
         self.step_notes: list[str] = []
-        self._calls = Calls(state, Helpers(self._materialise, partial(surgery.member, state), self._regrow, prove))
-        self._steps, self._forwards, self._results = self._calls.steps, self._calls.forwards, self._calls.results
+        self._calls = Calls(state, RetryHelpers(self._materialise, partial(surgery.member, state), self._regrow, prove))
+        self._steps = self._calls.steps
         self._losses, self._tuning = OwnLosses(self._calls), SelfTuning(self._calls)
         self._taken()
 
@@ -77,8 +77,8 @@ class FusedArray(Adjustable, Answering, Savable):
 
     @property
     def owned(self) -> dict[str, Tensor]:
-        """Where members differ in architecture: parameter or buffer to which entries are the members' own, bool
-        ``[M, *shape]``. The others are padding: zero, with a gradient of zero."""
+        """For members of different architectures: by parameter or buffer, which entries belong to the members, bool
+        ``[M, *shape]``. The other entries are padding: zero, with a gradient of zero."""
         return self._state.owned
 
     @property
@@ -91,7 +91,7 @@ class FusedArray(Adjustable, Answering, Savable):
     def __repr__(self) -> str:
         return f"FusedArray of {len(self)} x {type(self._skeleton).__name__}"
 
-    # Calling.
+    # Calls.
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Every member's output.
@@ -101,7 +101,7 @@ class FusedArray(Adjustable, Answering, Savable):
                 one input per member in its first axis.
 
         Returns:
-            What the plain module returns, each tensor with a leading member axis M.
+            The plain module's output, each tensor with a leading member axis M.
 
         Raises:
             FusionError: a `per_member` input has another number of members.
@@ -121,7 +121,7 @@ class FusedArray(Adjustable, Answering, Savable):
             given, named = inputs.structure(leaves)
             return module(*given, **named)
 
-        with threads.scope(self._state.settings.threads):
+        with threads.thread_scope(self._state.settings.threads):
             return self._calls.forward(given, inputs, call, args if plain else ())
 
     def backward(
@@ -134,18 +134,18 @@ class FusedArray(Adjustable, Answering, Savable):
         scale: Tensor | None = None,
         only: Collection[str] | None = None,
     ) -> Tensor | tuple[Tensor, Any]:
-        """Forward, loss and backward, in blocks of `block_size` members; accumulates into `.grad`.
+        """Run forward, loss and backward in blocks of `block_size` members; accumulate into `.grad`.
 
         The gradient of a parameter's row i is that of member i's loss alone. The gradient of a shared input is the
         sum over members.
 
         Args:
-            loss_fn: from ONE member's output and `y` to its loss, a scalar.
+            loss_fn: computes a scalar loss from ONE member's output and `y`.
             x: the input; a tuple for several positional inputs, a dict for keyword inputs.
             y: the target, or any tree of tensors. Tensors in `x` and `y` may be `per_member`.
             has_aux: `loss_fn` returns ``(loss, aux)``.
-            scale: ``[M]``; the gradients are those of ``scale[i] * loss[i]``, the losses returned are unscaled.
-            only: names of the parameters that get gradients; all without.
+            scale: ``[M]``; the gradients are those of ``scale[i] * loss[i]``, the returned losses are unscaled.
+            only: names of the parameters that get gradients; all by default.
 
         Returns:
             The losses ``[M]``, detached; with `has_aux`, ``(losses, aux)`` with a leading M on aux's tensors.
@@ -170,19 +170,19 @@ class FusedArray(Adjustable, Answering, Savable):
         return (losses, aux) if has_aux else losses
 
     def _backward(self, asked: BackwardArgs) -> tuple[Tensor, Any]:
-        with threads.scope(self._state.settings.threads):
+        with threads.thread_scope(self._state.settings.threads):
             return self._calls.backward(asked)
 
     def losses(self, loss_fn: Callable[..., Any], output: Any, y: Any = None) -> Tensor:
-        """Every member's loss of an output that is there already: the split form of `backward`.
+        """Every member's loss for an existing output: the split form of `backward`.
 
-        Use it where something is to be added to the loss, or the output is used for more than the loss. `backward` is
-        faster: it runs members block by block, which ``array(x)`` cannot, and needs no autograd graph.
+        Use it to add terms to the loss, or to use the output for more than the loss. `backward` is faster: it runs
+        members
+        block by block, which ``array(x)`` cannot, and needs no autograd graph.
 
         Args:
-            loss_fn: from ONE member's output and `y` to its loss, a scalar.
-            output: what ``array(x)`` has returned, or something of the same members made from that: its tensors have
-                a leading member axis.
+            loss_fn: computes a scalar loss from ONE member's output and `y`.
+            output: the result of ``array(x)``, or a tree computed from it whose tensors have a leading member axis.
             y: the target, or any tree of tensors, which may be `per_member`.
 
         Returns:
@@ -203,10 +203,10 @@ class FusedArray(Adjustable, Answering, Savable):
 
     @torch.no_grad()
     def evaluate(self, function: Callable[..., Any], x: Any, y: Any = None) -> Any:
-        """Per member, ``function(output, y)`` without gradients, in blocks of `block_size` members.
+        """Compute ``function(output, y)`` for each member without gradients, in blocks of `block_size` members.
 
         Args:
-            function: from ONE member's output and `y` to any tree of tensors: a loss, metrics.
+            function: computes any tree of tensors (a loss, metrics) from ONE member's output and `y`.
             x, y: as for `backward`.
 
         Returns:
@@ -220,7 +220,7 @@ class FusedArray(Adjustable, Answering, Savable):
             return function(call_module(module, given), target)
 
         def run() -> Any:
-            with threads.scope(self._state.settings.threads):
+            with threads.thread_scope(self._state.settings.threads):
                 return self._calls.evaluate(function, given, inputs, call)
 
         return self._tuning.results(function, given, run)
@@ -237,14 +237,14 @@ class FusedArray(Adjustable, Answering, Savable):
     ) -> dict[int, float]:
         """Time `backward` on these inputs and set `block_size` to the fastest; nothing else changes.
 
-        A `backward` with the same arguments afterwards finds the step recorded already.
+        A later `backward` with the same arguments replays the step that was recorded here.
 
         Args:
             loss_fn, x, y, has_aux, only: as for `backward`.
-            budget_s: about how long to take, in seconds.
+            budget_s: the approximate duration, in seconds.
 
         Returns:
-            Seconds of one `backward` per block size tried (the least); nothing where only one is possible.
+            The shortest time of one `backward` in seconds, by block size; empty if only one block size is possible.
         """
         inputs = Inputs.of((x, target_of(loss_fn, y)), len(self))
         if inputs.grad_leaves():
@@ -255,14 +255,14 @@ class FusedArray(Adjustable, Answering, Savable):
 
     def box(self, index: int, name: str) -> tuple[int, ...] | None:
         """A member's true shape of a parameter; None if its architecture has no such parameter."""
-        if self.engine.across is None:
+        if self.engine.architectures is None:
             return tuple(self.get_parameter(name).shape[1:])
-        return self.engine.across.boxes(index % len(self)).get(name)
+        return self.engine.architectures.boxes(index % len(self)).get(name)
 
     def waste(self) -> float:
-        """The share of the parameters that is padding; 0 where all members are of one architecture."""
-        across = across_of(self._state)
-        return 0.0 if across is None else across.blueprint.waste()
+        """The fraction of the parameters that is padding; 0 for members of one architecture."""
+        architectures = architectures_of(self._state)
+        return 0.0 if architectures is None else architectures.blueprint.waste()
 
     def arena_of(self, name: str) -> Arena:
         """The arena in which a parameter lies."""
@@ -272,8 +272,9 @@ class FusedArray(Adjustable, Answering, Savable):
         """How each function that the model has called so far is fused, one row per function.
 
         Returns:
-            Columns ``function`` and ``how``: "vmap", or the rule that took over. A first row tells of the array as a
-            whole where it does not run as one call.
+            Columns ``function`` and ``how``: "vmap", or the rule that was used. If the array does not run as one call,
+                the
+            first rows describe the whole array.
         """
         return table(self._rows())
 
@@ -294,17 +295,17 @@ class FusedArray(Adjustable, Answering, Savable):
         return FusedArray(surgery.select(self._state, indices, self._tuning.home.block_size))
 
     def load_member(self, index: int, state_dict: Mapping[str, Tensor], *, strict: bool = True) -> None:
-        """Put a plain module's state into a member, in place; its optimizer state begins anew.
+        """Load a plain module's state into a member, in place; reset the member's optimizer state.
 
         Raises:
             IndexError: there is no such member.
-            FusionError: keys, shapes or dtypes are not the member's. Nothing has changed then.
+            FusionError: keys, shapes or dtypes differ from the member's. Then nothing is changed.
         """
         surgery.load_member(self._state, index, state_dict, strict)
 
     def copy_member(self, src: int, dst: int) -> None:
-        """Make member `dst` the same as `src`, in place, with its random streams and the state of its optimizer,
-        lr scheduler and gradient scaler.
+        """Copy member `src` to member `dst`, in place, with its random streams and the state of its optimizer, lr
+        scheduler and gradient scaler.
 
         Raises:
             IndexError: there is no such member.
@@ -312,13 +313,13 @@ class FusedArray(Adjustable, Answering, Savable):
         surgery.copy_member(self._state, src, dst)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FusedArray:
-        # Parameters are views of the arenas, which copying one by one would take apart.
+        # Parameters are views of the arenas, which copying one by one would separate.
         memo[id(self)] = other = self.select(range(len(self)))
         for p, q in zip(self._state.tensors.parameters(), other._state.tensors.parameters(), strict=True):
             q.grad = None if p.grad is None else p.grad.clone()
         return other
 
-    # What nn.Module does, done to the whole.
+    # Methods of nn.Module, applied to the arenas.
 
     def train(self, mode: bool = True) -> FusedArray:
         super().train(mode)
@@ -338,30 +339,30 @@ class FusedArray(Adjustable, Answering, Savable):
         self.generators.to(device)
         return self
 
-    # Within.
+    # Internal.
 
     def _regrow(self) -> None:
-        storage.regrow(self._state)
+        storage.resize_buffers(self._state)
         self._laid()
 
     def _materialise(self, inputs: Inputs) -> None:
-        """Let members with lazy modules take their shapes from a first input."""
+        """Give members with lazy modules their shapes from a first input."""
         materialise(self._state, inputs)
         self._taken()
 
     def _taken(self) -> None:
-        """Have the containers of the skeleton, so that names, flags and movements are those of the plain module."""
+        """Take over the containers of the skeleton, so that names and flags are those of the plain module."""
         # The skeleton is one plain module: calls go through it with a member's tensors in place.
         storage.share(self._skeleton, self)
         self.training = self._skeleton.training
         self._laid()
 
     def _laid(self) -> None:
-        """Note where the tensors lie, and forget what was recorded of where they lay before."""
+        """Register the tensors' new locations, and discard recordings of the old ones."""
         state = self._state
         self.arenas, self.buffer_arenas = state.arenas, state.buffer_arenas  # read by each step of an optimizer
         if not state.pending:
             for name, parameter in state.tensors.named_parameters():
-                own(parameter, self, name)
+                set_owner(parameter, self, name)
         self._calls.clear()
         self._losses.clear()

@@ -1,4 +1,4 @@
-"""Making an array out of plain modules, or of two arrays."""
+"""Creates an array from plain modules, or from two arrays."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def fuse(
     Args:
         modules: M plain modules. They are copied, not changed. They may differ in width, in depth (blocks of an
             `nn.Sequential` or `nn.ModuleList`), in activations, rates and other numbers: then they are padded with
-            zeros to the largest, and every member computes what it would alone. `why_not` tells what can't differ.
-        seeds: one per member, for the random numbers (dropout masks, ...) that it will draw: it draws what
-            ``torch.manual_seed(seed)`` and the plain module would. Without, seeds are drawn from torch's
-            default generator.
-        rng: "exact", or "fast" to draw all members' random numbers at once: other numbers than a member would draw
-            alone, which depend on its neighbours.
+            zeros to the largest, and every member computes what its plain module computes. `why_not` tells what
+            cannot differ.
+        seeds: one per member, for its random numbers (dropout masks, ...), which equal those of the plain module after
+            ``torch.manual_seed(seed)``. By default, seeds are drawn from torch's default generator.
+        rng: "exact", or "fast" to draw all members' random numbers at once: these differ from the plain module's and
+            depend on the other members.
         verify: when a member is compared with its plain module: "first" for the first call of each kind, which costs
             about one training step of one member, "always" or "never"; see `FusedArray.verify`.
 
@@ -40,8 +40,8 @@ def fuse(
         The array; ``array(x)`` has a leading member axis M on every output.
 
     Raises:
-        FusionError: the list is empty, holds something else than modules or one module twice, or two of them
-            differ in what can't be fused.
+        FusionError: the list is empty, contains anything but modules or contains a module twice, or two modules differ
+            in a property that cannot be fused.
 
     Example:
         >>> array = fuse([nn.Linear(4, 2) for _ in range(3)])
@@ -76,17 +76,19 @@ def _array(members: Sequence[nn.Module], generators: MemberGenerators) -> FusedA
 
 
 def why_not(a: nn.Module, b: nn.Module) -> Why | None:
-    """What keeps two modules from being members of one array.
+    """The first difference that prevents two modules from being members of one array.
 
-    Widths, depths (in `nn.Sequential` and `nn.ModuleList`), activations, rates and other numbers may differ. What a
-    model does with its sizes outside of tensors is not looked at here: an array sees to that when it first runs, and
-    runs members of each architecture by themselves where it has to.
+    Widths, depths (in `nn.Sequential` and `nn.ModuleList`), activations, rates and other numbers may differ. This
+    function
+    does not examine what a model computes from its sizes outside of tensors: an array checks that in its first call,
+    and
+    runs members of each architecture separately if necessary.
 
     Args:
-        a, b: plain modules; on the device "meta" too.
+        a, b: plain modules, which may be on the device "meta".
 
     Returns:
-        The first thing that keeps them apart, as text, with `where` it is and a `remedy`; None if they fuse.
+        The difference as text, with its location `where` and a `remedy`; None if the modules can be fused.
 
     Example:
         >>> why_not(nn.Linear(4, 2), nn.Linear(4, 2)) is None
@@ -113,7 +115,7 @@ def join(a: FusedArray, b: FusedArray) -> FusedArray:
     """A new array of the members of both, those of `a` first, each with its random streams.
 
     Raises:
-        FusionError: their members are not alike.
+        FusionError: their members have different architectures that cannot be fused.
     """
     for array in (a, b):
         if not isinstance(array, FusedArray):

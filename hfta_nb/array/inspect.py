@@ -1,4 +1,4 @@
-"""How calls of an array run now, for those who build on that or tell of it."""
+"""How calls of an array run now, for code that depends on it or describes it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def program_of(
     scale: Tensor | None = None,
     only: Collection[str] | None = None,
 ) -> Program | None:
-    """The program that ``array.backward(loss_fn, x, y, has_aux=True, ...)`` would run now; None where there is none."""
+    """The program that ``array.backward(loss_fn, x, y, has_aux=True, ...)`` would run now; None if it would not
+    replay."""
     given = x, target_of(loss_fn, y)
     seen = array._steps.find(BackwardArgs(loss_fn, given, True, scale, only))
     if seen is None or seen.program is None or seen.guards is None or not seen.guards.hold():
@@ -36,7 +37,7 @@ def program_of(
 
 @contextmanager
 def strictly(array: FusedArray) -> Iterator[None]:
-    """Within, a step whose replay fails raises the error, rather than being given up and run as ever."""
+    """Raise errors of a replay within the context, instead of discarding the program and running eagerly."""
     array._steps.cache.strict = True
     try:
         yield
@@ -45,12 +46,12 @@ def strictly(array: FusedArray) -> Iterator[None]:
 
 
 class Standing:
-    """A call of `backward` that is replayed, as it stood.
+    """The state of a replayed call of `backward`, to test later whether it still holds.
 
     Args:
-        array: whose call.
-        seen: what is known of its kind.
-        x, y: its inputs, or such.
+        array: the array.
+        seen: the cache entry of the call.
+        x, y: its inputs, or similar ones.
     """
 
     __slots__ = ("_cache", "_like", "_program", "_seen")
@@ -61,13 +62,13 @@ class Standing:
 
     @classmethod
     def of(cls, array: FusedArray, programs: Collection[Any], x: Tensor, y: Tensor) -> Standing | None:
-        """Of the call that runs one of these programs."""
+        """For the call that runs one of these programs."""
         known = (s for s in array._steps.cache if s.program is not None and any(s.program is p for p in programs))
         seen = next(known, None)
         return None if seen is None else cls(array, seen, x, y)
 
     def holds(self, x: Any, y: Any) -> bool:
-        """Whether the call with these inputs, with the same loss, would run the same program."""
+        """True if the call with these inputs and the same loss would run the same program."""
         seen, cache = self._seen, self._cache
         if type(x) is not Tensor or type(y) is not Tensor or seen.program is not self._program or seen.guards is None:
             return False
@@ -75,9 +76,9 @@ class Standing:
 
 
 def way_of(array: FusedArray) -> str:
-    """How the array's training steps run by now, and why not as was asked.
+    """How the array's training steps run now, and why not as requested.
 
-    "as one graph", "compiled in 21 s: 1.2 ms, replayed 1.4 ms", "replayed", or "" for as Python has it.
+    "as one graph", "compiled in 21 s: 1.2 ms, replayed 1.4 ms", "replayed", or "" for eager execution.
     """
     if any(note.startswith("captured") for note in array.step_notes):
         return "as one graph"

@@ -1,4 +1,4 @@
-"""Modules with parameters whose shapes follow from the first input (`nn.LazyLinear`): made by a dry run."""
+"""Modules whose parameters get their shapes from the first input (`nn.LazyLinear`), initialized by a dry run."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from hfta_nb.members.generators import current_state, set_state
 
 
 def has_lazy(module: nn.Module) -> bool:
-    """Whether parameters or buffers wait for the first input."""
+    """True if parameters or buffers have no shape yet."""
     return any(is_lazy(t) for t in [*module.parameters(), *module.buffers()])
 
 
 def check_settled(state: ArrayState, where: str) -> None:
-    """See that the members have their shapes.
+    """Check that the members' parameters have shapes.
 
     Raises:
-        FusionError: they wait for a first input.
+        FusionError: they need a first input.
     """
     if state.pending:
         raise FusionError(
@@ -40,7 +40,7 @@ def check_settled(state: ArrayState, where: str) -> None:
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """A deep copy; of buffers that wait for their shape too, which torch's own copying refuses."""
+    """A deep copy, also of buffers without a shape, which torch's own copying does not support."""
     waiting = [b for b in module.buffers() if isinstance(b, UninitializedBuffer)]
     new: Any = UninitializedBuffer
     known = {id(b): new(b.requires_grad, device=b.data.device, dtype=b.data.dtype) for b in waiting}
@@ -48,10 +48,11 @@ def copied(module: nn.Module) -> nn.Module:
 
 
 def materialise(state: ArrayState, inputs: Inputs) -> None:
-    """Run every member once, so that its lazy modules take their shapes and draw their values.
+    """Run every member once, so that its lazy modules get their shapes and draw their values.
 
-    A member draws them from its own stream, and goes on from there: what the dry run draws after the last of them
-    is drawn again. (Alone, dropout between two lazy modules would draw between them.)
+    A member draws them from its own stream and continues from there; numbers that the dry run draws afterwards are
+    drawn
+    again. (In a plain module, dropout between two lazy modules would draw between them.)
     """
     members, generators = state.pending, state.generators
     for i, module in enumerate(members):
@@ -66,9 +67,9 @@ def materialise(state: ArrayState, inputs: Inputs) -> None:
 
 @torch.no_grad()
 def take_shapes(module: nn.Module, call: Callable[[nn.Module], Any]) -> None:
-    """Call a module that is lazy once; all but what its lazy parts have made of themselves is as before.
+    """Call a lazy module once; everything except the state of its lazy parts is left unchanged.
 
-    Torch's default generators are left where they were after the last of them has drawn its values.
+    Torch's default generators are left in the state after the last lazy part has drawn its values.
     """
     device = next((t.device for t in [*module.parameters(), *module.buffers()]), torch.device("cpu"))
     settled = [m for m in module.modules() if not any(b is not None and is_lazy(b) for b in m._buffers.values())]

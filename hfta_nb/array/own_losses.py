@@ -1,4 +1,4 @@
-"""Losses of outputs that the caller has, which are computed, recorded and replayed as a model without parameters is."""
+"""Losses of existing outputs, which are computed, recorded and replayed like a model without parameters."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from hfta_nb.replay.calls import Calls, over
 from hfta_nb.replay.signature import identity
 
 _MOST = 8
-"""Losses whose recordings are kept."""
+"""The most losses whose recordings are kept."""
 
 
 class OwnLoss(nn.Module):
-    """A loss in the place of a model.
+    """A loss in the form of a model.
 
     Args:
-        function: from one member's output and the target to its loss.
+        function: computes the loss from one member's output and the target.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        self.__dict__["function"] = function  # what it has of parameters and buffers is shared by all members
+        self.__dict__["function"] = function  # parameters and buffers in it are shared by all members
 
     def value(self, output: Any, target: Any) -> Tensor:
         """One member's loss.
 
         Raises:
-            FusionError: it is no scalar.
+            FusionError: it is not a scalar.
         """
         return scalar(self.__dict__["function"](output, target))
 
 
 class LossCalls:
-    """What computes the losses of one function, for every member.
+    """Computes the losses of one function for every member.
 
     Args:
-        function: from one member's output and the target to its loss.
-        outer: the calls of the array whose members the losses are of.
+        function: computes the loss from one member's output and the target.
+        outer: the calls of the array that the losses belong to.
     """
 
     def __init__(self, function: Callable[..., Any], outer: Calls) -> None:
@@ -60,7 +60,7 @@ class LossCalls:
         self.take_over()
 
     def take_over(self) -> None:
-        """Run as the array does."""
+        """Take over the settings of the array."""
         settings, state = self.outer.state.settings, self.calls.state
         state.capture = self.outer.state.capture
         state.settings.fast_rng = state.engine.fast_rng = settings.fast_rng
@@ -69,7 +69,7 @@ class LossCalls:
         """The losses of outputs.
 
         Args:
-            output, y: of `FusedArray.losses`, y with each member's settings of the loss beside it.
+            output, y: of `FusedArray.losses`; y includes each member's settings of the loss.
         """
         calls = self.calls
         plain = isinstance(output, Tensor) and isinstance(y, Tensor)
@@ -87,10 +87,10 @@ class LossCalls:
 
 
 class OwnLosses:
-    """What `FusedArray.losses` runs.
+    """The implementation of `FusedArray.losses`.
 
     Args:
-        calls: of the array whose members the losses are of; they draw their random numbers from its streams.
+        calls: of the array that the losses belong to; they draw random numbers from its streams.
     """
 
     def __init__(self, calls: Calls) -> None:
@@ -105,7 +105,7 @@ class OwnLosses:
         return iter(self._made.values())
 
     def clear(self) -> None:
-        """Forget all."""
+        """Discard all recordings."""
         self._made.clear()
         self._last = None
 
@@ -125,7 +125,7 @@ class OwnLosses:
 
 
 def _loss(module: nn.Module, leaves: Sequence[Any]) -> Tensor:
-    assert isinstance(module, OwnLoss)  # as it was made
+    assert isinstance(module, OwnLoss)  # created by this class
     return module.value(*leaves)
 
 

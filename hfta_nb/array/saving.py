@@ -1,4 +1,5 @@
-"""What `torch.save` and safetensors get of an array: tensors with a member axis, and the members' random streams."""
+"""Saved state of an array for `torch.save` and safetensors: tensors with a member axis, and the members' random
+streams."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ from torch.nn.parameter import is_lazy
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.generators import MemberGenerators, State
-from hfta_nb.padded.runtime import across_of
+from hfta_nb.padded.runtime import architectures_of
 
 STREAMS = "_extra_state"
-"""The key of the members' random streams: torch's own name of what a module keeps beside parameters and buffers."""
+"""The key of the members' random streams: torch's own name for a module's state besides parameters and buffers."""
 
 
 class Savable(nn.Module):
@@ -27,15 +28,17 @@ class Savable(nn.Module):
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Parameters and buffers by the plain module's names, each with a leading member axis M, and random streams.
 
-        The random streams are one tensor of bytes ``[M, bytes]`` named ``_extra_state``, so that training goes on with
-        the numbers that it would have drawn. `torch.save` and safetensors take the dict as it is. Member i's own dict
-        is ``array[i].state_dict()``, with the plain module's keys only.
+        The random streams are one tensor of bytes ``[M, bytes]`` named ``_extra_state``, so that training continues
+        with the
+        same random numbers. `torch.save` and safetensors accept the dict unchanged. Member i's own dict is
+        ``array[i].state_dict()``, with the plain module's keys only.
 
-        Unlike a plain module's, the tensors are copies: the array's lie in one block of memory, which safetensors
-        refuses. With ``keep_vars=True`` they are the parameters and buffers themselves.
+        Unlike a plain module's, the tensors are copies: the array's tensors share one block of memory, which
+        safetensors
+        rejects. With ``keep_vars=True`` they are the parameters and buffers themselves.
 
         Args:
-            args, kwargs: as `torch.nn.Module.state_dict` takes them.
+            args, kwargs: as for `torch.nn.Module.state_dict`.
 
         Example:
             >>> from hfta_nb import fuse
@@ -52,18 +55,20 @@ class Savable(nn.Module):
         return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Take what `state_dict` gave.
+        """Load the result of `state_dict`.
 
         Args:
-            state_dict: with or without random streams; without, as an older version saved it, they stay as they are.
-            strict: as for a plain module, other keys are errors; missing random streams are none.
+            state_dict: with or without random streams; if they are missing, as in files of older versions, they are
+                left
+                unchanged.
+            strict: as for a plain module, other keys are errors; missing random streams are not.
             assign: as for a plain module; not supported, as the array's tensors share memory.
 
         Returns:
             As for a plain module, the names of missing and of unexpected keys.
 
         Raises:
-            FusionError: `assign`, or the streams are not those of so many members. Nothing has changed then.
+            FusionError: `assign`, or the number of members of the streams differs. Then nothing is changed.
             RuntimeError: torch's own, for other keys or shapes.
         """
         if assign:
@@ -82,10 +87,10 @@ class Savable(nn.Module):
         return packed(self.generators)
 
     def set_extra_state(self, state: Any) -> None:
-        """Take random streams.
+        """Load random streams.
 
         Raises:
-            FusionError: they are not those of so many members.
+            FusionError: the number of members differs.
         """
         rows = _checked(self.generators, state)
         old = self.generators.states
@@ -99,9 +104,9 @@ class Savable(nn.Module):
             missing_keys.remove(prefix + STREAMS)
 
     def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
-        """From a member's row of the array's `state_dict` to the `state_dict` of its plain module."""
-        across = across_of(self._state)
-        return without_streams if across is None else across.blueprint.narrower(index)
+        """A function from a member's row of the array's `state_dict` to the `state_dict` of its plain module."""
+        architectures = architectures_of(self._state)
+        return without_streams if architectures is None else architectures.blueprint.narrower(index)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise FusionError(
@@ -115,13 +120,14 @@ class Savable(nn.Module):
 
 
 def tensors_of(array: Savable) -> dict[str, Tensor]:
-    """What the plain module's `state_dict` holds, detached, each tensor with a member axis: the array's own memory."""
+    """The entries of the plain module's `state_dict`, detached, each with a member axis, in the array's own memory."""
     found = array.state_dict(keep_vars=True)
     return {name: value.detach() for name, value in without_streams(found).items()}
 
 
 def packed(generators: MemberGenerators) -> Tensor:
-    """All members' streams, uint8 ``[M, bytes]``; of a GPU that of the CPU and its own, one after the other."""
+    """All members' streams, uint8 ``[M, bytes]``; on a GPU the states of the CPU's and the GPU's stream,
+    concatenated."""
     states = generators.state_dict()
     return torch.cat([states[kind] for kind in sorted(states)], dim=1)
 
@@ -132,10 +138,10 @@ def without_streams(row: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def put_row(generators: MemberGenerators, index: int, row: Any) -> None:
-    """A member goes on with the streams in its row of the array's `state_dict`.
+    """Load a member's streams from its row of the array's `state_dict`.
 
     Raises:
-        FusionError: they are none.
+        FusionError: the row contains no valid streams.
     """
     one = _checked(generators, row.expand(len(generators), -1) if isinstance(row, Tensor) and row.ndim == 1 else row)
     generators.keep(index, _taken(one[index], generators.states[index]))
@@ -164,7 +170,7 @@ def _checked(generators: MemberGenerators, state: Any) -> Tensor:
 
 
 def _size() -> int:
-    """Bytes of the state of a stream of the CPU."""
+    """The number of bytes of the state of a CPU stream."""
     return torch.default_generator.get_state().numel()
 
 

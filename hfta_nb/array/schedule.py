@@ -1,4 +1,4 @@
-"""The ways in which an array's steps may run: how many members at once, and on which threads."""
+"""Schedules of an array's steps: how many members run at once, and on which threads."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from hfta_nb.eager.state import ArrayState
 from hfta_nb.members import threads
 
 
-class Schedule(NamedTuple):
-    """How the steps of an array may run.
+class ExecutionSchedule(NamedTuple):
+    """How the steps of an array run.
 
     Attributes:
-        block_size: how many members at once.
-        threads: see `FusedArray.threads`; empty for as it is.
+        block_size: how many members run at once.
+        threads: see `FusedArray.threads`; empty for the current setting.
     """
 
     block_size: int
     threads: str = ""
 
     def put(self, state: ArrayState) -> None:
-        """Let the array run so."""
-        settings = state.settings  # the properties are for those who choose by hand
+        """Set the array to this schedule."""
+        settings = state.settings  # the properties are for settings by the user
         settings.block_size, settings.threads = self.block_size, self.threads or settings.threads
 
     def holds(self, state: ArrayState) -> bool:
-        """Whether it still does: where `vmap` can't follow, members run one at a time."""
+        """True if the array still has this schedule; after a failure of `vmap`, members run one at a time."""
         return state.settings.block_size == self.block_size
 
     def __str__(self) -> str:
@@ -43,51 +43,51 @@ _CONVOLUTIONS = (
 _ON = {"": "", "kernels": "with threads in every kernel", "one": "on one thread", "blocks": "side by side"}
 
 
-def schedules_of(state: ArrayState) -> list[Schedule]:
-    """What may be fastest, most members at once first; one where there is no choice."""
+def schedules_of(state: ArrayState) -> list[ExecutionSchedule]:
+    """Schedules that may be the fastest, larger block sizes first; one if there is no choice."""
     members = len(state)
     sizes = {1, members, *(s for s in (4,) if s < members)} if state.settings.block_size > 1 else {1}
-    on = "one" if threads.choice(state.generators.device) else ""
-    return [Schedule(size, on) for size in sorted(sizes, reverse=True)]
+    on = "one" if threads.selectable(state.generators.device) else ""
+    return [ExecutionSchedule(size, on) for size in sorted(sizes, reverse=True)]
 
 
 def untimed_block_size(state: ArrayState) -> int:
-    """How many members run at once where nothing may be timed.
+    """The block size to use if nothing may be timed.
 
-    On a CPU convolutions of all members at once are slower than one after another on most models that were measured:
-    their activations leave the cache, and torch's grouped convolutions are slow, above all in float64.
+    On a CPU, convolutions of all members at once are slower than one after another for most models that were measured:
+    their activations do not fit into cache, and torch's grouped convolutions are slow, above all in float64.
     """
     return 1 if convolutions(state) else len(state)
 
 
 def slow_together(state: ArrayState) -> bool:
-    """Whether several members at once are sure to be no faster: convolutions in float64 on a CPU.
+    """True if several members at once are never faster: convolutions in float64 on a CPU.
 
-    They are torch's own, whose first calls of all members at once take up to four times as long as one after another.
+    These are torch's own kernels; their first call for all members takes up to four times as long as one per member.
     """
     return any(m.weight.dtype == torch.float64 for m in convolutions(state))
 
 
 def convolutions(state: ArrayState) -> list[Any]:
-    """Those of the model, on a CPU."""
+    """The convolutions of the model on a CPU."""
     if state.generators.device.type != "cpu":
         return []
     return [m for m in state.skeleton.modules() if isinstance(m, _CONVOLUTIONS)]
 
 
-def chosen(state: ArrayState) -> Schedule:
-    """How an array runs."""
-    return Schedule(
-        state.settings.block_size, state.settings.threads if threads.choice(state.generators.device) else ""
+def chosen(state: ArrayState) -> ExecutionSchedule:
+    """The current schedule of an array."""
+    return ExecutionSchedule(
+        state.settings.block_size, state.settings.threads if threads.selectable(state.generators.device) else ""
     )
 
 
-def on_threads(best: Schedule, state: ArrayState) -> list[Schedule]:
-    """What may be faster than the best way on one thread, where torch has several."""
+def on_threads(best: ExecutionSchedule, state: ArrayState) -> list[ExecutionSchedule]:
+    """Schedules on several threads that may be faster than the best one on a single thread."""
     if not best.threads:
         return []
-    found = [Schedule(best.block_size, "kernels")]
+    found = [ExecutionSchedule(best.block_size, "kernels")]
     if len(state) > 1:
-        share = -(-len(state) // threads.at_hand())
-        found.append(Schedule(min(share, best.block_size), "blocks"))
+        share = -(-len(state) // threads.available_threads())
+        found.append(ExecutionSchedule(min(share, best.block_size), "blocks"))
     return found

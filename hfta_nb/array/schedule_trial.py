@@ -1,4 +1,4 @@
-"""Trying ways to run an array's steps, on steps as they are made: which is fastest?"""
+"""Finds the fastest schedule of an array's steps by timing the steps themselves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hfta_nb.array.schedule import Schedule, convolutions, on_threads
+from hfta_nb.array.schedule import ExecutionSchedule, convolutions, on_threads
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.native import conv
 from hfta_nb.kernels.strategy.autotune import clock_of, disturbed
@@ -20,62 +20,63 @@ from hfta_nb.replay.calls import Calls
 from hfta_nb.replay.program_cache import ProgramCache
 
 _HOPELESS = 1.6
-"""Times the fastest: slower than this without replaying, a way is not looked at with it."""
+"""A schedule whose eager steps take more than this multiple of the fastest is not replayed."""
 _HOPELESS_IMAGES = 2.5
-"""The same where replayed steps have convolutions of images that steps as ever have not: they win most for members one
-after another, whose images stay in cache."""
+"""The same if only replayed steps have convolutions by the package's own kernels: these gain most with few members at
+once, whose images stay in cache."""
 _RECORDING = 2
-"""Steps that are recorded."""
+"""The number of recorded steps."""
 _LAPS = 2, 10
-"""Replayed steps that count, of each way: at least, and at most of those close to the fastest."""
+"""Timed replayed steps of each schedule: the minimum, and the maximum for those close to the fastest."""
 _ENOUGH_S = 5e-3
-"""After so long laps are not added any more: only short ones say little."""
+"""No more laps are added after this long: only short laps need repetition."""
 _THREADED_LAPS = 6
-"""At least so many of ways that are close, where several threads wait for each other: such times differ."""
+"""The minimum for close schedules on several threads, whose synchronization makes times vary."""
 _GAIN = 0.95
-"""Fewer members at once must take less than this part of the time of more."""
+"""A smaller block size must take less than this fraction of the time of a larger one."""
 _CLOSE = 1.25
-"""Times the fastest."""
+"""Schedules within this multiple of the fastest are close."""
 _PAID_STEPS = 125
-"""Break-even horizon: another way is recorded only if, should it cost as much as the last one did, it can win that back
-within this many steps."""
+"""Break-even horizon: another schedule is recorded only if its possible gain over this many steps exceeds the cost of
+the last one."""
 _PART = 0.05
-"""The same as a part of all steps that are to come, in a long run."""
+"""In a long run, the horizon as a fraction of all expected steps."""
 _ANOTHER = 0.15
-"""Part of the fastest replayed step which another block size can be expected to win. By threads it is what they save if
-nothing is lost: all but one thread's share."""
+"""The fraction of the fastest replayed step that another block size can be expected to save. Threads save at most the
+share of all threads but one."""
 
 
 class Trial:
-    """Which way is fastest, found out on steps as they are made.
+    """Finds the fastest schedule on steps as they are made.
 
-    Each step runs in the way that `way` says, and its time is told to `took`. The first step finds out how the model
-    runs at all. Then each way runs as ever once; what is not hopeless is recorded, the most hopeful first, and
-    replayed, as long as what another way can win pays for that. With several threads, all of that is on one, and then
-    the fastest is tried on several. At the end the array runs in the fastest way, and only what was recorded for that
-    is kept.
+    Each step runs with the schedule `way`, and its time is passed to `took`. The first step shows how the model runs at
+    all. Then each schedule runs eagerly once. Promising schedules are recorded and replayed, the best one first, as
+    long as
+    the possible gain exceeds the cost. All of that is single-threaded; then the fastest schedule is tried on several
+    threads. At the end, the array has the fastest schedule, and only its recordings are kept.
 
     Args:
         calls: of the array whose steps these are.
-        ways: what is tried, most members at once first.
+        ways: the schedules to try, larger block sizes first.
         replaying: whether steps may be replayed.
-        budget_s: after so long, ways that are close have no more laps; without, steps train, and a way is tried only
-            where that is won back soon.
-        cache: of these calls' programs; that of `backward` without.
+        budget_s: time after which close schedules get no more laps. By default, steps are part of training, and a
+            schedule
+            is tried only if the cost is regained soon.
+        cache: of these calls' programs; by default that of `backward`.
 
     Attributes:
-        way: of the next step.
-        seconds: of a step, by way: of the fastest replayed, or where that was not tried, as ever.
-        steps: told of so far.
-        spent_s: what they took, all together.
-        done: whether the way has been chosen.
-        complete: whether no way was left out only because trying it would not have paid in so few steps.
+        way: the schedule of the next step.
+        seconds: of a step by schedule: of the fastest replayed one, or eager if it was not replayed.
+        steps: the number of steps so far.
+        spent_s: their total time.
+        done: whether the schedule has been chosen.
+        complete: whether no schedule was skipped only because of too few expected steps.
     """
 
     def __init__(
         self,
         calls: Calls,
-        ways: Sequence[Schedule],
+        ways: Sequence[ExecutionSchedule],
         replaying: bool,
         budget_s: float | None = None,
         cache: ProgramCache[Any] | None = None,
@@ -83,24 +84,24 @@ class Trial:
         self.calls, state = calls, calls.state
         self.cache: ProgramCache[Any] = calls.steps.cache if cache is None else cache
         self.state, self.ways, self.replaying, self.budget_s = state, list(ways), replaying, budget_s
-        self.complete, self._cost = True, 0.0  # what recording the last way has cost
-        self.seconds: dict[Schedule, float] = {}
-        self.replayed: set[Schedule] = set()
+        self.complete, self._cost = True, 0.0  # the cost of recording the last schedule
+        self.seconds: dict[ExecutionSchedule, float] = {}
+        self.replayed: set[ExecutionSchedule] = set()
         self.steps, self.spent_s, self.done = 0, 0.0, False
         self.clock = clock_of(state.generators.device)
         self._asked = state.settings.compiling
         if self._steps:
-            state.settings.compiling = "never"  # what is tried is not worth it
+            state.settings.compiling = "never"  # compiling does not pay during a trial
         self._plan = self._planned()
         self.way = next(self._plan)
         self.way.put(state)
 
     def took(self, seconds: float) -> None:
-        """Of the step that has just been made."""
+        """Report the time of the step that has just been made."""
         self.steps += 1
         self.spent_s += seconds
         held = self.way.holds(self.state)
-        if not held and not (self.way.threads and len(self.ways) > 1):  # one at a time it is, and no other way
+        if not held and not (self.way.threads and len(self.ways) > 1):  # one member at a time is the only schedule
             self.settle()
             return
         try:
@@ -116,7 +117,7 @@ class Trial:
             self.way.put(self.state)
 
     def settle(self) -> None:
-        """End with the fastest of what is known."""
+        """End with the fastest schedule so far."""
         if self.done:
             return
         self.done = True
@@ -125,11 +126,11 @@ class Trial:
         if best is not None:
             best.put(self.state)
         self._leave()
-        # What was recorded for others takes room.
+        # Recordings for other schedules take memory.
         self.cache.keep(self.state.settings.block_size, self.state.settings.threads)
 
     def abandon(self) -> None:
-        """End without a choice: somebody else has chosen."""
+        """End without a choice, because the schedule was set elsewhere."""
         if not self.done:
             self.done = True
             self._plan.close()
@@ -142,75 +143,79 @@ class Trial:
 
     @property
     def _steps(self) -> bool:
-        """Whether what is tried are whole steps."""
+        """True if whole steps are tried."""
         return self.cache is self.calls.steps.cache
 
     @property
-    def compared(self) -> dict[Schedule, float]:
-        """Seconds of the ways from which the fastest is taken: those that were replayed, if any were."""
+    def compared(self) -> dict[ExecutionSchedule, float]:
+        """Seconds of the schedules to choose from: of those that were replayed, if any."""
         return {way: s for way, s in self.seconds.items() if way in self.replayed} or self.seconds
 
     @property
     def lost_s(self) -> float:
-        """How much longer the steps took than they would have in the fastest way."""
+        """How much longer the steps took than they would have with the fastest schedule."""
         return max(0.0, self.spent_s - self.steps * min(self.seconds.values(), default=0.0))
 
-    def _planned(self) -> Generator[Schedule, float, None]:
+    def _planned(self) -> Generator[ExecutionSchedule, float, None]:
         first, cache = self.ways[0], self.cache
         cache.waiting = True
         yield first
-        plain: dict[Schedule, float] = {}
+        plain: dict[ExecutionSchedule, float] = {}
         for way in [*self.ways[1:], first]:  # the first has just run
             plain[way] = yield way
         self.seconds = dict(plain)
         limit = (_HOPELESS_IMAGES if self.replaying and images(self.state) else _HOPELESS) * min(plain.values())
-        # Where convolutions are trained, fewer members at once win the more by being replayed, and recording is dear:
-        # what is recorded first may be the last.
+        # With trained convolutions, smaller block sizes gain more from replay, and recording is expensive: the first
+        # schedule to be recorded may be the last one.
         trained = self.cache is not self.calls.results.cache
         small = self.replaying and trained and bool(convolutions(self.state))
         hopeful = [way for way in self.ways if plain[way] <= limit]
         hopeful.sort(key=lambda way: (way.block_size if small else 0, plain[way]))
         cache.waiting, cache.at_once = not self.replaying, self.replaying
-        laps: dict[Schedule, list[float]] = {}
+        laps: dict[ExecutionSchedule, list[float]] = {}
         if len(hopeful) > 1 and self.replaying:
             yield from self._race(hopeful, laps)
         best = fastest(self.compared)
         others = [] if best is None else on_threads(best, self.state)
-        if not self._steps:  # only these have blocks side by side
+        if not self._steps:  # only whole steps run blocks in parallel
             others = [way for way in others if way.threads != "blocks"]
         if best is not None and others:
             yield from self._on_threads(best, others, plain, laps)
 
     def _on_threads(
-        self, best: Schedule, others: list[Schedule], plain: dict[Schedule, float], laps: dict[Schedule, list[float]]
-    ) -> Generator[Schedule, float, None]:
-        """Try the best way on several threads, if they can win what that costs."""
+        self,
+        best: ExecutionSchedule,
+        others: list[ExecutionSchedule],
+        plain: dict[ExecutionSchedule, float],
+        laps: dict[ExecutionSchedule, list[float]],
+    ) -> Generator[ExecutionSchedule, float, None]:
+        """Try the best schedule on several threads, if they can regain the cost."""
         if self.replaying:
-            yield from self._race([best], laps, threaded=True)  # what they would have to beat
+            yield from self._race([best], laps, threaded=True)  # the time to beat
             if self._too_dear(threaded=True):
                 return
         cache = self.cache
         cache.waiting, cache.at_once = True, False
         for way in others:
-            if way.threads == "kernels":  # blocks are side by side in what is replayed only
-                plain[way] = yield way  # threads are made
+            if way.threads == "kernels":  # blocks run in parallel only in replayed steps
+                plain[way] = yield way  # creates the threads
                 plain[way] = min(plain[way], (yield way))
         if not self.replaying:
             self.seconds.update(plain)
             return
         cache.waiting, cache.at_once = False, True
-        # Threads that do not help as ever don't replayed either, where Python's part is left out.
+        # If threads do not help eagerly, they do not help in replay either.
         limit = _GAIN if self.budget_s is None else _HOPELESS
         others = [way for way in others if plain.get(way, 0.0) <= limit * plain[best]]
         yield from self._race([best, *others], laps, threaded=True)
 
     def _race(
-        self, ways: Sequence[Schedule], laps: dict[Schedule, list[float]], threaded: bool = False
-    ) -> Generator[Schedule, float, None]:
-        """Replay each way, as long as that pays; `laps` are those counted before.
+        self, ways: Sequence[ExecutionSchedule], laps: dict[ExecutionSchedule, list[float]], threaded: bool = False
+    ) -> Generator[ExecutionSchedule, float, None]:
+        """Replay each schedule, as long as that pays; `laps` are earlier ones, which count.
 
         Args:
-            threaded: ways differ by their threads.
+            threaded: the schedules differ by their threads.
         """
         for way in ways:
             if way in laps:
@@ -228,7 +233,7 @@ class Trial:
         close = [way for way in laps if way in ways]
         for _ in range(_LAPS[1] - _LAPS[0]):
             close = [way for way in close if self.seconds[way] <= _CLOSE * min(self.seconds.values())]
-            if len(close) < 2:  # or none: a way of an earlier race may be far ahead of all of these
+            if len(close) < 2:  # possibly none: a schedule of an earlier race may be far ahead
                 break
             few = threaded and min(len(laps[way]) for way in close) < _THREADED_LAPS
             late = self.spent_s > (self.budget_s or math.inf)
@@ -239,22 +244,22 @@ class Trial:
             self._note(laps)
 
     def _too_dear(self, threaded: bool) -> bool:
-        """Whether the next way, should it cost what the last did, is not worth it in the steps that count."""
+        """True if the next schedule, at the cost of the last one, does not pay within the remaining steps."""
         if self.budget_s is not None:
             return False
         steps = max(_PAID_STEPS, _PART * self.state.settings.planned_steps)
-        part = 1 - 1 / threads.at_hand() if threaded else _ANOTHER
+        part = 1 - 1 / threads.available_threads() if threaded else _ANOTHER
         dear = self._cost > steps * part * min(self.seconds.values())
         self.complete = self.complete and not dear
         return dear
 
-    def _note(self, laps: dict[Schedule, list[float]]) -> None:
+    def _note(self, laps: dict[ExecutionSchedule, list[float]]) -> None:
         self.seconds.update({way: min(times) for way, times in laps.items()})
         self.replayed.update(laps)
 
 
 def images(state: ArrayState) -> bool:
-    """Whether replayed steps may have convolutions of the package's own."""
+    """True if replayed steps may have convolutions by the package's own kernels."""
     if state.settings.strategy != "measured" or state.generators.device.type != "cpu":
         return False
     convolves = any(
@@ -264,24 +269,24 @@ def images(state: ArrayState) -> bool:
     return convolves and conv.usable()
 
 
-def fastest(seconds: dict[Schedule, float]) -> Schedule | None:
-    """More members at once, unless fewer are clearly faster."""
-    best: Schedule | None = None
+def fastest(seconds: dict[ExecutionSchedule, float]) -> ExecutionSchedule | None:
+    """The fastest schedule; larger block sizes are preferred unless smaller ones are clearly faster."""
+    best: ExecutionSchedule | None = None
     for way in sorted(seconds, reverse=True):
         if best is None or seconds[way] < _GAIN * seconds[best]:
             best = way
     return best
 
 
-# What was found is kept, as times of kernels are.
+# Results are kept like the times of kernels.
 
 _BRIEFLY = ", in short runs"
 
 
-def known(state: ArrayState, key: str, ways: Iterable[Schedule]) -> dict[Schedule, float] | None:
-    """Seconds by way of a step like this, from an earlier trial; None where there was none of the same ways.
+def known(state: ArrayState, key: str, ways: Iterable[ExecutionSchedule]) -> dict[ExecutionSchedule, float] | None:
+    """Seconds by schedule from an earlier trial of the same schedules for such a step; None if there was none.
 
-    Short runs also take over what other short ones have found, which have left out what would not have paid.
+    Short runs also use results of other short runs, which have skipped schedules that would not have paid.
     """
     every = list(ways)
     every += [other for way in every for other in on_threads(way, state)]
@@ -295,7 +300,7 @@ def known(state: ArrayState, key: str, ways: Iterable[Schedule]) -> dict[Schedul
 
 
 def keep(state: ArrayState, key: str, trial: Trial) -> None:
-    """For `known`, in this process and in others."""
+    """Store results for `known`, in this process and others."""
     device, compared = state.generators.device, trial.compared
     times: Times = {str(way): compared.get(way) for way in trial.seconds}
     name = key if trial.complete else key + _BRIEFLY
@@ -303,6 +308,6 @@ def keep(state: ArrayState, key: str, trial: Trial) -> None:
     kept(device).write()
 
 
-def told(seconds: dict[Schedule, float]) -> str:
-    """For people: what was tried, and how long a step took."""
+def told(seconds: dict[ExecutionSchedule, float]) -> str:
+    """For people: the schedules that were tried, and their times."""
     return ", ".join(f"{way} ({value * 1e3:.3g} ms a step)" for way, value in seconds.items())

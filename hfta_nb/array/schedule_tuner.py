@@ -1,4 +1,4 @@
-"""Finding out how many members at once are fastest: on the steps that train, or beforehand."""
+"""Finds the fastest schedule of an array, on training steps or in advance."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ T = TypeVar("T")
 
 _LSTM = "lstm"
 _LOOK_S = 0.05
-"""Seconds from one look for what is compiled in the background to the next."""
+"""Seconds between checks for kernels that are being compiled in the background."""
 _WORTH_STEPS = 40
-"""A run of fewer steps ends before what trying takes has been won back."""
+"""With fewer steps than this, trying schedules does not pay."""
 
 
 class Tuning:
-    """Sets an array's `block_size` to the fastest while it trains: the first steps are made in one way and another.
+    """Sets an array to its fastest schedule during training: its first steps run with different schedules.
 
-    What an earlier array of the same sort has found, in this process or before, is taken over. Where there will be few
-    steps, nothing is tried.
+    Results of earlier, similar arrays are reused, also from other processes. If few steps are expected, nothing is
+    tried.
 
     Args:
         calls: of the array whose steps these are.
-        what: tells steps that are not alike apart, beside their inputs and the model.
-        cache: of these steps' programs; that of `backward` without.
+        what: distinguishes different kinds of steps, in addition to their inputs and the model.
+        cache: of these steps' programs; by default that of `backward`.
 
     Attributes:
-        done: whether the block size has been chosen.
+        done: whether the schedule has been chosen.
     """
 
     def __init__(self, calls: Calls, what: str = "", cache: ProgramCache[Any] | None = None) -> None:
         self.calls, self.state, state = calls, calls.state, calls.state
         self.what = what
         self.cache: ProgramCache[Any] = calls.steps.cache if cache is None else cache
-        self.done = state.settings.block_size == 1 and not threads.choice(state.generators.device)
+        self.done = state.settings.block_size == 1 and not threads.selectable(state.generators.device)
         self._trial: Trial | None = None
         self._kind: Any = None
         self._key = ""
@@ -59,15 +59,15 @@ class Tuning:
 
     @property
     def trying(self) -> bool:
-        """Whether steps run in other ways than they will."""
+        """True while a trial is active."""
         return not self.done and not self._awaited
 
     def step(self, given: Any, step: Callable[[], T]) -> T:
-        """Make a step in the way whose turn it is, and take its time.
+        """Make a step with the schedule whose turn it is, and time it.
 
         Args:
-            given: the step's inputs, and whatever else tells it from others: those unlike the first don't count.
-            step: makes it.
+            given: the step's inputs and other properties; steps that differ from the first one are not timed.
+            step: makes the step.
         """
         trial = self.turn(given)
         if trial is None:
@@ -78,24 +78,24 @@ class Tuning:
         return result
 
     def turn(self, given: Any) -> Trial | None:
-        """The trial that the next step with these inputs is a part of; None where it is just a step."""
+        """The trial that the next step with these inputs belongs to; None if it is not timed."""
         trial = self._begun(given)
         return None if trial is None or _form(given) != self._kind else trial
 
     def took(self, trial: Trial, seconds: float) -> None:
-        """Tell a trial how long its step took."""
+        """Report the time of a step to its trial."""
         trial.took(seconds)
         if trial.done:
             self._found(trial)
 
     def settle(self) -> None:
-        """End with the fastest of what is known."""
+        """End with the fastest schedule so far."""
         if self._trial is not None and not self.done:
             self._trial.settle()
         self.done = True
 
     def abandon(self) -> None:
-        """End as things are: somebody else has chosen."""
+        """End with the current schedule, because it was set elsewhere."""
         if self._trial is not None:
             self._trial.abandon()
         self.done = True
@@ -131,7 +131,7 @@ class Tuning:
             settings.tuned = text
 
     def _waits(self) -> bool:
-        """Whether a kernel for these steps is being compiled: nothing is tried till it has come, or will not."""
+        """True while a kernel for these steps is being compiled; the trial starts when that has ended."""
         before, now_s = self._awaited, time.monotonic()
         if not _recurrent(self.state) or (before and now_s - self._looked_s < _LOOK_S):
             return before
@@ -140,7 +140,7 @@ class Tuning:
         build.library(_LSTM, wait=False)
         self._awaited = build.arrived(_LSTM) is False
         if before and not self._awaited:
-            self.cache.clear()  # what was recorded has other kernels
+            self.cache.clear()  # the recordings use other kernels
         return self._awaited
 
 
@@ -151,22 +151,22 @@ def tune(
     budget_s: float,
     what: str = "",
 ) -> dict[int, float]:
-    """Set the array's `block_size` to that with which a step is fastest; nothing else changes.
+    """Set the array to the schedule with which a step is fastest; nothing else changes.
 
     Args:
         calls: of the array.
-        inputs: what a step computes with.
-        step: does it, with the array's gradients.
-        budget_s: about how long to take; each block size has one step at least.
+        inputs: of a step.
+        step: makes a step that writes the array's gradients.
+        budget_s: the approximate duration; each schedule runs at least one step.
         what: see `Tuning`.
 
     Returns:
-        Seconds of one step by block size, the least of several; nothing where only one is possible.
+        The shortest time of a step in seconds, by block size; empty if only one block size is possible.
     """
     state = calls.state
     restore = state.snapshot()
     ways = schedules_of(state)
-    with _gradients_kept(state) as forget, build.compiling():  # here it may pay
+    with _gradients_kept(state) as forget, build.compiling():  # waiting for a compiler pays here
         trial = Trial(calls, ways, state.capture and not inputs.grad_leaves(), budget_s)
         try:
             while not trial.done:
@@ -188,26 +188,26 @@ def tune(
 
 
 def _recurrent(state: ArrayState) -> bool:
-    """Whether there is something that a kernel of our own may compute."""
+    """True if the model has layers that a kernel of this package may compute."""
     return any(isinstance(m, nn.LSTM | nn.LSTMCell) for m in state.skeleton.modules())
 
 
 def key_of(state: ArrayState, given: Any, what: str) -> str:
-    """Names steps that are alike, for what is kept of them."""
+    """The key under which results for such steps are kept."""
     parts = [a.data.shape for a in (*state.arenas, *state.buffer_arenas)]
     shapes = [(name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in state.tensors.named_parameters()]
     native = _recurrent(state) and build.library(_LSTM, wait=False) is not None
-    across = state.engine.across
-    models = [state.skeleton] if across is None else across.templates
+    architectures = state.engine.architectures
+    models = [state.skeleton] if architectures is None else architectures.templates
     ways = [state.settings.strategy, state.settings.checkpointed, state.settings.fast_rng, sorted(state.settings.paths)]
-    ways += [native, images(state)]  # whose kernels are compiled for processes to come
+    ways += [native, images(state)]  # their kernels are compiled for later processes
     text = repr((parts, shapes, [_described(m) for m in models], ways, settings(), _form(given), what))
     digest = hashlib.sha256(text.encode()).hexdigest()[:24]
     return f"block sizes of {len(state)} x {type(state.skeleton).__name__} {digest}"
 
 
 def _described(model: nn.Module) -> str:
-    """A module in words; its own may fail where its tensors have a member axis."""
+    """A description of a module; its own `__repr__` may fail on tensors with a member axis."""
     try:
         return repr(model)
     except Exception:  # the model's own code
@@ -215,7 +215,7 @@ def _described(model: nn.Module) -> str:
 
 
 def apart(tree: Any) -> Any:
-    """The same, without a way back to where its tensors come from; those that want a gradient still do."""
+    """The inputs detached from their graphs; tensors that require a gradient still do."""
     leaves, rebuild = flatten(tree)
     return unflatten(rebuild, [_leaf(v) for v in leaves])
 
@@ -236,7 +236,7 @@ def _form(given: Any) -> Any:
 
 @contextmanager
 def _gradients_kept(state: ArrayState) -> Iterator[Callable[[], None]]:
-    """Gives what forgets all gradients; afterwards they are as before."""
+    """Yield a function that discards all gradients; restore them on exit."""
     parameters = list(state.tensors.parameters())
     before = [p.grad for p in parameters]
     values = [a.grad.clone() for a in state.arenas] if any(g is not None for g in before) else None

@@ -1,9 +1,10 @@
-"""Tuning in a loop of the user's own: the first calls of each form find out in which way that form is fastest.
+"""Tuning in a loop of the user's own: the first calls of each kind find the fastest schedule for that kind.
 
-The forms are `backward`, `array(x)` with gradients, and results alone (`evaluate`, `array(x)` under `no_grad`). Each
-has a block size and threads of its own. The first kind of call of a form is tried, as a study tries its first steps
-(`Tuning`): another way is recorded only where it can win that back. Calls of other kinds, a last batch of another size
-say, run meanwhile in the way whose turn it is. What was found is kept for arrays of the same sort.
+The kinds are `backward`, `array(x)` with gradients, and results only (`evaluate`, `array(x)` under `no_grad`). Each has
+a separate block size and threads. Schedules are tried on calls with the signature of the first one, as a study does in
+its first steps (`Tuning`): another schedule is recorded only if the cost can be regained. Calls with other signatures
+(for example a smaller last batch) meanwhile run with the schedule whose turn it is. Results are kept for similar
+arrays.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from hfta_nb.array.schedule import Schedule, slow_together
+from hfta_nb.array.schedule import ExecutionSchedule, slow_together
 from hfta_nb.array.schedule_trial import Trial
 from hfta_nb.array.schedule_tuner import Tuning
 from hfta_nb.eager.state import ArrayState
@@ -31,11 +32,11 @@ from hfta_nb.replay.steps import BackwardArgs
 T = TypeVar("T")
 
 _PATIENCE = 16
-"""After so many calls in a row of other kinds than the one that is tried, a trial ends with what it knows."""
+"""After this many consecutive calls with other signatures, a trial ends with the results so far."""
 
 
 class SelfTuning:
-    """The forms of an array's calls, and the way in which each runs.
+    """The kinds of an array's calls, and their schedules.
 
     Args:
         calls: of the array.
@@ -44,23 +45,23 @@ class SelfTuning:
     def __init__(self, calls: Calls) -> None:
         self.calls, self.state = calls, calls.state
         self._forms: dict[str, _Form] = {}
-        self._home: Schedule | None = None
+        self._home: ExecutionSchedule | None = None
         self._busy = False
 
     @property
-    def home(self) -> Schedule:
-        """How the array ran before anything was tried."""
-        return self._home or Schedule(self.state.settings.block_size, self.state.settings.threads)
+    def home(self) -> ExecutionSchedule:
+        """The array's schedule before anything was tried."""
+        return self._home or ExecutionSchedule(self.state.settings.block_size, self.state.settings.threads)
 
     def stop(self) -> None:
-        """Somebody else chooses how the array runs."""
+        """Stop tuning, because the schedule is set elsewhere."""
         for form in self._forms.values():
             form.abandon()
         self._forms.clear()
         self._home = None
 
     def restart(self) -> None:
-        """Begin anew, as kernels are chosen in another way."""
+        """Start again, after the choice of kernels has changed."""
         home = self._home
         self.stop()
         if home is not None:
@@ -68,7 +69,7 @@ class SelfTuning:
 
     @contextmanager
     def by_tune(self) -> Iterator[None]:
-        """Around `FusedArray.tune`, whose choice is that of `backward`."""
+        """The context of `FusedArray.tune`, whose choice applies to `backward`."""
         if self._open():
             self._home = self.home
             self._home.put(self.state)
@@ -83,7 +84,7 @@ class SelfTuning:
         if self._open():
             self._begun("backward").end()
 
-    # The forms.
+    # The kinds of calls.
 
     def backward(self, asked: BackwardArgs, run: Callable[[], T]) -> T:
         """`FusedArray.backward`."""
@@ -100,7 +101,7 @@ class SelfTuning:
             return self.results(None, (args, kwargs), run)
         waiting = self._forms.get("forward")
         if waiting is not None and not waiting.done:
-            waiting.close()  # before this call's way is put
+            waiting.close()  # before this call's schedule is set
         form = self._entered("forward")
         if form is None or form.done:
             return run()
@@ -114,7 +115,7 @@ class SelfTuning:
         return out
 
     def results(self, function: Any, given: Any, run: Callable[[], T]) -> T:
-        """`evaluate`, or `array(x)` without gradients. Afterwards the array runs as before, which is as it trains."""
+        """`evaluate`, or `array(x)` without gradients. Afterwards the array returns to the schedule of training."""
         before = _now(self.state)
         form = self._entered("results")
         if form is None:
@@ -127,14 +128,14 @@ class SelfTuning:
         finally:
             now = _now(self.state)
             if form.done and now.block_size != wanted and now.block_size == 1:
-                form.way = now  # `vmap` can't follow this function
+                form.way = now  # `vmap` cannot run this function
             before.put(self.state)
 
     def _open(self) -> bool:
         return self.state.settings.self_tuning and self.state.settings.strategy == "measured"
 
     def _entered(self, name: str) -> _Form | None:
-        """The form, its way put; None where nothing is tuned."""
+        """The kind of calls, with its schedule set; None if nothing is tuned."""
         if self._busy or not self._open() or self.state.pending:
             return None
         form = self._forms.get(name) or self._begun(name)
@@ -156,23 +157,23 @@ class SelfTuning:
 
 
 class _Form:
-    """One form of calls.
+    """One kind of calls.
 
     Args:
         calls: of the array.
-        name: of the form.
+        name: of the kind.
         cache: of its programs.
-        home: how the array runs before anything is tried.
+        home: the array's schedule before anything is tried.
 
     Attributes:
-        way: chosen; None while that is not done.
-        lap: a forward whose backward may be yet to come.
+        way: the chosen schedule; None until then.
+        lap: a forward whose backward may follow.
     """
 
-    def __init__(self, calls: Calls, name: str, cache: ProgramCache[Any], home: Schedule) -> None:
+    def __init__(self, calls: Calls, name: str, cache: ProgramCache[Any], home: ExecutionSchedule) -> None:
         self.calls, self.state = calls, calls.state
         self.name, self.cache, self.home = name, cache, home
-        self.way: Schedule | None = None
+        self.way: ExecutionSchedule | None = None
         self.lap: _Lap | None = None
         self._now = home
         self._tuning: Tuning | None = None
@@ -182,29 +183,29 @@ class _Form:
 
     @property
     def done(self) -> bool:
-        """Whether the way is chosen."""
+        """True if the schedule has been chosen."""
         return self.way is not None
 
     def begin_alone(self) -> None:
-        """Don't try several members at once."""
+        """Do not try several members at once."""
         self._now = self.home._replace(block_size=1)
 
     def put(self) -> None:
-        """Let the array run as this form does."""
+        """Set the array to the schedule of this kind."""
         (self.way or self._now).put(self.state)
 
     def end(self) -> None:
-        """The way in which the array runs now is chosen."""
+        """Choose the array's current schedule."""
         self.way, self.lap = _now(self.state), None
 
     def abandon(self) -> None:
-        """Leave off trying."""
+        """Stop the trial."""
         self.lap = None
         if self._tuning is not None:
             self._tuning.abandon()
 
     def run(self, function: Any, given: Any, told: tuple[Any, ...], run: Callable[[], T]) -> T:
-        """Make a call, and take its time if it is one of those that are tried."""
+        """Make a call, and time it if it belongs to a trial."""
         trial = self.turn(function, given, told)
         if trial is None:
             return run()
@@ -214,7 +215,7 @@ class _Form:
         return result
 
     def turn(self, function: Any, given: Any, told: tuple[Any, ...]) -> Trial | None:
-        """The trial that a call is a part of, its way put; None where it is just a call."""
+        """The trial that a call belongs to, with its schedule set; None if the call is not timed."""
         if watched() or torch.compiler.is_compiling() or capturing(self.state.generators.device):
             return None
         try:
@@ -241,13 +242,13 @@ class _Form:
         return trial
 
     def close(self) -> None:
-        """Tell of the last forward, and of its backward if that has come."""
+        """Report the last forward, with its backward if there was one."""
         lap, self.lap = self.lap, None
         if lap is None or lap.broken:
             return
         if self._whole is None:
             self._whole = lap.ended
-        if self._whole is not lap.ended:  # a forward without a backward among others, or the other way round
+        if self._whole is not lap.ended:  # a forward without a backward among others with one, or the reverse
             self._others += 1
             if self._others >= _PATIENCE:
                 self._give_up()
@@ -264,23 +265,23 @@ class _Form:
             self.end()
 
     def _give_up(self) -> None:
-        """What is tried does not come any more."""
-        assert self._tuning is not None  # something is tried
+        """End a trial whose calls no longer occur."""
+        assert self._tuning is not None  # a trial is active
         self.home.put(self.state)
         self._tuning.settle()
         self.end()
 
 
 class _Lap:
-    """The time of a forward and of its backward, without what is between them.
+    """The time of a forward and its backward, without the time between them.
 
     Args:
-        trial: that it is a part of.
+        trial: the trial that it belongs to.
         seconds: of the forward.
-        way: in which it has run.
+        way: its schedule.
     """
 
-    def __init__(self, trial: Trial, seconds: float, way: Schedule) -> None:
+    def __init__(self, trial: Trial, seconds: float, way: ExecutionSchedule) -> None:
         self.trial, self.seconds, self.way = trial, seconds, way
         self.ended = False
         self._begin_s: float | None = None
@@ -288,11 +289,11 @@ class _Lap:
 
     @property
     def broken(self) -> bool:
-        """Whether the backward has begun and did not end."""
+        """True if the backward has begun and did not end."""
         return self._begin_s is not None and not self.ended
 
     def watch(self, out: Any) -> None:
-        """Notice when gradients come back through these outputs."""
+        """Notice when gradients are sent back through these outputs."""
         nodes = {v.grad_fn for v in flatten(out)[0] if isinstance(v, Tensor) and v.grad_fn is not None}
         self._handles = [node.register_prehook(self._begin) for node in nodes]
 
@@ -304,21 +305,21 @@ class _Lap:
             torch.autograd.Variable._execution_engine.queue_callback(self._end)
 
     def _end(self) -> None:
-        assert self._begin_s is not None  # it is queued then
+        assert self._begin_s is not None  # set before the callback is queued
         self.seconds += self.trial.clock() - self._begin_s
         self.ended = True
 
 
-def _now(state: ArrayState) -> Schedule:
-    return Schedule(state.settings.block_size, state.settings.threads)
+def _now(state: ArrayState) -> ExecutionSchedule:
+    return ExecutionSchedule(state.settings.block_size, state.settings.threads)
 
 
 def _mode(state: ArrayState) -> tuple[Any, ...]:
-    """What makes calls with equal inputs unlike each other."""
+    """Modes that distinguish calls with equal inputs."""
     return state.skeleton.training, settings()
 
 
 def _name(function: Any) -> str:
-    """The same in another process."""
+    """A name that is the same in other processes."""
     named = function if hasattr(function, "__qualname__") else type(function)
     return "" if function is None else f"{named.__module__}.{named.__qualname__}"

@@ -1,20 +1,19 @@
-"""How an array runs, as its user sets it."""
+"""User settings of how an array runs."""
 
 from __future__ import annotations
 
 from hfta_nb.array.own_losses import OwnLosses
 from hfta_nb.array.self_tuning import SelfTuning
-from hfta_nb.eager import verifying
-from hfta_nb.eager.fallback import Settings
+from hfta_nb.eager.execution_settings import ExecutionSettings
 from hfta_nb.eager.state import ArrayState
+from hfta_nb.eager.verification import VERIFY_MODES
 from hfta_nb.errors import FusionError
 from hfta_nb.kernels.strategy.autotune import STRATEGIES
 from hfta_nb.members import threads
 from hfta_nb.replay.calls import Calls
-from hfta_nb.replay.inductor.decide import WAYS
+from hfta_nb.replay.inductor.decide import COMPILE_MODES
 
-VERIFY = verifying.WAYS
-"""When calls are compared with the plain module."""
+__all__ = ["COMPILE_MODES", "STRATEGIES", "VERIFY_MODES", "Adjustable"]
 
 
 class Adjustable:
@@ -26,15 +25,16 @@ class Adjustable:
     _tuning: SelfTuning
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> ExecutionSettings:
         """How the array runs."""
         return self._state.settings
 
     @property
     def block_size(self) -> int:
-        """How many members run at once: all, or fewer where that is faster.
+        """How many members run at once: all, or fewer if that is faster.
 
-        The first calls find out (`self_tuning`), or `tune` does. A value that is set stays, for all forms of calls.
+        The first calls (`self_tuning`) or `tune` find the fastest value. A value that is set is kept for all kinds of
+        calls.
         """
         return self.settings.block_size
 
@@ -48,10 +48,11 @@ class Adjustable:
 
     @property
     def self_tuning(self) -> bool:
-        """Whether the first calls of `backward`, `array(x)` and `evaluate` find out in which way each is fastest.
+        """Whether the first calls of `backward`, `array(x)` and `evaluate` find the fastest schedule for each.
 
-        They run as ever, and what is computed differs by rounding at most; `explain` tells what was found. Off after
-        `block_size` or `threads` was set by hand, and while `strategy` is "fixed", where nothing is timed.
+        These calls give the usual results, up to rounding; `explain` shows what was found. Tuning is off after
+        `block_size` or
+        `threads` was set, and while `strategy` is "fixed", where nothing is timed.
         """
         return self.settings.self_tuning
 
@@ -65,14 +66,14 @@ class Adjustable:
 
     @property
     def threads(self) -> str:
-        """What training steps run on (`tune` finds out): "kernels", each kernel on all threads that torch has; "one",
-        all on one thread; "blocks", blocks of members side by side on a thread each, where a step is replayed."""
+        """The threads of training steps, found by `tune`: "kernels" uses all of torch's threads in each kernel; "one",
+        a single thread; "blocks", one thread per block of members in replayed steps."""
         return self.settings.threads
 
     @threads.setter
     def threads(self, way: str) -> None:
-        if way not in threads.WAYS:
-            raise FusionError("unknown choice", where="threads", got=way, accepted=", ".join(threads.WAYS))
+        if way not in threads.THREAD_MODES:
+            raise FusionError("unknown choice", where="threads", got=way, accepted=", ".join(threads.THREAD_MODES))
         self.self_tuning = False
         self.settings.threads = way
 
@@ -87,7 +88,7 @@ class Adjustable:
 
     @property
     def capture(self) -> bool:
-        """Whether calls may be recorded and replayed, where that is sure to be the same; `explain` tells which are."""
+        """Whether calls may be recorded and replayed if the results are the same; `explain` shows which calls are."""
         return self._state.capture
 
     @capture.setter
@@ -98,8 +99,8 @@ class Adjustable:
 
     @property
     def strategy(self) -> str:
-        """How kernels are chosen: "measured", the fastest on this machine, which in float32 differ from the plain
-        module's by rounding; or "fixed", those that the plain module calls, with nothing chosen by time."""
+        """How kernels are chosen: "measured" uses the fastest on this machine, which in float32 differ from the plain
+        module's by rounding; "fixed" uses those of the plain module and times nothing."""
         return self.settings.strategy
 
     @strategy.setter
@@ -115,34 +116,35 @@ class Adjustable:
 
     @property
     def compiling(self) -> str:
-        """Whether what is replayed is compiled: "never"; "auto", where that is faster and pays in the steps to come;
-        or "always". It takes seconds to minutes; `explain` tells what came of it."""
+        """Whether replayed steps are compiled: "never"; "auto", if that is faster and pays within the expected steps;
+        or "always". Compiling takes seconds to minutes; `explain` shows the outcome."""
         return self.settings.compiling
 
     @compiling.setter
     def compiling(self, way: str) -> None:
-        if way not in WAYS:
-            raise FusionError("unknown choice", where="compiling", got=way, accepted=", ".join(WAYS))
+        if way not in COMPILE_MODES:
+            raise FusionError("unknown choice", where="compiling", got=way, accepted=", ".join(COMPILE_MODES))
         self.settings.compiling = way
         self._calls.steps.cache.clear()
 
     @property
     def verify(self) -> str:
-        """When a member is compared with the plain module alone: "first", at the first call of each kind; "always", at
-        every call, none of which is replayed then; or "never".
+        """When a member is compared with its plain module: "first", in the first call of each kind; "always", in every
+        call, none of which is then replayed; or "never".
 
-        What is computed by the plain module is one training step of one member. Where it differs, the array runs the
-        submodule member by member, warns, and `explain` tells.
+        A comparison costs one training step of one plain module. If the results differ, the array runs the submodule
+        member by
+        member and warns, and `explain` shows it.
         """
         return self.settings.verify
 
     @verify.setter
     def verify(self, when: str) -> None:
-        if when not in VERIFY:
-            raise FusionError("unknown choice", where="verify", got=when, accepted=", ".join(VERIFY))
+        if when not in VERIFY_MODES:
+            raise FusionError("unknown choice", where="verify", got=when, accepted=", ".join(VERIFY_MODES))
         self.settings.verify = when
 
     @property
     def notes(self) -> list[str]:
-        """Why the array does not run as one call, where it does not."""
+        """Why the array does not run as one call; empty if it does."""
         return self.settings.notes

@@ -1,4 +1,4 @@
-"""Stacking plain modules: one module that stands for all, and their tensors with a member axis."""
+"""Stacks plain modules: one module that represents all of them, and their tensors with a member axis."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hfta_nb.padded.compare import difference
 
 
 def check_members(members: Sequence[Any], seeds: Sequence[int] | None) -> None:
-    """See that modules can be members of one array.
+    """Check that modules can be members of one array.
 
     Raises:
-        FusionError: with the member and what is wrong with it.
+        FusionError: with the member and the reason.
     """
     if not members:
         raise FusionError("no modules", where="fuse", accepted="a list of at least one module")
@@ -51,15 +51,15 @@ def check_members(members: Sequence[Any], seeds: Sequence[int] | None) -> None:
 def stack_members(
     members: Sequence[nn.Module],
 ) -> tuple[nn.Module, dict[str, Tensor], dict[str, Tensor], Blueprint | None]:
-    """A module that stands for all, their parameters and buffers with a member axis, and how unlike members fit.
+    """A module that represents all, their parameters and buffers with a member axis, and the blueprint of padding.
 
     Raises:
-        FusionError: they can't be fused.
+        FusionError: they cannot be fused.
     """
-    across = blueprint(*members)
-    if across is not None:
+    padded = blueprint(*members)
+    if padded is not None:
         with torch.no_grad():
-            return across.skeleton, *across.stacked(members), across
+            return padded.skeleton, *padded.stacked(members), padded
     states = [dict(m.named_parameters()) for m in members]
     buffers = [dict(m.named_buffers()) for m in members]
     with torch.no_grad():
@@ -69,10 +69,10 @@ def stack_members(
 
 
 def blueprint(*modules: nn.Module) -> Blueprint | None:
-    """How modules of different architecture fit into one array; None if they are alike.
+    """How modules of different architectures fit into one array; None if all have the same architecture.
 
     Raises:
-        FusionError: they don't.
+        FusionError: they do not fit.
     """
     first = modules[0]
     alike = all(m is first or difference(first, m) is None for m in modules[1:])

@@ -1,4 +1,4 @@
-"""An array's tensors in memory; laid out anew after they have moved or others have come."""
+"""The memory layout of an array's tensors, which is renewed after tensors have moved or changed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hfta_nb.eager.padding import Padding
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.arena import arenas_of
-from hfta_nb.members.slots import Slots
+from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.padded.blueprint import Blueprint
-from hfta_nb.padded.runtime import Across
+from hfta_nb.padded.runtime import PaddedArchitectures
 
 CONTAINERS = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
-"""What `torch.nn.Module` keeps its tensors and submodules in."""
+"""The attributes in which `torch.nn.Module` stores its tensors and submodules."""
 
 
 def take(
@@ -28,29 +28,29 @@ def take(
     buffers: Mapping[str, Tensor],
     blueprint: Blueprint | None = None,
 ) -> None:
-    """Let a skeleton with these tensors be the array's."""
-    slots = Slots(skeleton)
+    """Set the skeleton and the tensors of an array."""
+    slots = TensorSlots(skeleton)
     trainable = {name: p.requires_grad for name, p in skeleton.named_parameters()}
     own = {k: nn.Parameter(v.detach(), requires_grad=trainable[k]) for k, v in parameters.items()}
     slots.replace({**own, **buffers})
     state.skeleton, state.slots = skeleton, slots
     state.tensors = share(skeleton, nn.Module())
     state.engine = Engine(skeleton, slots, state.generators)
-    state.engine.across = None if blueprint is None else Across(blueprint, slots)
+    state.engine.architectures = None if blueprint is None else PaddedArchitectures(blueprint, slots)
     state.owned = {} if blueprint is None else dict(blueprint.owned())
     if not state.pending:
         build(state)
 
 
 def share(source: nn.Module, target: nn.Module) -> nn.Module:
-    """Let a module have the parameters, buffers and submodules of another: what changes in one changes in both."""
+    """Share the parameters, buffers and submodules of another module: changes in one apply to both."""
     for name in CONTAINERS:
         object.__setattr__(target, name, getattr(source, name))
     return target
 
 
 def build(state: ArrayState) -> None:
-    """Lay parameters and buffers into arenas."""
+    """Copy parameters and buffers into arenas."""
     named = dict(state.tensors.named_parameters())
     state.arenas = arenas_of({k: p.detach() for k, p in named.items()})
     for arena in state.arenas:
@@ -70,13 +70,13 @@ def _build_buffers(state: ArrayState) -> None:
     state.views.clear()
 
 
-def regrow(state: ArrayState) -> None:
-    """Take up buffers that the model has replaced by tensors of another shape or dtype.
+def resize_buffers(state: ArrayState) -> None:
+    """Store buffers that the model has replaced by tensors of another shape or dtype.
 
     Raises:
-        FusionError: those of the members are unlike.
+        FusionError: the members' buffers differ in shape or dtype.
     """
-    members, grown = len(state), state.engine.outgrown
+    members, grown = len(state), state.engine.resized_buffers
     buffers = dict(state.tensors.named_buffers())
     for name, rows in grown.items():
         own = [rows.get(i, buffers[name][i]) for i in range(members)]

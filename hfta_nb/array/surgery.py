@@ -1,4 +1,4 @@
-"""Taking members out of an array, putting states into it, and copying members within it."""
+"""Takes members out of an array, loads states into it, and copies members within it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hfta_nb.eager import attributes
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
-from hfta_nb.padded.runtime import across_of
+from hfta_nb.padded.runtime import architectures_of
 
 
 def member(state: ArrayState, index: int) -> nn.Module:
@@ -29,9 +29,9 @@ def member(state: ArrayState, index: int) -> nn.Module:
 def _tensors_of(state: ArrayState, index: int) -> nn.Module:
     if state.pending:
         return copied(state.pending[index])
-    across = across_of(state)
-    if across is not None:
-        return across.member(index, dict(state.tensors.named_parameters()), dict(state.tensors.named_buffers()))
+    architectures = architectures_of(state)
+    if architectures is not None:
+        return architectures.member(index, dict(state.tensors.named_parameters()), dict(state.tensors.named_buffers()))
     tensors: dict[str, Tensor] = {k: v.detach()[index].clone() for k, v in state.tensors.named_buffers()}
     for name, p in state.tensors.named_parameters():
         tensors[name] = nn.Parameter(p.detach()[index].clone(), requires_grad=p.requires_grad)
@@ -40,7 +40,7 @@ def _tensors_of(state: ArrayState, index: int) -> nn.Module:
 
 
 def select(state: ArrayState, indices: Sequence[int], block_size: int) -> ArrayState:
-    """What an array of some members consists of; see `FusedArray.select`.
+    """The state of an array of some members; see `FusedArray.select`.
 
     Args:
         state: of the array.
@@ -53,9 +53,9 @@ def select(state: ArrayState, indices: Sequence[int], block_size: int) -> ArrayS
     skeleton, blueprint = _tensors_of(state, chosen[0]), None
     parameters: dict[str, Tensor] = {}
     buffers: dict[str, Tensor] = {}
-    across = across_of(state)
-    if across is not None:
-        blueprint = across.blueprint.select(chosen)
+    architectures = architectures_of(state)
+    if architectures is not None:
+        blueprint = architectures.blueprint.select(chosen)
         skeleton = blueprint.skeleton
         _copy_flags(state.skeleton, skeleton)
     if not state.pending:
@@ -79,8 +79,8 @@ def copy_member(state: ArrayState, src: int, dst: int) -> None:
     src, dst = _checked(state, src), _checked(state, dst)
     if src == dst:
         return
-    across = across_of(state)
-    if across is not None and across.blueprint.of[src] != across.blueprint.of[dst]:
+    architectures = architectures_of(state)
+    if architectures is not None and architectures.blueprint.of[src] != architectures.blueprint.of[dst]:
         raise FusionError(
             "members of different architecture", where="copy_member", got=[src, dst], accepted="two of one architecture"
         )
@@ -91,7 +91,7 @@ def copy_member(state: ArrayState, src: int, dst: int) -> None:
             p.grad[dst].copy_(p.grad[src])
     state.generators.keep(dst, state.generators.states[src])
     state.engine.attributes.copy_member(src, dst)
-    state.engine.forget_own()
+    state.engine.reset_member_modules()
     for follower in list(state.followers):
         follower.copy_member(src, dst)
 
@@ -102,9 +102,9 @@ def load_member(state: ArrayState, index: int, state_dict: Mapping[str, Tensor],
     check_settled(state, "load_member")
     index = _checked(state, index)
     where = f"load_member, member {index}"
-    across = across_of(state)
-    own = _own_state(state, index) if across is None else across.state(index, state.tensors)
-    streams = None if STREAMS in own else state_dict.get(STREAMS)  # of a row of the array's state_dict
+    architectures = architectures_of(state)
+    own = _own_state(state, index) if architectures is None else architectures.state(index, state.tensors)
+    streams = None if STREAMS in own else state_dict.get(STREAMS)  # in a row of the array's state_dict
     if streams is not None:
         state_dict = {k: v for k, v in state_dict.items() if k != STREAMS}
     extra = [k for k in state_dict if k not in own]
@@ -130,7 +130,7 @@ def load_member(state: ArrayState, index: int, state_dict: Mapping[str, Tensor],
 
 
 def _copy_flags(source: nn.Module, target: nn.Module) -> None:
-    """Train and eval flags, and which parameters learn."""
+    """Copy train and eval flags, and `requires_grad` of parameters."""
     for a, b in zip(source.modules(), target.modules(), strict=True):
         b.training = a.training
     for p, q in zip(source.parameters(), target.parameters(), strict=True):

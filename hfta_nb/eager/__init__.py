@@ -1,17 +1,22 @@
-"""Running an array's calls: members in blocks through `vmap`, or one by one where that can't follow.
+"""Eager execution of an array's calls: blocks of members under `vmap`, or one member at a time.
 
-In goes an `ArrayState` (what an array consists of), a function of a module and its inputs; out come every member's
-results and gradients. Where `vmap` fails, the submodule that it failed in runs once per member, and at last the whole
-model does.
+Input: an `ArrayState` (what an array consists of), a function of a module, and its inputs. Output: the results and
+gradients of all members. If `vmap` fails in a submodule, that submodule runs once per member; the last resort is to
+run the whole model once per member.
 
 Open `state.py` first, then `engine.py`.
 
 | file | what is in it |
 |---|---|
-| `state`, `padding`, `owners` | what an array consists of, and which array a parameter belongs to |
-| `engine`, `body`, `blocks` | a block of members run through `vmap`, or a member as the plain module that it is |
-| `gradients` | block-wise differentiation, and where gradients go |
-| `attempt`, `fallback`, `handlers`, `hints` | running again in another way where one fails, and what a person is told |
-| `intercept`, `attributes` | what runs in place of a submodule; what members set on themselves |
-| `checkpointing` | activations that are computed again in the backward |
+| `state`, `padding`, `ownership` | what an array consists of, and which array a parameter belongs to |
+| `execution_settings` | how an array runs, and what an error changes |
+| `engine`, `executable_module`, `blocks` | runs a block of members under `vmap`, or one member as its plain module |
+| `gradients` | block-wise differentiation; writes gradients into the arena |
+| `retry`, `fallback`, `handlers` | after an error, changes the settings and repeats the call |
+| `shared_input_warning` | the warning about an input that looks as if it were per member |
+| `verification`, `plain_run`, `member_gradients` | compare one member with its plain module |
+| `outcome`, `compare_outcomes`, `divergence`, `tolerance` | what is compared, and where a difference begins |
+| `intercept`, `member_modules`, `plain_copies` | replacements of a submodule's `forward`; a member's copy of a module |
+| `attributes`, `mutable_values` | attributes that members set on themselves, and values that change in place |
+| `checkpointing` | activations that are recomputed in the backward |
 """

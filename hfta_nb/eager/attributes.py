@@ -1,9 +1,9 @@
 """Plain attributes that a model changes while it runs (`self.hidden = h`, `self.calls += 1`), kept per member.
 
-Alone, every module has its own. In an array one module stands for all, so what it sets on itself is taken off after
-each block, kept by member, and put back before the member's next turn. The first call of a kind watches the content of
-all attributes as well (lists, dicts, tensors, NumPy arrays, random streams, objects; see `held`); later calls, the
-content of those that have changed.
+Each plain module has its own attributes, but in an array one module stands for all members. Attributes that a model
+sets are therefore removed after each block, stored per member, and restored before the member runs again. The first
+call of a kind also tracks the content of all attributes (lists, dicts, tensors, NumPy arrays, random streams, objects;
+see `mutable_values`). Later calls track the content of attributes that have changed before.
 """
 
 from __future__ import annotations
@@ -15,81 +15,83 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.eager.held import Memo, copied, may_change, put_back, same
-from hfta_nb.members.slots import Slots
+from hfta_nb.eager.mutable_values import Memo, copy_value, is_mutable, restore_value, same_value
+from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.tree import flatten, unflatten
 from hfta_nb.rules.base import Context, Disagreement
 
-Place = tuple[str, str]
-"""Path of a submodule, and the name of an attribute of it."""
+AttributeKey = tuple[str, str]
+"""Path of a submodule, and the name of its attribute."""
 
 _MISSING = object()
 _BUFFER = "buffer "
-"""Before the name of a buffer that was None, or not there, when the array was made."""
+"""Prefix of the names of buffers that were None or missing when the array was created."""
 
 _OWN = frozenset(nn.Module().__dict__)
-"""Attributes that every module has; what is in them is watched elsewhere."""
+"""Attributes that every module has; their content is tracked elsewhere."""
 
 _NO_HOOKS: dict[int, Any] = {}
 _HOOKS = tuple(k for k, v in nn.Module().__dict__.items() if "hooks" in k and isinstance(v, dict))
 
 
 class Attributes:
-    """The attributes that members have of their own.
+    """The attributes that members have set.
 
     Attributes:
-        values: per place, one value per member; a member that never came by has none.
+        values: for each attribute, one value per member; members that have not set it have none.
     """
 
     def __init__(self, members: int) -> None:
         self.members = members
-        self.values: dict[Place, list[Any]] = {}
+        self.values: dict[AttributeKey, list[Any]] = {}
 
     def copy(self) -> Attributes:
         return self.select(range(self.members))
 
     def select(self, indices: Sequence[int]) -> Attributes:
-        """The attributes of these members, with a content of their own."""
+        """Copies of the attributes of these members."""
         other = Attributes(len(indices))
         other.values = {place: [_copy_of(v[i]) for i in indices] for place, v in self.values.items()}
         return other
 
     def copy_member(self, src: int, dst: int) -> None:
-        """Let one member have what another has."""
+        """Copy the attributes of member `src` to member `dst`."""
         for values in self.values.values():
             values[dst] = _copy_of(values[src])
 
-    def keep(self, index: int, changes: Mapping[Place, Any]) -> None:
-        """Note what a member's turn has set."""
+    def keep(self, index: int, changes: Mapping[AttributeKey, Any]) -> None:
+        """Store what one member has set."""
         for place, value in changes.items():
             self.values.setdefault(place, [_MISSING] * self.members)[index] = value
 
-    def of(self, index: int) -> dict[Place, Any]:
-        """What to set for a member."""
+    def of(self, index: int) -> dict[AttributeKey, Any]:
+        """The attributes to set for a member."""
         return {place: v[index] for place, v in self.values.items() if v[index] is not _MISSING}
 
-    def together(self, indices: Sequence[int], context: Context, apart: Collection[str] = ()) -> dict[Place, Any]:
-        """What to set for several members that run at once.
+    def for_block(
+        self, indices: Sequence[int], context: Context, apart: Collection[str] = ()
+    ) -> dict[AttributeKey, Any]:
+        """The attributes to set for several members that run at once.
 
         Args:
             indices: the members.
             context: of the call.
-            apart: paths of submodules that members run through one by one, where each sets its own.
+            apart: paths of submodules that run member by member and set attributes for each member.
 
         Raises:
-            Disagreement: they have values that can't stand beside each other.
+            Disagreement: the members' values cannot be combined.
         """
-        rows = [{place: v for place, v in self.of(i).items() if not within(place[0], apart)} for i in indices]
+        rows = [{place: v for place, v in self.of(i).items() if not is_below(place[0], apart)} for i in indices]
         if any(row.keys() != rows[0].keys() for row in rows):
             raise Disagreement("members differ in which attributes they have set")
         return {
-            # Hooks that were installed twice are functions of their own each, but do the same.
+            # Hooks that were installed for each member are different functions that do the same.
             place: rows[0][place] if place[1] in _HOOKS else _joined([row[place] for row in rows], context, place)
             for place in rows[0]
         }
 
-    def apart(self, indices: Sequence[int], changes: Mapping[Place, Any], context: Context) -> None:
-        """Note what several members' turn has set."""
+    def keep_block(self, indices: Sequence[int], changes: Mapping[AttributeKey, Any], context: Context) -> None:
+        """Store what several members that ran at once have set."""
         for place, value in changes.items():
             if place[1] in _HOOKS:
                 for index in indices:
@@ -102,31 +104,31 @@ class Attributes:
                 self.keep(index, {place: unflatten(rebuild, own)})
 
 
-def within(path: str, paths: Collection[str]) -> bool:
-    """Whether a path is one of these or below it."""
+def is_below(path: str, paths: Collection[str]) -> bool:
+    """True if a path is one of `paths` or below it."""
     return any(path == other or not other or path.startswith(f"{other}.") for other in paths)
 
 
 @contextmanager
-def taken_off(
+def tracked_attributes(
     root: nn.Module,
-    slots: Slots,
-    given: Mapping[Place, Any],
-    changes: dict[Place, Any],
+    slots: TensorSlots,
+    given: Mapping[AttributeKey, Any],
+    changes: dict[AttributeKey, Any],
     deep: bool = False,
     keep: bool = False,
 ) -> Iterator[None]:
-    """Within, the modules have the attributes `given`; afterwards they are as before; `changes` gets what was set.
+    """Set attributes within the context and track changes of attributes; restore the old attributes on exit.
 
     Hooks that were installed count as attributes, and so do buffers that were None.
 
     Args:
         root: the module.
-        slots: its tensors, which are no attributes.
-        given: by place, what to set first.
-        changes: filled with what is another object than before, or the same with another content.
-        deep: watch the content of all attributes, not of those in `given` alone.
-        keep: leave the attributes as they are in the end.
+        slots: the slots of its tensors, which do not count as attributes.
+        given: values to set first.
+        changes: receives attributes with a new object, or with changed content.
+        deep: track the content of all attributes, not only of those in `given`.
+        keep: do not restore the old attributes.
     """
     modules = dict(root.named_modules())
     known = set(slots.buffers)
@@ -151,15 +153,15 @@ def taken_off(
                 _restore(module, now[path], before[path])
         for (path, name), content in contents.items():
             value = now[path].get(name, _MISSING)
-            with suppress(Exception):  # what can't be compared while a call fails is no loss: the call is made again
-                if value is start[path].get(name) and not same(value, content):
+            with suppress(Exception):  # an error here only occurs in a call that is repeated
+                if value is start[path].get(name) and not same_value(value, content):
                     changes[path, name] = _copy_of(value)
                     if not keep:
                         _set(modules[path], name, _back(before[path].get(name, _MISSING), value, content))
 
 
 def _restore(module: nn.Module, now: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-    """Let a module's attributes be the same objects as before."""
+    """Restore a module's attributes to the same objects as before."""
     for name in now:
         if name not in before:
             _remove(module, name)
@@ -168,8 +170,8 @@ def _restore(module: nn.Module, now: Mapping[str, Any], before: Mapping[str, Any
             _set(module, name, value)
 
 
-def _contents(root: nn.Module, state: Mapping[str, Mapping[str, Any]], only: Any) -> dict[Place, Any]:
-    """Copies of attributes whose content may change; what can't be copied is not watched."""
+def _contents(root: nn.Module, state: Mapping[str, Mapping[str, Any]], only: Any) -> dict[AttributeKey, Any]:
+    """Copies of attributes whose content may change; attributes that cannot be copied are not tracked."""
     modules = dict(root.named_modules())
     wanted = [
         (path, name, value)
@@ -178,39 +180,39 @@ def _contents(root: nn.Module, state: Mapping[str, Mapping[str, Any]], only: Any
         if name not in _OWN
         and (only is None or (path, name) in only)
         and not _is_cache(modules[path], name)
-        and may_change(value)
+        and is_mutable(value)
     ]
-    found: dict[Place, Any] = {}
+    found: dict[AttributeKey, Any] = {}
     if not wanted:
         return found
     memo: Memo = {id(v): v for module in root.modules() for v in module._buffers.values() if v is not None}
     memo |= {id(own): own for own in (*root.parameters(), *root.modules())}
     for path, name, value in wanted:
         with suppress(TypeError):
-            found[path, name] = copied(value, memo)
+            found[path, name] = copy_value(value, memo)
     return found
 
 
 def _copy_of(value: Any) -> Any:
     try:
-        return copied(value, {})
+        return copy_value(value, {})
     except TypeError:
         return value
 
 
 def _back(own: Any, value: Any, content: Any) -> Any:
-    """What stood at a place before the call, where the content of `value`, which stood there in it, has changed."""
-    restored = put_back(value, content)
+    """An attribute's value before the call, after the content of `value` has changed during the call."""
+    restored = restore_value(value, content)
     return restored if own is value else own
 
 
 def _is_cache(module: nn.Module, name: str) -> bool:
-    """Recurrent modules keep their parameters in a list as well, and make it anew when they see others."""
+    """True for the list in which recurrent modules cache their parameters."""
     return isinstance(module, nn.RNNBase) and name in ("_flat_weights", "_flat_weight_refs")
 
 
 def _state(module: nn.Module, path: str, known: Collection[str]) -> dict[str, Any]:
-    """The attributes of a module; hooks as copies of their dicts, and buffers that are no `known` ones."""
+    """The attributes of a module; hooks as copies of their dicts, and buffers other than the `known` ones."""
     held = dict(module.__dict__)
     for name in _HOOKS:
         held[name] = dict(held[name]) if held.get(name) else _NO_HOOKS
@@ -227,7 +229,7 @@ def _same(name: str, a: Any, b: Any) -> bool:
 def _set(module: nn.Module, name: str, value: Any) -> None:
     if name.startswith(_BUFFER):
         module._buffers[name.removeprefix(_BUFFER)] = value
-    elif name in _HOOKS:  # handles to remove a hook know the dict, so it stays
+    elif name in _HOOKS:  # handles that remove a hook refer to the dict, so the dict stays
         hooks = module.__dict__[name]
         hooks.clear()
         hooks.update(value)
@@ -242,8 +244,8 @@ def _remove(module: nn.Module, name: str) -> None:
         del module.__dict__[name]
 
 
-def put(root: nn.Module, given: Mapping[Place, Any]) -> None:
-    """Set attributes for good, tensors as detached copies."""
+def put(root: nn.Module, given: Mapping[AttributeKey, Any]) -> None:
+    """Set attributes permanently, tensors as detached copies."""
     for (path, name), value in given.items():
         if name in _HOOKS:
             _set(root.get_submodule(path), name, value)
@@ -255,12 +257,12 @@ def put(root: nn.Module, given: Mapping[Place, Any]) -> None:
 
 def _agree(a: Any, b: Any) -> bool:
     try:
-        return same(a, b) or bool(a == b)
-    except Exception:  # what can't be shown to be the same is not
+        return same_value(a, b) or bool(a == b)
+    except Exception:  # values whose comparison fails count as different
         return False
 
 
-def _joined(values: list[Any], context: Context, place: Place) -> Any:
+def _joined(values: list[Any], context: Context, place: AttributeKey) -> Any:
     parts = [flatten(v) for v in values]
     first, rebuild = parts[0]
     out = []

@@ -1,4 +1,4 @@
-"""What an autograd graph is made of."""
+"""Nodes of autograd graphs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from torch.autograd.function import BackwardCFunction
 
 _CHECKPOINT = "torch.utils.checkpoint"
 _PURE = ("torch.", "hfta_nb.")
-"""Where custom functions come from whose backward does no more than it returns."""
+"""Modules whose custom functions have a backward without side effects."""
 
 
 def nodes(tensors: Iterable[Tensor], stop: Collection[Any] = ()) -> Iterator[Any]:
-    """The nodes of the graph of some tensors, each once, without those in `stop` and what is behind them alone."""
+    """The nodes of the graph of some tensors, each once, without those in `stop` and nodes reached through those
+    only."""
     passed = set(stop)
     waiting: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
     while waiting:
@@ -27,9 +28,9 @@ def nodes(tensors: Iterable[Tensor], stop: Collection[Any] = ()) -> Iterator[Any
 
 
 def own_function(node: Any) -> str:
-    """The name of the custom `autograd.Function` that a node is of, if its backward may do more than it returns.
+    """The name of a node's custom `autograd.Function`, if its backward may have side effects; otherwise empty.
 
-    It may call the module again, and differentiate that by itself.
+    Such a backward may call the module again and differentiate that call.
     """
     if not isinstance(node, BackwardCFunction):
         return ""
@@ -39,7 +40,7 @@ def own_function(node: Any) -> str:
 
 
 def reentrant(node: Any) -> bool:
-    """Whether a node is a reentrant checkpoint, which `torch.autograd.grad` refuses."""
+    """True if a node is a reentrant checkpoint, which `torch.autograd.grad` does not support."""
     if not isinstance(node, BackwardCFunction):
         return False
     kind: Any = type(node)._forward_cls  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Cutting an array into blocks of members that run at once."""
+"""Divides an array into blocks of members that run at once."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hfta_nb.members.views import narrowed
 
 
 def leaf_blocks(state: ArrayState) -> list[Block]:
-    """Blocks whose parameters are leaves over the arena's memory: what `backward` differentiates by.
+    """Blocks whose parameters are leaves over the arena's memory, by which `backward` differentiates.
 
-    They are kept in `ArrayState.views`, as their tensors are views that stay until the array's tensors move.
+    They are cached in `ArrayState.views`: their tensors are views, which are valid until the array's tensors move.
     """
     size, members = state.settings.block_size, len(state)
     return [_leaf(state, i, min(i + size, members), size == 1) for i in range(0, members, size)]
 
 
 def member_block(state: ArrayState, member: int) -> list[Block]:
-    """A block of one member, which runs as the plain module it is."""
+    """A block of one member, which runs as its plain module."""
     return [_leaf(state, member, member + 1, True)]
 
 
@@ -33,7 +33,8 @@ def _leaf(state: ArrayState, start: int, stop: int, single: bool) -> Block:
         return block
     rows: Any = start if single else slice(start, stop)
     # A member that runs alone is differentiated at its true sizes.
-    boxes = state.engine.across.boxes(start) if single and state.engine.across is not None else None
+    architectures = state.engine.architectures
+    boxes = architectures.boxes(start) if single and architectures is not None else None
 
     def part(name: str, tensor: Tensor) -> Tensor:
         return tensor[rows] if boxes is None else narrowed(tensor[rows], boxes[name], 0)
@@ -51,7 +52,7 @@ def _leaf(state: ArrayState, start: int, stop: int, single: bool) -> Block:
 
 
 def graph_blocks(state: ArrayState) -> list[Block]:
-    """Blocks whose parameters are part of the autograd graph: what `forward` differentiates through."""
+    """Blocks whose parameters belong to the autograd graph, through which `forward` differentiates."""
     size, single = state.settings.block_size, state.settings.block_size == 1
     parts = {k: p.unbind(0) if single else torch.split(p, size) for k, p in state.tensors.named_parameters()}
     buffers = {k: b.unbind(0) if single else torch.split(b, size) for k, b in state.tensors.named_buffers()}

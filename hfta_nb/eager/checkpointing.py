@@ -1,11 +1,11 @@
-"""Segments of a model whose activations are computed again in the backward instead of being kept.
+"""Segments of a model whose activations are recomputed in the backward instead of being kept.
 
-A segment is a run of children of an `nn.Sequential`, about as many as there are runs, or a child of an `nn.ModuleList`
-with several layers in it. Only what goes into it is kept. It is computed again with the random numbers and the buffers
-that it had, and what it does to these the second time is dropped, so that no number changes.
+A segment is a sequence of children of an `nn.Sequential` (about sqrt(n) segments for n children), or a child of an
+`nn.ModuleList` that contains several layers. Only its inputs are kept. It is recomputed with the same random numbers
+and buffers, and the effects of the recomputation on these are discarded. All results are unchanged.
 
-Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016; `torch.utils.checkpoint`, which can't be
-used within `vmap` as that does not go with hooks on saved tensors.
+Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016; `torch.utils.checkpoint`, which does not
+work under `vmap` because `vmap` does not support hooks on saved tensors.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.eager.attributes import Place, taken_off
+from hfta_nb.eager.attributes import AttributeKey, tracked_attributes
 from hfta_nb.eager.intercept import Handler, forwards_replaced, intercepted
 from hfta_nb.members.generators import MemberGenerators, current_state, set_state
-from hfta_nb.members.slots import Slots
+from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.tree import Rebuild, flatten, unflatten
 from hfta_nb.rules import Context, Disagreement, rule_mode
 from hfta_nb.rules.base import vmap_level
 
 _KINDS = ("cpu", "cuda")
 
-Made: TypeAlias = tuple[list[Any], Rebuild, dict[str, Tensor]]
-"""Leaves of the result, their form, and the buffers that were replaced."""
+SegmentResult: TypeAlias = tuple[list[Any], Rebuild, dict[str, Tensor]]
+"""Leaves of the result, the function that rebuilds it, and the buffers that were replaced."""
 
 
 def segments(root: nn.Module) -> list[str]:
-    """Paths of the modules that are segments, or are divided into some, none of them within another."""
+    """Paths of the modules that are segments or are divided into segments; no path is below another one."""
     found: list[str] = []
     waiting = [("", root)]
     while waiting:
@@ -54,8 +54,9 @@ def segments(root: nn.Module) -> list[str]:
     return found
 
 
-def handlers(root: nn.Module, others: Mapping[str, Handler]) -> dict[str, Handler]:
-    """What runs the segments of `root` for several members; `others` run what they are asked for without gradients."""
+def checkpoint_handlers(root: nn.Module, others: Mapping[str, Handler]) -> dict[str, Handler]:
+    """Handlers that run the segments of `root` for several members; `others` are the handlers for calls without
+    gradients."""
     made: dict[str, Handler] = {}
     for path in segments(root):
         inner = {p: h for p, h in others.items() if p.startswith(f"{path}.") or not path}
@@ -64,8 +65,9 @@ def handlers(root: nn.Module, others: Mapping[str, Handler]) -> dict[str, Handle
 
 
 @contextmanager
-def alone(root: nn.Module, paths: Sequence[str], generators: MemberGenerators) -> Iterator[None]:
-    """Within, a member that runs through `root` as the plain module computes its segments again in the backward."""
+def recomputed_alone(root: nn.Module, paths: Sequence[str], generators: MemberGenerators) -> Iterator[None]:
+    """Recompute segments in the backward, for a member that runs through `root` as a plain module within the
+    context."""
 
     def make(module: nn.Module) -> Callable[..., Any]:
         return _plain(_parts(module), module.forward, generators)
@@ -84,21 +86,21 @@ def _layers(module: nn.Module) -> int:
 
 @dataclass(frozen=True)
 class _Part:
-    """One segment; `function` is what it does, None for the `forward` of the module that it is."""
+    """One segment; `function` computes it, or the module's `forward` if it is None."""
 
     module: nn.Module
-    slots: Slots
+    slots: TensorSlots
     function: Callable[..., Any] | None = None
 
 
 def _parts(module: nn.Module) -> list[_Part]:
     if not _is_sequence(module):
-        return [_Part(module, Slots(module))]
+        return [_Part(module, TensorSlots(module))]
     children = list(module.children())
     count = max(2, round(math.sqrt(len(children))))
     cuts = [len(children) * i // count for i in range(count + 1)]
     runs = [nn.Sequential(*children[a:b]) for a, b in itertools.pairwise(cuts)]
-    return [_Part(run, Slots(run), _through(run)) for run in runs]
+    return [_Part(run, TensorSlots(run), _through(run)) for run in runs]
 
 
 def _through(run: nn.Sequential) -> Callable[[Any], Any]:
@@ -117,14 +119,14 @@ def _handler(root: nn.Module, parts: list[_Part], inner: dict[str, Handler], oth
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs) if other is None else other(context, module, forward, args, kwargs)
         for part in parts:
-            result = _together(context, root, inner, part, part.function or forward, args, kwargs)
+            result = _run_block(context, root, inner, part, part.function or forward, args, kwargs)
             args, kwargs = (result,), {}
         return result
 
     return handler
 
 
-def _together(
+def _run_block(
     context: Context,
     root: nn.Module,
     inner: dict[str, Handler],
@@ -133,7 +135,7 @@ def _together(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """A segment for all members of a call."""
+    """Run a segment for all members of a call."""
     leaves, rebuild = flatten((args, kwargs))
     own = [isinstance(v, Tensor) and context.batched(v) for v in leaves]
     state = part.slots.current()
@@ -141,7 +143,7 @@ def _together(
         given = [context.stacked(v) if b else v for v, b in zip(leaves, own, strict=True)]
         tensors = {name: context.stacked(t) for name, t in state.items()}
 
-        def run(values: list[Any], named: dict[str, Tensor], again: bool) -> Made:
+        def run(values: list[Any], named: dict[str, Tensor], again: bool) -> SegmentResult:
             return _vmapped(context, root, inner if again else {}, part, function, values, own, rebuild, named)
 
         outputs, form, replaced = _segment(run, given, tensors, part.slots, context.generators)
@@ -159,7 +161,7 @@ def _vmapped(
     own: list[bool],
     rebuild: Rebuild,
     named: dict[str, Tensor],
-) -> Made:
+) -> SegmentResult:
     static: dict[str, Any] = {}
     places = [i for i, v in enumerate(values) if isinstance(v, Tensor)]
     dims = [0 if own[i] else None for i in places]
@@ -171,12 +173,12 @@ def _vmapped(
         for i, tensor in zip(places, tensors, strict=True):
             full[i] = tensor
         args, kwargs = unflatten(rebuild, full)
-        changes: dict[Place, Any] = {}
+        changes: dict[AttributeKey, Any] = {}
         with ExitStack() as stack:
             stack.enter_context(rule_mode(context))
             stack.enter_context(intercepted(root, inner, context))
             if context.recording:
-                stack.enter_context(taken_off(part.module, part.slots, {}, changes))
+                stack.enter_context(tracked_attributes(part.module, part.slots, {}, changes))
             result, replaced = part.slots.call(state, lambda: function(*args, **kwargs))
         if changes:
             raise Disagreement("a segment that keeps values on itself can't be computed again")
@@ -184,7 +186,7 @@ def _vmapped(
         static["leaves"], static["replaced"] = leaves, list(replaced)
         return [v for v in leaves if isinstance(v, Tensor)], list(replaced.values())
 
-    casts, context.casts = context.casts, {}  # of other tensors than those outside
+    casts, context.casts = context.casts, {}  # the outer casts are of other tensors
     modes = len(context.modes)
     randomness = "different" if context.fast_rng else "error"
     try:
@@ -204,17 +206,17 @@ def _plain(parts: list[_Part], forward: Callable[..., Any], generators: MemberGe
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         for part in parts:
-            result = _by_itself(part, part.function or forward, args, kwargs, generators)
+            result = _run_single(part, part.function or forward, args, kwargs, generators)
             args, kwargs = (result,), {}
         return result
 
     return run_all
 
 
-def _by_itself(part: _Part, function: Callable[..., Any], args: Any, kwargs: Any, generators: MemberGenerators) -> Any:
+def _run_single(part: _Part, function: Callable[..., Any], args: Any, kwargs: Any, generators: MemberGenerators) -> Any:
     leaves, rebuild = flatten((args, kwargs))
 
-    def run(values: list[Any], named: dict[str, Tensor], again: bool) -> Made:
+    def run(values: list[Any], named: dict[str, Tensor], again: bool) -> SegmentResult:
         given, kw = unflatten(rebuild, values)
         result, replaced = part.slots.call(named, lambda: function(*given, **kw))
         return (*flatten(result), replaced)
@@ -224,20 +226,20 @@ def _by_itself(part: _Part, function: Callable[..., Any], args: Any, kwargs: Any
     return unflatten(form, outputs)
 
 
-RunSegment: TypeAlias = Callable[[list[Any], dict[str, Tensor], bool], Made]
-"""From input leaves and tensors by name, and whether it is the second time."""
+RunSegment: TypeAlias = Callable[[list[Any], dict[str, Tensor], bool], SegmentResult]
+"""Runs a segment, given the leaves of its input, tensors by name, and whether this is the recomputation."""
 
 
 @dataclass
-class _Again:
-    """What it takes to compute a segment once more.
+class _Recomputation:
+    """Everything that is needed to recompute a segment.
 
     Attributes:
-        names: of the parameters among the tensors that are differentiated by, after those of the input.
-        places: of the tensors among the leaves of the input.
-        buffers: as they were before.
-        members, default: states of the random generators before.
-        kinds: of the autocasts under way, with their dtypes.
+        names: of the parameters to differentiate by; these follow the input's tensors.
+        places: indices of tensors among the leaves of the input.
+        buffers: values before the first run.
+        members, default: states of the random generators before the first run.
+        kinds: devices with active autocast, and its dtype.
     """
 
     run: RunSegment
@@ -249,18 +251,18 @@ class _Again:
     members: list[Any] = field(default_factory=list)
     default: Any = None
     kinds: dict[str, torch.dtype] = field(default_factory=dict)
-    first: Made | None = None
+    first: SegmentResult | None = None
 
     def forward(self, tensors: Sequence[Tensor], buffers: dict[str, Tensor]) -> list[Tensor]:
-        """The first time; returns the tensors of the result."""
+        """Run for the first time; returns the tensors of the result."""
         self.members = [dict(s) for s in self.generators.states]
         self.default = current_state(self.generators.device)
         self.kinds = {k: torch.get_autocast_dtype(k) for k in _KINDS if torch.is_autocast_enabled(k)}
         self.first = self.run(*self._filled(tensors, buffers), False)
         return [v for v in self.first[0] if isinstance(v, Tensor)]
 
-    def again(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Once more, from where the first time began, and without a trace."""
+    def recompute(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Run again from the saved state, without lasting effects."""
         generators = self.generators
         members, default = generators.states, current_state(generators.device)
         generators.states = [dict(s) for s in self.members]
@@ -283,10 +285,10 @@ class _Again:
 
 
 class _Segment(torch.autograd.Function):
-    """Keeps what goes in, and computes the rest again."""
+    """Keeps a segment's inputs, and recomputes the rest."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Again, buffers: dict[str, Tensor], *tensors: Tensor) -> Any:
+    def forward(ctx: Any, call: _Recomputation, buffers: dict[str, Tensor], *tensors: Tensor) -> Any:
         ctx.call = call
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
@@ -298,7 +300,7 @@ class _Segment(torch.autograd.Function):
         wanted = ctx.needs_input_grad[2:]
         tensors = [t.detach().requires_grad_(w) for t, w in zip(ctx.saved_tensors, wanted, strict=True)]
         with torch.enable_grad():
-            outputs = ctx.call.again(tensors)
+            outputs = ctx.call.recompute(tensors)
         pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None and o.requires_grad]
         into = [t for t in tensors if t.requires_grad]
         found: Sequence[Tensor | None] = [None] * len(into)
@@ -309,18 +311,18 @@ class _Segment(torch.autograd.Function):
 
 
 def _segment(
-    run: RunSegment, leaves: list[Any], state: dict[str, Tensor], slots: Slots, generators: MemberGenerators
-) -> Made:
+    run: RunSegment, leaves: list[Any], state: dict[str, Tensor], slots: TensorSlots, generators: MemberGenerators
+) -> SegmentResult:
     places = [i for i, v in enumerate(leaves) if isinstance(v, Tensor)]
     names = [n for n in state if n in set(slots.parameters)]
     buffers = {n: t for n, t in state.items() if n not in set(names)}
     kept = {n: t.detach().clone() for n, t in buffers.items()}
     still = [None if i in set(places) else v for i, v in enumerate(leaves)]
-    call = _Again(run, still, places, names, kept, generators)
+    call = _Recomputation(run, still, places, names, kept, generators)
     outputs = _Segment.apply(  # type: ignore[no-untyped-call]
         call, buffers, *(leaves[i] for i in places), *(state[n] for n in names)
     )
-    assert call.first is not None  # the call has just been made
+    assert call.first is not None  # set by the call above
     told, form, replaced = call.first
     call.first = None
     left = iter(outputs)

@@ -1,4 +1,4 @@
-"""Running a block of an array's members at once through `vmap`, or a single member as the plain module it is."""
+"""Runs a block of an array's members under `vmap`, or a single member as its plain module."""
 
 from __future__ import annotations
 
@@ -11,30 +11,33 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.eager.attributes import Attributes, Place, taken_off
-from hfta_nb.eager.body import Architectures, Body, Run
-from hfta_nb.eager.checkpointing import alone
+from hfta_nb.eager.attributes import AttributeKey, Attributes, tracked_attributes
+from hfta_nb.eager.checkpointing import recomputed_alone
+from hfta_nb.eager.executable_module import Architectures, BlockTensors, ExecutableModule
 from hfta_nb.eager.intercept import Handler, intercepted
-from hfta_nb.eager.own_modules import OwnModules, regrown, return_home
+from hfta_nb.eager.member_modules import MemberModules, grown_buffers, restore_storage
 from hfta_nb.errors import FusionError
 from hfta_nb.members.generators import MemberGenerators
-from hfta_nb.members.outside import OutsideStreams
 from hfta_nb.members.per_member import PerMember
-from hfta_nb.members.slots import Slots
+from hfta_nb.members.process_streams import ProcessStreams
+from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.tree import Rebuild, flatten, tensor_map, unflatten
 from hfta_nb.rules import AloneMode, Context, Disagreement, rule_mode
 from hfta_nb.rules.base import Usage, vmap_level
 
 Call = Callable[[nn.Module, list[Any]], Any]
-"""What to compute for one member, from the module and the leaves of its inputs, while its tensors are in the module."""
+"""What to compute for one member, given the module with the member's tensors and the leaves of its inputs."""
 
 
-@dataclass(slots=True)  # not frozen, which would take four times as long to make
+@dataclass(slots=True)  # not frozen: that would make construction four times slower
 class Inputs:
-    """The inputs of a call taken apart: leaves, which of them are per member, and how to put them together.
+    """The flattened inputs of a call.
 
     Attributes:
-        copied: members get copies of the tensors that they share, as the model writes into them.
+        leaves: tensors and other values.
+        per_member: for each leaf, whether it has a member axis.
+        rebuild: puts the leaves together again.
+        copied: members get copies of shared tensors, as the model writes into them.
     """
 
     leaves: tuple[Any, ...]
@@ -60,7 +63,7 @@ class Inputs:
 
     @classmethod
     def positional(cls, tensors: tuple[Tensor, ...]) -> Inputs:
-        """Of a call with these tensors, shared by all members, and no keywords."""
+        """The inputs of a call with shared tensors only, and no keywords."""
         return cls(tensors, (False,) * len(tensors), positional)
 
     def structure(self, leaves: list[Any]) -> Any:
@@ -86,24 +89,24 @@ class Inputs:
         return value.clone() if self.copied and isinstance(value, Tensor) else value
 
     def watched(self) -> Inputs:
-        """With copies of the tensors that members share, except those through which a gradient is wanted."""
+        """The inputs with copies of shared tensors, except those that require a gradient."""
         pairs = zip(self.leaves, self.per_member, strict=True)
         plain = [isinstance(v, Tensor) and not m and not v.requires_grad for v, m in pairs]
         return replace(self, leaves=tuple(v.clone() if p else v for v, p in zip(self.leaves, plain, strict=True)))
 
     def grad_leaves(self) -> list[Tensor]:
-        """Inputs through which a gradient is wanted, each once."""
+        """Inputs that require a gradient, each once."""
         return list({id(v): v for v in self.leaves if isinstance(v, Tensor) and v.requires_grad}.values())
 
     def of_member(self, grads: Sequence[Tensor | None], member: int) -> list[Tensor | None]:
-        """A member's part of the gradients of `grad_leaves`; all of those of shared ones."""
+        """One member's part of the gradients of `grad_leaves`; for shared inputs, the whole gradient."""
         pairs = zip(self.leaves, self.per_member, strict=True)
         marks = {id(v): m for v, m in pairs if isinstance(v, Tensor) and v.requires_grad}
         return [g[member] if m and g is not None else g for g, m in zip(grads, marks.values(), strict=True)]
 
 
 def positional(leaves: Iterator[Any]) -> Any:
-    """The arguments of a call with nothing but tensors."""
+    """The arguments of a call with tensors only."""
     return tuple(leaves), {}
 
 
@@ -111,8 +114,8 @@ def positional(leaves: Iterator[Any]) -> Any:
 class Block:
     """Members ``start .. stop`` with their tensors.
 
-    The tensors have a leading axis of the block's members, or none where `single`: then they are those of one
-    plain module. `grad_rows` is where the gradients of leaf parameters go.
+    The tensors have a leading axis of the block's members. In a `single` block they have none and belong to one plain
+    module. `grad_rows` are the rows of the arena for gradients of leaf parameters.
     """
 
     start: int
@@ -125,32 +128,32 @@ class Block:
 
 @dataclass
 class Engine:
-    """What a call needs of its array.
+    """Runs the calls of one array.
 
     Attributes:
         root: the plain module that calls go through.
-        handlers: what runs in place of submodules, by path; see `intercept`.
-        segments: paths of what a member that runs alone computes again in the backward; see `checkpointing`.
-        used: per function that the model called while `recording`, how it was fused.
-        watching: see whether the model changes what it holds.
-        private: members get tensors of their own where the model shares inputs, or empty ones that it makes, to
-            write into.
+        handlers: replacements of submodules, by path; see `intercept`.
+        segments: paths of the submodules that a member running alone recomputes in the backward; see `checkpointing`.
+        used: how each function that the model called while `recording` was fused.
+        watching: find out whether the model changes values that it holds.
+        private: members get their own copies of shared inputs and of empty tensors that the model creates, to write
+            into.
         fast_rng: draw all members' random numbers at once.
-        current: number of the member that runs alone, or did last.
-        attributes: what members have set on themselves.
-        plain: a member that runs alone calls torch's kernels, whatever this package has.
-        across: makes the bodies to run, where members are of different architecture.
-        usage: which parameters members that ran one by one have used, since it was cleared.
-        own: copies of a module through which members run alone, by its id, or by its path where it is a part.
-        apart: paths of the submodules that members run through one by one.
-        outside: random streams of the process, beside torch's.
-        outgrown: buffers that the model has replaced by tensors of another shape or dtype, by name and member.
-        observed: a member whose gradients are noted, and where.
-        blocks_run: notes what was run and what it gave; None where nobody wants to know.
+        current: number of the member that runs alone, or of the last one.
+        attributes: attributes that members have set on themselves.
+        plain: a member that runs alone calls torch's kernels only.
+        architectures: creates the executable modules, if members have different architectures.
+        usage: which parameters were used by members that ran one by one, since the last reset.
+        member_modules: copies of a module for members that run alone, by its id; for a submodule, by its path.
+        apart: paths of the submodules that run member by member.
+        process_streams: random streams of Python and NumPy.
+        resized_buffers: buffers that the model has replaced by tensors of another shape or dtype, by name and member.
+        observed: a member whose gradients are recorded, and the dict for them.
+        blocks_run: records each block that runs, with inputs and result; None if nothing is recorded.
     """
 
     root: nn.Module
-    slots: Slots
+    slots: TensorSlots
     generators: MemberGenerators
     handlers: dict[str, Handler] = field(default_factory=dict)
     segments: list[str] = field(default_factory=list)
@@ -161,41 +164,40 @@ class Engine:
     fast_rng: bool = False
     plain: bool = False
     current: int = 0
-    across: Architectures | None = None
+    architectures: Architectures | None = None
 
     def __post_init__(self) -> None:
         self.attributes = Attributes(len(self.generators))
         self.usage = Usage()
-        self.own: dict[int | str, OwnModules] = {}
+        self.member_modules: dict[int | str, MemberModules] = {}
         self.apart: tuple[str, ...] = ()
-        self.outside = OutsideStreams()
-        self.outgrown: dict[str, dict[int, Tensor]] = {}
+        self.process_streams = ProcessStreams()
+        self.resized_buffers: dict[str, dict[int, Tensor]] = {}
         self.observed: tuple[int, dict[str, Tensor | None]] | None = None
         self.blocks_run: list[tuple[Block, Inputs, Any]] | None = None
         self._recurrent = any(isinstance(m, nn.LSTM) for m in self.root.modules())
 
     def run(self, block: Block, call: Call, inputs: Inputs) -> Any:
         """Every member's result, each tensor with a leading axis of the block's members."""
-        run = Run(range(block.start, block.stop), block.single, block.parameters, block.buffers)
-        bodies = [self._body(run)] if self.across is None else self.across.bodies(run)
+        run = BlockTensors(range(block.start, block.stop), block.single, block.parameters, block.buffers)
+        executables = [self._executable(run)] if self.architectures is None else self.architectures.executables(run)
         results = []
-        for body in bodies:
-            with self.outside.turn():
-                one = body.single
-                results.append(
-                    self._one(body, block.start + body.rows[0], call, inputs)
-                    if one
-                    else self._many(body, block, call, inputs)
-                )
+        for executable in executables:
+            with self.process_streams.turn():
+                if executable.single:
+                    result = self._run_single(executable, block.start + executable.rows[0], call, inputs)
+                else:
+                    result = self._run_block(executable, block, call, inputs)
+            results.append(result)
         if len(results) == 1:
             if self.blocks_run is not None:
                 self.blocks_run.append((block, inputs, results[0]))
             return results[0]
-        order = [row for body in bodies for row in body.rows]
+        order = [row for executable in executables for row in executable.rows]
         turned = [order.index(row) for row in range(len(order))]
         return tensor_map(lambda t: t[turned], concatenate(results))
 
-    def _body(self, run: Run) -> Body:
+    def _executable(self, run: BlockTensors) -> ExecutableModule:
         def finish(replaced: Mapping[str, Tensor]) -> None:
             for name, value in replaced.items():
                 buffer = run.buffers[name]
@@ -203,40 +205,45 @@ class Engine:
                     buffer.copy_(value)
                     continue
                 own = [value] if run.single else value.unbind(0)
-                self.outgrown.setdefault(name, {}).update(zip(run.members, own, strict=True))
+                self.resized_buffers.setdefault(name, {}).update(zip(run.members, own, strict=True))
 
         rows = range(len(run.members))
         tensors = run.parameters, run.buffers
-        return Body(self.root, self.slots, *tensors, rows, finish, handlers=self.handlers, single=run.single)
+        return ExecutableModule(
+            self.root, self.slots, *tensors, rows, finish, handlers=self.handlers, single=run.single
+        )
 
-    def _one(self, body: Body, member: int, call: Call, inputs: Inputs) -> Any:
+    def _run_single(self, executable: ExecutableModule, member: int, call: Call, inputs: Inputs) -> Any:
         self.current = member
         leaves = inputs.member(member)
-        changes: dict[Place, Any] = {}
-        root, slots = self._members_of(body.root).of(member)
+        changes: dict[AttributeKey, Any] = {}
+        root, slots = self._modules_of(executable.root).of(member)
         with self.generators.member(member), self._tracked(root, slots, self.attributes.of(member), changes, keep=True):
-            # An empty buffer may grow in place, and would do so over its neighbours in the arena.
-            state = {**body.parameters, **{k: v if v.numel() else v.clone() for k, v in body.buffers.items()}}
-            homes = {name: tensor.data for name, tensor in body.parameters.items()}
+            # An empty buffer may grow in place; in the arena it would overwrite its neighbours.
+            state = {
+                **executable.parameters,
+                **{k: v if v.numel() else v.clone() for k, v in executable.buffers.items()},
+            }
+            storages = {name: tensor.data for name, tensor in executable.parameters.items()}
             with (
-                alone(root, self.segments, self.generators) if self.segments else nullcontext(),
+                recomputed_alone(root, self.segments, self.generators) if self.segments else nullcontext(),
                 AloneMode() if self._recurrent and not self.plain else nullcontext(),
             ):
-                result, replaced = slots.call_for_good(state, lambda: call(root, leaves))
-            return_home(state, homes)
+                result, replaced = slots.call_and_keep(state, lambda: call(root, leaves))
+            restore_storage(state, storages)
         self.attributes.keep(member, changes)
         with torch.no_grad():
-            body.finish(replaced | regrown(state, body.buffers))
+            executable.finish(replaced | grown_buffers(state, executable.buffers))
         return tensor_map(lambda t: t.unsqueeze(0), result)
 
-    def _many(self, body: Body, block: Block, call: Call, inputs: Inputs) -> Any:
+    def _run_block(self, executable: ExecutableModule, block: Block, call: Call, inputs: Inputs) -> Any:
         given, own = inputs.block(block.start, block.stop)
-        members = [block.start + row for row in body.rows]
+        members = [block.start + row for row in executable.rows]
         if len(members) < block.stop - block.start:
-            given = [v[list(body.rows)] if m else v for v, m in zip(given, own, strict=True)]
+            given = [v[list(executable.rows)] if m else v for v, m in zip(given, own, strict=True)]
         tensors = [v for v in given if isinstance(v, Tensor)]
         dims = [0 if m else None for v, m in zip(given, own, strict=True) if isinstance(v, Tensor)]
-        names_p, names_b = list(body.parameters), list(body.buffers)
+        names_p, names_b = list(executable.parameters), list(executable.buffers)
         static: dict[str, Any] = {}
 
         def one(_: Tensor, parameters: list[Tensor], buffers: list[Tensor], batched: list[Tensor]) -> Any:
@@ -244,73 +251,73 @@ class Engine:
             left = iter(batched)
             leaves = [next(left) if isinstance(v, Tensor) else v for v in given]
             context = self._context(members)
-            changes: dict[Place, Any] = {}
-            given_attributes = self.attributes.together(context.indices, context, self.apart)
+            changes: dict[AttributeKey, Any] = {}
+            given_attributes = self.attributes.for_block(context.indices, context, self.apart)
             with (
                 rule_mode(context),
-                body.within(context, state),
-                self._tracked(body.root, body.slots, given_attributes, changes),
-                intercepted(body.root, body.handlers, context),
+                executable.within(context, state),
+                self._tracked(executable.root, executable.slots, given_attributes, changes),
+                intercepted(executable.root, executable.handlers, context),
             ):
-                result, replaced = body.slots.call(state, lambda: call(body.root, leaves))
-            if not body.padded:
-                self.attributes.apart(context.indices, changes, context)
+                result, replaced = executable.slots.call(state, lambda: call(executable.root, leaves))
+            if not executable.padded:
+                self.attributes.keep_block(context.indices, changes, context)
             elif any(not _own(value, state) for value in changes.values()):
                 raise Disagreement("the model keeps values on itself, which members of other sizes can't share")
             values, static["rebuild"] = flatten(result)
             static["leaves"], static["replaced"] = values, list(replaced)
             for value in values:
                 if isinstance(value, Tensor):
-                    body.check(value)
+                    executable.check(value)
             return [v for v in values if isinstance(v, Tensor)], list(replaced.values())
 
-        # `vmap` wants something to map over, which a module without parameters need not have; on the members' device,
-        # as a step with tensors of several is not recorded.
+        # `vmap` needs an input to map over, and a module may have no parameters. The tensor is on the members' device,
+        # because a step with tensors on several devices is not recorded.
         carrier = torch.empty(len(members), device=self.generators.device)
-        state = carrier, list(body.parameters.values()), list(body.buffers.values())
+        state = carrier, list(executable.parameters.values()), list(executable.buffers.values())
         in_dims = (0, 0, 0, dims)
-        # "error": whatever draws random numbers has a rule, so a draw that reaches vmap has slipped through.
+        # "error": all functions that draw have a rule, so a draw that reaches vmap is a missing rule.
         randomness = "different" if self.fast_rng else "error"
         with ExitStack() as stack:
             if self.fast_rng:
-                stack.enter_context(self.generators.member(members[0]))  # one stream serves all
+                stack.enter_context(self.generators.member(members[0]))  # one stream for all members
             results, replaced = torch.func.vmap(one, in_dims=in_dims, randomness=randomness)(*state, tensors)
         with torch.no_grad():
-            body.finish(dict(zip(static["replaced"], replaced, strict=True)))
+            executable.finish(dict(zip(static["replaced"], replaced, strict=True)))
         left = iter(results)
         values = [next(left) if isinstance(v, Tensor) else v for v in static["leaves"]]
         return unflatten(static["rebuild"], values)
 
-    def own_module(self, member: int) -> nn.Module:
-        """The module that a member runs alone through."""
-        across = self.across
-        root = self.root if across is None else across.template(member)
-        return self._members_of(root).of(member).module
+    def member_module(self, member: int) -> nn.Module:
+        """The module that a member runs through alone."""
+        architectures = self.architectures
+        root = self.root if architectures is None else architectures.template(member)
+        return self._modules_of(root).of(member).module
 
-    def forget_own(self) -> None:
-        """Let members that run alone begin with modules as they were; what is theirs is in `attributes`."""
-        for modules in self.own.values():
+    def reset_member_modules(self) -> None:
+        """Discard the modules of members that run alone; their attributes are kept in `attributes`."""
+        for modules in self.member_modules.values():
             modules.clear()
 
-    def _members_of(self, root: nn.Module) -> OwnModules:
-        """The copies of a module through which members run alone; not during a call of it."""
-        if id(root) not in self.own:
-            self.own[id(root)] = OwnModules(root)
-        return self.own[id(root)]
+    def _modules_of(self, root: nn.Module) -> MemberModules:
+        """The copies of a module for members that run alone. Not to be called during a call of the module."""
+        if id(root) not in self.member_modules:
+            self.member_modules[id(root)] = MemberModules(root)
+        return self.member_modules[id(root)]
 
     def _tracked(
         self,
         root: nn.Module,
-        slots: Slots,
-        given: Mapping[Place, Any],
-        changes: dict[Place, Any],
+        slots: TensorSlots,
+        given: Mapping[AttributeKey, Any],
+        changes: dict[AttributeKey, Any],
         keep: bool = False,
     ) -> AbstractContextManager[None]:
-        """Watching what the model sets on itself costs as much as a small model; so only where it has been seen to."""
+        """The context that tracks attributes, which costs as much as a small model; so only if the model sets some."""
         if self.watching or self.attributes.values:
-            # What members of unlike architecture have of their own is set anew for each call.
-            deep = self.watching and self.across is None
-            return taken_off(root, slots, given, changes, deep=deep, keep=keep)
+            # Attributes that differ between architectures are set for each call.
+            deep = self.watching and self.architectures is None
+            return tracked_attributes(root, slots, given, changes, deep=deep, keep=keep)
         return nullcontext()
 
     def _context(self, members: Sequence[int]) -> Context:
@@ -326,22 +333,22 @@ class Engine:
             plain=self.plain,
             attributes=self.attributes,
             watching=self.watching,
-            own=self.own,
-            outside_streams=self.outside,
+            member_modules=self.member_modules,
+            process_streams=self.process_streams,
         )
 
 
 def _own(value: Any, state: Mapping[str, Tensor]) -> bool:
-    """Whether an attribute lists nothing but the module's own tensors, as a recurrent layer's does."""
+    """True if an attribute lists only the module's own tensors, as in a recurrent layer."""
     known = {id(t) for t in state.values()}
     return isinstance(value, list) and all(id(v() if isinstance(v, weakref.ref) else v) in known for v in value)
 
 
 def concatenate(results: list[Any]) -> Any:
-    """The results of successive blocks as one, tensors joined along the member axis.
+    """The results of successive blocks as one, with tensors joined along the member axis.
 
     Raises:
-        FusionError: members give tensors of different shapes, which can't stand in one tensor.
+        FusionError: the shapes of members' tensors differ, so that they cannot be joined.
     """
     if len(results) == 1:
         return results[0]

@@ -1,4 +1,4 @@
-"""What an array does where `vmap` can't follow: run that submodule member by member, and say so."""
+"""Runs a submodule member by member where `vmap` fails."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.eager.attributes import Place, taken_off
+from hfta_nb.eager.attributes import AttributeKey, tracked_attributes
 from hfta_nb.eager.autograd_nodes import nodes, own_function
 from hfta_nb.eager.intercept import Handler
-from hfta_nb.eager.own_modules import OwnModules, return_home
+from hfta_nb.eager.member_modules import MemberModules, restore_storage
 from hfta_nb.errors import MemberError
-from hfta_nb.members.slots import Slots
+from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.tree import flatten, unflatten
 from hfta_nb.rules.base import Context, SharedWrite
 from hfta_nb.rules.members import joined
 
 
 def path_of(error: BaseException, root: nn.Module) -> str | None:
-    """The innermost submodule of `root` whose call the error came out of; None if it was raised elsewhere."""
+    """The innermost submodule of `root` whose call raised the error; None if it was raised elsewhere."""
     paths = {id(m): name for name, m in root.named_modules()}
     found = None
     for frame in _frames(error.__traceback__):
@@ -39,7 +39,7 @@ def _frames(trace: TracebackType | None) -> Iterator[Any]:
 
 
 def member_error(error: Exception, member: int, root: nn.Module, within: str = "") -> MemberError:
-    """The error of a member's own code, with the member and the submodule in which it was raised."""
+    """The error of a member's own code, with the member and the submodule that raised it."""
     inner = path_of(error, root)
     path = ".".join(p for p in (within, inner or "") if p)
     place = f"`{path}`" if path else "the model's own forward" if inner is not None else _outside(error)
@@ -48,16 +48,16 @@ def member_error(error: Exception, member: int, root: nn.Module, within: str = "
 
 
 def _outside(error: BaseException) -> str:
-    """Where an error was raised that came out of no module's forward."""
+    """The origin of an error that no module's forward raised."""
     names = (str(frame.f_globals.get("__name__")) for frame in _frames(error.__traceback__))
     return "the backward pass" if any(name.startswith("torch.autograd") for name in names) else "the loss or metric"
 
 
 def one_by_one(root: nn.Module, path: str) -> Handler:
-    """Runs the submodule at `path` once per member, as the plain module that it is."""
-    slots = Slots(root.get_submodule(path))
+    """A handler that runs the submodule at `path` once per member, as a plain module."""
+    slots = TensorSlots(root.get_submodule(path))
     names = _own_names(root, path, slots)
-    modules = OwnModules(root.get_submodule(path))
+    modules = MemberModules(root.get_submodule(path))
 
     def handler(
         context: Context, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -65,33 +65,34 @@ def one_by_one(root: nn.Module, path: str) -> Handler:
         leaves, rebuild = flatten((args, kwargs))
         batched = [isinstance(v, Tensor) and context.batched(v) for v in leaves]
         state = slots.current()
-        context.own[path] = modules
+        context.member_modules[path] = modules
         with context.outside():
             tensors = {name: context.stacked(t) for name, t in state.items()}
             stacked = [context.stacked(v) if b else v for v, b in zip(leaves, batched, strict=True)]
             results, news = [], []
             changed: set[str] = set()
-            began = context.outside_streams.here()
+            began = context.process_streams.here()
             with context.generators.borrowed():
                 for i, index in enumerate(context.indices):
-                    # A member's own copy of what is shared shows whether the module writes into it.
+                    # Each member gets a copy of shared tensors, whose version shows whether the module writes into
+                    # them.
                     own = [_of_member(v, b, i) for v, b in zip(stacked, batched, strict=True)]
                     given, named = unflatten(rebuild, own)
                     before = [v._version if isinstance(v, Tensor) else 0 for v in own]
                     row = {name: t.select(0, i) for name, t in tensors.items()}
-                    homes = {name: row[name].data for name in slots.parameters}
+                    storages = {name: row[name].data for name in slots.parameters}
                     alone, places = modules.of(index)
                     attributes = _below(context.attributes.of(index), path)
-                    changes: dict[Place, Any] = {}
+                    changes: dict[AttributeKey, Any] = {}
                     context.generators.enter(index)
                     try:
                         with (
-                            context.outside_streams.turn(began),
-                            taken_off(alone, places, attributes, changes, deep=context.watching, keep=True),
+                            context.process_streams.turn(began),
+                            tracked_attributes(alone, places, attributes, changes, deep=context.watching, keep=True),
                         ):
                             run = partial(alone.forward, *given, **named)
-                            result, new = places.call_for_good(row, run)
-                            return_home(row, homes)
+                            result, new = places.call_and_keep(row, run)
+                            restore_storage(row, storages)
                     except Exception as error:
                         raise member_error(error, index, alone, path) from error
                     finally:
@@ -113,8 +114,8 @@ def one_by_one(root: nn.Module, path: str) -> Handler:
     return handler
 
 
-def _below(attributes: Mapping[Place, Any], path: str) -> dict[Place, Any]:
-    """The attributes of a submodule and those within it, by places in it."""
+def _below(attributes: Mapping[AttributeKey, Any], path: str) -> dict[AttributeKey, Any]:
+    """The attributes of a submodule and of the submodules in it, with relative paths."""
     if not path:
         return dict(attributes)
     return {
@@ -124,9 +125,9 @@ def _below(attributes: Mapping[Place, Any], path: str) -> dict[Place, Any]:
     }
 
 
-def _own_names(root: nn.Module, path: str, slots: Slots) -> dict[str, str]:
-    """Parameters that are used within the submodule alone: name in it to name in `root`."""
-    whole = Slots(root)
+def _own_names(root: nn.Module, path: str, slots: TensorSlots) -> dict[str, str]:
+    """Parameters that only the submodule uses: from the name in it to the name in `root`."""
+    whole = TensorSlots(root)
     places, within = whole.counts(), slots.counts()
     pairs = {n: f"{path}.{n}" if path else n for n in slots.parameters}
     return {n: full for n, full in pairs.items() if places.get(full) == within[n]}
@@ -138,7 +139,7 @@ def _note_usage(context: Context, index: int, result: Any, rows: dict[str, Tenso
         return
     tensors = [v for v in flatten(result)[0] if isinstance(v, Tensor)]
     seen = set(nodes(tensors))
-    if any(map(own_function, seen)):  # which may use parameters in its backward
+    if any(map(own_function, seen)):  # these may use parameters in their backward
         seen |= set(wanted.values())
     context.usage.touched |= wanted.keys()
     context.usage.used |= {(name, index) for name, node in wanted.items() if node in seen}
@@ -154,10 +155,10 @@ _ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerE
 
 
 def attention_handlers(root: nn.Module) -> dict[str, Handler]:
-    """Handlers for attention modules of torch, which compute masked rows in another way without gradients.
+    """Handlers for torch's attention modules, which compute masked rows differently without gradients.
 
-    Torch's fast path gives padded rows other values. It can only be taken by the plain module, so members run one
-    by one there, where a mask is given.
+    Torch's fast path gives padded rows other values. Only a plain module can take it, so with a mask members run one by
+    one.
     """
     found: dict[str, Handler] = {}
     for path, module in root.named_modules():
@@ -179,86 +180,3 @@ def _fast_path(signature: inspect.Signature, alone: Handler) -> Handler:
         return alone(context, module, forward, args, kwargs)
 
     return handler
-
-
-class Settings:
-    """How an array runs. What a failed attempt changes is put back if nothing helps.
-
-    Attributes:
-        block_size: how many members run at once.
-        threads: what steps run on; see `FusedArray.threads`.
-        checkpointed: activations are computed again in the backward (see `checkpointing`).
-        private, fast_rng: see `Engine`.
-        strategy: how kernels are chosen; see `FusedArray.strategy`.
-        compiling: whether replayed steps are compiled; see `FusedArray.compiling`.
-        planned_steps: how many steps are to come, as far as is known.
-        verify: when calls are compared with the plain module; see `FusedArray.verify`.
-        self_tuning: find the fastest way by the first calls; see `FusedArray.self_tuning`.
-        tuned: how the block size was found, for people; empty where it was not.
-        paths: submodules that run one member at a time, and why.
-        notes: what a person should know of the array as a whole.
-        differences: what comparing with the plain module has found, by the path that runs member by member for it.
-        unlike: members are of different architecture; then `paths` run at true sizes, each architecture by itself.
-        apart: why all of the model does; empty where it does not.
-    """
-
-    self_tuning = True
-    verify = "first"
-
-    def __init__(self, block_size: int) -> None:
-        self.block_size, self.threads = block_size, "kernels"
-        self.unlike = False
-        self.apart = ""
-        self.checkpointed = False
-        self.private = False
-        self.fast_rng = False
-        self.strategy = "measured"
-        self.compiling, self.planned_steps = "never", 0.0
-        self.tuned = ""
-        self.paths: dict[str, str] = {}
-        self.notes: list[str] = []
-        self.differences: dict[str, str] = {}
-
-    @property
-    def unproven(self) -> bool:
-        """Whether members run padded, which a proof by execution has to bear out (with random numbers of their own)."""
-        return self.unlike and not self.apart and self.block_size > 1 and not self.fast_rng
-
-    def copy(self) -> Settings:
-        other = Settings(self.block_size)
-        other.threads = self.threads
-        other.private, other.fast_rng, other.checkpointed = self.private, self.fast_rng, self.checkpointed
-        other.unlike, other.apart, other.strategy = self.unlike, self.apart, self.strategy
-        other.compiling, other.planned_steps = self.compiling, self.planned_steps
-        other.verify = self.verify
-        other.self_tuning, other.tuned = self.self_tuning, self.tuned
-        other.paths, other.notes = dict(self.paths), list(self.notes)
-        other.differences = dict(self.differences)
-        return other
-
-    def react(self, error: Exception, root: nn.Module) -> None:
-        """Change what the error asks for: tensors of their own first, then the submodule alone, then all alone."""
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        if isinstance(error, SharedWrite) and not self.private:
-            self.private = True
-            self.notes.append(f"members get copies of what they share: {reason}")
-            return
-        # A proof by execution names the place where members part.
-        path = error.path if hasattr(error, "path") else path_of(error, root)
-        while path and (path in self.paths or not _is_called(root, path)):
-            path = path.rpartition(".")[0]
-        if path:
-            self.paths = {other: why for other, why in self.paths.items() if not other.startswith(f"{path}.")}
-            self.paths[path] = reason
-            return
-        if self.unlike and not self.apart:
-            self.apart = reason
-            self.notes.append(f"members of each architecture by themselves: {reason}")
-            return
-        self.block_size = 1
-        self.notes.append(f"one member at a time, as vmap can't run it: {reason}")
-
-
-def _is_called(root: nn.Module, path: str) -> bool:
-    """Whether the module has a forward of its own: a list of modules is no place to fall back to."""
-    return type(root.get_submodule(path)).forward is not nn.Module.forward

@@ -1,4 +1,4 @@
-"""Block-wise differentiation of an array, and where its gradients go."""
+"""Block-wise differentiation of an array, and delivery of its gradients."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hfta_nb.rules.autocast import uncast
 
 
 class Arguments(NamedTuple):
-    """Inputs, and keywords beside them that are none of the data's.
+    """Inputs, and keywords that are not part of the data.
 
     Attributes:
-        given: as `call_module` takes it.
+        given: inputs as `call_module` accepts them.
         keywords: by name.
     """
 
@@ -42,18 +42,18 @@ def call_module(module: nn.Module, given: Any) -> Any:
 
 
 def target_of(function: Callable[..., Any], y: Any) -> Any:
-    """The target; with each member's settings beside it for a loss that has some (`hfta_nb.losses`)."""
+    """The target; if the loss has settings per member (`hfta_nb.losses`), together with each member's settings."""
     make = getattr(function, "target_per_member", None)
     return y if make is None else make(y)
 
 
 def loss_call(loss_fn: Callable[..., Any], inputs: Inputs, has_aux: bool) -> Call:
-    """What `FusedArray.backward` computes for a member: its loss and what comes with that.
+    """The computation of `FusedArray.backward` for a member: its loss and auxiliary result.
 
     Args:
-        loss_fn: from one member's output and the target to its loss; with `has_aux`, to the loss and any tree beside.
+        loss_fn: computes the loss from one member's output and the target; with `has_aux`, the loss and any tree.
         inputs: the arguments of the model and the target.
-        has_aux: what `loss_fn` returns.
+        has_aux: whether `loss_fn` returns an auxiliary result.
     """
 
     def call(module: nn.Module, leaves: list[Any]) -> Any:
@@ -66,7 +66,7 @@ def loss_call(loss_fn: Callable[..., Any], inputs: Inputs, has_aux: bool) -> Cal
 
 
 def scalar(loss: Any) -> Tensor:
-    """A member's loss, seen to be one number.
+    """Check that a member's loss is one number.
 
     Raises:
         FusionError: it is not.
@@ -80,13 +80,12 @@ def scalar(loss: Any) -> Tensor:
 def vector_jacobian(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], grads: Sequence[Tensor]
 ) -> Sequence[Tensor | None]:
-    """`torch.autograd.grad` with gradients of the outputs, of a graph that stays.
+    """`torch.autograd.grad` with gradients of the outputs; the graph is retained.
 
-    Torch's function imports its symbolic shapes when it is given gradients, which takes up to a second the first
-    time.
+    Torch's function imports its symbolic shapes when gradients are passed, which takes up to a second the first time.
     """
     run = getattr(torch.autograd.graph, "_engine_run_backward", None)
-    if run is None:  # another torch
+    if run is None:  # another version of torch
         return torch.autograd.grad(outputs, inputs, grads, retain_graph=True, allow_unused=True)
     found: Sequence[Tensor | None] = run(
         tuple(outputs), tuple(grads), True, False, tuple(inputs), allow_unreachable=True, accumulate_grad=False
@@ -95,7 +94,7 @@ def vector_jacobian(
 
 
 def _with_own(parameters: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """With what a backward of the model's own has put into ``.grad`` of a block's parameters, which is taken off."""
+    """Add what a backward inside the model has put into ``.grad`` of a block's parameters, and reset it there."""
     found = list(grads)
     for i, tensor in enumerate(parameters):
         if tensor.is_leaf and tensor.grad is not None:
@@ -106,7 +105,7 @@ def _with_own(parameters: Sequence[Tensor], grads: Sequence[Tensor | None]) -> l
 
 
 def _by_backward(total: Tensor, wanted: Sequence[Tensor]) -> list[Tensor | None]:
-    """As `torch.autograd.grad`, by `Tensor.backward`, which reentrant checkpoints need; all are to be leaves."""
+    """Like `torch.autograd.grad`, by `Tensor.backward`, as reentrant checkpoints require; `wanted` must be leaves."""
     before = [t.grad for t in wanted]
     for tensor in wanted:
         tensor.grad = None
@@ -124,10 +123,10 @@ class Gradients:
     Args:
         state: of the array.
         inputs: of this call.
-        keep: False to compute them only (to see whether, or how fast, that works).
-        watch: put what was computed only into `found`, by parameter and member.
-        scale: ``[M]``, times which a member's loss is differentiated.
-        only: names of the parameters by which it is differentiated; None for all.
+        keep: False to discard the gradients (to test whether, or how fast, the call runs).
+        watch: store the gradients in `found` only, by parameter and member.
+        scale: ``[M]``, factors of the members' losses for differentiation.
+        only: names of the parameters to differentiate by; None for all.
     """
 
     def __init__(
@@ -185,7 +184,7 @@ class Gradients:
         return concatenate(results)  # type: ignore[no-any-return]
 
     def undo(self) -> None:
-        """Take back what was added to gradients that were there."""
+        """Undo additions to existing gradients."""
         for rows, before in reversed(self.changed):
             rows.copy_(before)
         self.changed.clear()
@@ -194,7 +193,7 @@ class Gradients:
         return self.only is None or name in self.only
 
     def _observe_inputs(self, block: Block, losses: Tensor) -> None:
-        """Keep what the member that is compared adds to the gradients of inputs, which are sums over members."""
+        """Record the observed member's part of the gradients of inputs, which are sums over members."""
         member, kept = self.state.engine.observed or (-1, {})
         leaves = self.inputs.grad_leaves()
         if not leaves or not block.start <= member < block.stop or any(map(own_function, nodes([losses]))):
@@ -203,7 +202,7 @@ class Gradients:
         kept |= {f"input {i}": grad for i, grad in enumerate(self.inputs.of_member(grads, member))}
 
     def _observe(self, block: Block, names: list[str], grads: Sequence[Tensor | None]) -> None:
-        """Keep the gradients of the member that is compared with the plain module."""
+        """Record the gradients of the member that is compared with its plain module."""
         member, kept = self.state.engine.observed or (-1, {})
         if block.start <= member < block.stop:
             for name, grad in zip(names, grads[: len(names)], strict=True):
@@ -226,7 +225,7 @@ class Gradients:
                 fresh_from.append(grad)
             else:
                 old = self.parameters[name].grad
-                assert old is not None  # else it would be fresh
+                assert old is not None  # otherwise it would be in `fresh`
                 rows = old[block.start] if block.single else old[block.start : block.stop]
                 rows = narrowed(rows, grad.shape, 0)
                 self.changed.append((rows, rows.clone()))
@@ -238,7 +237,7 @@ class Gradients:
             self.upstream[i] = grad if before is None or grad is None else before + grad
 
     def deliver(self) -> None:
-        """Set `.grad`, and pass the gradients of the inputs on."""
+        """Set `.grad`, and continue the backward into the inputs' graphs."""
         members = len(self.state)
         missing = self.state.missing_grads
         for name in [n for n in missing if n in self.fresh]:
@@ -246,15 +245,16 @@ class Gradients:
         unused = self.state.engine.usage.unused(members)
         for name, blocks in self.received.items():
             have = {i for b in blocks for i in range(b.start, b.stop)} - set(unused.get(name, ()))
-            if name not in self.fresh:  # added to what was there: who had none may have one now
+            if name not in self.fresh:  # accumulated: a member without a gradient may have one now
                 still = [i for i in missing.pop(name, ()) if i not in have]
                 missing.update({name: still} if still else {})
                 continue
             if not have:
                 continue
             view = self.state.arena_of(name).grad_view(name)
-            if self.state.engine.across is not None and len(have) < members:
-                have |= set(self.state.engine.across.lacking(name))  # a gradient of zero is all that they can have
+            architectures = self.state.engine.architectures
+            if architectures is not None and len(have) < members:
+                have |= set(architectures.lacking(name))  # the gradient of a parameter that they lack is zero
             if len(have) < members:
                 lacking = [i for i in range(members) if i not in have]
                 view[lacking] = 0

@@ -1,6 +1,6 @@
-"""Running something else in place of a submodule's `forward` during a call of an array.
+"""Replaces the `forward` of submodules during a call of an array.
 
-The engine uses it for submodules that `vmap` can't run; members whose submodules differ run through it as well.
+The engine uses this for submodules that `vmap` cannot run, and for members whose submodules differ.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from torch import nn
 from hfta_nb.rules.base import Context, vmap_level
 
 Handler = Callable[[Context, nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-"""``handler(context, module, forward, args, kwargs)``: what to return in place of ``forward(*args, **kwargs)``.
+"""``handler(context, module, forward, args, kwargs)`` returns the result in place of ``forward(*args, **kwargs)``.
 
-Called within the array's `vmap`, while the members' tensors are in the module; `forward` is the module's own.
+It is called under the array's `vmap`, while the members' tensors are in the module; `forward` is the module's own.
 """
 
 
 @contextmanager
 def intercepted(root: nn.Module, handlers: Mapping[str, Handler], context: Context) -> Iterator[None]:
-    """Within, the submodules of `root` at these paths are run by their handlers; hooks stay as they are."""
+    """Run the submodules of `root` at these paths by their handlers within the context; hooks run as usual."""
     with forwards_replaced(root, {p: partial(_bound, handler, context) for p, handler in handlers.items()}):
         yield
 
 
 @contextmanager
 def forwards_replaced(root: nn.Module, made: Mapping[str, Callable[[nn.Module], Callable[..., Any]]]) -> Iterator[None]:
-    """Within, the submodules of `root` at these paths have a `forward` made of the module; afterwards their own."""
+    """Replace the `forward` of submodules of `root` within the context, by functions made from the submodules."""
     put: list[tuple[nn.Module, Any]] = []
     try:
         for path, make in made.items():
@@ -51,7 +51,7 @@ def _bound(handler: Handler, context: Context, module: nn.Module) -> Callable[..
     forward = module.forward
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        if vmap_level() != context.level:  # within something that has left the array's `vmap` already
+        if vmap_level() != context.level:  # a handler further out has already left the array's `vmap`
             return forward(*args, **kwargs)
         return handler(context, module, forward, args, kwargs)
 

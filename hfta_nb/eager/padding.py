@@ -1,4 +1,4 @@
-"""Keeping the gradients of padding at zero."""
+"""Keeps the gradients of padding at zero."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hfta_nb.members.arena import Arena
 
 
 class Padding:
-    """Which entries of an array's arenas are padding.
+    """Masks of the padded entries of an array's arenas.
 
     Args:
         arenas: of the parameters.
@@ -24,7 +24,7 @@ class Padding:
 
     @torch.no_grad()
     def clear(self, parameters: Mapping[str, nn.Parameter], names: Collection[str]) -> None:
-        """Set the gradients of padding to zero: they are, but for those of members that are lost to NaN.
+        """Set the gradients of padding to zero. Other values occur only for members that have diverged to NaN.
 
         Args:
             parameters: all, by name.

@@ -1,4 +1,4 @@
-"""Copies of modules with other tensors in them, at a small part of what `copy.deepcopy` costs."""
+"""Copies of modules with other tensors in them, at a fraction of the cost of `copy.deepcopy`."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ _ATOMS = frozenset(
         *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format),
     }
 )
-"""Types whose values `copy.deepcopy` gives back as they are, or which nobody can change."""
+"""Types whose values `copy.deepcopy` returns unchanged, or which are immutable."""
 
 _SPECIAL = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
-"""With one of these a class says itself how it is copied."""
+"""A class with one of these methods defines how it is copied."""
 
 
 def plain_member(state: ArrayState, member: int) -> nn.Module:
-    """As `array[member]`, of an array of like members; its tensors lie beside each other in memory."""
+    """Like `array[member]`, for members of one architecture; the tensors are adjacent in memory."""
     tensors: dict[str, Tensor] = {}
     for arena in (*state.arenas, *state.buffer_arenas):
         row = arena.data[member].clone()
         for span in arena.spans:
-            # `.data`: writing into one must not count as a change of the others. What is empty may grow in place.
+            # `.data`: writing into one tensor must not count as a change of the others. Empty tensors may grow in
+            # place.
             own = row[span.start : span.stop].view(span.shape).data if span.numel else row.new_empty(span.shape)
             tensors[span.name] = own
     replaced: dict[int, Any] = {}
@@ -49,11 +50,11 @@ def plain_member(state: ArrayState, member: int) -> nn.Module:
 
 
 def copied_module(root: nn.Module, replaced: Mapping[int, Any]) -> nn.Module:
-    """What `copy.deepcopy` makes of a module.
+    """The result of `copy.deepcopy` of a module.
 
     Args:
         root: the module.
-        replaced: what stands in the copy for some objects, by their ids.
+        replaced: replacements of some objects in the copy, by their ids.
     """
     memo = dict(replaced)
     ordinary = [module for module in root.modules() if _ordinary(type(module))]  # type: ignore[arg-type]
@@ -84,8 +85,8 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
 
 @lru_cache(maxsize=256)
 def _ordinary(kind: type[nn.Module]) -> bool:
-    """Whether a copy of such a module is its attributes' copies, as of a class that says nothing else."""
+    """True if copying the attributes of such a module copies the module."""
     plain = all(getattr(kind, name, None) is getattr(object, name, None) for name in _SPECIAL)
     kept = getattr(kind, "__getstate__", None) is getattr(nn.Module, "__getstate__", None)
-    back = getattr(kind.__setstate__, "__module__", "").startswith("torch.nn.")  # they set what is not there
+    back = getattr(kind.__setstate__, "__module__", "").startswith("torch.nn.")  # those add attributes only
     return plain and kept and back and not copyreg._slotnames(kind)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What an array consists of: the state that all that runs, records or changes an array works on."""
+"""The state of an array, on which execution, replay and surgery operate."""
 
 from __future__ import annotations
 
@@ -10,42 +10,43 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.eager.engine import Block, Engine
-from hfta_nb.eager.fallback import Settings
-from hfta_nb.eager.owners import Follower
+from hfta_nb.eager.execution_settings import ExecutionSettings
+from hfta_nb.eager.ownership import Follower
 from hfta_nb.eager.padding import Padding
 from hfta_nb.members.arena import Arena
 from hfta_nb.members.generators import MemberGenerators
-from hfta_nb.members.slots import Slots
+from hfta_nb.members.tensor_slots import TensorSlots
 
 
 class ArrayState:
     """The members' tensors and random streams, the module that they run through, and how they run.
 
-    A `FusedArray` holds one, and so does whatever else runs for each of its members. `storage.take` fills it.
+    Every `FusedArray` holds one. `storage.take` fills it.
 
     Args:
         generators: the members' random streams.
 
     Attributes:
         skeleton: the plain module that stands for all members.
-        slots: where the members' tensors are put in it.
-        tensors: a module of no class of its own, with the parameters, buffers and submodules of the skeleton; finding
-            them by name runs no code of the model's.
+        slots: the slots of the skeleton for the members' tensors.
+        tensors: an `nn.Module` with the parameters, buffers and submodules of the skeleton; looking them up by name
+            runs
+            no code of the model.
         engine: runs blocks of members.
         settings: how the members run.
         arenas, buffer_arenas, missing_grads, owned: see `FusedArray`.
-        padding: clears the gradients of what is not owned.
+        padding: clears the gradients of padding.
         views: blocks whose parameters are leaves over the arenas' memory, by their members; see `blocks`.
         pending: members whose lazy modules have no shapes yet.
-        proven: calls of which it is known that they can be run as the settings say.
-        verified: kinds of calls that were compared with the plain module, and 2 where that is over.
+        proven: kinds of calls that are known to run with the current settings.
+        verified: by kind of call, how often it was compared with the plain module; 2 ends the comparisons.
         capture: whether calls may be recorded and replayed.
-        followers: what keeps state per member beside the array; see `Follower`.
-        told: whether there is nothing more to say of inputs that look as if they were per member.
+        followers: objects that keep state per member beside the array; see `Follower`.
+        told: True if the warning about shared inputs was given or is not needed.
     """
 
     skeleton: nn.Module
-    slots: Slots
+    slots: TensorSlots
     tensors: nn.Module
     engine: Engine
     padding: Padding
@@ -53,7 +54,7 @@ class ArrayState:
 
     def __init__(self, generators: MemberGenerators) -> None:
         self.generators = generators
-        self.settings = Settings(len(generators))
+        self.settings = ExecutionSettings(len(generators))
         self.arenas: list[Arena] = []
         self.buffer_arenas: list[Arena] = []
         self.missing_grads: dict[str, list[int]] = {}
@@ -72,16 +73,16 @@ class ArrayState:
         return next(a for a in self.arenas if any(s.name == name for s in a.spans))
 
     def clear_padding(self, names: Collection[str]) -> None:
-        """Set the gradients of padding to zero, of parameters with these names."""
+        """Set the gradients of padding to zero, for parameters with these names."""
         if self.owned and self.settings.block_size > 1:
             self.padding.clear(dict(self.tensors.named_parameters()), names)
 
     def snapshot(self) -> Callable[[], None]:
-        """Remember what a call changes beside gradients; the function returned puts it back."""
+        """Save the state that a call changes, except gradients; the returned function restores it."""
         saved = [a.data.clone() for a in self.buffer_arenas]
         states = [dict(s) for s in self.generators.states]
         attributes = self.engine.attributes.copy()
-        outgrown = {name: dict(rows) for name, rows in self.engine.outgrown.items()}
+        resized_buffers = {name: dict(rows) for name, rows in self.engine.resized_buffers.items()}
 
         def restore() -> None:
             with torch.no_grad():
@@ -89,7 +90,7 @@ class ArrayState:
                     arena.data.copy_(value)
             self.generators.states = [dict(s) for s in states]
             self.engine.attributes = attributes.copy()
-            self.engine.forget_own()
-            self.engine.outgrown = {name: dict(rows) for name, rows in outgrown.items()}
+            self.engine.reset_member_modules()
+            self.engine.resized_buffers = {name: dict(rows) for name, rows in resized_buffers.items()}
 
         return restore

@@ -1,25 +1,20 @@
 """Grids: axes and their ordered variants, and the parsing of typed values."""
 
 from hfta_nb.grid.axes import (
-    MAX_VARIANTS,
     AxisSpec,
     Bounds,
     Depth,
     Factor,
     Grid,
-    Integers,
     Layers,
     Size,
     Variant,
     check_name,
     configurations,
-    integers,
-    linspace,
-    logspace,
-    seeds,
     show,
 )
 from hfta_nb.grid.parse import HINTS, KINDS, parse_axis, parse_scalar, parse_values
+from hfta_nb.grid.ranges import MAX_VARIANTS, Integers, integers, linspace, logspace, seeds
 
 __all__ = [
     "HINTS",

@@ -11,9 +11,7 @@ from typing import Annotated, Any
 
 from hfta_nb.errors import GridError
 from hfta_nb.events import Json, tuples
-
-MAX_VARIANTS = 10_000
-"""A larger grid is probably a typing mistake."""
+from hfta_nb.grid.ranges import MAX_VARIANTS
 
 
 @dataclass(frozen=True)
@@ -280,51 +278,6 @@ def _check_different(listed: Sequence[Mapping[str, Json]]) -> None:
         seen.add(key)
 
 
-def linspace(start: float, stop: float, count: int) -> tuple[float, ...]:
-    """`count` evenly spaced numbers from `start` to `stop`, both included."""
-    _check_range(start, stop, count)
-    if count == 1:
-        return (float(start),)
-    return tuple(_tidy(start + (stop - start) * i / (count - 1)) for i in range(count))
-
-
-def logspace(start: float, stop: float, count: int) -> tuple[float, ...]:
-    """`count` numbers from `start` to `stop`, both included, each the same multiple of the one before.
-
-    Unlike `numpy.logspace`, the ends are the numbers themselves, not their exponents.
-    """
-    _check_range(start, stop, count)
-    if start <= 0 or stop <= 0:
-        raise GridError("a log range needs ends above 0", got=(start, stop), accepted="for example 1e-4, 1e-1, 4")
-    return tuple(_tidy(10.0**e) for e in _spaced(math.log10(start), math.log10(stop), count))
-
-
-def _spaced(start: float, stop: float, count: int) -> list[float]:
-    return [start] if count == 1 else [start + (stop - start) * i / (count - 1) for i in range(count)]
-
-
-class Integers(tuple[int, ...]):
-    """Whole numbers at equal distances, which a search takes for an interval rather than for a list."""
-
-    step: int
-
-
-def integers(start: int, stop: int, step: int = 1) -> Integers:
-    """The whole numbers from `start` to `stop`, both included, `step` apart."""
-    if step < 1 or stop < start:
-        raise GridError("not a range of whole numbers", got=(start, stop, step), accepted="start <= stop and step >= 1")
-    _check_count((stop - start) // step + 1)
-    found = Integers(range(start, stop + 1, step))
-    found.step = step
-    return found
-
-
-def seeds(count: int, start: int = 0) -> tuple[int, ...]:
-    """`count` consecutive seeds."""
-    _check_count(count)
-    return tuple(range(start, start + count))
-
-
 def show(value: Json) -> str:
     """A value as typed by a person: few digits, ``true`` rather than ``True``."""
     if isinstance(value, bool):
@@ -346,22 +299,6 @@ def check_name(name: object) -> str:
             accepted="letters, digits and _, not starting with a digit",
         )
     return name
-
-
-def _check_range(start: float, stop: float, count: int) -> None:
-    if not (math.isfinite(start) and math.isfinite(stop)):
-        raise GridError("the ends of a range must be finite", got=(start, stop))
-    _check_count(count)
-
-
-def _check_count(count: int) -> None:
-    if count < 1 or count > MAX_VARIANTS:
-        raise GridError("a range has too few or too many values", got=count, accepted=f"1 to {MAX_VARIANTS}")
-
-
-def _tidy(value: float) -> float:
-    # 12 digits: 10 ** -3 computed by logarithms must be shown as 0.001.
-    return float(f"{value:.12g}")
 
 
 def check_values(name: str, values: Any) -> tuple[Json, ...]:

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from hfta_nb.errors import GridError
 from hfta_nb.events import Json
-from hfta_nb.grid.axes import AxisSpec, check_name, check_values, integers, linspace, logspace, seeds, show
+from hfta_nb.grid.axes import AxisSpec, check_name, check_values, show
+from hfta_nb.grid.ranges import integers, linspace, logspace, seeds
 
 KINDS = ("list", "range", "log range", "integers", "boolean", "choice", "seeds")
 """Kinds of values in a row of the Workbench; `parse_values` reads each."""

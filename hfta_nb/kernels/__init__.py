@@ -1,14 +1,14 @@
-"""Ways to compute the same, and which of them is fastest for a shape on this machine.
+"""Kernel variants, and the measurement of which one is fastest for a shape on this machine.
 
-In goes an operator of torch with the shapes, strides and dtypes of its operands; out comes the function to call:
-torch's own, a variant by other functions of torch, or a kernel in C. Each way is tried in a child process first
-where it may end the process, is compared with torch's numbers, and its times are kept on disk.
+Input: an operator of torch with the shapes, strides and dtypes of its operands. Output: the function to call: torch's
+own, a variant built from other functions of torch, or a kernel in C. A variant that might end the process is tried in a
+child process first. Variants are compared with torch's numbers, and their times are kept on disk.
 
-Open `strategy/autotune.py` first, then `strategy/variants.py`, the table of ways.
+Open `strategy/autotune.py` first, then `strategy/variants.py`, the table of variants.
 
 | folder | what is in it |
 |---|---|
-| `strategy/` | variants by operator, how they are measured, and the file of times |
-| `native/` | kernels in C, compiled where they are first used, and what binds them to tensors |
+| `strategy/` | variants by operator, their measurement, and the file of times |
+| `native/` | kernels in C, compiled on first use, and their bindings to tensors |
 | `cuda_graphs` | capturing work as a CUDA graph |
 """

@@ -1,8 +1,8 @@
-"""Capturing CUDA graphs so that a capture that fails leaves the process fit for eager work.
+"""Capture of CUDA graphs that leaves the process usable for eager work if it fails.
 
-Where the end of a capture fails, torch before 2.12 leaves the capture under way: `torch.cuda.empty_cache` raises,
-memory used on several streams is never reused, later captures fail, and the generators that were registered refuse the
-next eager draw. The error of the end also hides the one within that is its cause.
+If the end of a capture fails, torch before 2.12 leaves the capture open: `torch.cuda.empty_cache` raises, memory used
+on several streams is never reused, later captures fail, and registered generators refuse the next eager draw. The error
+of the end also hides the error that caused it.
 
 Source: `at::cuda::CUDAGraph::capture_end` and `CUDACachingAllocator::endAllocateToPool` of torch; "CUDA Graphs" in its
 notes on CUDA semantics.
@@ -20,45 +20,45 @@ _Pool = Any
 
 
 class _Process:
-    """What is known of captures in this process.
+    """State of captures in this process.
 
     Attributes:
-        trouble: the cause of the first capture that torch did not recover from; empty where there was none.
+        trouble: the cause of the first capture that torch did not recover from; empty if there was none.
     """
 
     trouble = ""
 
 
 def refused() -> str:
-    """Why nothing is captured in this process any more; empty where captures are possible."""
+    """Why captures are impossible in this process; empty if they are possible."""
     cause = _Process.trouble
     return f"no more graphs in this process, as torch does not recover from a failed capture: {cause}" if cause else ""
 
 
 def capturing(device: torch.device) -> bool:
-    """Whether the work that is given to a device now is captured rather than done."""
+    """True if work on this device is currently captured instead of run."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 @contextmanager
 def captured(graph: Any, device: torch.device, stream: Any) -> Iterator[None]:
-    """Within, work on a GPU is captured rather than done.
+    """Capture work on a GPU within the context.
 
     Args:
-        graph: a `torch.cuda.CUDAGraph` that has not begun.
+        graph: a `torch.cuda.CUDAGraph` whose capture has not begun.
         device: the GPU.
-        stream: not the default one; it is the current one within, and afterwards no longer.
+        stream: a stream other than the default one; it is the current stream within the context.
 
     Raises:
-        RuntimeError: an earlier capture has spoiled captures in this process, or this one can't be ended.
-        BaseException: what was raised within; a failure to end the capture then goes unmentioned.
+        RuntimeError: an earlier capture has made captures in this process impossible, or this one cannot be ended.
+        BaseException: an error within the context; it takes precedence over a failure to end the capture.
     """
     if refused():
         raise RuntimeError(refused())
     pool = torch.cuda.graph_pool_handle()
     with torch.cuda.stream(stream):
         try:
-            # Other threads (a loader's) may go on using the device meanwhile.
+            # Other threads (a loader's) may use the device meanwhile.
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         except Exception as error:
             _clean(device, pool, error)
@@ -68,7 +68,7 @@ def captured(graph: Any, device: torch.device, stream: Any) -> Iterator[None]:
         except BaseException as error:
             try:
                 graph.capture_end()
-            except Exception:  # its cause is the error at hand
+            except Exception:  # caused by the error above
                 _clean(device, pool, error)
             raise
         try:
@@ -79,16 +79,16 @@ def captured(graph: Any, device: torch.device, stream: Any) -> Iterator[None]:
 
 
 def _clean(device: torch.device, pool: _Pool, cause: BaseException) -> None:
-    """End a capture that could not be ended, where torch has not done so."""
+    """End a capture that torch has left open."""
     index = device.index or 0
     try:
         torch._C._cuda_endAllocateToPool(index, pool)
-    except RuntimeError:  # it is not under way: torch has cleaned up
+    except RuntimeError:  # it is not open: torch has cleaned up
         return
     with suppress(RuntimeError):
         torch._C._cuda_releasePool(index, pool)
     _Process.trouble = (str(cause).strip() or type(cause).__name__).splitlines()[0]
     default = torch.cuda.default_generators[index]
-    fresh = torch.Generator(device)  # whose state knows of no capture
+    fresh = torch.Generator(device)  # its state does not refer to the capture
     fresh.set_state(default.get_state())
     default.graphsafe_set_state(fresh)

@@ -1,8 +1,8 @@
-"""What M members share: their tensors in one block of memory, their random streams, the module that they run through.
+"""Building blocks that M members share: memory for their tensors, random streams, and the module that they run through.
 
-In goes a plain module, or tensors with a leading member axis; out come an `Arena` of flat tensors ``[M, P]``, the
-streams of `MemberGenerators`, `Slots` into which one member's tensors are put, and trees taken apart and put together.
-Nothing in here knows of `vmap`, kernels or arrays.
+Input: a plain module, or tensors with a leading member axis. Output: an `Arena` of flat tensors ``[M, P]``, the
+streams of `MemberGenerators`, `TensorSlots` that hold one member's tensors, and flattened trees.
+Nothing here depends on `vmap`, kernels or arrays.
 
 Open `arena.py` first, then `generators.py`.
 
@@ -10,8 +10,9 @@ Open `arena.py` first, then `generators.py`.
 |---|---|
 | `arena` | parameters of all members in one tensor ``[M, P]``, each a view of some columns |
 | `generators` | a random stream for each member |
-| `slots` | the places in a module where its tensors sit |
+| `process_streams` | random streams of Python and NumPy, which belong to the process |
+| `tensor_slots` | where a module stores its tensors, so that they can be replaced |
 | `per_member`, `tree` | inputs marked as per member; nested tuples, lists and dicts of tensors |
-| `threads` | on which threads of the CPU work runs |
-| `untraced`, `views` | code that a recording leaves out; the part of a padded tensor that is a member's own |
+| `threads` | the CPU threads that steps run on |
+| `untraced`, `views` | code that a recorder ignores; a member's own part of a padded tensor |
 """

@@ -1,8 +1,8 @@
-"""One flat tensor ``[M, P]`` under the parameters of an array.
+"""One flat tensor ``[M, P]`` that stores the parameters of an array.
 
-Row i is everything that member i learns. A parameter ``[M, *shape]`` is a view of its columns, so an
-optimizer updates all parameters of all members in single passes over ``[M, P]`` with hyperparameters
-``[M, 1]``, and copying, selecting or saving a member is copying a row.
+Row i contains all parameters of member i. A parameter ``[M, *shape]`` is a view of some columns. An optimizer
+therefore updates all parameters of all members in single passes over ``[M, P]`` with hyperparameters ``[M, 1]``, and
+a member is copied, selected or saved as one row.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-_ALIGN_BYTES = 64  # every parameter begins on a cache line, as it would in an allocation of its own
+_ALIGN_BYTES = 64  # every parameter begins on a cache line, as in a separate allocation
 
 
 @dataclass(frozen=True)
 class Span:
-    """Where a parameter lies: columns ``start .. start + numel`` of an arena, as ``shape`` per member."""
+    """The location of a parameter: columns ``start .. start + numel`` of an arena, with ``shape`` per member."""
 
     name: str
     start: int
@@ -72,7 +72,7 @@ class Arena:
 
     @property
     def grad(self) -> Shaped[Tensor, "M P"]:
-        """Room for the gradients, laid out like `data`; made on first use."""
+        """The gradients, laid out like `data`; allocated on first use."""
         if self._grad is None:
             _expect_layout()
             self._grad = torch.zeros_like(self.data)
@@ -80,13 +80,13 @@ class Arena:
         return self._grad
 
     def grad_view(self, name: str) -> Shaped[Tensor, " M *shape"]:
-        """The parameter's room in `grad`; always the same object."""
+        """The view of `grad` for a parameter; always the same object."""
         if self._grad is None:
             _ = self.grad
         return self._grad_views[name]
 
     def holds_grad(self, parameter: nn.Parameter, name: str) -> bool:
-        """Whether the parameter's gradient lies in this arena, rather than in a tensor of its own."""
+        """True if the parameter's gradient is stored in this arena."""
         return self._grad is not None and parameter.grad is self._grad_views[name]
 
     def rows(self, indices: Sequence[int]) -> Arena:
@@ -104,9 +104,9 @@ def arenas_of(tensors: Mapping[str, Tensor]) -> list[Arena]:
 
 @cache
 def _expect_layout() -> None:
-    """Let torch say once, unheard, that gradients in an arena are not contiguous.
+    """Trigger torch's warning about non-contiguous gradients once, and suppress it.
 
-    Autograd says so where it adds to such a gradient; in an arena it is as it should be.
+    Autograd warns when it accumulates into such a gradient. Gradients in an arena are non-contiguous by design.
     """
     parameter = torch.zeros(2, 2)[:, :1].requires_grad_()
     with warnings.catch_warnings(), torch.enable_grad():

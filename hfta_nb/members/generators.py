@@ -1,8 +1,8 @@
-"""One stream of random numbers per member: exactly the stream that it would draw alone.
+"""One stream of random numbers per member: the stream that the member's plain module uses alone.
 
-torch's functions draw from the process's default generators. Running a member's draws with the
-default generators set to that member's state gives what ``torch.manual_seed(seed)`` and the plain
-module would have given, whatever function draws.
+Torch's functions draw from the process's default generators. A member's draws run while the default generators have
+that member's state. The result equals that of ``torch.manual_seed(seed)`` and the plain module, for every function
+that draws.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ class MemberGenerators:
 
     Args:
         states: one per member.
-        device: where the members draw; the CPU's stream is kept beside a GPU's, as both are used.
+        device: where the members draw. For a GPU, the state of the CPU's stream is kept too, as both are used.
 
     Attributes:
-        own: of a GPU, each member's stream as a generator of its own, which a CUDA graph draws from; None while the
-            states are kept as tensors.
+        own: on a GPU, one generator per member, which CUDA graphs draw from; None while the states are tensors.
     """
 
     def __init__(self, states: Sequence[State], device: torch.device) -> None:
@@ -41,7 +40,7 @@ class MemberGenerators:
 
     @property
     def states(self) -> list[State]:
-        """One per member; `keep` changes one."""
+        """The states, one per member; `keep` changes one."""
         if self.own is not None and not self._capturing:
             own = [generator.get_state() for generator in self.own]
             self._states = [{**s, "cuda": state} for s, state in zip(self._states, own, strict=True)]
@@ -52,13 +51,13 @@ class MemberGenerators:
         self._states, self.own = list(states), None
 
     def keep(self, index: int, state: State) -> None:
-        """A member goes on with this state."""
+        """Set the state of one member."""
         states = list(self.states)
         states[index] = dict(state)
         self.states = states
 
     def put(self, rows: Sequence[Tensor]) -> None:
-        """Every member goes on with these states, member by member, in the order of the devices' names."""
+        """Set all states, member by member, ordered by the names of the devices."""
         left = iter(rows)
         self._states = [{kind: next(left) for kind in sorted(s)} for s in self._states]
         for generator, state in zip(self.own or (), self._states, strict=False):
@@ -66,13 +65,13 @@ class MemberGenerators:
 
     @contextmanager
     def captured(self, graph: Any) -> Iterator[list[torch.Generator]]:
-        """Within, a CUDA graph is captured; what the members draw there, they draw anew each time that it runs.
+        """Let a CUDA graph that is captured within draw new numbers from the members' streams at each replay.
 
         Args:
-            graph: a `torch.cuda.CUDAGraph` that has not begun.
+            graph: a `torch.cuda.CUDAGraph` whose capture has not begun.
 
         Raises:
-            FusionError: a member draws from the CPU, which a graph does not do again.
+            FusionError: a member draws from the CPU's stream, which a graph cannot repeat.
         """
         if self.own is None:
             made = [torch.Generator(self.device) for _ in self._states]
@@ -95,7 +94,7 @@ class MemberGenerators:
 
     @classmethod
     def seeded(cls, seeds: Sequence[int], device: torch.device) -> MemberGenerators:
-        """Each member's streams as `torch.manual_seed` of its seed leaves them."""
+        """Streams seeded as by `torch.manual_seed`, one seed per member."""
         return cls([seeded_state(s, device) for s in seeds], device)
 
     def __len__(self) -> int:
@@ -103,7 +102,7 @@ class MemberGenerators:
 
     @contextmanager
     def member(self, index: int) -> Iterator[None]:
-        """Within, torch's default generators are this member's."""
+        """Make the member's streams torch's default generators within the context."""
         with self.borrowed():
             self.enter(index)
             try:
@@ -113,7 +112,7 @@ class MemberGenerators:
 
     @contextmanager
     def borrowed(self) -> Iterator[None]:
-        """Within, the default generators may be overwritten (`enter`); afterwards they are as before."""
+        """Restore the default generators on exit, so that `enter` may overwrite them within the context."""
         default = None if self.own is None else torch.cuda.default_generators[self.device.index or 0]
         if default is None:
             outer = current_state(self.device)
@@ -130,7 +129,7 @@ class MemberGenerators:
             default.graphsafe_set_state(gpu)
 
     def enter(self, index: int) -> None:
-        """Make the default generators those of a member. Only within `borrowed`."""
+        """Load a member's state into the default generators. Requires `borrowed`."""
         if self.own is None:
             set_state(self._states[index], self.device)
         else:
@@ -140,17 +139,17 @@ class MemberGenerators:
             self._listener(index)
 
     def leave(self, index: int) -> None:
-        """Keep where the member's streams have got to."""
+        """Store the state of the default generators as the member's."""
         if self.own is None:
             self._states[index] = current_state(self.device)
-        else:  # a GPU's stream is in its generator
+        else:  # a GPU's state stays in its generator
             self._states[index] = {**self._states[index], "cpu": torch.default_generator.get_state()}
         if self._listener is not None:
             self._listener(None)
 
     @contextmanager
-    def heard(self, listener: Callable[[int | None], None]) -> Iterator[None]:
-        """Within, the listener is told whose random numbers are drawn from now on; None: no member's."""
+    def listening(self, listener: Callable[[int | None], None]) -> Iterator[None]:
+        """Call `listener` with the member whose random numbers are drawn from then on, or with None."""
         before, self._listener = self._listener, listener
         try:
             yield
@@ -161,8 +160,9 @@ class MemberGenerators:
         return MemberGenerators([self.states[i] for i in indices], self.device)
 
     def to(self, device: torch.device) -> None:
-        """Move where the members draw. Streams of a device not used before start from the member's CPU seed."""
-        self.states = self.states  # a generator is of one device
+        """Move the streams to a device. Streams of a device not used before start from the seed of the member's CPU
+        stream."""
+        self.states = self.states  # a generator belongs to one device
         if device.type == "cuda" and self.device.type != "cuda":
             for state in self.states:
                 generator = torch.Generator()
@@ -175,10 +175,10 @@ class MemberGenerators:
         return {kind: torch.stack([s[kind] for s in self.states]) for kind in self.states[0]}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take states made by `state_dict`.
+        """Load states saved by `state_dict`.
 
         Raises:
-            FusionError: they are of another number of members.
+            FusionError: the number of members differs.
         """
         for kind, rows in state.items():
             if len(rows) != len(self.states):
@@ -189,7 +189,7 @@ class MemberGenerators:
 
 
 def seeded_state(seed: int, device: torch.device) -> State:
-    """The states that `torch.manual_seed(seed)` leaves, without disturbing the default generators."""
+    """The states after `torch.manual_seed(seed)`; the default generators are left unchanged."""
     state = {"cpu": torch.Generator().manual_seed(seed).get_state()}
     if device.type == "cuda":
         state["cuda"] = torch.Generator(device).manual_seed(seed).get_state()

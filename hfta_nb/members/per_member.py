@@ -1,4 +1,4 @@
-"""Marking a value as carrying the member axis."""
+"""The mark for values that have a member axis."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PerMember:
 
 
 def per_member(value: Any) -> PerMember:
-    """Say that `value` holds one entry per member: its first axis has length M.
+    """Mark a value whose first axis is the member axis, of length M.
 
     Args:
         value: a tensor ``[M, *input]`` to be an input of an array; or a list of M values for a hyperparameter

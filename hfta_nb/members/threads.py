@@ -1,10 +1,11 @@
-"""Which threads an array's steps run on: torch's in every kernel, one alone, or one for each of several blocks.
+"""CPU threads of an array's steps: all threads in every kernel, one thread, or one thread for each of several blocks.
 
-How many threads a kernel is shared over is a setting of the thread that calls it (OpenMP's, and MKL's own). So a block
-of members can run on a thread of its own, whose kernels run on it alone, beside other blocks on other threads: torch
-lets go of the interpreter's lock in every kernel. Threads wait for each other once in a step then, not in every kernel.
+The number of threads of a kernel is a setting of the calling thread (in OpenMP, and separately in MKL). A block of
+members can therefore run on a separate thread with single-threaded kernels while other blocks run on other threads:
+torch releases the interpreter's lock in every kernel. Threads then synchronize once per step instead of in every
+kernel.
 
-`torch.set_num_threads` is not used: it also sets what threads that come later begin with, those of others too.
+`torch.set_num_threads` is not used, because it also sets the default of threads that are started later.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from typing import Any, NamedTuple
 
 import torch
 
-WAYS = ("kernels", "one", "blocks")
-"""How the threads that torch has are used: all in every kernel, one, or one for each of as many blocks of members."""
+THREAD_MODES = ("kernels", "one", "blocks")
+"""How torch's threads are used: all in every kernel, a single one, or one for each of as many blocks of members."""
 
 Job = Callable[[], None]
 
 
 class _Setters(NamedTuple):
-    """Functions of the libraries that torch computes with; of the calling thread alone.
+    """Functions that set the number of threads for the calling thread.
 
     Attributes:
-        openmp: sets the number of threads.
-        mkl: the same of MKL's own setting; gives what it was. None for a torch without MKL.
+        openmp: sets the number of OpenMP threads.
+        mkl: sets the number of MKL threads and returns the previous one; None for a torch without MKL.
     """
 
     openmp: Callable[[int], None]
@@ -43,7 +44,7 @@ class _Setters(NamedTuple):
 def _setters() -> _Setters | None:
     path = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
-        library = ctypes.PyDLL(str(path))  # what it is linked to is found through it
+        library = ctypes.PyDLL(str(path))  # finds the libraries that it is linked to
         openmp = library.omp_set_num_threads
         mkl = library.MKL_Set_Num_Threads_Local if torch.backends.mkl.is_available() else None  # type: ignore[no-untyped-call]
     except (OSError, AttributeError):
@@ -54,9 +55,9 @@ def _setters() -> _Setters | None:
     return _Setters(openmp, mkl)
 
 
-def choice(device: torch.device) -> bool:
-    """Whether steps can run in more than the first of `WAYS`: with several threads on a CPU."""
-    return device.type == "cpu" and at_hand() > 1 and _setters() is not None
+def selectable(device: torch.device) -> bool:
+    """True if `THREAD_MODES` other than the first are available: on a CPU with several threads."""
+    return device.type == "cpu" and available_threads() > 1 and _setters() is not None
 
 
 class _Outer(threading.local):
@@ -66,11 +67,11 @@ class _Outer(threading.local):
 _outer = _Outer()
 
 
-class Alone:
-    """Within, kernels that this thread calls run on it alone; afterwards on as many threads as before."""
+class SingleThreaded:
+    """Runs this thread's kernels single-threaded within the context."""
 
     def __enter__(self) -> None:
-        self.setters, self.before = _setters(), torch.get_num_threads()  # torch sets a new thread's number when asked
+        self.setters, self.before = _setters(), torch.get_num_threads()  # this also initializes a new thread
         if self.setters is not None and self.before != 1:
             _outer.count = self.before
             self.setters.openmp(1)
@@ -84,22 +85,22 @@ class Alone:
                 self.setters.mkl(self.own)
 
 
-def at_hand() -> int:
-    """How many threads torch has, within `Alone` too."""
+def available_threads() -> int:
+    """The number of torch's threads; the same within `SingleThreaded`."""
     return _outer.count or torch.get_num_threads()
 
 
-def scope(way: str) -> AbstractContextManager[None]:
-    """Around what is to run in this way."""
-    return nullcontext() if way == "kernels" else Alone()
+def thread_scope(way: str) -> AbstractContextManager[None]:
+    """The context for steps that run in this mode."""
+    return nullcontext() if way == "kernels" else SingleThreaded()
 
 
 class _Worker:
-    """A thread that does one job after another, and waits in between without taking processor time.
+    """A thread that runs jobs in order and sleeps in between.
 
     Attributes:
-        jobs: to do; anything that is no function comes back as it is.
-        results: of each job in order what it has raised, or None.
+        jobs: queue of jobs; anything that is not callable is returned unchanged.
+        results: for each job in order, the exception that it raised, or None.
     """
 
     def __init__(self) -> None:
@@ -108,12 +109,12 @@ class _Worker:
         threading.Thread(target=self._work, name="hfta_nb block", daemon=True).start()
 
     def _work(self) -> None:
-        with Alone():
+        with SingleThreaded():
             while True:
                 self.results.put(_done(self.jobs.get()))
 
     def drain(self) -> None:
-        """Wait until it has done all that it was given."""
+        """Wait until all jobs are done."""
         mark = object()
         self.jobs.put(mark)
         while self.results.get() is not mark:
@@ -135,7 +136,7 @@ _taken = threading.Lock()
 
 
 def _forget() -> None:
-    """A forked process has none of the threads."""
+    """Forget the threads in a forked process, which has none of them."""
     global _taken
     _workers.clear()
     _taken = threading.Lock()
@@ -145,16 +146,16 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def side_by_side(jobs: Sequence[Job]) -> None:
-    """Do all jobs, the first one here and each other on a thread of its own; all have ended when this returns.
+def run_parallel(jobs: Sequence[Job]) -> None:
+    """Run all jobs, the first one on this thread and each other one on a separate thread, and wait for them.
 
-    In turn, all here, while torch's profiler looks at this thread, or where another thread's jobs are under way.
+    The jobs run in sequence on this thread while torch's profiler is active, or while another thread runs jobs.
 
     Raises:
-        BaseException: what a job has raised, the first one's first.
+        BaseException: the first exception of the jobs, in their order.
     """
     if len(jobs) < 2 or torch.autograd.profiler._is_profiler_enabled or not _taken.acquire(blocking=False):
-        with Alone():
+        with SingleThreaded():
             for job in jobs:
                 job()
         return
@@ -165,11 +166,11 @@ def side_by_side(jobs: Sequence[Job]) -> None:
         asked = _workers[: len(jobs) - 1]
         for worker, job in zip(asked, jobs[1:], strict=True):
             worker.jobs.put(job)
-        with Alone():
+        with SingleThreaded():
             jobs[0]()
         errors = [worker.results.get() for worker in asked]
     except BaseException:
-        _drain()  # who interrupts a step must not find it going on
+        _drain()  # an interrupted step must not go on in the background
         raise
     finally:
         taken.release()

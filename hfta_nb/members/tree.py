@@ -1,8 +1,8 @@
-"""Taking the inputs and outputs of a model apart into tensors and the rest, and putting them together again.
+"""Flattens the inputs and outputs of a model into leaves, and rebuilds them.
 
-Beyond `torch.utils._pytree`: dataclasses, subclasses of dict and tuple that nobody registered (Hugging Face's
-`ModelOutput`, `PackedSequence`), and any other object that keeps tensors in its attributes. A tensor that was
-overlooked would leave `vmap` with its member axis hidden.
+Handles more than `torch.utils._pytree`: dataclasses, unregistered subclasses of dict and tuple (Hugging Face's
+`ModelOutput`, `PackedSequence`), and any other object with tensors in its attributes. An overlooked tensor would leave
+`vmap` with its member axis hidden.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_DEPTH = 8
 
 
 def flatten(tree: Any) -> tuple[list[Any], Rebuild]:
-    """The leaves, and a function from an iterator over as many leaves to a tree of the same form."""
+    """The leaves, and a function that builds a tree of the same structure from an iterator of leaves."""
     leaves: list[Any] = []
     return leaves, _visit(tree, leaves, 0)
 
@@ -78,7 +78,7 @@ def _sequence(tree: Any, leaves: list[Any], depth: int) -> Rebuild:
             return kind(values)
         if hasattr(kind, "_fields"):
             return kind(*values)
-        # torch.return_types take one iterable, as tuples and lists do.
+        # torch.return_types take one iterable, like tuples and lists.
         return kind(values)
 
     return rebuild
@@ -103,7 +103,7 @@ def _frozen(tree: Mapping[Any, Any]) -> bool:
 
 
 def _attributes(value: Any) -> dict[str, Any] | None:
-    """What an object keeps: its attributes, or the fields of a dataclass with slots; None where that is nothing."""
+    """The attributes of an object, or the fields of a dataclass with slots; None if it has neither."""
     if hasattr(value, "__dict__"):
         held: dict[str, Any] = vars(value)
         return held

@@ -1,4 +1,4 @@
-"""Code that a recording leaves out: checks and probes that a replayed step makes in another way, or not at all."""
+"""A context for code that a recorder ignores: checks and probes that a replayed step does differently or not at all."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 @runtime_checkable
 class Pausable(Protocol):
-    """A dispatch mode that can look away for a while."""
+    """A dispatch mode that can be paused."""
 
-    def quiet(self) -> AbstractContextManager[None]:
-        """Within, it notes nothing."""
+    def paused(self) -> AbstractContextManager[None]:
+        """Record nothing within the context."""
 
 
 @contextmanager
-def unseen() -> Iterator[None]:
-    """Within, a recorder at work notes nothing: for checks that a recorded step makes in another way."""
+def untraced() -> Iterator[None]:
+    """Pause active recorders within the context, for checks that a recorded step does differently."""
     recorders = [m for m in _get_current_dispatch_mode_stack() if isinstance(m, Pausable)]
     with ExitStack() as stack:
         for recorder in recorders:
-            stack.enter_context(recorder.quiet())
+            stack.enter_context(recorder.paused())
         yield

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def narrowed(tensor: Tensor, shape: Sequence[int], skip: int = 1) -> Tensor:
-    """A view of the first entries along every dimension behind the first `skip`."""
+    """A view of the first `shape[i]` entries of each dimension after the first `skip`."""
     for d, n in enumerate(shape, skip):
         if tensor.shape[d] != n:
             tensor = tensor.narrow(d, 0, n)

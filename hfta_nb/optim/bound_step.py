@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hfta_nb.array import FusedArray
-from hfta_nb.members.threads import scope
+from hfta_nb.array.access import thread_scope
 
 _grad = operator.attrgetter("grad")
 _COMPARED = (type(None), bool, int, float, str, tuple, list)
@@ -70,7 +70,7 @@ class BoundStep:
 
     def run(self, skip: Tensor | None) -> None:
         """Step, on the threads that the array's steps run on."""
-        with scope(self._array.threads):
+        with thread_scope(self._array.threads):
             for call in self.calls:
                 call(skip)
                 self.done += 1

@@ -1,16 +1,17 @@
-"""Fusing members of different architecture: they run through one skeleton, padded with zeros to the largest of them.
+"""Fusion of members with different architectures: one skeleton, padded with zeros to the largest member.
 
-In go plain modules that differ in width, depth, activations or rates; out come a `Blueprint` (how they fit into one
-skeleton) and `Across`, which makes what the engine runs. Padding rules keep padded entries at zero, a function without
-one runs at true sizes, and each array proves once, by running members alone, that nothing has changed.
+Input: plain modules that differ in width, depth, activations or rates. Output: a `Blueprint` (how they fit into one
+skeleton) and `PaddedArchitectures`, which creates the modules that the engine runs. Padding rules keep padded entries
+at zero; a function without a rule runs at true sizes. Each array proves once, by running members alone, that the
+results are unchanged.
 
 Open `blueprint.py` first, then `runtime.py`.
 
 | file | what is in it |
 |---|---|
-| `compare`, `align`, `why` | what keeps two modules apart, in words |
-| `merge`, `blueprint`, `values` | the skeleton, and where members find their place in it |
-| `runtime`, `unlike`, `groups` | the bodies that an engine runs; members of each kind by themselves |
-| `mode`, `rules/`, `tags`, `numbers` | keeping track of padding while a model runs |
-| `proof` | comparing members with what they come to alone |
+| `compare`, `align`, `why` | the difference that prevents two modules from being fused, in words |
+| `merge`, `blueprint`, `values` | the skeleton, and the positions of members in it |
+| `runtime`, `unlike`, `groups` | the modules that an engine runs; members of one architecture by themselves |
+| `mode`, `rules/`, `tags`, `numbers` | tracking of padding while a model runs |
+| `proof` | comparison of members with their plain modules |
 """

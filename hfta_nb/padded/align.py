@@ -1,4 +1,4 @@
-"""Which modules of sequences of different length stand for each other."""
+"""Aligns the modules of sequences of different lengths."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ _MISFIT = float("-inf")
 
 
 Slot = dict[int, int]
-"""By architecture, the place of its module in its own sequence."""
+"""By architecture, the index of its module in its own sequence."""
 
 
 def aligned(sequences: Mapping[int, Sequence[nn.Module]]) -> list[Slot]:
-    """One sequence for all: slots, in each of which every architecture has a module or none, in its own order.
+    """One sequence for all: each slot holds one module or none of each architecture, in the architecture's order.
 
-    Sequences of one length stand beside each other. Otherwise the longest takes up the others one by one, each so that
-    the modules of a slot are as alike as can be; what fits nowhere gets a slot of its own.
+    Sequences of equal length are aligned by position. Otherwise, the sequences are merged into the longest one by one,
+    so
+    that the modules of a slot are as similar as possible. A module without a match gets a separate slot.
     """
     order = sorted(sequences, key=lambda a: -len(sequences[a]))
     longest = order[0]
@@ -33,7 +34,7 @@ def _taken_up(slots: list[Slot], present: list[nn.Module], a: int, own: Sequence
     like = [[likeness(x, y) for y in own] for x in present]
     if n == m and all(like[i][i] > _MISFIT for i in range(n)):
         return [{**slot, a: i} for i, slot in enumerate(slots)]
-    # best[i][j]: the most likeness of slots[i:] with own[j:]; either may have what the other lacks.
+    # best[i][j]: the highest total likeness of slots[i:] and own[j:]; either may contain modules that the other lacks.
     best = [[0.0] * (m + 1) for _ in range(n + 1)]
     for i in range(n - 1, -1, -1):
         for j in range(m - 1, -1, -1):
@@ -54,7 +55,7 @@ def _taken_up(slots: list[Slot], present: list[nn.Module], a: int, own: Sequence
 
 
 def likeness(a: nn.Module, b: nn.Module) -> float:
-    """How well one module stands for another: more where classes, names of tensors and sizes agree."""
+    """How similar two modules are: higher if classes, names of tensors and sizes agree."""
     left, right = (dict([*m.named_parameters(), *m.named_buffers()]) for m in (a, b))
     both = left.keys() & right.keys()
     if any(left[n].ndim != right[n].ndim or left[n].dtype != right[n].dtype for n in both):

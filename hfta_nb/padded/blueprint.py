@@ -1,4 +1,4 @@
-"""What an array of members of different architecture knows of them."""
+"""The description of an array's members of different architectures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hfta_nb.padded.merge import Merger
 
 
 class Blueprint:
-    """Members, their architectures, and the skeleton in which all find their place.
+    """Members, their architectures, and the skeleton that contains all of them.
 
     Args:
         templates: one plain module per architecture; copied.
@@ -24,13 +24,13 @@ class Blueprint:
     Attributes:
         skeleton: the union of the members; its tensors have no memory.
         templates, of: as given.
-        names: by architecture, the member's names of parameters and buffers to those of the skeleton.
+        names: by architecture, from the member's names of parameters and buffers to those of the skeleton.
         every_name: the same with all names of a tied tensor.
-        modules: by architecture, its own paths of modules to those of the skeleton.
+        modules: by architecture, from its own paths of modules to those of the skeleton.
         shapes: by architecture and own name, the shape.
 
     Raises:
-        FusionError: they can't be fused.
+        FusionError: they cannot be fused.
     """
 
     def __init__(self, templates: Sequence[nn.Module], of: Sequence[int]) -> None:
@@ -62,7 +62,7 @@ class Blueprint:
         return cls(templates, of)
 
     def select(self, indices: Sequence[int]) -> Blueprint:
-        """That of some of the members; the skeleton is the same, so that every tensor keeps its layout."""
+        """The blueprint of some of the members, with the same skeleton, so that every tensor keeps its layout."""
         return Blueprint(self.templates, [self.of[i] for i in indices])
 
     def boxes(self, architecture: int) -> dict[str, tuple[int, ...]]:
@@ -83,7 +83,7 @@ class Blueprint:
         return found
 
     def owned(self) -> Iterator[tuple[str, Tensor]]:
-        """For every tensor with padding, which entries are the members' own: bool ``[M, *shape]``."""
+        """For every tensor with padding, which entries belong to the members: bool ``[M, *shape]``."""
         boxes = [self.boxes(a) for a in range(len(self.templates))]
         for name, shape in self.union.items():
             if all(boxes[a].get(name) == shape for a in self.of):
@@ -95,14 +95,14 @@ class Blueprint:
             yield name, own
 
     def waste(self) -> float:
-        """The share of the parameters that is padding."""
+        """The fraction of the parameters that is padding."""
         names = [n for n, _ in self.skeleton.named_parameters()]
         total = len(self.of) * sum(math.prod(self.union[n]) for n in names)
         used = sum(math.prod(self.boxes(a).get(n, (0,))) for a in self.of for n in names)
         return 1 - used / total if total else 0.0
 
     def own_tensors(self, member: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """From tensors ``[M, *shape]`` of the skeleton to a member's own, by its own names."""
+        """A member's own tensors, by its own names, from tensors ``[M, *shape]`` of the skeleton."""
         a = self.of[member]
         return {
             own: narrowed(tensors[target][member], self.shapes[a][own], 0)

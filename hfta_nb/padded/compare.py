@@ -1,9 +1,8 @@
-"""What keeps two modules apart: the first difference that is more than the values of their tensors.
+"""Finds the first difference between two modules beyond the values of their tensors.
 
-One module of an array stands in for all of them while it runs, so everything about it that is not
-a parameter or buffer must be the same in all: classes, hyperparameters such as a stride or a
-dropout rate, train/eval flags, hooks, plain attributes. What can't be shown to be the same counts
-as different.
+One module of an array represents all of them while it runs. Everything about it except parameters and buffers must
+therefore be equal in all of them: classes, hyperparameters such as a stride or a dropout rate, train/eval flags, hooks,
+plain attributes. Values that cannot be shown to be equal count as different.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
-from hfta_nb.eager.held import STREAMS
-from hfta_nb.eager.held import same as same_content
+from hfta_nb.eager.mutable_values import STREAMS, same_value
 
 INTERNAL = frozenset(nn.Module().__dict__) - {"training"}
 _HOOKS = tuple(k for k in nn.Module().__dict__ if k.endswith("_hooks"))
@@ -33,7 +31,7 @@ _MAX_DEPTH = 12
 
 
 def difference(a: nn.Module, b: nn.Module) -> str | None:
-    """The first thing that keeps `a` and `b` from being two members of one array, or None.
+    """The first difference that prevents `a` and `b` from being two members of one array, or None.
 
     Returns:
         For example ``conv1.out_channels: 8 and 16``.
@@ -44,7 +42,7 @@ def difference(a: nn.Module, b: nn.Module) -> str | None:
 class Comparison:
     def __init__(self, a: nn.Module, b: nn.Module) -> None:
         self.a, self.b = a, b
-        # Tensors and modules met again inside an attribute are the same if they sit at the same path.
+        # Tensors and modules that occur again inside an attribute are equal if they are at the same path.
         self.paths_a, self.paths_b = _paths(a), _paths(b)
         self._types: dict[tuple[type, type], bool] = {}
 
@@ -98,13 +96,13 @@ class Comparison:
             yield f"{path or 'module'}: persistent buffers that differ"
 
     def same_type(self, x: type, y: type) -> bool:
-        """One class, or one class statement run twice (inside a build function, say)."""
+        """True for one class, or for two results of one class statement (inside a build function, for example)."""
         if x is y:
             return True
         if (x.__module__, x.__qualname__) != (y.__module__, y.__qualname__) or len(x.__bases__) != len(y.__bases__):
             return False
         if (x, y) not in self._types:
-            self._types[x, y] = True  # a method that mentions its own class comes back here
+            self._types[x, y] = True  # a method that mentions its own class leads back here
             parts = [{k: v for k, v in vars(c).items() if k not in _CLASS_INTERNAL} for c in (x, y)]
             bases = all(self.same_type(u, v) for u, v in zip(x.__bases__, y.__bases__, strict=True))
             self._types[x, y] = bases and self.same(parts[0], parts[1])
@@ -125,7 +123,7 @@ class Comparison:
         if isinstance(x, Mapping):
             return list(x) == list(y) and all(self.same(x[k], y[k], depth + 1) for k in x)
         if isinstance(x, list | tuple):
-            # By the methods of list and tuple: a subclass may forbid its own.
+            # Use the methods of list and tuple: a subclass may forbid its own.
             plain: Any = list if isinstance(x, list) else tuple
             items: list[list[Any]] = [list(plain.__iter__(v)) for v in (x, y)]
             if len(items[0]) != len(items[1]):
@@ -135,7 +133,7 @@ class Comparison:
                 more[0] is None or self.same(more[0], more[1], depth + 1)
             )
         if isinstance(x, (np.ndarray, *STREAMS)):
-            return same_content(x, y)
+            return same_value(x, y)
         if isinstance(x, types.FunctionType):
             return self._same_function(x, y, depth)
         if isinstance(x, staticmethod | classmethod):
@@ -148,7 +146,7 @@ class Comparison:
             parts = (x.func, x.args, x.keywords), (y.func, y.args, y.keywords)
             return self.same(*parts, depth + 1)
         if isinstance(x, RemovableHandle):
-            return True  # says which hook, not what it does
+            return True  # identifies a hook, without effect on what it does
         if isinstance(x, weakref.ref):
             return self.same(x(), y(), depth + 1)
         return self._same_object(x, y, depth)
@@ -167,7 +165,7 @@ class Comparison:
         if getattr(type(x), "__eq__", None) is not object.__eq__ and not dataclasses.is_dataclass(x):
             try:
                 return bool(x == y)
-            except Exception:  # an __eq__ that can't answer has not shown them to be the same
+            except Exception:  # an __eq__ that raises does not show equality
                 return False
         left, right = _state(x), _state(y)
         if left is None or right is None or left.keys() != right.keys():
@@ -175,10 +173,11 @@ class Comparison:
         return all(self._same_held(name, left[name], right[name], depth + 1) for name in left)
 
     def _same_held(self, name: str, x: Any, y: Any, depth: int) -> bool:
-        """Whether two objects hold the same under a name.
+        """True if two objects hold the same value under a name.
 
-        A private dict is taken for a memo, which one of them may have filled further (the first of a class, say): what
-        both have in it must be the same.
+        A private dict is treated as a cache, which may contain more entries in one of the objects: only the entries in
+        both
+        must be equal.
         """
         if name.startswith("_") and type(x) is dict and type(y) is dict:
             return all(self.same(x[k], y[k], depth + 1) for k in x.keys() & y.keys())
@@ -186,7 +185,7 @@ class Comparison:
 
 
 def _state(value: Any) -> dict[str, Any] | None:
-    """What an object holds, in its `__dict__` or in slots."""
+    """The attributes of an object, from its `__dict__` and slots."""
     slots = [s for c in type(value).__mro__ for s in _names(c.__dict__.get("__slots__", ()))]
     if not slots and not hasattr(value, "__dict__"):
         return None

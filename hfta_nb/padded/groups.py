@@ -1,7 +1,7 @@
-"""Running something for groups of like members, each group at its true sizes, and putting the results together.
+"""Runs groups of members with equal sizes, each group at its true sizes, and combines the results.
 
 This is exact for every function, whatever it does with its sizes: the members of a group see tensors without padding.
-It costs one call per group, where a padding rule costs one for all.
+It costs one call per group, where a padding rule costs one call for all members.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hfta_nb.rules.members import writes_in_place
 
 
 class Running(Protocol):
-    """What runs members together; see `PaddedMode`."""
+    """A mode that runs members together; see `PaddedMode`."""
 
     context: Context
 
@@ -34,17 +34,17 @@ _RUNNING: list[Running] = []
 
 
 def begin(mode: Running) -> None:
-    """From now on this runs the members, until `end`."""
+    """Make this mode the active one, until `end`."""
     _RUNNING.append(mode)
 
 
 def end() -> None:
-    """What ran them before does so again."""
+    """Reactivate the previous mode."""
     _RUNNING.pop()
 
 
 def running() -> Running:
-    """What runs the members of the call under way."""
+    """The active mode."""
     if not _RUNNING:
         raise FusionError(
             "a module that stands for members of different architecture was called by itself", where="fuse"
@@ -53,7 +53,7 @@ def running() -> Running:
 
 
 class PerMemberFunction:
-    """A plain function in a module's attribute (an activation, say) that differs between members."""
+    """A plain function in a module's attribute (for example an activation) that differs between members."""
 
     def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
         self.values = tuple(functions)
@@ -71,10 +71,10 @@ _WRITES_STATISTICS = (F.batch_norm, F.instance_norm, torch.batch_norm, torch.ins
 
 @dataclass
 class Part:
-    """What some members gave.
+    """The result of some members.
 
     Attributes:
-        rows: their places in the block.
+        rows: their positions in the block.
         leaves: of the result; tensors are ``[len(rows), ...]``.
         tags: per leaf, of the padding that its tensor still has, in the order of `rows`.
     """
@@ -89,7 +89,7 @@ def by_groups(mode: Running, function: Callable[..., Any], args: Any, kwargs: An
     """Call `function` for each group of members with the same true sizes and numbers.
 
     Raises:
-        Disagreement: members' results can't stand beside each other.
+        Disagreement: the members' results cannot be combined.
         SharedWrite: it writes into a tensor that the members share.
     """
     if function is Tensor.view:
@@ -168,10 +168,10 @@ def nested(
     given: list[Any],
     batched: list[bool],
 ) -> Part:
-    """Run some members under a `vmap` of their own, with the operator rules. Only within `context.outside`.
+    """Run some members under a separate `vmap`, with the operator rules. Requires `context.outside`.
 
     Args:
-        run: from the members' context and the leaves, as one member sees them, to the result.
+        run: computes the result from the members' context and the leaves, as one member sees them.
         given: leaves; those that are `batched` are tensors ``[len(rows), ...]``.
     """
     found: dict[str, Any] = {}
@@ -196,7 +196,7 @@ def nested(
 
 
 def below(context: Context, rows: Sequence[int]) -> Context:
-    """The context of some of the members."""
+    """The context for some of the members."""
     return Context(
         [context.indices[r] for r in rows],
         context.generators,
@@ -209,7 +209,7 @@ def below(context: Context, rows: Sequence[int]) -> Context:
 
 
 def combined(context: Context, parts: list[Part]) -> Any:
-    """The parts' results as the model sees one: tensors padded to the largest, tagged, their member axis hidden."""
+    """The parts' results as the model sees them: tensors padded to the largest, tagged, with a hidden member axis."""
     first = parts[0]
     if any(len(p.leaves) != len(first.leaves) for p in parts):
         raise Disagreement("members of different architecture give results of different form")

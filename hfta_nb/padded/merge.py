@@ -1,8 +1,8 @@
-"""One module that stands for modules of different architecture.
+"""Merges modules of different architectures into one.
 
-The *skeleton* is the union of the members: along every dimension as wide as the widest, in every sequence of modules as
-long as the longest. Numbers that differ (sizes, head counts, rates) become varied numbers, functions that differ become
-`PerMemberFunction`s, submodules that differ in more than that, or that some members lack, become `Unlike` modules.
+The *skeleton* is the union of the members: each dimension is as large as the largest member's, each sequence of modules
+as long as the longest. Numbers that differ (sizes, head counts, rates) become varied numbers, functions that differ
+become `PerMemberFunction`s. Submodules that some members lack, or that differ in other ways, become `Unlike` modules.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from hfta_nb.padded.values import reconcilable, reconciled
 from hfta_nb.padded.why import REMEDY, Why, ends_apart
 
 Mods = Mapping[int, nn.Module]
-"""The modules at one place, by architecture."""
+"""The modules at one position, by architecture."""
 
 
 class Site:
-    """An attribute of the skeleton that has another value in each architecture."""
+    """An attribute of the skeleton whose value depends on the architecture."""
 
     def __init__(self, module: nn.Module, name: str, values: Mapping[int, Any]) -> None:
         self.module, self.name, self.values = module, name, dict(values)
 
     def set(self, architectures: Sequence[int]) -> None:
-        """Let it hold the values of these members, those that have the module at all."""
+        """Set the attribute to the values of these members, without those that lack the module."""
         present = [self.values[a] for a in architectures if a in self.values]
         if present:
             self.module.__dict__[self.name] = reconciled(present)
@@ -42,7 +42,7 @@ class ApartError(FusionError):
     """Two members have nothing in common to fuse.
 
     Attributes:
-        why: what keeps them apart.
+        why: the difference between them.
     """
 
     def __init__(self, why: Why, first: int, other: int) -> None:
@@ -52,15 +52,15 @@ class ApartError(FusionError):
 
 @dataclass
 class _Place:
-    """A module of the skeleton that is being made.
+    """A module of the skeleton during construction.
 
     Attributes:
         shell: the module.
-        mods: the modules that it stands for, by architecture.
+        mods: the modules that it represents, by architecture.
         own: by architecture, the module's path in the member.
         path: the same in the skeleton.
         base: the architecture whose module `shell` is a copy of.
-        replaced: what stands in `shell` for a tensor or child of `base`, by its `id`.
+        replaced: replacements in `shell` of tensors and children of `base`, by their `id`.
     """
 
     shell: nn.Module
@@ -76,16 +76,16 @@ class Merger:
 
     Args:
         templates: one plain module per architecture.
-        members: by architecture, a member that has it; for messages.
+        members: by architecture, one of its members; for messages.
 
     Attributes:
         sites: attributes to set for the members that run.
-        names: by architecture, its own names of parameters and buffers to those of the skeleton.
-        every_name: the same before a tied tensor was left with one name.
-        modules: by architecture, its own paths of modules to paths of the skeleton.
+        names: by architecture, from its own names of parameters and buffers to those of the skeleton.
+        every_name: the same, with all names of a tied tensor.
+        modules: by architecture, from its own paths of modules to paths of the skeleton.
 
     Raises:
-        FusionError: from `merge`, where the modules have nothing in common to fuse.
+        FusionError: from `merge`, if the modules have nothing in common to fuse.
     """
 
     def __init__(self, templates: Sequence[nn.Module], members: Sequence[int]) -> None:
@@ -107,10 +107,10 @@ class Merger:
             _untie(template, names, skeleton)
         return skeleton
 
-    # What can stand for what.
+    # Which modules can be merged.
 
     def apart(self, a: nn.Module, b: nn.Module, path: str = "") -> Why | None:
-        """What keeps two modules from being one with varied numbers; their children may be unlike."""
+        """The difference that prevents two modules from being one with varied numbers; their children may differ."""
         comparison = Comparison(a, b)
         if not comparison.same_type(type(a), type(b)):
             return Why.of(path, f"{type(a).__name__} and {type(b).__name__}", "build both from one class")
@@ -127,10 +127,11 @@ class Merger:
                 return Why.of(where, text, "make it the same: only numbers and functions may differ here")
         return _tensors_apart(a, b, path) or _children_apart(a, b, path)
 
-    # Building.
+    # Construction.
 
     def _merged(self, mods: Mods, absent: Sequence[int], own: dict[int, str], path: str) -> nn.Module:
-        """The module for one place: a shell where all have one that can be merged, else unlike kinds."""
+        """The module for one position: a merged copy if all architectures have one that can be merged, otherwise
+        `Unlike`."""
         groups: list[list[int]] = []
         for a in mods:
             home = next((g for g in groups if self.apart(mods[g[0]], mods[a]) is None), None)
@@ -180,7 +181,8 @@ class Merger:
                     self.names[a][_dotted(place.own[a], key)] = _dotted(place.path, key)
 
     def _union(self, each: Mapping[int, Tensor]) -> Tensor:
-        """A tensor that holds every architecture's; the same one again where they tie it again."""
+        """A tensor that is large enough for every architecture; the same object for tensors that are tied in all of
+        them."""
         known = {self._twins.get((a, id(t))) for a, t in each.items()}
         if len(known) > 1:
             raise FusionError("a parameter is tied to another in some members only", where="fuse", remedy=REMEDY)
@@ -231,7 +233,7 @@ def _dotted(path: str, name: str) -> str:
 
 
 def _register(unlike: Unlike, kind: nn.Module, path: str) -> None:
-    """Give an unlike module the tensors of a kind, under their names."""
+    """Register the tensors of a kind in an unlike module, under their names."""
     known: dict[int, Tensor] = {}
     named = [*kind.named_parameters(remove_duplicate=False), *kind.named_buffers(remove_duplicate=False)]
     for name, tensor in named:
@@ -251,10 +253,10 @@ def _register(unlike: Unlike, kind: nn.Module, path: str) -> None:
 
 
 def _untie(template: nn.Module, names: dict[str, str], skeleton: nn.Module) -> None:
-    """Keep, of several names of one tensor, that which comes first, on both sides.
+    """Keep the first name of each tied tensor, in the members and in the skeleton.
 
     Raises:
-        FusionError: tensors that are one in the member are not one in the skeleton.
+        FusionError: tensors that are tied in the member are not tied in the skeleton.
     """
     place: dict[str, int] = {}
     first: dict[int, str] = {}
@@ -290,7 +292,7 @@ def _copy(tensor: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def _holds_own(value: Any) -> bool:
-    """Whether an attribute is a list of the module's own tensors or modules, as an LSTM has."""
+    """True if an attribute is a list of the module's own tensors or modules, as in an LSTM."""
     return isinstance(value, list | tuple) and bool(value) and all(isinstance(v, Tensor | nn.Module) for v in value)
 
 
@@ -331,7 +333,7 @@ def _children_apart(a: nn.Module, b: nn.Module, path: str) -> Why | None:
 
 
 def _slots(mods: Mods) -> list[tuple[str, dict[int, str]]]:
-    """The children of the skeleton: the name of each, and by architecture that of its own child."""
+    """The children of the skeleton: the name of each, and by architecture the name of its own child."""
     names = {a: list(m._modules) for a, m in mods.items()}
     first = next(iter(names.values()))
     if all(own == first for own in names.values()):

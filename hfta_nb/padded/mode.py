@@ -1,4 +1,4 @@
-"""The mode that keeps padding out of the members' numbers."""
+"""The function mode that keeps padding out of the members' results."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from hfta_nb.padded.tags import Counts, Tag, tag_of, tagged
 from hfta_nb.rules import Context
 
 Rule = Callable[["PaddedMode", Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-"""``rule(mode, function, args, kwargs)``: the result, tagged; or `NotImplemented` where it can't do this call."""
+"""``rule(mode, function, args, kwargs)`` returns the result, tagged, or `NotImplemented` for an unsupported call."""
 
 
 def active() -> PaddedMode:
-    """The mode of the call under way."""
+    """The active mode."""
     mode = running()
-    assert isinstance(mode, PaddedMode)  # nothing else begins
+    assert isinstance(mode, PaddedMode)  # no other class calls `begin`
     return mode
 
 
 class PaddedMode(TorchFunctionMode):
-    """Sends every function that gets a padded tensor or a varied number to its padding rule.
+    """Calls the padding rule of every function that receives a padded tensor or a varied number.
 
-    The rule of all rules: padded entries are zero before and after. A function without a rule runs at true sizes, once
-    per group of like members.
+    All rules keep one invariant: padded entries are zero before and after. A function without a rule runs at true
+    sizes,
+    once per group of members with equal sizes.
 
     Args:
         context: of the members that run.
@@ -69,7 +70,7 @@ class PaddedMode(TorchFunctionMode):
         return by_groups(self, func, args, {}) if isinstance(value, Tensor) else value
 
     def mask(self, counts: Counts, size: int, device: torch.device) -> Tensor:
-        """Which entries of a dimension are the member's own: bool ``[size]``, as one member sees it."""
+        """Which entries of a dimension belong to the member: bool ``[size]``, as one member sees it."""
         key = (counts, device)
         if key not in self._masks:
             with self.context.outside():
@@ -78,24 +79,24 @@ class PaddedMode(TorchFunctionMode):
         return self._masks[key]
 
     def padding(self, shape: Sequence[int], tag: Tag, device: torch.device) -> Tensor:
-        """Which entries of a tensor are padding: bool, as far as a tensor of `shape` needs it to broadcast."""
+        """Which entries of a tensor are padding: a bool tensor that broadcasts to `shape`."""
         outside: Tensor | None = None
         for d, counts in enumerate(tag):
             if counts is not None:
                 own = self.mask(counts, shape[d], device)
                 part = ~own.view(-1, *[1] * (len(tag) - 1 - d))
                 outside = part if outside is None else outside | part
-        assert outside is not None  # a tag has counts
+        assert outside is not None  # a tag contains counts
         return outside
 
     def filled(self, tensor: Tensor, tag: Tag | None, value: float) -> Tensor:
-        """The tensor with `value` in the padding; what stood there gets no gradient."""
+        """The tensor with `value` in the padding, which gets no gradient."""
         if tag is None or not any(tag):
             return tensor
         return tensor.masked_fill(self.padding(tensor.shape, tag, tensor.device), value)
 
     def result(self, tensor: Tensor, tag: Sequence[Counts | None] | None, *, zero: bool = False) -> Tensor:
-        """A rule's result with its tag; with `zero`, its padding has to be cleared."""
+        """A rule's result with its tag; with `zero`, its padding is set to zero."""
         if tag is not None and zero:
             tensor = self.filled(tensor, tuple(tag), 0)
         return tagged(tensor, tag)
@@ -125,7 +126,7 @@ def _concerned(tree: Any) -> bool:
 
 
 def varied(*trees: Any) -> bool:
-    """Whether there are varied numbers or functions among the arguments, at any depth."""
+    """True if the arguments contain varied numbers or functions, at any depth."""
     for value in trees:
         if isinstance(value, Varied | PerMemberFunction):
             return True

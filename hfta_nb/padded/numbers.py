@@ -1,8 +1,8 @@
 """Numbers that differ between members: sizes, head counts, dropout rates.
 
-While members of different architecture run as one, the model's Python code sees one number where each member has
-its own. Such a number is an `int` or `float` that remembers every member's value through arithmetic, so that what is at
-last done with it can be done with the true values.
+While members of different architectures run as one, the model's Python code sees a single number in place of each
+member's own. Such a number is an `int` or `float` that tracks every member's value through arithmetic, so that its
+final use can be computed with the true values.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Varied:
 
 
 class VariedInt(Varied, int):
-    """As an `int` it is the largest value: the size of a tensor padded to hold every member's."""
+    """As an `int`, it is the largest value: the size of a tensor that is padded for all members."""
 
     def __new__(cls, values: Sequence[int]) -> VariedInt:
         number = int.__new__(cls, max(values))
@@ -46,11 +46,11 @@ class VariedInt(Varied, int):
         return number
 
     def __float__(self) -> float:
-        return math.nan  # what loses the members' values must not look like a result
+        return math.nan  # a result without the members' values must not look valid
 
 
 class VariedFloat(Varied, float):
-    """As a `float` it is not a number, so that arithmetic which loses the members' values can't go unnoticed."""
+    """As a `float`, it is not a number, so that arithmetic that drops the members' values is noticed."""
 
     def __new__(cls, values: Sequence[float]) -> VariedFloat:
         number = float.__new__(cls, math.nan)
@@ -59,7 +59,7 @@ class VariedFloat(Varied, float):
 
 
 def vary(values: Sequence[Any]) -> Any:
-    """One value for all members if they agree, else a varied number."""
+    """One value if all members agree, otherwise a varied number."""
     first = values[0]
     if all(type(v) is type(first) and v == first for v in values):
         return first
@@ -68,7 +68,7 @@ def vary(values: Sequence[Any]) -> Any:
 
 
 def value_of(number: Any, row: int) -> Any:
-    """What a member has in place of a number."""
+    """A member's value of a number."""
     return number.values[row] if isinstance(number, Varied) else number
 
 
@@ -76,7 +76,7 @@ def agreed(values: Sequence[Any], what: str, got: Sequence[Any]) -> Any:
     """The one value of all members.
 
     Raises:
-        Disagreement: members have different ones, so that their code goes different ways.
+        Disagreement: members have different values, so that their code takes different paths.
     """
     if any(v != values[0] for v in values):
         raise Disagreement(f"the model asks whether a number {what}, and the members' differ: {list(got)}")

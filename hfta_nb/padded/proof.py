@@ -1,7 +1,7 @@
-"""Seeing, once, that members of different architecture come to what their own plain modules come to.
+"""Proves, once per array, that members of different architectures give the results of their plain modules.
 
-No rule can be written for what a model computes from its sizes outside of tensors. So the first time that such an array
-does something, one member of every architecture does the same alone, and the results are compared.
+Rules cannot cover what a model computes from its sizes outside of tensors. Therefore the first call of each kind is
+repeated for one member of every architecture alone, and the results are compared.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from hfta_nb.eager.attempt import Found
 from hfta_nb.eager.blocks import leaf_blocks, member_block
-from hfta_nb.eager.closeness import close, size
-from hfta_nb.eager.parting import Mismatch, parting
+from hfta_nb.eager.divergence import Mismatch, first_divergence
+from hfta_nb.eager.retry import ProbeResult
 from hfta_nb.eager.state import ArrayState
+from hfta_nb.eager.tolerance import close, largest_value
 from hfta_nb.members.tree import flatten
 from hfta_nb.members.views import narrowed
 from hfta_nb.padded.mode import active
-from hfta_nb.padded.runtime import across_of
+from hfta_nb.padded.runtime import architectures_of
 from hfta_nb.padded.tags import box, tag_of
 
 if TYPE_CHECKING:
     from hfta_nb.eager.engine import Block
 
 
-def prove(state: ArrayState, probe: Callable[[Sequence[Block]], Found]) -> None:
-    """Compare one member of every architecture with itself alone; members that are lost to NaN are passed over.
+def prove(state: ArrayState, probe: Callable[[Sequence[Block]], ProbeResult]) -> None:
+    """Compare one member of every architecture with its plain module; members that have diverged to NaN are skipped.
 
     Args:
-        probe: computes for some blocks and keeps nothing.
+        probe: computes some blocks and discards the effects.
 
     Raises:
-        Mismatch: they differ.
+        Mismatch: the results differ.
     """
-    across = across_of(state)
-    assert across is not None  # else there is nothing to prove
+    architectures = architectures_of(state)
+    assert architectures is not None  # the caller checks this
     restore = state.snapshot()
     try:
         together = probe(leaf_blocks(state))
         left = _left_behind(state, range(len(state)))
-        for architecture in range(len(across.blueprint.templates)):
-            for member in [i for i, a in enumerate(across.blueprint.of) if a == architecture]:
+        for architecture in range(len(architectures.blueprint.templates)):
+            for member in [i for i, a in enumerate(architectures.blueprint.of) if a == architecture]:
                 restore()
                 alone = probe(member_block(state, member))
                 if not _finite(alone):
@@ -52,7 +52,7 @@ def prove(state: ArrayState, probe: Callable[[Sequence[Block]], Found]) -> None:
                 )
                 if what:
                     restore()
-                    path = _parting(state, probe, member, restore)
+                    path = _first_divergence(state, probe, member, restore)
                     place = f" from `{path}` on" if path else ""
                     raise Mismatch(f"member {member} comes to another {what} than alone{place}", path)
                 break
@@ -60,19 +60,19 @@ def prove(state: ArrayState, probe: Callable[[Sequence[Block]], Found]) -> None:
         restore()
 
 
-def _finite(found: Found) -> bool:
+def _finite(found: ProbeResult) -> bool:
     tensors = [v for v in flatten(found[0])[0] if isinstance(v, Tensor)]
     tensors += [g for rows in found[1].values() for g in rows.values()]
     return all(bool(t.isfinite().all()) for t in tensors if t.is_floating_point())
 
 
-def _different(together: Found, alone: Found, member: int) -> str:
-    """What differs: "result", "gradient of ..." or nothing."""
+def _different(together: ProbeResult, alone: ProbeResult, member: int) -> str:
+    """The name of the difference: "result", "gradient of ..." or empty."""
     left, right = (flatten(found[0])[0] for found in (together, alone))
     for a, b in zip(left, right, strict=True):
-        if isinstance(a, Tensor) and not close(a[member], b[0], size(b)):
+        if isinstance(a, Tensor) and not close(a[member], b[0], largest_value(b)):
             return "result"
-    largest = max((size(rows[member]) for rows in alone[1].values() if member in rows), default=0.0)
+    largest = max((largest_value(rows[member]) for rows in alone[1].values() if member in rows), default=0.0)
     for name, rows in alone[1].items():
         own = together[1].get(name, {}).get(member)
         if member in rows and (own is None or not close(narrowed(own, rows[member].shape, 0), rows[member], largest)):
@@ -81,7 +81,7 @@ def _different(together: Found, alone: Found, member: int) -> str:
 
 
 def _left_behind(state: ArrayState, members: Sequence[int]) -> dict[int, dict[str, Tensor]]:
-    """What a call changes beside its result: buffers and random streams, by member."""
+    """State that a call changes: buffers and random streams, by member."""
     buffers = dict(state.tensors.named_buffers())
     return {
         i: {name: value[i].clone() for name, value in buffers.items()}
@@ -91,22 +91,22 @@ def _left_behind(state: ArrayState, members: Sequence[int]) -> dict[int, dict[st
 
 
 def _state(together: Mapping[str, Tensor], alone: Mapping[str, Tensor]) -> str:
-    names = (name for name, value in alone.items() if not close(together[name], value, size(value)))
+    names = (name for name, value in alone.items() if not close(together[name], value, largest_value(value)))
     return next(names, "")
 
 
-def _parting(
-    state: ArrayState, probe: Callable[[Sequence[Block]], Found], member: int, restore: Callable[[], None]
+def _first_divergence(
+    state: ArrayState, probe: Callable[[Sequence[Block]], ProbeResult], member: int, restore: Callable[[], None]
 ) -> str | None:
-    across = across_of(state)
-    assert across is not None
-    architecture = across.blueprint.of[member]
+    architectures = architectures_of(state)
+    assert architectures is not None
+    architecture = architectures.blueprint.of[member]
     block = next(b for b in leaf_blocks(state) if b.start <= member < b.stop)
-    own = across.blueprint.modules[architecture]
+    own = architectures.blueprint.modules[architecture]
 
-    def own_modules() -> dict[str, nn.Module]:
-        restore()  # which forgets them
-        template = state.engine.own_module(member)
+    def member_modules() -> dict[str, nn.Module]:
+        restore()  # this discards the members' modules
+        template = state.engine.member_module(member)
         return {own[path]: module for path, module in template.named_modules() if path in own}
 
     def rows(tensors: list[Tensor]) -> list[Tensor]:
@@ -117,6 +117,6 @@ def _parting(
             pairs = zip(tensors, tags, strict=True)
             return [narrowed(context.stacked(t)[row], box(t.shape, tag, row), 0) for t, tag in pairs]
 
-    skeleton = dict(across.blueprint.skeleton.named_modules())
+    skeleton = dict(architectures.blueprint.skeleton.named_modules())
     alone = member_block(state, member)
-    return parting(skeleton, lambda: probe([block]), own_modules, lambda: probe(alone), rows)
+    return first_divergence(skeleton, lambda: probe([block]), member_modules, lambda: probe(alone), rows)

@@ -1,4 +1,4 @@
-"""How a block of members of different architecture runs."""
+"""Execution of a block of members of different architectures."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.eager.body import Body, Run
+from hfta_nb.eager.executable_module import BlockTensors, ExecutableModule
 from hfta_nb.eager.intercept import Handler
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
-from hfta_nb.members.slots import Slots
+from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.views import narrowed
 from hfta_nb.padded.blueprint import Blueprint
 from hfta_nb.padded.merge import Site
@@ -25,20 +25,20 @@ from hfta_nb.padded.unlike import Alternative, in_groups
 from hfta_nb.rules import Context
 
 
-class Across:
-    """Makes the bodies that an engine runs.
+class PaddedArchitectures:
+    """Creates the modules that an engine runs.
 
-    Members of one architecture run as their own plain module, at their true sizes. Others run through the skeleton,
-    padded to the largest of them.
+    Members of one architecture run as their own plain module, at their true sizes. Members of several architectures run
+    through the skeleton, padded to the largest of them.
 
     Attributes:
-        apart: why members of different architecture don't run together; empty where they do.
+        apart: why members of different architectures do not run together; empty if they do.
     """
 
-    def __init__(self, blueprint: Blueprint, slots: Slots) -> None:
+    def __init__(self, blueprint: Blueprint, slots: TensorSlots) -> None:
         self.blueprint, self.slots = blueprint, slots
         self.apart = ""
-        self._template_slots = [Slots(t) for t in blueprint.templates]
+        self._template_slots = [TensorSlots(t) for t in blueprint.templates]
         here = dict(blueprint.skeleton.named_modules())
         self._flags = [
             (module, _nearest(here, blueprint.modules[a][path]))
@@ -48,8 +48,8 @@ class Across:
         self._handlers: dict[str, Handler] = {}
         self._masks: dict[tuple[str, tuple[int, ...], torch.device], Tensor] = {}
 
-    def bodies(self, run: Run) -> list[Body]:
-        """The bodies for some members with their tensors ``[k, *shape]``, or ``[*shape]`` of a single one."""
+    def executables(self, run: BlockTensors) -> list[ExecutableModule]:
+        """The executable modules for members with tensors ``[k, *shape]``, or ``[*shape]`` for a single one."""
         self._copy_flags()
         of = [self.blueprint.of[i] for i in run.members]
         if run.single:
@@ -68,24 +68,24 @@ class Across:
 
     @property
     def sites(self) -> list[Site]:
-        """What is set anew for the members that run."""
+        """Attributes that are set for the members that run."""
         return self.blueprint.sites
 
     def template(self, member: int) -> nn.Module:
-        """The plain module that a member runs alone through."""
+        """The plain module of a member."""
         return self.blueprint.templates[self.blueprint.of[member]]
 
     def boxes(self, member: int) -> dict[str, tuple[int, ...]]:
-        """A member's shapes, by name in the skeleton, of the tensors that it has."""
+        """The shapes of a member's own tensors, by name in the skeleton."""
         return self.blueprint.boxes(self.blueprint.of[member])
 
     def lacking(self, name: str) -> list[int]:
-        """The members that have no such tensor."""
+        """The members without a tensor of this name."""
         boxes = [self.blueprint.boxes(a) for a in range(len(self.blueprint.templates))]
         return [i for i, a in enumerate(self.blueprint.of) if name not in boxes[a]]
 
-    def settle(self, paths: Collection[str], apart: str) -> None:
-        """Say which submodules run each architecture by itself, and whether all of the model does."""
+    def set_fallbacks(self, paths: Collection[str], apart: str) -> None:
+        """Set which submodules run each architecture separately; with a reason in `apart`, the whole model does."""
         self.apart = apart
         self._handlers = {path: by_architecture(self.blueprint, path) for path in paths}
 
@@ -109,12 +109,12 @@ class Across:
             return self.blueprint.templates[a].state_dict()
 
     def _copy_flags(self) -> None:
-        """Train and eval of the plain modules are those of the skeleton."""
+        """Set train and eval flags of the plain modules to those of the skeleton."""
         for module, here in self._flags:
             if module.training is not here.training:
                 module.training = here.training
 
-    def _like(self, run: Run, rows: list[int], architecture: int, *, alone: bool) -> Body:
+    def _like(self, run: BlockTensors, rows: list[int], architecture: int, *, alone: bool) -> ExecutableModule:
         names, shapes = self.blueprint.names[architecture], self.blueprint.shapes[architecture]
 
         def part(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -135,7 +135,7 @@ class Across:
                     for i, row in enumerate(rows):
                         narrowed(run.buffers[names[own]][row], shapes[own], 0).copy_(value[i])
 
-        return Body(
+        return ExecutableModule(
             self.blueprint.templates[architecture],
             self._template_slots[architecture],
             parameters,
@@ -145,7 +145,7 @@ class Across:
             single=alone,
         )
 
-    def _unlike(self, run: Run, of: list[int]) -> Body:
+    def _unlike(self, run: BlockTensors, of: list[int]) -> ExecutableModule:
         boxes = [self.blueprint.boxes(a) for a in of]
         tags: dict[str, Tag] = {}
         parts: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
@@ -156,8 +156,8 @@ class Across:
                 value = narrowed(tensor, shape)
                 tags[name] = tuple(zip(*own, strict=True))
                 if tensor.requires_grad and not tensor.is_leaf and any(c and len(set(c)) > 1 for c in tags[name]):
-                    # Whatever comes back, padding gets no gradient; not even from a member that is lost to NaN.
-                    # (That of leaves is cleared where it is delivered, in one pass over the arena.)
+                    # Padding gets no gradient, not even from a member that has diverged to NaN. (The padding of leaves
+                    # is cleared on delivery, in one pass over the arena.)
                     value = torch.where(self._mask(name, own, shape, value.device), value, value.new_zeros(()))
                 part[name] = value
         parameters, buffers = parts
@@ -175,7 +175,7 @@ class Across:
             for name, value in replaced.items():
                 buffers[name].copy_(value)
 
-        return Body(
+        return ExecutableModule(
             self.blueprint.skeleton,
             self.slots,
             parameters,
@@ -198,16 +198,16 @@ class Across:
         return self._masks[key]
 
 
-def across_of(state: ArrayState) -> Across | None:
-    """What makes the bodies of an array's members; None where they are of one architecture."""
-    found = state.engine.across
-    assert found is None or isinstance(found, Across)  # there is no other
+def architectures_of(state: ArrayState) -> PaddedArchitectures | None:
+    """Creates the executable modules of an array; None if all members have one architecture."""
+    found = state.engine.architectures
+    assert found is None or isinstance(found, PaddedArchitectures)  # the only implementation
     return found
 
 
 def by_architecture(blueprint: Blueprint, path: str) -> Handler:
-    """Runs the submodule at a path of the skeleton at true sizes, members of each architecture by themselves."""
-    place = Slots(blueprint.skeleton.get_submodule(path))
+    """A handler that runs the submodule at a path of the skeleton at true sizes, each architecture separately."""
+    place = TensorSlots(blueprint.skeleton.get_submodule(path))
     kinds: list[Alternative] = []
     kind_of: dict[int, int | None] = {}
     for a, template in enumerate(blueprint.templates):
@@ -215,7 +215,7 @@ def by_architecture(blueprint: Blueprint, path: str) -> Handler:
         kind_of[a] = None if own is None else len(kinds)
         if own is not None:
             module = template.get_submodule(own)
-            slots = Slots(module)
+            slots = TensorSlots(module)
             targets = {n: blueprint.every_name[a][f"{own}.{n}"] for n in [*slots.parameters, *slots.buffers]}
             kinds.append(Alternative(module, slots, {n: t.removeprefix(f"{path}.") for n, t in targets.items()}))
 
@@ -226,7 +226,7 @@ def by_architecture(blueprint: Blueprint, path: str) -> Handler:
 
 
 def _unpadded(value: Tensor) -> None:
-    """See that a result is not padded.
+    """Check that a result is not padded.
 
     Raises:
         FusionError: members' results have different shapes.

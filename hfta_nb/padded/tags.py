@@ -1,8 +1,8 @@
-"""Which entries of a tensor are padding.
+"""Tags, which record the entries of a tensor that are padding.
 
-Along every dimension a member's own entries come first and zeros follow. A tag says, per dimension, how many entries
-each member has there; a dimension in which all members have as many is not padded. The padded size is always that of
-the member that has most, so a tensor that only like members use has no tag and no padding.
+Along every dimension, a member's own entries come first and zeros follow. A tag holds for each dimension the number of
+entries of each member; a dimension in which all members have the same number is not padded. The padded size is always
+that of the largest member, so a tensor used only by members of equal size has no tag and no padding.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch import Tensor
 from hfta_nb.padded.numbers import vary
 
 Counts = tuple[int, ...]
-"""Per member of the block under way, the number of its entries along a dimension."""
+"""The number of entries along a dimension, per member of the active block."""
 
 Tag = tuple[Counts | None, ...]
-"""Per dimension, the counts; None where it has no padding."""
+"""Per dimension, the counts; None for a dimension without padding."""
 
 _NAME = "_hfta_across"
 
@@ -30,7 +30,7 @@ def tag_of(tensor: Tensor) -> Tag | None:
 
 
 def tagged(tensor: Tensor, tag: Sequence[Counts | None] | None) -> Tensor:
-    """Give a tensor its tag."""
+    """Set the tag of a tensor."""
     kept = None if tag is None else tuple(c if c is not None and len(set(c)) > 1 else None for c in tag)
     if kept is not None and any(kept):
         tensor.__dict__[_NAME] = kept
@@ -40,12 +40,12 @@ def tagged(tensor: Tensor, tag: Sequence[Counts | None] | None) -> Tensor:
 
 
 def full(tensor: Tensor) -> Tag:
-    """The tag, or one that says that nothing is padded."""
+    """The tag, or one without padding."""
     return tag_of(tensor) or (None,) * tensor.ndim
 
 
 def sizes(shape: Sequence[int], tag: Tag | None) -> list[int]:
-    """The true sizes: varied numbers where members differ."""
+    """The true sizes; varied numbers if members differ."""
     return [int(n) if tag is None or tag[d] is None else vary(tag[d]) for d, n in enumerate(shape)]  # type: ignore[arg-type]
 
 
@@ -57,7 +57,7 @@ def box(shape: Sequence[int], tag: Tag | None, row: int) -> tuple[int, ...]:
 
 
 def widened(tensor: Tensor, shape: Sequence[int], skip: int = 1) -> Tensor:
-    """The tensor with zeros behind its entries along every dimension behind the first `skip`."""
+    """The tensor with zeros appended along every dimension after the first `skip`."""
     missing = [n - m for n, m in zip(shape, tensor.shape[skip:], strict=True)]
     if not any(missing):
         return tensor
@@ -66,12 +66,12 @@ def widened(tensor: Tensor, shape: Sequence[int], skip: int = 1) -> Tensor:
 
 
 def rows_of(tensor: Tensor, rows: Sequence[int]) -> Tensor:
-    """Some members' rows; a view where they lie beside each other."""
+    """Some members' rows; a view if they are adjacent."""
     if views(rows):
         return tensor[rows[0] : rows[-1] + 1]
     return tensor[list(rows)]
 
 
 def views(rows: Sequence[int]) -> bool:
-    """Whether rows lie beside each other, in order, so that `rows_of` gives a view."""
+    """True if rows are adjacent and in order, so that `rows_of` returns a view."""
     return list(rows) == list(range(rows[0], rows[-1] + 1))

@@ -1,4 +1,4 @@
-"""Arguments of a function taken apart, down to the numbers in sizes and slices."""
+"""Flattens the arguments of a function, including the numbers in sizes and slices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Rebuild = Callable[[Iterator[Any]], Any]
 
 
 def take_apart(tree: Any) -> tuple[list[Any], Rebuild]:
-    """The leaves, and a function from an iterator over as many leaves to a tree of the same form."""
+    """The leaves, and a function that builds a tree of the same structure from an iterator of leaves."""
     leaves: list[Any] = []
     return leaves, _visit(tree, leaves)
 

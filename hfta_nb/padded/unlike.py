@@ -1,4 +1,4 @@
-"""A place in the model where members have different modules, or some have none."""
+"""A position in the model where members have different modules, or some have none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.members.slots import Slots
+from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.views import narrowed
 from hfta_nb.padded.groups import Part, combined, nested
 from hfta_nb.padded.mode import PaddedMode, active
@@ -19,34 +19,34 @@ from hfta_nb.rules import Context, Disagreement
 
 
 class Holder(nn.Module):
-    """Parameters and buffers under the names that they have in the members."""
+    """Holds parameters and buffers under the names that they have in the members."""
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """A module that some architectures have at a place.
+    """A module that some architectures have at a position.
 
     Attributes:
-        names: the module's own names of its parameters and buffers to those at the place.
+        names: from the module's own names of its parameters and buffers to those at the position.
     """
 
     module: nn.Module
-    slots: Slots
+    slots: TensorSlots
     names: dict[str, str]
 
 
 class Unlike(Holder):
-    """Runs members with one kind of module together, and hands the input through where a member has none.
+    """Runs members with the same kind of module together, and returns the input for members without a module.
 
-    No member's numbers go through another's module, so what is not a member's own can't spoil its gradient.
+    A member's numbers never pass through another member's module, so that they cannot affect its gradient.
 
     Attributes:
         kinds: the modules, each for some of the architectures.
-        kind_of: by architecture, the index of its kind; None where it has no such module.
+        kind_of: by architecture, the index of its kind; None if it has no such module.
     """
 
     _kinds: list[Alternative]
-    _own: Slots
+    _own: TensorSlots
 
     def __init__(self, kinds: Sequence[nn.Module], kind_of: dict[int, int | None]) -> None:
         super().__init__()
@@ -54,10 +54,10 @@ class Unlike(Holder):
         self.training = kinds[0].training
 
     def index_tensors(self) -> None:
-        """Find the places of the tensors of the kinds, once they are all there."""
-        self._own, self._kinds = Slots(self), []
+        """Find the slots of the tensors of the kinds, after all kinds have been added."""
+        self._own, self._kinds = TensorSlots(self), []
         for module in self.kinds:
-            slots = Slots(module)
+            slots = TensorSlots(module)
             self._kinds.append(Alternative(module, slots, {n: n for n in [*slots.parameters, *slots.buffers]}))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -75,10 +75,10 @@ def in_groups(
     args: Any,
     kwargs: Any,
 ) -> Any:
-    """Run members with one kind of module together; those without hand their first input through.
+    """Run members with the same kind of module together; members without a module return their first input.
 
     Args:
-        state: the tensors at the place, as one member sees them.
+        state: the tensors at the position, as one member sees them.
     """
     groups: dict[int | None, list[int]] = {}
     for row, architecture in enumerate(mode.architectures):
@@ -124,7 +124,7 @@ def _run(
     changed = dict(zip(found["replaced"], part.leaves[kept:], strict=True))
     buffers = set(kind.slots.buffers)
     for name, (value, _) in zip(names, own[len(leaves) :], strict=True):
-        # Rows that lie beside each other are views: what was written into them is where it belongs.
+        # Adjacent rows are views: values written into them are already in place.
         if name in buffers and name not in changed and not views(rows):
             changed[name] = value
     for name, value in changed.items():
@@ -133,7 +133,7 @@ def _run(
 
 
 def _rows(context: Context, tensor: Tensor, rows: list[int]) -> tuple[Tensor, Tag | None]:
-    """Some members' rows without the padding that none of them needs, and the tag of the rest."""
+    """Some members' rows without padding that none of them needs, and the tag of the remaining padding."""
     tag = tag_of(tensor)
     own = rows_of(context.stacked(tensor), rows)
     if tag is None:
@@ -155,7 +155,7 @@ def _handed_through(context: Context, rows: list[int], args: Any, kwargs: Any) -
 
 @torch.no_grad()
 def _keep(context: Context, buffer: Tensor, value: Tensor, rows: list[int]) -> None:
-    """Put some members' new values into a buffer; a view that was written into already has them."""
+    """Store some members' new values in a buffer; views that were written into already contain them."""
     whole = context.stacked(buffer)
     for i, row in enumerate(rows):
         target = narrowed(whole[row], box(buffer.shape, full(buffer), row), 0)

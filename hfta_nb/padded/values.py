@@ -1,4 +1,4 @@
-"""Attributes of modules that differ between architectures, and what the model sees in their place."""
+"""Attributes of modules that differ between architectures, and the values that the model sees instead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_DEPTH = 8
 
 
 def reconcilable(x: Any, y: Any, comparison: Comparison, depth: int = 0) -> bool:
-    """Whether one value can stand for both: they are equal, or differ in numbers and functions only."""
+    """True if one value can represent both: they are equal, or differ in numbers and functions only."""
     if comparison.same(x, y):
         return True
     if isinstance(x, bool) or isinstance(y, bool) or depth > _MAX_DEPTH:
@@ -38,7 +38,7 @@ def reconcilable(x: Any, y: Any, comparison: Comparison, depth: int = 0) -> bool
 
 
 def reconciled(values: Sequence[Any]) -> Any:
-    """One value for members that have these, which must be `reconcilable`."""
+    """One value that represents these values of members, which must be `reconcilable`."""
     first = values[0]
     if all(v is first for v in values):
         return first

@@ -1,4 +1,4 @@
-"""What keeps two modules from being members of one array, and what to change."""
+"""Reasons why two modules cannot be members of one array, with remedies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Why(str):
     """A reason, as text.
 
     Attributes:
-        where: path of the first module or parameter that keeps them apart.
+        where: path of the first module or parameter that differs.
         remedy: what to change.
     """
 
@@ -29,7 +29,7 @@ _SIZED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def ends_apart(a: nn.Module, b: nn.Module) -> Why | None:
-    """Whether their inputs or outputs have different sizes, as far as a first or last layer tells."""
+    """True if their inputs or outputs have different sizes, as far as the first and last layers show."""
     for last in (False, True):
         left, right = _end(a, "", last), _end(b, "", last)
         if left is None or right is None or type(left[1]) is not type(right[1]):
@@ -47,7 +47,7 @@ def ends_apart(a: nn.Module, b: nn.Module) -> Why | None:
 
 
 def _end(module: nn.Module, path: str, last: bool) -> tuple[str, nn.Module] | None:
-    """The first or last sized layer of a sequence; None where that can't be told."""
+    """The first or last sized layer of a sequence; None if that is unknown."""
     if isinstance(module, _SIZED):
         return path, module
     if not isinstance(module, nn.Sequential):

@@ -1,4 +1,4 @@
-"""What is known of the calls of one signature."""
+"""The cache entry of one signature."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ TENSOR = object()
 
 @dataclass
 class CacheEntry:
-    """What is known of the calls of one signature.
+    """The state of the calls of one signature.
 
     Attributes:
-        alive: what the signature has the address of, so that nothing else gets that.
-        calls: so far.
-        reason: why they are not replayed; empty where they are or may be yet.
-        inputs: memory that stands for the inputs while replaying.
+        alive: objects whose address is part of the signature, so that no other object gets it.
+        calls: their number so far.
+        reason: why they are not replayed; empty if they are, or may be later.
+        inputs: memory that replaces the inputs in a replay.
         first: the earlier of two traces.
-        guards: the guards, with what the model's code can see.
-        rebuild, leaves: how the results are put together; `TENSOR` stands for a tensor.
-        choices: of kernels, in what is replayed.
-        program: to be run, once there is one.
-        layout: of images, where there was a choice.
+        guards: values that the model's code can read.
+        rebuild, leaves: put the results together; `TENSOR` stands for a tensor.
+        choices: of kernels in the program.
+        program: the program, once there is one.
+        layout: of images, if there was a choice.
         block_size: how many members run at once.
-        threads: what it runs on.
+        threads: see `FusedArray.threads`.
     """
 
     alive: tuple[Any, ...] = ()
@@ -55,41 +55,42 @@ class CacheEntry:
 
     @property
     def ready(self) -> bool:
-        """Whether it can be replayed."""
+        """True if it can be replayed."""
         return self.program is not None
 
     def drop(self) -> None:
-        """Forget what was made to replay it."""
+        """Discard the program and what belongs to it."""
         self.first, self.guards, self.program, self.layout = None, None, None, None
 
     def refuse(self, reason: str, forget: bool = False) -> None:
-        """Don't replay it, for this reason; with `forget`, record it anew."""
+        """Refuse to replay it, for this reason; with `forget`, it is recorded again."""
         self.drop()
         self.calls = 1
         self.reason = "" if forget else reason.splitlines()[0]
 
     def fill(self, leaves: Sequence[Any]) -> None:
-        """Copy the leaves of the inputs to where the program reads them."""
-        assert self.inputs is not None  # made before the first recording
+        """Copy the leaves of the inputs to the memory that the program reads."""
+        assert self.inputs is not None  # allocated before the first recording
         for room, value in zip(self.inputs.leaves, leaves, strict=True):
             if isinstance(room, Tensor):
                 room.copy_(value.detach() if value.requires_grad else value)
 
     def told(self, results: Sequence[Tensor]) -> Any:
-        """The results as the call returns them."""
+        """The results in the form in which the call returns them."""
         assert self.rebuild is not None  # known since the recording
         left = iter(results)
         return unflatten(self.rebuild, [next(left) if v is TENSOR else v for v in self.leaves])
 
     def accepts(self, trace: Trace, guards: Guards, told: list[Any], reason: str, what: str) -> bool:
-        """Whether this trace is the second of two that are equal. Else the first is kept, or why there is none.
+        """True if this trace is the second of two equal ones. Otherwise it becomes the first, or the reason against it
+        is kept.
 
         Args:
             trace: the trace of a call.
-            guards: its guards, made before the call.
-            told: what it returned, with `TENSOR` for tensors.
-            reason: why it can't be replayed, if that is known already.
-            what: whose code the guards are about.
+            guards: its guards, created before the call.
+            told: the result, with `TENSOR` for tensors.
+            reason: why it cannot be replayed, if that is already known.
+            what: the code that the guards belong to.
         """
         if not guards.hold() or (self.guards is not None and not self.guards.hold()):
             reason = reason or f"{what} changes what it reads"
@@ -105,13 +106,13 @@ class CacheEntry:
             self.first, self.guards, self.leaves = trace, guards, told
             return False
         self.first = None
-        for i in trace.constants:  # what the model has made may go on to the caller
+        for i in trace.constants:  # tensors created by the model may be returned to the caller
             trace.held[i] = trace.held[i].clone()
         return True
 
 
 def rooms_for(inputs: Inputs) -> Inputs:
-    """Inputs of the same form in memory that stays."""
+    """Permanent memory for inputs of the same structure."""
     return replace(inputs, leaves=tuple(room_like(v) for v in inputs.leaves))
 
 
@@ -123,7 +124,7 @@ def room_like(value: Any) -> Any:
 
 
 def outputs_of(recorder: Recorder, leaves: Sequence[Any], what: str) -> tuple[list[BufferView], list[Any], str]:
-    """Where the tensors among the results lie, the results with `TENSOR` for these, and what is wrong with them."""
+    """The locations of tensors among the results, the results with `TENSOR` for them, and a reason against replay."""
     outputs: list[BufferView] = []
     reason = ""
     for leaf in leaves:

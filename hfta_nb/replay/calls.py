@@ -1,6 +1,6 @@
-"""The calls of an array: replayed where that is known to be the same, recorded where it may be, else run.
+"""Runs the calls of an array: replayed if possible, otherwise eagerly, with recording where it may help.
 
-The first calls of a kind run member by member through `vmap`; the next two are recorded; then they are replayed.
+The first call of a kind runs through `vmap`; the next two are recorded; later ones are replayed.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hfta_nb.eager.attempt import Helpers, Probe, attempt, gradient_probe, result_probe
 from hfta_nb.eager.blocks import graph_blocks, leaf_blocks
 from hfta_nb.eager.engine import Block, Call, Inputs, concatenate, positional
 from hfta_nb.eager.gradients import loss_call
+from hfta_nb.eager.outcome import Computation
+from hfta_nb.eager.retry import Probe, RetryHelpers, gradient_probe, result_probe, run_with_retry
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.eager.verifying import Computation
 from hfta_nb.replay.forward import CapturedForwards
 from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.results import CapturedResults
@@ -24,11 +24,11 @@ from hfta_nb.replay.steps import BackwardArgs, CapturedSteps
 
 
 class Calls:
-    """What runs the calls of an array.
+    """Runs the calls of an array.
 
     Args:
         state: of the array.
-        helpers: what is done before the first run of a call.
+        helpers: functions of the array for the first run of a call.
 
     Attributes:
         steps: `FusedArray.backward`, recorded and replayed.
@@ -36,24 +36,24 @@ class Calls:
         results: `FusedArray.evaluate`, and ``array(x)`` without gradients.
     """
 
-    def __init__(self, state: ArrayState, helpers: Helpers) -> None:
+    def __init__(self, state: ArrayState, helpers: RetryHelpers) -> None:
         self.state, self.helpers = state, helpers
         self.steps, self.forwards, self.results = CapturedSteps(state), CapturedForwards(state), CapturedResults(state)
 
     @property
     def caches(self) -> tuple[ProgramCache[Any], ...]:
-        """Of each form of calls."""
+        """The caches, one for each kind of calls."""
         return self.steps.cache, self.forwards.cache, self.results.cache
 
     def clear(self) -> None:
-        """Forget what was recorded."""
+        """Discard all recordings."""
         for cache in self.caches:
             cache.clear()
 
-    # The forms of calls: each is replayed, or falls back to `_eagerly`, which may record it on the way.
+    # The kinds of calls: each is replayed, or falls back to `_eagerly`, which may record it.
 
     def backward(self, args: BackwardArgs) -> tuple[Tensor, Any]:
-        """The losses and what comes with them, gradients delivered."""
+        """The losses and auxiliary results, with gradients delivered."""
         again = self.steps.again(args)
         if again is not None:
             return again
@@ -71,17 +71,18 @@ class Calls:
         return losses, aux
 
     def again(self, tensors: tuple[Tensor, ...]) -> Any:
-        """Fast path of `forward`: the output for positional inputs, if the call is like the last one; else None."""
+        """Fast path of `forward`: the output for positional inputs, if the call's signature equals the last one's; else
+        None."""
         return self.forwards.again(tensors, (False,) * len(tensors), positional, partial(over, self.state, _called))
 
     def forward(self, given: Any, inputs: Inputs, call: Call, plain: Sequence[Tensor] = ()) -> Any:
-        """Every member's output, as part of the autograd graph where a gradient may be asked for.
+        """Every member's output, as part of the autograd graph if gradients may be needed.
 
         Args:
             given: the arguments.
-            inputs: the same, taken apart.
+            inputs: the same, flattened.
             call: what to compute for a member.
-            plain: the arguments, where they are nothing but tensors; a call like this one may come by `again`.
+            plain: the arguments, if they are all tensors; later calls like this one may use `again`.
         """
         forwards, computed = self.forwards, partial(over, self.state, call)
         if not forwards.learns(inputs):
@@ -106,7 +107,7 @@ class Calls:
     def _result(
         self, what: tuple[str, Any], given: Any, inputs: Inputs, run: Callable[[Inputs], Any], call: Call
     ) -> Any:
-        """What a call gives that gives results only."""
+        """The result of a call without gradients."""
         entry = self.results.find(what, given)
         replayed = self.results.replay(entry, inputs)
         if replayed is not None:
@@ -117,18 +118,18 @@ class Calls:
     def _eagerly(
         self, what: str, inputs: Inputs, run: Callable[[Inputs], Any], probe: Probe, computation: Computation
     ) -> Any:
-        """Run a call through `vmap`, or member by member where that can't follow."""
-        return attempt(self.state, self.helpers, what, inputs, run, probe, computation)
+        """Run a call through `vmap`, or member by member where that fails."""
+        return run_with_retry(self.state, self.helpers, what, inputs, run, probe, computation)
 
     def _in_graph_blocks(self, computed: Callable[..., Any]) -> Callable[[Inputs], Any]:
         return lambda inputs: computed(inputs, graph_blocks(self.state))
 
 
 def over(state: ArrayState, call: Call, inputs: Inputs, blocks: Sequence[Block]) -> Any:
-    """Every member's output as ever."""
+    """Every member's output, computed eagerly."""
     return concatenate([state.engine.run(block, call, inputs) for block in blocks])
 
 
 def _called(module: nn.Module, leaves: list[Any]) -> Any:
-    """A module's output, from positional inputs."""
+    """A module's output for positional inputs."""
     return module(*leaves)

@@ -1,4 +1,5 @@
-"""Gradients that a program has written into the arena become parameters' `.grad`, or are added to what is there."""
+"""Delivers gradients that a program has written into the arena: they become `.grad` of parameters, or are added to
+it."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ T = TypeVar("T")
 
 
 class Target(NamedTuple):
-    """Where the gradient of a parameter goes: the room in its arena.
+    """The destination of a parameter's gradient in its arena.
 
     Attributes:
-        empty: members whose gradient is zero and not written.
-        missing: members to note as having none.
+        empty: members whose gradient is zero and is not written.
+        missing: members that have no gradient.
     """
 
     parameter: nn.Parameter
@@ -29,7 +30,8 @@ class Target(NamedTuple):
 
 
 def delivered(state: ArrayState, targets: Sequence[Target], run: Callable[[], T]) -> T:
-    """Run what writes the gradients into the arena, then set or add to `.grad`. After an error all is as before."""
+    """Run a function that writes gradients into the arena, then set or add to `.grad`. An error restores the old
+    state."""
     if all(t.parameter.grad is None for t in targets):
         result = written(targets, run)
     else:
@@ -42,12 +44,12 @@ def delivered(state: ArrayState, targets: Sequence[Target], run: Callable[[], T]
             raise
         if inside:
             torch._foreach_add_(inside, before)
-    settle(state, targets)
+    assign_grads(state, targets)
     return result
 
 
 def written(targets: Sequence[Target], run: Callable[[], T]) -> T:
-    """Run it, the rows that it leaves out being zero."""
+    """Run the function; rows that it does not write are zero."""
     result = run()
     for target in targets:
         for member in target.empty:
@@ -55,8 +57,8 @@ def written(targets: Sequence[Target], run: Callable[[], T]) -> T:
     return result
 
 
-def settle(state: ArrayState, targets: Sequence[Target]) -> None:
-    """Make what is in the arena `.grad`, or add it to one that lies elsewhere."""
+def assign_grads(state: ArrayState, targets: Sequence[Target]) -> None:
+    """Make the gradients in the arena `.grad`, or add them to an existing `.grad` elsewhere."""
     noted = state.missing_grads
     for parameter, name, view, _, missing in targets:
         grad = parameter.grad
@@ -69,14 +71,14 @@ def settle(state: ArrayState, targets: Sequence[Target]) -> None:
         elif grad is not view and not same_memory(grad, view):
             with torch.no_grad():
                 grad.add_(view)
-    if state.engine.across is not None:
+    if state.engine.architectures is not None:
         with torch.no_grad():
             state.clear_padding([t.name for t in targets])
 
 
 @torch.no_grad()
 def apart(state: ArrayState, targets: Sequence[Target], run: Callable[[], T]) -> tuple[list[Tensor], T]:
-    """Run it, and give the gradients in memory of their own, the arena's being as before."""
+    """Run the function, return copies of the gradients, and restore the arena."""
     before = [arena.grad.clone() for arena in state.arenas]
     try:
         result = written(targets, run)
@@ -86,7 +88,7 @@ def apart(state: ArrayState, targets: Sequence[Target], run: Callable[[], T]) ->
 
 
 def same_memory(grad: Tensor | None, view: Tensor) -> bool:
-    """Whether a gradient lies in the arena."""
+    """True if a gradient is stored in the arena."""
     return grad is view or (grad is not None and grad.untyped_storage()._cdata == view.untyped_storage()._cdata)
 
 

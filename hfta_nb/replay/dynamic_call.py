@@ -1,4 +1,4 @@
-"""Calls whose arguments or results are tensors made in the run, as kernels without an `out` form make them."""
+"""Calls with tensors that each run allocates, as kernels without an `out` form do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hfta_nb.replay.record import BufferView
 
 @dataclass(frozen=True)
 class Fetch:
-    """A tensor that a call of this run has made, or a view of it."""
+    """A tensor allocated by a call of this run, or a view of it."""
 
     storage: int
     view: BufferView | None
@@ -25,14 +25,14 @@ class Fetch:
 
 
 def copied(gradients: Sequence[tuple[Tensor, Tensor | Fetch]], made: list[Any]) -> None:
-    """Copy each gradient to where it goes, in one call of torch's."""
+    """Copy each gradient to its destination, in one call of torch."""
     if gradients:
         found = [f.get(made) if isinstance(f, Fetch) else f for _, f in gradients]
         torch._foreach_copy_([room for room, _ in gradients], found)
 
 
 class DynamicCall:
-    """A call whose arguments or results are tensors made in the run."""
+    """A call whose arguments or results are allocated in the run."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ def _fetched(value: Any, made: list[Any]) -> Any:
 
 
 def dynamic(tree: Any) -> bool:
-    """Whether there are tensors in it that a run makes."""
+    """True if its arguments contain tensors allocated in the run."""
     if isinstance(tree, list | tuple):
         return any(dynamic(v) for v in tree)
     if isinstance(tree, dict):

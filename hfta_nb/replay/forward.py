@@ -1,8 +1,8 @@
-"""`array(x)` with gradients, replayed, or recorded with its backward: the loss between them is the caller's own.
+"""`array(x)` with gradients, replayed, or recorded with its backward; the loss in between belongs to the caller.
 
-Two calls run eagerly and are recorded; then a gradient of random numbers is sent back through what the model has
-computed, to record the backward too. The graph that the caller gets is autograd's and as it would be without.
-Replayed, a call is one node of the graph: its forward runs the first half of the program, its backward the second.
+Two calls run eagerly and are recorded; then random gradients are sent back through the outputs, to record the backward
+too. The caller gets autograd's own graph, unaffected by the recording. A replayed call is one node of the graph: its
+forward runs the first half of the program, its backward the second.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class CapturedForwards:
         self._outstanding: weakref.ref[SavedContext] | None = None
 
     def learning(self) -> bool:
-        """Whether gradients of parameters may be asked for."""
+        """True if gradients of parameters may be needed."""
         return torch.is_grad_enabled() and any(p.requires_grad for p in self.cache.parameters)
 
     def learns(self, inputs: Inputs) -> bool:
-        """Whether a gradient may be asked for."""
+        """True if any gradient may be needed."""
         return self.learning() or (torch.is_grad_enabled() and bool(inputs.grad_leaves()))
 
     def find(self, given: Any) -> ForwardEntry | None:
-        """The entry of a call; None where it is to run eagerly."""
+        """The entry of a call; None if it must run eagerly."""
         return self.cache.find(
             lambda: (form(given, grads=True), tuple(p.requires_grad for p in self.cache.parameters)), ForwardEntry
         )
@@ -58,12 +58,12 @@ class CapturedForwards:
     # Replaying.
 
     def again(self, tensors: Sequence[Tensor], per_member: tuple[bool, ...], rebuild: Rebuild, run: Run) -> Any:
-        """Fast path: the output, replayed, if this call's signature equals the last one's; else None.
+        """Fast path: the replayed output, if this call's signature equals the last one's; else None.
 
         Args:
             tensors: the inputs, none of which is marked as per member.
-            per_member: which of them are.
-            rebuild: from these to the arguments.
+            per_member: for each leaf, whether it has a member axis.
+            rebuild: creates the arguments from the tensors.
             run: computes the outputs eagerly.
         """
         if self.cache.last is None or not self.cache.repeats(tensors):
@@ -72,13 +72,13 @@ class CapturedForwards:
         return None if found is None else found[0]
 
     def remember(self, entry: ForwardEntry, tensors: Sequence[Tensor]) -> None:
-        """Note that a call with these inputs was replayed, for `again`, if it gave one tensor."""
+        """Remember that a call with these inputs was replayed, for `again`, if its output is one tensor."""
         count = len(entry.inputs.leaves if entry.inputs else ())
         alone = entry.made is not None and entry.made.alone and count == len(tensors)
         self.cache.remember(entry, tensors if alone else None)
 
     def outstanding(self) -> bool:
-        """Whether a backward is to come that needs what lies in memory."""
+        """True if a later backward needs the content of the program's memory."""
         before = None if self._outstanding is None else self._outstanding()
         return before is not None and not before.spent
 
@@ -104,7 +104,7 @@ class CapturedForwards:
     # Recording.
 
     def recorder(self, entry: ForwardEntry | None, run: Run) -> Callable[[Inputs], Any]:
-        """What runs a call, and records it with its backward where it may be replayed from then on."""
+        """A function that runs a call, and records it with its backward if it may be replayed."""
         return self.cache.recorder(
             entry, (), partial(self._record, run), lambda inputs: run(inputs, graph_blocks(self.state))
         )

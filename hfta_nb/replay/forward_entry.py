@@ -1,4 +1,4 @@
-"""What is known of a kind of `array(x)` with gradients."""
+"""The cache entry of one kind of `array(x)` with gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hfta_nb.replay.cache_entry import CacheEntry
 from hfta_nb.replay.halves import CompiledForward
 
 _PATTERNS = 3
-"""How often other outputs may be used than before until a kind is not recorded again."""
+"""After this many changes of which outputs are used, a kind of call is recorded no more."""
 
 
 @dataclass
@@ -18,9 +18,9 @@ class ForwardEntry(CacheEntry):
     """A kind of forward with gradients.
 
     Attributes:
-        made: to be run, once there is something.
-        grads: memory that stands for the gradients of the outputs used.
-        used: of the outputs that have gradients, whether each is used; None where that is not known yet.
+        made: the compiled forward, once there is one.
+        grads: memory that replaces the gradients of the used outputs.
+        used: for each output with a gradient, whether it is used; None if that is unknown.
         changes: how often `used` has changed.
     """
 
@@ -38,7 +38,7 @@ class ForwardEntry(CacheEntry):
         self.made = None
 
     def other_outputs(self, used: tuple[bool, ...]) -> None:
-        """Note that the caller's loss uses other outputs than was thought, which leaves other gradients None."""
+        """Record that the caller's loss uses other outputs than expected, so that other gradients are None."""
         self.changes += 1
         self.used, self.grads = used, []
         self.refuse("the outputs that are used differ from call to call", forget=self.changes <= _PATTERNS)

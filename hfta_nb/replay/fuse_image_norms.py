@@ -1,8 +1,9 @@
-"""A norm of images, the ReLU and the max-pooling after it, and all their gradients: two calls of the package's library.
+"""Replaces chains of image norm, ReLU and max-pooling, with their gradients, by two calls of the package's library.
 
-Between the norm and what follows it nothing is written, and the gradients compute once more what was not kept: most of
-what these kernels take is memory that goes in and out of cache. A chain is taken out of a program where the library is
-measured to be faster than torch's kernels, one after another, and where nobody else looks at what stands in between.
+No intermediate results are written between the norm and the operations that follow it. The backward recomputes them:
+these kernels are limited by memory traffic beyond the cache. A chain is replaced if the library is measured to be
+faster
+than torch's kernels in sequence, and if no other call uses the intermediate results.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _WINDOW = [2, 2], [2, 2], [0, 0], [1, 1], False
 
 @dataclass
 class _Chain:
-    """Numbers of the calls: of the norm and what follows it, and of the gradients in the order in which they run."""
+    """Indices of calls: of the norm and what follows it, and of the gradients in the order in which they run."""
 
     forward: list[int]
     backward: list[int] = field(default_factory=list)
@@ -42,13 +43,13 @@ class _Chain:
 def chained(
     calls: Sequence[Instruction], wanted: Collection[int], half: int, lanes: Sequence[int] | None, device: torch.device
 ) -> tuple[list[Instruction], list[int], list[Choice]]:
-    """The calls with chains as calls of the library; of each the number that it, or its last part, had; the choices.
+    """The calls, with chains replaced by the library's; for each its former index (of its last part); the choices.
 
     Args:
         calls: of a program.
-        wanted: storages that results lie in.
+        wanted: storages that contain results.
         half: how many of the calls belong to the first of two halves.
-        lanes: per call, its thread; None for one.
+        lanes: per call, its thread; None for one thread.
         device: of all tensors.
     """
     found = _Chains(calls, wanted, [(i < half, lanes and lanes[i]) for i in range(len(calls))], device)
@@ -60,8 +61,8 @@ class _Chains:
 
     Args:
         calls: of the program.
-        wanted: storages that results lie in.
-        apart: per call, what those of one half of a chain have to agree in.
+        wanted: storages that contain results.
+        apart: per call, a value that must be equal within each half of a chain.
         device: of all tensors.
     """
 
@@ -78,7 +79,7 @@ class _Chains:
         self.choices: dict[str, Choice] = {}
 
     def taken(self) -> tuple[list[Instruction], list[int]]:
-        """The calls with chains as calls of the library; and of each the number that it, or its last part, had."""
+        """The calls, with chains replaced by the library's; and for each its former index (of its last part)."""
         found: dict[int, Instruction | None] = {}
         if self._device.type == "cpu":
             for i, call in enumerate(self._calls):
@@ -91,7 +92,7 @@ class _Chains:
         return [call for call, _ in kept], [i for _, i in kept]
 
     def _replaced(self, i: int) -> dict[int, Instruction | None]:
-        """Of a norm, what calls are replaced by; None for nothing."""
+        """Replacements of calls for the chain that starts at a norm; None if there is none."""
         call = self._calls[i]
         for chain in self._chains(i):
             made = self._made(call, chain)
@@ -111,10 +112,10 @@ class _Chains:
             return gone
         return {}
 
-    # What belongs together.
+    # Finding chains.
 
     def _chains(self, i: int) -> list[_Chain]:
-        """From the longest that it may be to the norm alone."""
+        """Possible chains, from the longest one to the norm alone."""
         forward = [i]
         for function in (_RELU, _POOL):
             after = [r for r in self._reading(forward[-1]) if self._calls[r].function is function]
@@ -125,7 +126,7 @@ class _Chains:
         return [_Chain(forward[: k + 1], backward[len(backward) - k - 1 :]) for k in reversed(range(len(forward)))]
 
     def _backward(self, i: int) -> list[int]:
-        """The norm's gradients, and before them what they come from."""
+        """The norm's gradients, preceded by the gradients that they depend on."""
         call = self._calls[i]
         found = [j for j in self._reading(i, 1) if self._calls[j].function is _NORMS[call.function]]
         if len(found) != 1:
@@ -143,7 +144,7 @@ class _Chains:
         return [] if place is None else self._readers.get(place.storage, [])
 
     def _made(self, norm: Instruction, chain: _Chain) -> tuple[Instruction, Instruction | None] | None:
-        """The chain as calls of the library; None where it is no chain."""
+        """The chain as calls of the library; None if it cannot be replaced."""
         calls = self._calls
         found = _Parts([calls[k] for k in chain.forward], [calls[k] for k in chain.backward])
         if chain.backward and len(chain.backward) != len(chain.forward):
@@ -155,7 +156,7 @@ class _Chains:
         return found.calls()
 
     def _unseen(self, chain: _Chain) -> bool:
-        """Whether nobody else looks at what is not kept."""
+        """True if no other call uses the intermediate results that are not kept."""
         own = {*chain.forward, *chain.backward}
         last = {chain.forward[-1], *chain.backward[-1:]}
         between = {s for k in own - last for s in self._calls[k].makes}
@@ -166,7 +167,7 @@ class _Chains:
         return not between & set(self._wanted) and all(set(self._readers.get(s, ())) <= own for s in between)
 
     def _together(self, chain: _Chain) -> bool:
-        """Whether each half may run where its last call stands, and what is computed again is still the same then."""
+        """True if each half may run at its last call, with unchanged inputs for recomputation."""
         calls = self._calls
         for part in (chain.forward, chain.backward):
             if not part:
@@ -193,7 +194,7 @@ class _Parts:
     backward: list[Instruction]
 
     def fit(self) -> bool:
-        """Whether the library computes such a chain."""
+        """True if the library supports the chain."""
         norm, after = self.forward[0], self.forward[1:]
         x, out, last = norm.args[0], norm.results[0], self.forward[-1].results[0]
         if x is None or out is None or last is None:
@@ -248,7 +249,7 @@ class _Parts:
         return _alike(self.grad, wanted) or (self.turned and self.grad.size == wanted.size and _contiguous(self.grad))
 
     def calls(self) -> tuple[Instruction, Instruction | None]:
-        """Of the library."""
+        """The library's calls."""
         norm = self.forward[0]
         (samples, channels, *space), own = self.x.size, self.groups
         height, width = space if self.pool else (1, math.prod(space))
@@ -280,7 +281,7 @@ class _Parts:
 
 
 def _single(call: Instruction) -> bool:
-    """Whether all that a call gives are tensors of their own."""
+    """True if all results of a call are separate tensors."""
     made = [r.storage for r in call.results if r is not None]
     return sorted(made) == sorted(call.makes) and len(set(made)) == len(made) and not call.draws
 
@@ -290,7 +291,7 @@ def _contiguous(place: BufferView) -> bool:
 
 
 def _last(place: BufferView) -> bool | None:
-    """Whether channels lie side by side, or else the pixels of one; None for neither."""
+    """True if channels are adjacent in memory, False if the pixels of a channel are; None for neither."""
     if len(place.size) < 2 or 0 in place.size:
         return None
     order = (0, *range(2, len(place.size)), 1)
@@ -301,12 +302,12 @@ def _last(place: BufferView) -> bool | None:
 
 
 def _alike(one: Any, two: BufferView) -> bool:
-    """Whether two tensors lie in memory in the same way."""
+    """True if two tensors have the same memory layout."""
     return isinstance(one, BufferView) and (one.size, one.stride) == (two.size, two.stride)
 
 
 def _as_one(given: Any, made: Any, like: BufferView) -> bool:
-    """Whether a pointwise function's tensors are the whole of a memory that is ordered as another."""
+    """True if a pointwise function's tensors cover whole storages that are ordered like another one."""
     if not isinstance(given, BufferView) or not isinstance(made, BufferView) or made.dtype != like.dtype:
         return False
     same = (given.size, given.stride, given.offset) == (made.size, made.stride, made.offset)

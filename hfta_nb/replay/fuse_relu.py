@@ -1,6 +1,6 @@
-"""Pointwise kernels that a product before them does as it writes its result: a ReLU, and the mask of a ReLU's gradient.
+"""Fuses pointwise kernels into a product that precedes them: a ReLU, and the mask of a ReLU's gradient.
 
-Only where the pointwise kernel would have worked in the memory of the product, and nothing looks at that in between.
+This applies if the pointwise kernel would work in the memory of the product, and no call reads the product in between.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from hfta_nb.replay.record import BufferView, Instruction
 
 _aten = torch.ops.aten
 _CALL_S, _ENTRY_S = 1e-6, 1e-10
-"""What a pointwise kernel takes at least, for itself and for an entry."""
+"""Approximate cost of a pointwise kernel: per call, and per entry."""
 
 
 class ReluFusion:
-    """The products of a program that may still take something in.
+    """The products of a program that may absorb further calls.
 
     Args:
         calls: of the program.
         half: how many of them belong to the first of two halves.
-        outside: storages that were there before.
+        outside: storages that existed before.
     """
 
     def __init__(self, calls: Sequence[Instruction], half: int, outside: Collection[int]) -> None:
@@ -35,7 +35,7 @@ class ReluFusion:
         self._open: dict[int, tuple[int, Bound]] = {}
 
     def worth(self, i: int) -> float:
-        """About how many seconds it saves if the package's own product computes call `i` and takes in what follows."""
+        """Approximate seconds saved if the package's own product computes call `i` and absorbs the next one."""
         call = self._calls[i]
         place = call.results[0] if call.function in PRODUCTS else None
         after = next((c for c in self._calls[i + 1 :] if place is not None and place.storage in c.reads()), None)
@@ -44,18 +44,18 @@ class ReluFusion:
         return _CALL_S + math.prod(place.size) * _ENTRY_S
 
     def add(self, i: int, product: Bound) -> None:
-        """Call `i` is this product."""
+        """Register the product that computes call `i`."""
         place = self._calls[i].results[0]
         if place is not None:
             self._open[place.storage] = i, product
 
     def takes(self, i: int, args: Sequence[Any], out: Any) -> bool:
-        """Whether a product does what call `i` does; if so, it does from now on.
+        """True if a product can do the work of call `i`; it does so from then on.
 
         Args:
-            i: number of the call.
-            args: in place of the call's.
-            out: its room.
+            i: index of the call.
+            args: the actual arguments.
+            out: memory for the result.
         """
         call = self._calls[i]
         relu = _relu(call)
@@ -81,7 +81,7 @@ class ReluFusion:
         return all(place.storage not in call.reads() and place.storage not in call.writes for call in between)
 
     def _standing(self, place: Any, begin: int, end: int) -> bool:
-        """Whether what lies there when call `end` comes lies there before call `begin`."""
+        """True if the value that is read by call `end` is already there before call `begin`."""
         if not isinstance(place, BufferView):
             return False
         made = place.storage in self._outside or any(place.storage in call.makes for call in self._calls[:begin])

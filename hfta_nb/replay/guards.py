@@ -1,8 +1,8 @@
-"""What the Python code of a model and its loss can read: whether a step that ran once will run the same again.
+"""Guards: values that the Python code of a model and its loss can read, and that must not change between steps.
 
-A replayed step runs no Python. So whatever the code can see (attributes, closures, globals, at any depth) is noted
-with its value, and compared before each replay. Code that can do more, print or ask the clock, is not replayed. What
-can't be seen through counts as such code.
+A replayed step runs no Python. Therefore all values that the code can read (attributes, closures, globals, at any
+depth) are recorded and compared before each replay. Code with other effects, such as printing or reading the clock, is
+not replayed. Code that cannot be analysed counts as such code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HARMLESS = {
     *("torch", "math", "cmath", "typing", "typing_extensions", "collections", "functools", "itertools", "operator"),
     *("enum", "dataclasses", "abc", "numbers", "hfta_nb", "warnings", "builtins", "types", "copy", "jaxtyping"),
 }
-"""Packages whose code reads nothing that changes but its arguments and torch's settings."""
+"""Packages whose code reads no changing values except its arguments and torch's settings."""
 
 _BUILTINS_REFUSED = {
     *("print", "open", "input", "exec", "eval", "globals", "locals", "vars", "id", "setattr", "delattr", "__import__"),
@@ -38,20 +38,20 @@ _NAMES_REFUSED = {
     *("fork_rng", "register_post_accumulate_grad_hook", "_version", "is_leaf", "grad_fn", "resize_"),
     *("synchronize", "_cdata", "stdout", "stderr"),
 }
-"""Attributes in a model's code by which it reads or does what kernels don't show."""
+"""Attributes in a model's code that read or change something that kernels do not show."""
 
 _TENSORS_OF_VALUES = {
     *("tensor", "as_tensor", "asarray", "new_tensor", "new", "Tensor", "FloatTensor", "DoubleTensor", "HalfTensor"),
     *("BFloat16Tensor", "LongTensor", "IntTensor", "ShortTensor", "ByteTensor", "CharTensor", "BoolTensor"),
 }
-"""What makes a tensor of a list. Tensors in the list are read then, which no dispatch mode gets to see."""
+"""Functions that create a tensor from a list. They read tensors in the list, which no dispatch mode notices."""
 
 _PLAIN = (
     *(type(None), bool, int, float, complex, str, bytes, range, slice, type(Ellipsis), type(NotImplemented)),
     *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, enum.Enum),
 )
 _CACHES = ("_flat_weights", "_flat_weight_refs")
-"""Of recurrent modules: the parameters once more, listed anew when they see others."""
+"""Attributes in which recurrent modules cache their parameters."""
 
 _GLOBAL_HOOKS = tuple(
     value for name, value in vars(nn.modules.module).items() if name.startswith("_global_") and isinstance(value, dict)
@@ -59,19 +59,19 @@ _GLOBAL_HOOKS = tuple(
 
 
 class UnclearError(Exception):
-    """Code may read or do what can't be seen."""
+    """The code may have inputs or effects that cannot be analysed."""
 
 
 class Guards:
-    """Everything that some code can read, as it is now.
+    """The current values of everything that some code can read.
 
     Args:
         root: the model.
-        functions: what else is called: a loss.
-        set_anew: attributes, by the id of their module, that are set before each call to what depends on nothing else.
+        functions: other functions that are called, for example a loss.
+        set_anew: attributes, by the id of their module, that are set before each call.
 
     Raises:
-        UnclearError: with what can't be seen through.
+        UnclearError: the code cannot be analysed.
     """
 
     def __init__(
@@ -95,22 +95,22 @@ class Guards:
             self._value(function, "the loss")
         while self._reach():
             pass
-        # Most are empty, as hooks are: one look at all of them.
+        # Most of these dicts are empty, like those of hooks: one check covers all of them.
         self._empty = [value for value, before in self._containers if not before]
         kept = [(value, before) for value, before in self._containers if before]
         self._now, self._then = [value for value, _ in kept], [before for _, before in kept]
 
     @property
     def makes_tensors(self) -> bool:
-        """Whether the code may make tensors of the values of others."""
+        """True if the code may create tensors from the values of others."""
         return bool(self._names & _TENSORS_OF_VALUES)
 
     def hold(self) -> bool:
-        """Whether all is as it was."""
+        """True if all values are unchanged."""
         try:
             if any(self._empty) or self._now != self._then:
                 return False
-            if any(map(_hooks, self._tensors)):  # which replaying would not call
+            if any(map(_hooks, self._tensors)):  # a replay would not call them
                 return False
             for mapping, before, caches in self._partly:
                 if {k: v for k, v in mapping.items() if k not in caches} != before:
@@ -119,7 +119,7 @@ class Guards:
                 if cell.cell_contents is not value:
                     return False
             return all(scope.get(name, _GONE) is value for scope, name, value in self._globals)
-        except Exception:  # values that can't be compared have changed
+        except Exception:  # values whose comparison fails count as changed
             return False
 
     # Values.
@@ -146,7 +146,7 @@ class Guards:
             for key, inner in list(value.items()):
                 self._value(inner, f"{where}[{key!r}]")
         elif isinstance(value, list | tuple | set | frozenset):
-            if isinstance(value, list | set):  # the others stay as they are
+            if isinstance(value, list | set):  # the others are immutable
                 self._containers.append((value, list(value) if isinstance(value, list) else set(value)))
             self._more(value)
             for inner in list(value):
@@ -155,7 +155,7 @@ class Guards:
             self._callable_or_object(value, where)
 
     def _more(self, value: Any) -> None:
-        """What a container of a class of its own has beside its items."""
+        """Attributes of a container whose class is a subclass."""
         if type(value).__module__ not in ("builtins", "collections"):
             self._classes.append((type(value), type(value).__name__))
             self._snapshot(getattr(value, "__dict__", {}))
@@ -262,7 +262,8 @@ class Guards:
                 raise UnclearError(f"{where} imports {step.argval}")
 
     def _reach(self) -> bool:
-        """Look into the functions of classes and packages by names that code mentions; says whether there were new."""
+        """Look into the functions of classes and packages by names that the code mentions; True if there were new
+        ones."""
         new = False
         for owner, where in list(self._classes):
             if isinstance(owner, types.ModuleType):
@@ -290,7 +291,7 @@ _NOT_CALLED = {n for n in vars(object) if n not in ("__eq__", "__getattribute__"
     *("__static_attributes__", "__annotate__", "__annotations_cache__", "__slotnames__", "__doc__", "__orig_bases__"),
     *("__dataclass_fields__", "__dataclass_params__", "__match_args__", "__constants__", "__parameters__"),
 }
-"""Of a class, what a step does not come by."""
+"""Attributes of a class that a step does not use."""
 
 
 def _harmless(value: Any) -> bool:
@@ -312,16 +313,16 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def guards_of(state: ArrayState, functions: tuple[Any, ...]) -> Guards:
-    """What the code of the model, or of each architecture among its members, and these functions can read.
+    """Guards for the code of the model, or of each architecture among its members, and of these functions.
 
     Raises:
-        UnclearError: with what can't be seen through.
+        UnclearError: the code cannot be analysed.
     """
-    across = state.engine.across
-    if across is None:
+    architectures = state.engine.architectures
+    if architectures is None:
         return Guards(state.skeleton, functions)
     set_anew: dict[int, tuple[str, ...]] = {}
-    for site in across.sites:
+    for site in architectures.sites:
         set_anew[id(site.module)] = (*set_anew.get(id(site.module), ()), site.name)
-    values = tuple(value for site in across.sites for value in site.values.values())
-    return Guards(state.skeleton, (*functions, *across.templates, *values), set_anew)
+    values = tuple(value for site in architectures.sites for value in site.values.values())
+    return Guards(state.skeleton, (*functions, *architectures.templates, *values), set_anew)

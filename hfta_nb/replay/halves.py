@@ -1,7 +1,7 @@
 """A recorded forward and its backward as one program that runs in two parts.
 
-Both parts share their memory: what the backward needs of the forward stays where it is in between, so that only one
-backward can be outstanding.
+Both parts share their memory: values of the forward that the backward needs stay in place, so that only one backward
+can be outstanding.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from torch import Tensor, nn
 
 from hfta_nb.kernels.strategy import precision
 from hfta_nb.members.generators import MemberGenerators
-from hfta_nb.members.threads import scope
+from hfta_nb.members.threads import thread_scope
 from hfta_nb.replay.delivery import Target
 from hfta_nb.replay.dynamic_call import Fetch, copied
 from hfta_nb.replay.program import Program
 
 
 class Halves:
-    """A program with a cut.
+    """A program that is split into forward and backward.
 
     Args:
         ready: the program.
-        results: how many of its results are the forward's; the others are the backward's.
-        way: what it runs on; see `FusedArray.threads`.
+        results: how many of its results belong to the forward; the others belong to the backward.
+        way: see `FusedArray.threads`.
     """
 
     def __init__(self, ready: Program, results: int, way: str) -> None:
@@ -35,7 +35,7 @@ class Halves:
         self._forward, self._backward = ready.steps[: ready.cut], ready.steps[ready.cut :]
         self._outputs, self._inputs = ready.results[:results], ready.results[results:]
         self.serial = 0
-        """Of the last forward: what is in memory belongs to it."""
+        """The number of the last forward, whose values are in memory."""
 
     def forward(self) -> list[Tensor]:
         """Compute the outputs."""
@@ -43,9 +43,9 @@ class Halves:
         return self._run(self._forward, (), self._outputs, self.program.generators)
 
     def backward(self) -> list[Tensor]:
-        """Write the gradients to where they go; returns those of the inputs. Once after each forward."""
+        """Write the gradients to their destinations; returns those of the inputs. Once after each forward."""
         self.serial += 1
-        results = self._run(self._backward, self.program.gradients, self._inputs, None)  # which draws nothing
+        results = self._run(self._backward, self.program.gradients, self._inputs, None)  # the backward draws no numbers
         for storage in self.program.left:
             self.program.made[storage] = None
         return results
@@ -60,7 +60,7 @@ class Halves:
         made, on = self.program.made, torch.is_grad_enabled()
         torch._C._set_grad_enabled(True)  # as in `Program.run`
         try:
-            with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), scope(self._way):
+            with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), thread_scope(self._way):
                 if generators is None:
                     for step in steps:
                         step()
@@ -78,19 +78,19 @@ class Halves:
 
 @dataclass(frozen=True)
 class CompiledForward:
-    """What replays a kind of forward and its backward.
+    """Replays a kind of forward and its backward.
 
     Attributes:
         halves: the program.
-        targets: where the backward writes gradients.
-        grads: memory that stands for the gradients of the outputs used.
-        used: of the outputs that have gradients, whether each is used.
-        differentiable: of the outputs, whether each has a gradient.
+        targets: destinations of the gradients.
+        grads: memory that replaces the gradients of the used outputs.
+        used: for each output with a gradient, whether it is used.
+        differentiable: for each output, whether it has a gradient.
         learning: the parameters that may have gradients.
-        passes: of the inputs that want a gradient, whether they get one.
+        passes: for each input that requires a gradient, whether it gets one.
         needs: the parameters, and the positions of the inputs, that the backward reads.
-        changes: whether a call may change buffers or draws random numbers.
-        alone: whether it returns one tensor, which has a gradient.
+        changes: whether a call may change buffers or draw random numbers.
+        alone: whether it returns a single tensor with a gradient.
     """
 
     halves: Halves

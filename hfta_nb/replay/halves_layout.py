@@ -19,7 +19,7 @@ from hfta_nb.replay.recorded_forward import RecordedForward
 
 
 def lay(recorded: RecordedForward) -> None:
-    """Choose the layout of images in calls like one that was recorded, where they are replayed from now on."""
+    """Choose the layout of images for calls like a recorded one."""
     if recorded.finished is None:
         return
     outputs, restore = recorded.finished
@@ -50,11 +50,11 @@ def lay(recorded: RecordedForward) -> None:
 
 
 def _laid(recorded: RecordedForward, inputs: Inputs, outputs: Sequence[BufferView]) -> tuple[Halves, Any]:
-    """The same call recorded on inputs that lie in another way, and what its backward reads.
+    """The same call recorded with another layout of the inputs, and what its backward reads.
 
     Args:
-        inputs: where the program is to read them.
-        outputs: where those of this call lie.
+        inputs: the memory that the program will read them from.
+        outputs: the locations of this call's outputs.
 
     Raises:
         NotRecordableError: with the reason.

@@ -1,4 +1,4 @@
-"""What a chain is called as in a program, and what it takes by the library and by torch, gradients included."""
+"""The calls that replace a chain in a program, and their times compared with torch's kernels, gradients included."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from hfta_nb.replay.record import BufferView, Instruction
 
 _aten = torch.ops.aten
 RESULTS = "out", "mean", "scale"
-"""Of a norm, as the library knows them."""
+"""Results of a norm, by their names in the library."""
 _GRADIENTS = "dx", "weight_grad", "bias_grad"
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """What a call of the library stands for in a program, in place of an overload.
+    """Stands for a call of the library in a program, in place of an overload.
 
     Attributes:
-        images: what it computes.
-        backward: its gradients.
-        names: of the arguments of the call, as the library knows them.
-        rooms: the same of its results.
+        images: the images.
+        backward: compute gradients.
+        names: of the arguments of the call in the library.
+        rooms: of its results in the library.
     """
 
     images: Images
@@ -47,7 +47,7 @@ class Kernel:
         return SimpleNamespace(name=" + ".join(parts), overload_name="", arguments=())
 
     def bind(self) -> Callable[..., None]:
-        """What computes it, called with the tensors of a run and, by their names, rooms."""
+        """The function that computes it, called with the tensors of a run and, by name, memory for the results."""
         bound = images.Bound(self.images, self.backward)
         names = self.names
 
@@ -58,14 +58,14 @@ class Kernel:
 
 
 def chosen(forward: Instruction, backward: Instruction | None, device: torch.device) -> Choice | None:
-    """How to compute a chain: torch's kernels one after another, or the library.
+    """The faster way to compute a chain: torch's kernels in sequence, or the library.
 
     Args:
         forward, backward: calls of the library; None for no gradients.
         device: of all tensors.
 
     Returns:
-        None where that could not be measured.
+        None if the times could not be measured.
     """
     names = dict(zip(forward.function.names, forward.args, strict=True))
     rooms = dict(zip(RESULTS, forward.results, strict=True))
@@ -99,7 +99,7 @@ def _operand(place: Any) -> Any:
 
 
 class _Own:
-    """Both calls of the library, with memory of its own for results of these geometries."""
+    """Both calls of the library, with memory for results of these geometries."""
 
     def __init__(
         self, names: tuple[str, ...], rooms: Mapping[str, Operand], forward: Instruction, backward: Instruction | None
@@ -121,7 +121,7 @@ class _Own:
 
 
 def _by_torch(names: tuple[str, ...], how: Images, asked: Sequence[str], *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Torch's kernels one after another: the results, and of the gradients those asked for."""
+    """Torch's kernels in sequence: the results, and the gradients that are needed."""
     given = dict(zip(names, tensors, strict=True))
     x, weight, bias = given["x"], given["weight"], given["bias"]
     counts = x.shape[0], x.shape[1], math.prod(x.shape[2:]), how.groups

@@ -1,11 +1,11 @@
-"""Images with channels last: the same step on another layout of memory, where that is faster.
+"""Runs a step with channels-last images where that is faster.
 
-Convolutions of oneDNN, and those of a GPU's tensor cores, run on channels that lie side by side; given images with
-channels first, they copy what comes and goes. What a convolution, a norm or a pointwise function makes of an image
-lies as the image does, so a step whose inputs lie so is one of channels last throughout.
+Convolutions of oneDNN, and those of a GPU's tensor cores, work on adjacent channels; with channels first, they copy
+inputs and outputs. The result of a convolution, a norm or a pointwise function has the layout of its input, so a step
+whose inputs are channels last is channels last throughout.
 
-A plain module is given images as they come, so a convolution with channels last may be one that no plain module calls:
-what is not known to be safe is made in a child process first (`sandbox`).
+A plain module receives images in their given layout. A convolution with channels last may therefore be a call that no
+plain module makes: calls that are not known to be safe run in a child process first (`sandbox`).
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _CONVOLUTIONS = frozenset(
 )
 _BACKWARD = _aten.convolution_backward.default
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""In float64, where runs are compared to the last bit, nothing is chosen."""
+"""In float64, where results are compared to the last bit, nothing is chosen."""
 
 _GAIN = 0.97
-"""The other layout must take less than this part of the time."""
+"""The other layout must take less than this fraction of the time."""
 _CLEAR = 1.1
-"""One that takes so many times as long has lost."""
+"""A layout that takes this many times as long is rejected at once."""
 _LAPS = 2, 3
-"""Of each layout: at least, and at most while the other one seems to be faster, but not clearly."""
+"""Laps of each layout: the minimum, and the maximum while the other layout seems faster but not clearly."""
 _LAP_S = 2e-3
-"""A lap lasts about this long or longer."""
+"""Minimum duration of a lap, approximately."""
 
 
 Run = Callable[[], Sequence[Tensor]]
@@ -62,7 +62,7 @@ class Layout:
 
     Attributes:
         chosen: one of `GIVEN` and `LAST`.
-        seconds: of a step by layout; None where it can't be had, or gives other numbers.
+        seconds: of a step by layout; None if it is not available, or gives other numbers.
         note: for people; what went wrong, if anything did.
     """
 
@@ -85,20 +85,21 @@ def choose(
     rooms: Sequence[Tensor],
     restore: Callable[[], None],
 ) -> tuple[Layout, Inputs] | None:
-    """Try a step with channels last where it may be faster; the array is left as it is.
+    """Try a step with channels last if it may be faster; the array is left unchanged.
 
     Args:
         state: of the array, after the step.
         source: of the step's program.
-        inputs: where the program reads them, filled in.
+        inputs: the memory that the program reads them from, filled in.
         given: the program.
-        make: from inputs of the other layout, filled in, to the program that reads them; may run the step.
-        rooms: where both write gradients.
-        restore: puts the array back to where the step began.
+        make: creates a program for inputs in the other layout, filled in; may run the step.
+        rooms: the memory to which both write gradients.
+        restore: restores the array's state before the step.
 
     Returns:
-        The layout, and inputs of the other one if that was chosen: the last call of `make` gave the program; None
-        where there is nothing to choose.
+        The layout, and inputs in the other layout if that was chosen: then the last call of `make` returned the
+            program.
+        None if there is no choice.
     """
     if not _may_turn(source, inputs):
         return None
@@ -139,7 +140,7 @@ def _layout(times: Times) -> Layout:
 
 
 def _may_turn(source: Source, inputs: Inputs) -> bool:
-    """Whether a step has convolutions of images, and inputs that can lie with channels last."""
+    """True if a step has convolutions of images, and inputs that can be channels last."""
     if not any(_image(v, m) for v, m in zip(inputs.leaves, inputs.per_member, strict=True)):
         return False
     return any(
@@ -148,7 +149,7 @@ def _may_turn(source: Source, inputs: Inputs) -> bool:
 
 
 def _turned_calls(source: Source) -> list[Tried]:
-    """The convolutions of a step, and their backward passes, as they are on images with channels last."""
+    """The convolutions of a step, and their backward passes, with channels-last images."""
     found = []
     for call in source.calls:
         images = 2 if call.function is _BACKWARD else 1 if call.function in _CONVOLUTIONS else 0
@@ -174,7 +175,7 @@ def _image(leaf: Any, per_member: bool) -> bool:
 
 @torch.no_grad()
 def _turned_all(inputs: Inputs) -> Inputs:
-    """Copies of the inputs, images with channels last. Also those with one channel, which lie the same either way."""
+    """Copies of the inputs with channels-last images, also of those with one channel, whose layouts coincide."""
     return replace(inputs, leaves=tuple(map(_turned, inputs.leaves, inputs.per_member)))
 
 
@@ -189,7 +190,7 @@ def _turned(leaf: Any, per_member: bool) -> Any:
 
 
 def stored_alike(leaves: Sequence[Any], places: Sequence[BufferView]) -> list[Any]:
-    """The tensors among results, in memory as those at these places."""
+    """The tensors among results, stored with the layouts of these views."""
     left = iter(places)
     return [_as(v, next(left)) if isinstance(v, Tensor) else v for v in leaves]
 
@@ -203,7 +204,7 @@ def _as(tensor: Tensor, place: BufferView) -> Tensor:
 
 
 def _keep(source: Source, seconds: Times) -> None:
-    """Note times for later, where other processes have had no part in them."""
+    """Store times for later, unless other processes have affected them."""
     times = kept(source.device)
     alone = source.device.type != "cpu" or torch.get_num_threads() == 1
     times.put(_key(source), seconds, lasting=alone)
@@ -215,7 +216,7 @@ def _key(source: Source) -> str:
 
 
 def _timed(given: Run, last: Run, device: torch.device) -> Times:
-    """Seconds of both, which have run before; the least of laps in turn, ended once it is clear."""
+    """Seconds of both, after a first run of each; the least of alternating laps, ended once the result is clear."""
     clock = clock_of(device)
     runs = {GIVEN: given, LAST: last}
     least = dict.fromkeys(runs, float("inf"))

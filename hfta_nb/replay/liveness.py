@@ -1,4 +1,4 @@
-"""What a recorded step's results need, what never changes, and where gradients may be written."""
+"""Liveness: which calls the results need, which values are constant, and where gradients may be written."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hfta_nb.replay.out_variants import SHAPE_ONLY
 from hfta_nb.replay.record import BufferView, Instruction, Trace
 
 WRITES_UNSAID = ("batch_norm",)
-"""In the names of kernels that write to arguments without their schema saying so."""
+"""In the names of kernels that write to arguments without declaring it in their schema."""
 
 
 def needed(trace: Trace, wanted: set[int]) -> list[Instruction]:
-    """Calls on which the results depend, that change what was there before, draw, or have no result."""
+    """Calls that results depend on, that change existing values, draw, or have no result."""
     needed = set(wanted)
     kept = []
     for call in reversed(trace.calls):
@@ -30,11 +30,11 @@ def needed(trace: Trace, wanted: set[int]) -> list[Instruction]:
 
 
 def constant(calls: Sequence[Instruction]) -> set[int]:
-    """Storages made from nothing, or from such, and never written to."""
+    """Storages created from nothing, or from other constants, and never written to."""
     written = {s for c in calls for s in c.writes}
     found: set[int] = set()
     for call in calls:
-        # Empty memory is for writing into.
+        # Empty memory is created to be written to.
         if call.makes and not call.draws and not call.writes and "empty" not in call.function._schema.name:
             reads = set() if call.function in SHAPE_ONLY else call.reads()
             if reads <= found and not set(call.makes) & written:
@@ -43,7 +43,7 @@ def constant(calls: Sequence[Instruction]) -> set[int]:
 
 
 def order(place: BufferView, out: BufferView) -> list[int] | None:
-    """The axes of `place` in the order of `out`, if both are the whole of a storage in another order of axes."""
+    """The axes of `place` in the order of `out`, if both cover a storage in different orders of axes."""
     if place.dtype != out.dtype or place.offset != out.offset or len(place.size) != len(out.size):
         return None
     left = list(range(len(place.size)))
@@ -58,10 +58,11 @@ def order(place: BufferView, out: BufferView) -> list[int] | None:
 
 
 def fitting(room: Tensor, place: BufferView, out: BufferView, anywhere: bool) -> Tensor | None:
-    """Where a kernel may write `out`, of which `place` is a view, so that this lands in the room; None for nowhere.
+    """The view of `room` into which a kernel may write `out`, so that `place`, a view of `out`, is stored in `room`;
+    else None.
 
     Args:
-        room: for what lies in `place`.
+        room: the destination of `place`.
         place, out: of one storage.
         anywhere: the kernel may write with any strides.
     """

@@ -1,4 +1,4 @@
-"""Kernels of torch without room for their results, where the package's own library computes them into memory given."""
+"""Torch's kernels without an `out` form, which the package's own library computes into given memory."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _TAKEN = torch.float32, torch.int64
 
 @dataclass(frozen=True)
 class NativeCall:
-    """How the library computes what an overload does.
+    """How the library computes an overload.
 
     Attributes:
         rooms: names of the arguments for the results.
-        bind: from arguments and rooms to what computes.
-        takes: whether it computes such a call.
+        bind: creates the function that computes, from arguments and memory for the results.
+        takes: whether it supports a call.
     """
 
     rooms: tuple[str, ...]
@@ -34,12 +34,12 @@ class NativeCall:
     takes: Callable[[Instruction], bool]
 
     def way(self, rooms: Mapping[str, Operand]) -> KernelVariant:
-        """The same to be measured, with memory of its own for results of these geometries."""
+        """The kernel variant for measurement, with memory for results of these geometries."""
         return KernelVariant(COMPILED, lambda _: _Roomy(self.bind, rooms))
 
 
 class _Roomy:
-    """Called without rooms for the results, which it returns as torch's kernels do."""
+    """Is called without memory for the results, and returns them like torch's kernels."""
 
     def __init__(self, bind: Bind, rooms: Mapping[str, Operand]) -> None:
         self._rooms = {n: torch.empty_strided(r.size, r.stride, dtype=r.dtype) for n, r in rooms.items()}
@@ -51,11 +51,11 @@ class _Roomy:
 
 
 def owned(call: Instruction, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NativeCall | None:
-    """How the library computes a call; None where it does not.
+    """How the library computes a call; None if it does not.
 
     Args:
-        call: as recorded.
-        args, kwargs: what stands for its arguments.
+        call: the recorded call.
+        args, kwargs: the actual arguments.
     """
     found = OWNED.get(call.function)
     if found is None or set(call.makes) != {r.storage for r in call.results if r is not None} or not call.makes:
@@ -118,7 +118,7 @@ def _convolution_backward(call: Instruction) -> bool:
 
 
 def _lasting(*images: Any) -> bool:
-    """Whether all are images with channels last."""
+    """True if all tensors are images with channels last."""
     for place in images:
         if not isinstance(place, BufferView) or len(place.size) != 4 or 0 in place.size:
             return False
@@ -135,7 +135,7 @@ def _embedding_backward(call: Instruction) -> bool:
 
 
 def _whole(place: Any) -> bool:
-    """Whether a tensor, if it is one, is without gaps."""
+    """True unless the value is a tensor that is not contiguous."""
     return not isinstance(place, BufferView) or Operand(place.size, place.stride, place.dtype).contiguous
 
 

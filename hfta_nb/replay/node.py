@@ -1,4 +1,4 @@
-"""The node of the autograd graph that a replayed `array(x)` is."""
+"""The node of a replayed `array(x)` in the autograd graph."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hfta_nb.eager.engine import Block, Inputs
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.tree import flatten
-from hfta_nb.replay.delivery import apart, delivered, settle, written
+from hfta_nb.replay.delivery import apart, assign_grads, delivered, written
 from hfta_nb.replay.forward_entry import ForwardEntry
 from hfta_nb.replay.halves import CompiledForward
 from hfta_nb.replay.signature import watched
 from hfta_nb.replay.verify import Before, failure
 
 Run = Callable[[Inputs, Sequence[Block]], Any]
-"""What computes the outputs as ever, block by block."""
+"""Computes the outputs eagerly, block by block."""
 
 SPENT = "Trying to backward through the graph a second time, without retain_graph=True the first"
 MODIFIED = (
@@ -33,14 +33,14 @@ MODIFIED = (
 
 
 class SavedContext:
-    """What the backward of one replayed forward needs.
+    """Everything that the backward of one replayed forward needs.
 
     Args:
-        state: of the array that ran.
+        state: of the array.
         entry: its kind of call.
         inputs: of this call.
-        run: computes the outputs as ever.
-        start: buffers and generators before the call; None where it leaves them as they are.
+        run: computes the outputs eagerly.
+        start: buffers and generators before the call; None if it does not change them.
     """
 
     __slots__ = (
@@ -69,15 +69,15 @@ class SavedContext:
 
     @property
     def spent(self) -> bool:
-        """Whether what the forward left in memory is there no more."""
+        """True if the forward's values in memory have been overwritten."""
         return self.made.halves.serial != self.serial
 
     def gradients(self, nodes: Sequence[Any], wanted: Sequence[bool], grads: Sequence[Tensor | None]) -> list[Any]:
-        """The gradients of the roots, None for those that are delivered already.
+        """The gradients of the roots; None for those that are already delivered.
 
         Args:
             nodes: of the roots, in the graph.
-            wanted: of the roots, whether a gradient is asked for.
+            wanted: for each root, whether its gradient is needed.
             grads: of the outputs.
         """
         self._unchanged()
@@ -86,11 +86,11 @@ class SavedContext:
         if found is None:
             return self._again(wanted, grads)
         if not torch._C._autograd._get_current_graph_task_keep_graph():
-            self.inputs, self.run = None, None  # the caller may keep the loss for long
+            self.inputs, self.run = None, None  # the caller may keep the loss alive
         return found
 
     def _found(self, nodes: Sequence[Any], grads: Sequence[Tensor | None]) -> list[Any] | None:
-        """The gradients of the roots by the program; None where they have to be computed again."""
+        """The gradients of the roots by the program; None if they must be recomputed."""
         if self.spent:
             return None
         used = tuple(g is not None for g in grads)
@@ -106,10 +106,10 @@ class SavedContext:
             return None
 
     def _unchanged(self) -> None:
-        """See that what the backward reads of parameters and inputs is as it was, as autograd does for what it saves.
+        """Check, as autograd does for saved tensors, that parameters and inputs that the backward reads are unchanged.
 
         Raises:
-            RuntimeError: it is not, or the graph is no more.
+            RuntimeError: they were changed, or the graph was freed.
         """
         if self.inputs is None:
             raise RuntimeError(SPENT)
@@ -136,19 +136,19 @@ class SavedContext:
         return found + _passed(made, upstream)
 
     def _deliver(self) -> list[Tensor]:
-        """Run the backward and see to it that its gradients become `.grad`; returns those of the inputs."""
+        """Run the backward and deliver its gradients to `.grad`; returns those of the inputs."""
         state, targets, backward = self.state, self.made.targets, self.made.halves.backward
         if any(t.parameter.grad is not None for t in targets):
             return delivered(state, targets, backward)
         upstream = written(targets, backward)
-        # At the end: what else of the graph depends on the parameters may give them a gradient meanwhile.
-        torch.autograd.Variable._execution_engine.queue_callback(partial(settle, state, targets))
+        # At the end: other parts of the graph that depend on the parameters may give them a gradient meanwhile.
+        torch.autograd.Variable._execution_engine.queue_callback(partial(assign_grads, state, targets))
         return upstream
 
     def _again(self, wanted: Sequence[bool], grads: Sequence[Tensor | None]) -> list[Any]:
-        """Compute the forward once more, from where it began, and differentiate it as ever."""
+        """Recompute the forward from its initial state, and differentiate it eagerly."""
         state, inputs, run = self.state, self.inputs, self.run
-        assert inputs is not None  # else the graph would be no more
+        assert inputs is not None  # otherwise the graph was freed
         assert run is not None
         if versions(inputs.leaves) != self._given or self.guards is None or not self.guards.hold():
             raise FusionError(
@@ -190,33 +190,33 @@ class SavedContext:
 
 
 def _accumulated(nodes: Sequence[Any], learning: Sequence[nn.Parameter]) -> bool:
-    """Whether all gradients of parameters go to `.grad`, and nobody wants to see them on their way."""
+    """True if all gradients of parameters go to `.grad`, and no hook observes them."""
     if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in learning):
         return False
     try:
         return all(torch._C._will_engine_execute_node(node) for node, _ in nodes)
-    except RuntimeError:  # within `torch.autograd.grad`, which hands gradients to its caller
+    except RuntimeError:  # within `torch.autograd.grad`, which returns the gradients
         return False
 
 
 def versions(leaves: Sequence[Any]) -> list[int]:
-    """Of each, how often it has been changed in place."""
+    """For each tensor, how often it has been changed in place."""
     return [v._version if isinstance(v, Tensor) else 0 for v in leaves]
 
 
 def _autocast() -> tuple[tuple[str, torch.dtype], ...]:
-    """The devices with an autocast under way, and to what."""
+    """The devices with active autocast, and its dtype."""
     return tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
 
 
 def _passed(made: CompiledForward, upstream: Sequence[Tensor]) -> list[Any]:
-    """The gradients of the inputs, each in its place."""
+    """The gradients of the inputs, each at its position."""
     left = iter(upstream)
     return [next(left) if passes else None for passes in made.passes]
 
 
 class Replayed(torch.autograd.Function):
-    """The outputs of a replayed forward, as they depend on parameters and inputs."""
+    """The outputs of a replayed forward, as functions of parameters and inputs."""
 
     @staticmethod
     def forward(ctx: Any, ticket: SavedContext, outputs: tuple[Tensor, ...], *roots: Tensor) -> tuple[Tensor, ...]:
@@ -230,4 +230,4 @@ class Replayed(torch.autograd.Function):
 
 
 attached: Callable[..., tuple[Tensor, ...]] = super(torch.autograd.Function, Replayed).apply
-"""`Replayed.apply` without what it does for transforms of `torch.func`, within which nothing is replayed."""
+"""`Replayed.apply` without support for transforms of `torch.func`, within which nothing is replayed."""

@@ -1,6 +1,6 @@
-"""Kernels that can write into memory given to them, by the functional overload that a step calls.
+"""Kernels that can write into given memory, by the functional overload that a step calls.
 
-Only those whose `out` overload computes in place are listed; many others allocate within and copy.
+Only kernels whose `out` overload computes in place are listed; many others allocate internally and copy.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Kernel:
-    """How to call a function with room for its results.
+    """How to call a function with memory for its results.
 
     Attributes:
-        function: takes the same arguments, and the room by the names `rooms`.
+        function: takes the same arguments, and the memory by the names `rooms`.
         rooms: one per result.
-        pointwise: each entry depends on the same entry of the inputs only, so that an input's memory may serve as room.
-        anywhere: the bits of the result do not depend on the strides of the room (sums are ordered by them).
+        pointwise: each entry depends on the same entry of the inputs only, so that an input's memory may be reused.
+        anywhere: the bits of the result do not depend on the strides of the memory (sums are ordered by them).
     """
 
     function: Callable[..., Any]
@@ -53,16 +53,16 @@ def _new_full(like: Tensor, size: Any, value: Any, *, out: Tensor, **_: Any) -> 
 
 
 def nothing(*args: Any, out: Tensor, **_: Any) -> Tensor:
-    """Leave memory as it is."""
+    """Leave the memory unchanged."""
     return out
 
 
 def _relu(x: Tensor, *, out: Tensor) -> Tensor:
-    return torch.clamp_min(x, 0, out=out)  # what torch's relu is
+    return torch.clamp_min(x, 0, out=out)  # as in torch's relu
 
 
 def _embedding(table: Tensor, index: Tensor, *args: Any, out: Tensor, **_: Any) -> Tensor:
-    torch.index_select(table, 0, index.reshape(-1), out=out.view(-1, table.shape[1]))  # what torch's embedding is
+    torch.index_select(table, 0, index.reshape(-1), out=out.view(-1, table.shape[1]))  # as in torch's embedding
     return out
 
 
@@ -77,7 +77,7 @@ def _overload(name: str) -> Any:
 
 
 def bare(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What an overload calls, with as little as possible in between: torch's own binding where it has one."""
+    """The function that an overload calls, with minimal overhead: torch's own binding if there is one."""
     schema = getattr(function, "_schema", None)
     if schema is None:
         return function
@@ -158,7 +158,7 @@ _BOUND = frozenset(
     for name in (*_POINTWISE_OUT, *(n.partition(".")[0] for n in _NAMED))
     if isinstance(getattr(torch, name, None), BuiltinFunctionType | BuiltinMethodType)
 )
-"""Of those with `out`, functions of torch that take the same arguments, in half a microsecond less."""
+"""Functions of torch with the same arguments as their `out` overloads, half a microsecond faster."""
 _BOUND_METHODS = frozenset(("copy_", "zero_", "fill_", "add_", "sub_", "mul_", "div_", "neg_", "addcmul_"))
 
 KERNELS: dict[Any, Kernel] = _table()
@@ -170,4 +170,4 @@ SHAPE_ONLY: frozenset[Any] = frozenset(
     for name in (f"{kind}_like", f"new_{kind}")
     if (found := _overload(name)) is not None
 )
-"""Functions that look at the shape of their tensor only."""
+"""Functions that use only the shape of their tensor."""

@@ -1,4 +1,4 @@
-"""Whether two views of a storage share memory."""
+"""Tests whether two views of a storage share memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hfta_nb.replay.record import BufferView
 
 
 def overlap(a: BufferView, b: BufferView) -> bool:
-    """Whether two views share an entry."""
+    """True if two views share an entry."""
     if a.storage != b.storage or a.dtype != b.dtype:
         return a.storage == b.storage
     size = max(_end(a), _end(b))

@@ -1,8 +1,8 @@
-"""Which of a recorded step's calls can run beside each other: those of different blocks of members.
+"""Divides a recorded step into lanes that can run at the same time: the calls of different blocks of members.
 
-A *lane* is what one thread computes: the calls of some blocks, in order. Lanes are independent where no call touches
-what another lane has made, and what was there before is read only, or written in places that no other lane touches (a
-member's rows of the buffers). What follows the last block joins the results, and runs after all lanes.
+A *lane* is the sequence of calls of some blocks, which one thread runs. Lanes are independent if no call uses values
+that another lane has created, and if existing values are only read, or written where no other lane accesses them (a
+member's rows of the buffers). The calls after the last block join the results, and run after all lanes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.members.generators import MemberGenerators
-from hfta_nb.members.threads import Job, side_by_side
+from hfta_nb.members.threads import Job, run_parallel
 from hfta_nb.replay.liveness import WRITES_UNSAID
 from hfta_nb.replay.record import BufferView, Instruction, Trace, places
 
@@ -25,20 +25,20 @@ Extent = tuple[int, int]
 
 
 def count_of(trace: Trace) -> int:
-    """How many lanes there are, if blocks are independent."""
+    """The number of lanes, if blocks are independent."""
     return min(trace.lanes, len(trace.blocks))
 
 
 def lanes_of(trace: Trace, calls: Sequence[Instruction], constant: Collection[int]) -> list[int] | None:
-    """Per call, the number of its lane; of those that follow all lanes, the number of lanes.
+    """Per call, the number of its lane; for calls after all lanes, the number of lanes.
 
     Args:
         trace: of the step.
-        calls: those of the recording that are to run.
-        constant: storages made once, before all runs.
+        calls: the calls of the trace that are to run.
+        constant: storages that are created once, before all runs.
 
     Returns:
-        None where there is one block only, or blocks are not independent of each other.
+        None if there is only one block, or blocks depend on each other.
     """
     ends, count = trace.blocks, count_of(trace)
     if count < 2:
@@ -77,7 +77,7 @@ def _independent(
 
 
 def _extend(extents: dict[int, Extent], lane: int, place: BufferView) -> None:
-    """Note the bytes from the first to the last that a lane touches."""
+    """Extend the range of bytes that a lane accesses."""
     if 0 in place.size:
         return
     first = place.offset * place.dtype.itemsize
@@ -87,7 +87,7 @@ def _extend(extents: dict[int, Extent], lane: int, place: BufferView) -> None:
     extents[lane] = min(before[0], first), max(before[1], last)
 
 
-# Running them.
+# Running lanes.
 
 
 class ParallelLanes:
@@ -95,15 +95,15 @@ class ParallelLanes:
 
     Args:
         lanes: of each thread.
-        opening: called before; None for nothing.
-        runner: runs functions side by side, all ended when it returns.
+        opening: called first; may be None.
+        runner: runs functions in parallel; all have ended when it returns.
     """
 
     def __init__(
         self,
         lanes: Sequence[Sequence[Callable[[], Any]]],
         opening: Callable[[], Any] | None,
-        runner: Callable[[Sequence[Job]], None] = side_by_side,
+        runner: Callable[[Sequence[Job]], None] = run_parallel,
     ) -> None:
         self.lanes, self.opening, self.runner = lanes, opening, runner
         self._jobs = [partial(_lane, steps) for steps in lanes]
@@ -112,21 +112,21 @@ class ParallelLanes:
         return len(self.lanes)
 
     def run(self) -> None:
-        """Call all; they have ended when this returns, or raises what one of them has raised."""
+        """Run all lanes and wait for them; raises the first error."""
         if self.opening is not None:
             self.opening()
         self.runner(self._jobs)
 
 
 def _lane(steps: Sequence[Callable[[], Any]]) -> None:
-    # Autograd's state is that of a thread; autocast's casts are in the recording.
+    # Autograd's state belongs to a thread; the trace contains autocast's casts.
     with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
         for step in steps:
             step()
 
 
 class Drawing:
-    """Calls that draw random numbers, of any thread: one at a time, as they draw from the process's generators.
+    """Runs calls that draw random numbers, one at a time, as they use the process's generators.
 
     Args:
         generators: of the members.
@@ -145,5 +145,5 @@ class Drawing:
 
 
 def deliver(room: Tensor, found: Any, made: list[Any]) -> None:
-    """Copy a gradient to where it belongs."""
+    """Copy a gradient to its destination."""
     room.copy_(found if isinstance(found, Tensor) else found.get(made))

@@ -1,8 +1,8 @@
-"""A recorded step as a list of calls on memory that is laid out once.
+"""A program: the calls of a recorded step on memory that is laid out once.
 
-What the results don't need is left out; what depends on nothing is computed once; kernels that can write into memory
-given to them write into slots that are shared by what is not needed at the same time, gradients straight to where they
-belong. Views cost nothing, as they are made once. The remaining kernels allocate as ever.
+Calls that no result needs are removed; constants are computed once. Kernels that can write into given memory use slots,
+which values that are not needed at the same time share; gradients are written directly to their destinations. Views
+cost nothing, as they are created once. The remaining kernels allocate memory as usual.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hfta_nb.kernels.strategy.autotune import Choice
 from hfta_nb.kernels.strategy.streams import runner_of
 from hfta_nb.kernels.strategy.variants import PRODUCTS
 from hfta_nb.members.generators import MemberGenerators
-from hfta_nb.members.threads import side_by_side
+from hfta_nb.members.threads import run_parallel
 from hfta_nb.replay.dynamic_call import DynamicCall, Fetch, copied, dynamic
 from hfta_nb.replay.fuse_image_norms import chained
 from hfta_nb.replay.fuse_relu import ReluFusion
@@ -40,20 +40,20 @@ from hfta_nb.replay.stacking import stacked
 
 @dataclass
 class Program:
-    """Ready to run.
+    """A program that is ready to run.
 
     Attributes:
         steps: called one after another.
-        results: tensors, or where to get them; in the order of `outputs`.
-        gradients: where each gradient is, and where it goes, of those that are not written there already.
-        made: by storage, what calls of the run have made.
-        generators: of the members; None where nothing is drawn.
-        setting: of oneDNN's products, to be put back after a run that changes it; None where none does.
-        choices: of kernels that can be computed in several ways.
+        results: tensors, or functions that return them; in the order of `outputs`.
+        gradients: source and destination of each gradient that is not written to its destination directly.
+        made: by storage, tensors created in the run.
+        generators: of the members; None if nothing is drawn.
+        setting: of oneDNN's products, to be restored after a run that changes it; None if none does.
+        choices: of kernels with several variants.
         cut: how many of the steps belong to the first of two halves.
-        source: what it was made of.
+        source: the calls and tensors that it was created from.
         decision: whether it is compiled.
-        lanes: what runs before `steps`, on several threads; None for nothing.
+        lanes: run before `steps`, on several threads; may be None.
     """
 
     steps: list[Callable[[], Any]]
@@ -71,13 +71,13 @@ class Program:
     lanes: ParallelLanes | None = None
 
     def run(self) -> list[Tensor]:
-        """Compute; the results are copies, the gradients are where they go."""
+        """Compute; returns copies of the results, and writes gradients to their destinations."""
         if self.decision.compiled is not None:
             return self.decision.compiled()
         made, on = self.made, torch.is_grad_enabled()
-        torch._C._set_grad_enabled(True)  # some kernels ask; the recorded ones ran below autograd, and so do these
+        torch._C._set_grad_enabled(True)  # some kernels read this; all kernels run below autograd here
         try:
-            # The casts of an autocast under way were recorded.
+            # The trace contains the casts of an active autocast.
             with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
                 if self.generators is None:
                     if self.lanes is not None:
@@ -112,15 +112,15 @@ def program(
 
     Args:
         trace: of the step.
-        outputs: what it returns.
-        gradients: what goes where.
+        outputs: the locations of its results.
+        gradients: sources and destinations.
         generators: of the members.
-        measured: choose among kernels by time; else call those that were recorded.
+        measured: choose among kernels by time; otherwise call the recorded ones.
     """
     builder = _Builder(trace, outputs, gradients, measured)
     if builder.lane_of is None:
         return builder.build(generators)
-    # The setting of oneDNN's products is the process's: calls on several threads have to agree on one.
+    # The setting of oneDNN's products belongs to the process: calls on several threads have to use the same one.
     made = {s: builder.build(generators, s) for s in builder.settings()}
     return made[min(made, key=lambda s: builder.seconds[s])]
 
@@ -157,7 +157,7 @@ class _Builder:
         self.seconds: dict[str, float] = {}
 
     def settings(self) -> list[str]:
-        """The settings of oneDNN's products with which it could run on several threads, that which is now first."""
+        """The possible settings of oneDNN's products for a run on several threads, the current one first."""
         on_cpu = all(t.device.type == "cpu" for t in self.trace.held[:1])
         free = on_cpu and self.measured and precision.can_switch() and precision.get() != precision.ONEDNN
         asks = all(indifferent(c) or c.function in PRODUCTS for c in self.calls)
@@ -183,7 +183,7 @@ class _Builder:
         for i, call in enumerate(self.calls):
             if i == self.half:
                 steps += [] if member is None else [partial(generators.leave, member)]
-                steps += self.chooser.settle()
+                steps += self.chooser.restore_setting()
                 cut, member = len(steps), None
             if call.member is not None and call.member != member:
                 steps += [] if member is None else [partial(generators.leave, member)]
@@ -202,10 +202,10 @@ class _Builder:
     def _side_by_side(
         self, generators: MemberGenerators, lane_of: Sequence[int], made: list[Any], bound: set[BufferView]
     ) -> Program:
-        """Blocks of members on a thread each, and then what joins them."""
+        """Each thread runs its blocks of members; then the remaining calls join the results."""
         rest = count_of(self.trace)
         by_lane: list[list[Callable[[], Any]]] = [[] for _ in range(rest + 1)]
-        free: list[list[int]] = [[] for _ in by_lane]  # memory that is free in one is not in another
+        free: list[list[int]] = [[] for _ in by_lane]  # memory that is free in one lane may be used in another
         makers: dict[int, int] = {}
         draw = Drawing(generators)
         for i, (call, lane) in enumerate(zip(self.calls, lane_of, strict=True)):
@@ -222,8 +222,8 @@ class _Builder:
                 by_lane[makers.get(place.storage, rest)].append(partial(deliver, room, self._tensor(place), made))
         draws = any(call.member is not None for call in self.calls)
         found = self._made(generators, by_lane.pop(), [], made, draws, 0)
-        # On a GPU lanes are streams, on a CPU threads.
-        runner = side_by_side if generators.device.type == "cpu" else runner_of(generators.device, len(by_lane))
+        # Lanes are streams on a GPU, and threads on a CPU.
+        runner = run_parallel if generators.device.type == "cpu" else runner_of(generators.device, len(by_lane))
         found.lanes = ParallelLanes(by_lane, self.chooser.opening(), runner)
         self.seconds[str(self.chooser.steady)] = self.chooser.seconds
         return found
@@ -245,11 +245,11 @@ class _Builder:
         source = Source(self.recorded, there, self.outputs, self.gradients, generators)
         return Program(steps, results, rest, made, drawing, self.slots, left, setting, choices, cut, source)
 
-    # Where things lie.
+    # Memory layout.
 
     def _destinations(self) -> set[BufferView]:
-        """Bind what a kernel makes to where a gradient goes, where it fits; returns those gradients."""
-        makers = {s: c for c in self.calls[self.half :] for s in c.makes}  # the arena is for the second half to write
+        """Bind results to the destinations of gradients, if they fit; returns those gradients."""
+        makers = {s: c for c in self.calls[self.half :] for s in c.makes}  # the arena is written in the second half
         count: dict[int, int] = {}
         for place, _ in self.gradients:
             count[place.storage] = count.get(place.storage, 0) + 1
@@ -291,7 +291,7 @@ class _Builder:
         return tensor
 
     def _room(self, i: int, call: Instruction, storage: int, pointwise: bool) -> None:
-        """Give a storage that the call makes a slot."""
+        """Assign a slot to a storage that the call creates."""
         need = self.trace.sizes[storage]
         out = next(r for r in call.results if r is not None and r.storage == storage)
         if pointwise:
@@ -320,7 +320,7 @@ class _Builder:
                 self.free.append(slot)
                 del self.slot_of[storage]
 
-    # What is called.
+    # Creating calls.
 
     def _step(self, i: int, call: Instruction, made: list[Any]) -> Callable[[], Any] | None:
         kernel = KERNELS.get(call.function)
@@ -357,7 +357,7 @@ class _Builder:
                 self._room(i, call, storage, kernel.pointwise)
         rooms = {}
         for name, place in zip(kernel.rooms, call.results, strict=True):
-            assert place is not None  # all are made
+            assert place is not None  # all exist by now
             rooms[name] = self._tensor(place)
         known = {a.name for a in getattr(kernel.function, "_schema", call.function._schema).arguments}
         named = {k: v for k, v in kwargs.items() if k in known or not hasattr(kernel.function, "_schema")}

@@ -1,8 +1,8 @@
 """The cache of an array's programs, by signature of call.
 
-An entry is new, then recorded, recorded again and verified, and then replayed; or it is refused, and such calls run
-eagerly. A form of calls (`steps`, `forward`, `results`) has a cache, and says what its signature is, what is recorded
-and what is run.
+An entry is new, then recorded, recorded again and verified, and then replayed; or it is refused, and its calls run
+eagerly. Each kind of calls (`steps`, `forward`, `results`) has a cache and defines its signature, what is recorded and
+what is run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hfta_nb.replay.signature import state_of, watched
 from hfta_nb.replay.verify import Before, failure
 
 _MOST = 8
-"""Signatures that are kept: a batch of another size has another one."""
+"""The most signatures that are kept; each batch size has a separate one."""
 _learns = operator.attrgetter("requires_grad")
 
 T = TypeVar("T")
@@ -33,16 +33,16 @@ E = TypeVar("E", bound=CacheEntry)
 
 
 class ProgramCache(Generic[E]):
-    """The entries of one form of calls; the oldest is forgotten for a new one.
+    """The entries of one kind of calls; a new entry replaces the oldest one.
 
     Args:
-        state: of the array whose calls they are.
+        state: of the array.
 
     Attributes:
-        at_once: record the first call of a signature already, as such calls were made before.
-        waiting: record and replay nothing for now.
-        strict: an error of a replay is raised; else the program is given up and the call runs eagerly.
-        closed: why no call was replayed when last asked; empty where some may be.
+        at_once: record the first call of a signature, because such calls were made before.
+        waiting: do not record or replay for now.
+        strict: raise errors of a replay; otherwise the program is discarded and the call runs eagerly.
+        closed: why no call was replayed at the last check; empty if some may be.
     """
 
     def __init__(self, state: ArrayState) -> None:
@@ -55,15 +55,15 @@ class ProgramCache(Generic[E]):
     def __iter__(self) -> Iterator[E]:
         return iter(self._entries.values())
 
-    # What is kept.
+    # Contents.
 
     def clear(self) -> None:
-        """Forget all; wanted after the array's tensors have moved, or it runs in another way."""
+        """Discard all entries, after the array's tensors have moved or its settings have changed."""
         self._keep(lambda _: False)
         self._parameters = []
 
     def keep(self, block_size: int, threads: str) -> None:
-        """Forget what is of other block sizes, or runs on other threads."""
+        """Discard entries with other block sizes or threads."""
         self._keep(lambda entry: (entry.block_size, entry.threads) == (block_size, threads))
 
     def _keep(self, wanted: Callable[[E], bool]) -> None:
@@ -73,27 +73,27 @@ class ProgramCache(Generic[E]):
                 entry.drop()
                 del self._entries[key]
 
-    # Which entry a call has.
+    # Lookup.
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Of the array."""
+        """The parameters of the array."""
         if not self._parameters:
             self._parameters = list(self.state.tensors.parameters())
         return self._parameters
 
     def open(self) -> bool:
-        """Whether calls may be recorded and replayed, as things are."""
+        """True if calls may currently be recorded and replayed."""
         state = self.state
         self.closed = _closed(state)
         return state.capture and not (self.waiting or self.closed or state.pending or watched())
 
     def find(self, signature: Callable[[], tuple[Any, ...]], new: Callable[[], E]) -> E | None:
-        """The entry of a call, made by `new` for the first one; None where the call is to run eagerly.
+        """The entry of a call, created by `new` for the first one; None if the call must run eagerly.
 
         Args:
-            signature: what tells calls of this form apart, beside the state of the array and torch's settings.
-            new: makes an entry.
+            signature: distinguishes calls of this kind, besides the state of the array and torch's settings.
+            new: creates an entry.
         """
         if not self.open():
             return None
@@ -110,23 +110,23 @@ class ProgramCache(Generic[E]):
         return None if entry.reason else entry
 
     def like(self, tensors: Sequence[Tensor]) -> list[Any]:
-        """The signature of a call whose inputs are nothing but tensors, found out in few steps."""
+        """The signature of a call with tensor inputs only, computed quickly."""
         found: list[Any] = [*state_of(self.state), *map(_learns, self.parameters)]
         for t in tensors:
             found += (type(t), t.shape, t.stride(), t.dtype, t.device, t.requires_grad, t.layout, t.is_inference())
         return found
 
     def remember(self, entry: E, tensors: Sequence[Tensor] | None) -> None:
-        """Note the last call that was replayed; without tensors, that calls like it can't be told quickly."""
+        """Remember the last replayed call for the fast path; without tensors, disable the fast path."""
         self._last = None if tensors is None else (self.like(tensors), entry)
 
     @property
     def last(self) -> E | None:
-        """The entry of the last call that was replayed, for the fast path; None where it can't be told quickly."""
+        """The entry of the last replayed call, for the fast path; None if the fast path is disabled."""
         return None if self._last is None else self._last[1]
 
     def repeats(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether a call with these tensors has the signature of the last call that was replayed."""
+        """True if a call with these tensors has the signature of the last replayed call."""
         last = self._last
         return last is not None and self.open() and self.like(tensors) == last[0] and last[1].ready
 
@@ -135,25 +135,25 @@ class ProgramCache(Generic[E]):
     def replay(
         self, entry: E, leaves: Sequence[Any], run: Callable[[], T], what: str, before: Before | None
     ) -> tuple[T] | None:
-        """What `run` gives, in a tuple; None if the call must run eagerly.
+        """The result of `run` in a tuple; None if the call must run eagerly.
 
         Args:
             entry: with a program.
             leaves: of the inputs.
             run: runs the program, with its inputs filled in.
-            what: whose code the guards are about.
-            before: undoes what a failed run has changed.
+            what: the code that the guards belong to.
+            before: undoes the changes of a failed run.
         """
         if entry.guards is None or not entry.guards.hold():
             entry.refuse(f"{what} has changed since it was recorded", forget=True)
-            self.state.verified.clear()  # what is recorded anew is compared anew
+            self.state.verified.clear()  # a new recording is verified again
             return None
         entry.fill(leaves)
         try:
             return (run(),)
         except BaseException as error:
             if capturing(self.state.generators.device):
-                raise  # whoever captures has to know; nothing was done that could be undone
+                raise  # a capture has to fail too; nothing was done that could be undone
             if before is not None:
                 before.put_back()
             if self.strict or not isinstance(error, Exception):
@@ -168,12 +168,12 @@ class ProgramCache(Generic[E]):
         record: Callable[[E, Inputs, Guards], T],
         eager: Callable[[Inputs], T],
     ) -> Callable[[Inputs], T]:
-        """What runs a call: `eager`, or `record` for the second and third call of a signature.
+        """The function that runs a call: `eager`, or `record` for the second and third call of a signature.
 
         Args:
             entry: of the call, if it has one.
-            functions: whose code the guards are about, beside the model's.
-            record: does as `eager` does and records it.
+            functions: functions to guard, besides the model.
+            record: does the same as `eager` and records it.
             eager: runs the call.
         """
         if entry is None or entry.ready:
@@ -183,7 +183,7 @@ class ProgramCache(Generic[E]):
             return eager
 
         def recorded(inputs: Inputs) -> T:
-            if inputs.copied:  # the array has just found another way to run
+            if inputs.copied:  # the settings of the array have just changed
                 return eager(inputs)
             restore = self.state.snapshot()
             try:
@@ -193,24 +193,24 @@ class ProgramCache(Generic[E]):
             except Exception as error:
                 if not out_of_memory(error):
                     raise
-                entry.refuse("there is not enough memory to record it")  # which holds all that a call makes
+                entry.refuse("there is not enough memory to record it")  # a recording keeps all tensors
                 restore()
             return eager(inputs)
 
         return recorded
 
-    # What is told of it.
+    # Descriptions.
 
     def choices(self) -> list[Choice]:
-        """Of kernels that can be computed in several ways, in what is replayed."""
+        """The choices of kernels in replayed programs."""
         return [choice for entry in self if entry.ready for choice in entry.choices]
 
     def layouts(self) -> list[str]:
-        """Of images in what is replayed, each once."""
+        """The layouts of images in replayed programs, each once."""
         return list(dict.fromkeys(str(e.layout) for e in self if e.ready and e.layout is not None))
 
     def notes(self) -> list[str]:
-        """How calls run, each way once."""
+        """Descriptions of how calls run, each once."""
         ways = [f"not replayed: {self.closed}"] if self.closed else []
         ways += ["replayed from a recording" for entry in self if entry.ready]
         ways += [f"not replayed: {entry.reason}" for entry in self if entry.reason]
@@ -218,7 +218,7 @@ class ProgramCache(Generic[E]):
 
 
 def _closed(state: ArrayState) -> str:
-    """What of the array itself keeps its calls from being replayed."""
+    """The property of the array that prevents its calls from being replayed."""
     if state.settings.verify == "always":
         return "every call is compared with the plain module"
     if state.settings.private:

@@ -1,8 +1,9 @@
-"""Writing down which kernels a step calls, and on which memory.
+"""Records which kernels a step calls, and on which memory.
 
-A `TorchDispatchMode` sees every kernel below autograd and `vmap`. What it notes names memory rather than tensors: a
-storage and the geometry of a view of it. Views are then no operations of their own, and what is written in place needs
-no care: a program that makes the same calls on the same memory in the same order computes the same.
+A `TorchDispatchMode` sees every kernel below autograd and `vmap`. It records memory instead of tensors: a storage and
+the geometry of a view of it. Therefore views are no operations, and in-place writes need no special treatment: a
+program
+that makes the same calls on the same memory in the same order computes the same.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ class BufferView(NamedTuple):
 
 @dataclass
 class Instruction:
-    """One kernel.
+    """One kernel call.
 
     Attributes:
         function: the overload of an aten operator.
         args, kwargs: with a `BufferView` for every tensor.
-        results: the places of the tensors returned; None for what is not a tensor.
-        makes: storages that did not exist before.
-        writes: storages written to that did.
+        results: views of the returned tensors; None for other values.
+        makes: storages that it creates.
+        writes: existing storages that it writes to.
         member: whose random numbers it draws, if it draws any.
     """
 
@@ -62,11 +63,11 @@ class Instruction:
         return self._reads
 
     def changes(self) -> frozenset[int]:
-        """Storages that it makes or writes to."""
+        """Storages that it creates or writes to."""
         return self.writes | set(self.makes)
 
     def like(self, other: Instruction) -> bool:
-        """Whether both do the same to the same memory."""
+        """True if both do the same to the same memory."""
         return (
             self.function is other.function
             and self.results == other.results
@@ -77,7 +78,7 @@ class Instruction:
 
 
 def places(tree: Any) -> list[BufferView]:
-    """All places in nested lists, tuples and dicts."""
+    """All views in nested lists, tuples and dicts."""
     if isinstance(tree, BufferView):
         return [tree]
     found: list[BufferView] = []
@@ -95,7 +96,7 @@ def _gather(tree: Any, found: list[BufferView]) -> None:
 
 
 _LEAVES = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
-"""Types of arguments in which there is nothing, by far the most besides places."""
+"""Types of arguments that contain no views; the most frequent ones besides views."""
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -111,7 +112,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 class NotRecordableError(Exception):
-    """Why a step can't be replayed."""
+    """The reason why a step cannot be replayed."""
 
 
 _READS_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
@@ -119,12 +120,12 @@ _VIEWS_AND_CHECKS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonze
 
 
 class _Facts(NamedTuple):
-    """What the schema of an overload says.
+    """Properties of an overload, from its schema.
 
     Attributes:
-        reads: its result, or the shape of it, depends on values.
+        reads: its result, or the shape of its result, depends on values.
         seeded: it may draw random numbers.
-        writes: arguments that it writes to, by place and by name.
+        writes: arguments that it writes to, by position and by name.
     """
 
     name: str
@@ -147,21 +148,22 @@ def _facts(func: Any) -> _Facts:
 
 @dataclass
 class Trace:
-    """What was seen.
+    """The recorded calls.
 
     Attributes:
         calls: in order.
-        held: by number, a tensor of every storage that was there before, or is `lasting`; of others an empty one on
-            their device, as a step makes several times what it needs at once.
+        held: by number, a tensor of every storage that existed before or is `lasting`; for others an empty tensor on
+            their
+            device, to save memory.
         sizes: bytes of every storage, by number.
-        lasting: storages that calls have made of nothing, or of such, and not written to.
-        outside: storages that were there before.
-        given: those of them that are inputs, which may lie anywhere.
-        constants: those of them that Python code has made of numbers; they may lie anywhere too.
-        reason: why this can't be replayed; empty where it can.
-        cut: how many of the calls belong to the first of two halves; None where there are no halves.
-        blocks: how many calls there were at the end of each block of members.
-        lanes: how many threads may run blocks side by side.
+        lasting: storages that calls have created from constants only, and not written to.
+        outside: storages that existed before.
+        given: those of them that are inputs, at any address.
+        constants: those of them that Python code has created from numbers, at any address.
+        reason: why this cannot be replayed; empty if it can.
+        cut: how many of the calls belong to the first of two halves; None if there are no halves.
+        blocks: the number of calls at the end of each block of members.
+        lanes: how many threads may run blocks in parallel.
     """
 
     calls: list[Instruction] = field(default_factory=list)
@@ -177,12 +179,12 @@ class Trace:
     lanes: int = 1
 
     def forget_made(self) -> None:
-        """Let go of what calls have made, all that a step makes in sum; the recording can only be compared then."""
+        """Release created storages, which add up to all that a step allocates; the trace can then only be compared."""
         kept, self.lasting = self.outside | self.constants, set()
         self.held = [t if i in kept else t.new_empty(0) for i, t in enumerate(self.held)]
 
     def like(self, other: Trace) -> bool:
-        """Whether two steps were the same."""
+        """True if two steps were the same."""
         anywhere = self.given | self.constants
         same_outside = (self.outside, self.given, self.constants) == (
             other.outside,
@@ -197,10 +199,10 @@ class Trace:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within, every kernel is noted in `recording`.
+    """Records every kernel in `trace` within the context.
 
     Args:
-        device: all tensors must lie there.
+        device: all tensors must be on it.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -215,13 +217,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._state: State | None = None
 
     def __enter__(self) -> Recorder:
-        torch.clear_autocast_cache()  # a weight that was cast before would be taken for one that stays as it is
+        torch.clear_autocast_cache()  # a weight that was cast before would look like a constant
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch imports its compiler here, which takes a second
+        return False  # otherwise torch imports its compiler here, which takes a second
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -232,7 +234,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         before = current_state(self.device)
         out = func(*args, **kwargs)
         after = current_state(self.device)
-        draws = not _equal(before, after)  # attention may, and without dropout doesn't
+        draws = not _equal(before, after)  # attention may draw, and does not without dropout
         if draws and self._state is not None and not _equal(before, self._state):
             self.trace.reason = self.trace.reason or "the model sets the state of the random generator"
         self._state = after if draws else self._state
@@ -247,8 +249,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.trace.reason = str(error)
 
     @contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Within, nothing is noted."""
+    def paused(self) -> Iterator[None]:
+        """Record nothing within the context."""
         self._quiet += 1
         try:
             yield
@@ -256,16 +258,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._quiet -= 1
 
     def cut(self) -> None:
-        """From now on calls belong to the second half."""
+        """Assign further calls to the second half."""
         self.trace.cut = len(self.trace.calls)
 
     def member(self, index: int | None) -> None:
-        """From now on random numbers are this member's."""
+        """Assign further random numbers to this member."""
         self._member = index
         self._state = current_state(self.device)
 
     def place(self, tensor: Tensor) -> BufferView:
-        """The place of a tensor; one of a storage never seen was there before.
+        """The view of a tensor; an unknown storage counts as existing before.
 
         Raises:
             NotRecordableError: it is not a plain tensor on the device.
@@ -277,7 +279,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return _place(tensor, number)
 
     def known(self, tensor: Tensor) -> int | None:
-        """The number of a tensor's storage, if it has come by."""
+        """The number of a tensor's storage, if it was recorded."""
         return self._numbers.get(_address(tensor))
 
     def _number(self, tensor: Tensor) -> int:
@@ -292,7 +294,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return number
 
     def _let_go(self, number: int) -> None:
-        """Hold a storage no longer, so that its memory is free once the step needs it no more."""
+        """Release a storage, so that its memory is free once the step no longer needs it."""
         tensor = self.trace.held[number]
         empty = self._empty.get(tensor.device)
         if empty is None:
@@ -344,7 +346,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
     def _of_constants(self, func: Any, given: Any, named: Any) -> bool:
-        """Whether what a call makes may be made once for all steps; see `liveness.constant`."""
+        """True if the results of a call may be created once for all steps; see `liveness.constant`."""
         return func in SHAPE_ONLY or all(p.storage in self.trace.lasting for p in places((given, named)))
 
     def _placed(self, tree: Any) -> Any:
@@ -365,7 +367,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _by_number(name: str, args: Sequence[Any]) -> bool:
-    """Whether entries are picked by their numbers, so that it is known how many; not by a mask."""
+    """True if entries are selected by integer indices, so that their number is known, and not by a mask."""
     if name not in ("aten::index", "aten::_unsafe_index"):
         return False
     return all(i is None or i.dtype in (torch.int64, torch.int32) for i in args[1])

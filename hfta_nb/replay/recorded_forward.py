@@ -1,4 +1,4 @@
-"""One call of `array(x)` with gradients while it is recorded, with its backward."""
+"""One call of `array(x)` with gradients while it is recorded with its backward."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class RecordedForward:
     """One recorded call.
 
     Attributes:
-        finished: where its outputs lie, and what puts the array back to where it began; once calls like this one are
-            replayed.
+        finished: the locations of its outputs, and a function that restores the array's state before the call; set once
+            such calls are replayed.
     """
 
     finished: tuple[list[BufferView], Callable[[], None]] | None = None
 
     def __init__(self, state: ArrayState, entry: ForwardEntry, inputs: Inputs, run: Run) -> None:
         self.state, self.entry, self.run, self.given = state, entry, run, inputs
-        # The graph that the caller gets may live on, so this call runs on memory of its own.
+        # The graph that the caller gets may live on, so this call has separate memory.
         own = tuple(room_like(v).copy_(v) if isinstance(v, Tensor) else v for v in inputs.leaves)
         self.inputs = type(inputs)(own, inputs.per_member, inputs.rebuild)
         self.recorder = Recorder(state.generators.device)
@@ -47,7 +47,7 @@ class RecordedForward:
         self.upstream: list[Tensor | None] = []
 
     def result(self, guards: Guards) -> Any:
-        """The outputs, as ever; on the way it is noted how they come about."""
+        """The outputs, computed eagerly and recorded."""
         restore, entry = self.state.snapshot(), self.entry
         result = self.forward()
         leaves, rebuild = flatten(result)
@@ -75,14 +75,14 @@ class RecordedForward:
 
     def forward(self) -> Any:
         """Run the call and record it."""
-        with self.recorder.quiet():
+        with self.recorder.paused():
             self.places = [self.recorder.place(v) for v in self.inputs.leaves if isinstance(v, Tensor)]
         self.recorder.trace.given = {p.storage for p in self.places}
-        with self.state.generators.heard(self.recorder.member), self.recorder:
+        with self.state.generators.listening(self.recorder.member), self.recorder:
             return self.run(self.inputs, self.blocks)
 
     def unfit(self, tensors: list[Tensor], outputs: list[BufferView]) -> str:
-        """What keeps these outputs from being replayed."""
+        """Why these outputs cannot be replayed."""
         trace = self.recorder.trace
         if not any(t.requires_grad for t in tensors):
             return "no output depends on anything that requires a gradient"
@@ -100,7 +100,7 @@ class RecordedForward:
         return ""
 
     def _learns_more(self, tensors: list[Tensor]) -> str:
-        """What keeps the gradients of these outputs from being all that a backward changes."""
+        """Why a backward from these outputs may change more than gradients."""
         known = {id(p) for p in self.state.tensors.parameters()}
         for node in nodes(tensors, [v.grad_fn for v in self.inputs.grad_leaves()]):
             if type(node).__name__ == "AccumulateGrad" and id(node.variable) not in known:
@@ -111,7 +111,7 @@ class RecordedForward:
         return ""
 
     def backward(self, tensors: list[Tensor]) -> list[tuple[BufferView, Tensor]]:
-        """Send a gradient back; returns where gradients are and where they go."""
+        """Send gradients back; returns sources and destinations of the resulting gradients."""
         entry, recorder = self.entry, self.recorder
         outputs = [t for t in tensors if t.requires_grad]
         entry.used = entry.used or (True,) * len(outputs)
@@ -126,7 +126,8 @@ class RecordedForward:
         wanted = [b.parameters[n] for b, own in zip(self.blocks, names, strict=True) for n in own]
         wanted += self.inputs.grad_leaves()
         recorder.cut()
-        with recorder, torch.autocast(recorder.device.type, enabled=False):  # as outside, where it is called
+        # Without autocast, like the caller's backward.
+        with recorder, torch.autocast(recorder.device.type, enabled=False):
             found = vector_jacobian(used, wanted, entry.grads)
         left = iter(found)
         places = []
@@ -145,7 +146,7 @@ class RecordedForward:
         return places
 
     def harmed(self, made_until: int) -> bool:
-        """Whether the backward writes into what the forward has made, the first so many storages, or into others."""
+        """True if the backward writes to storages of the forward (the first ones), or to others that existed."""
         trace = self.recorder.trace
         if trace.cut is None:
             return False
@@ -159,7 +160,7 @@ class RecordedForward:
         gradients: list[tuple[BufferView, Tensor]],
         restore: Callable[[], None],
     ) -> None:
-        """Make the program and compare it with this call."""
+        """Create the program and compare it with this call."""
         state, entry, trace = self.state, self.entry, self.recorder.trace
         entry.inputs = rooms_for(self.inputs)
         rooms = [v for v in entry.inputs.leaves if isinstance(v, Tensor)]
@@ -197,7 +198,7 @@ class RecordedForward:
             self.finished = outputs, restore
 
     def needed(self) -> tuple[list[nn.Parameter], list[int]]:
-        """What of the parameters and inputs the backward reads: it must not change before."""
+        """The parameters and inputs that the backward reads, which must not change before it."""
         trace, state = self.recorder.trace, self.state
         read = [
             p

@@ -13,7 +13,7 @@ from hfta_nb.eager.engine import Block, Call, Inputs
 from hfta_nb.eager.gradients import Gradients
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.strategy import streams
-from hfta_nb.members.threads import at_hand
+from hfta_nb.members.threads import available_threads
 from hfta_nb.members.tree import flatten
 from hfta_nb.replay import layouts
 from hfta_nb.replay.cache_entry import CacheEntry, outputs_of, rooms_for
@@ -28,12 +28,12 @@ Restore = Callable[[], None]
 
 @dataclass
 class StepEntry(CacheEntry):
-    """What is known of the calls of one signature.
+    """The state of the calls of one signature.
 
     Attributes:
-        scale: memory that stands for the factors of the losses.
-        targets: where gradients are written.
-        args: of the last call that was replayed, without inputs.
+        scale: memory that replaces the factors of the losses.
+        targets: destinations of the gradients.
+        args: of the last replayed call, without inputs.
     """
 
     scale: Tensor | None = None
@@ -42,11 +42,11 @@ class StepEntry(CacheEntry):
 
     def drop(self) -> None:
         super().drop()
-        self.inputs = None  # which may lie with channels last
+        self.inputs = None  # they may be channels last
 
 
 class RecordedGradients(Gradients):
-    """Notes where gradients are, beside doing what it does."""
+    """Delivers gradients and records where they are."""
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class RecordedGradients(Gradients):
         if recorder.device.type == "cuda":
             recorder.trace.lanes = streams.MOST
         elif state.settings.threads == "blocks" and recorder.device.type == "cpu":
-            recorder.trace.lanes = at_hand()
+            recorder.trace.lanes = available_threads()
 
     def _take(self, block: Block, names: list[str], grads: Any) -> None:
-        with self.recorder.quiet():
+        with self.recorder.paused():
             for name, grad in zip(names, grads, strict=False):
                 if grad is not None:
                     try:
@@ -79,20 +79,20 @@ class RecordedGradients(Gradients):
         self.recorder.trace.blocks.append(len(self.recorder.trace.calls))
 
     def targets(self) -> list[Target]:
-        """Where gradients go, and which members have none, as `deliver` would have it.
+        """The destinations of gradients, and the members without one, as in `deliver`.
 
         Raises:
             NotRecordableError: a parameter is used by no member.
         """
         state, members = self.state, range(len(self.state))
-        unused, across = state.engine.usage.unused(len(state)), state.engine.across
+        unused, architectures = state.engine.usage.unused(len(state)), state.engine.architectures
         targets = []
         for name, blocks in self.received.items():
             have = {i for b in blocks for i in range(b.start, b.stop)} - set(unused.get(name, ()))
             if not have:
                 raise NotRecordableError("a parameter is used by no member")
             empty = tuple(i for i in members if i not in have)
-            lacking = set() if across is None else set(across.lacking(name))
+            lacking = set() if architectures is None else set(architectures.lacking(name))
             missing = tuple(i for i in empty if i not in lacking)
             view = state.arena_of(name).grad_view(name)
             targets.append(Target(self.parameters[name], name, view, empty, missing))
@@ -113,7 +113,7 @@ class RecordedStep:
         self.state, self.entry, self.call, self.only = state, entry, call, only
 
     def result(self, inputs: Inputs, scale: Tensor | None, guards: Guards) -> tuple[Gradients, Any]:
-        """What the call gives; on the way it is noted how that comes about, and once it is known a program is made."""
+        """The result of the call, which is recorded; a program is created after the second recording."""
         entry = self.entry
         if entry.inputs is None:
             entry.inputs = rooms_for(inputs)
@@ -129,20 +129,20 @@ class RecordedStep:
         return gradients, result
 
     def _recorded(self, inputs: Inputs, added: bool = True) -> tuple[Recorder, RecordedGradients, Any]:
-        """Run the call and record it; unless `added`, gradients that are there already are left as they are."""
+        """Run the call and record it; unless `added`, existing gradients are left unchanged."""
         state = self.state
         recorder = Recorder(state.generators.device)
         gradients = RecordedGradients(state, inputs, self.entry.scale, self.only, recorder)
         if not added:
             gradients.fresh = set(gradients.parameters)
-        with state.generators.heard(recorder.member), recorder:
+        with state.generators.listening(recorder.member), recorder:
             result = gradients.of(self.call, leaf_blocks(state))
         return recorder, gradients, result
 
     def _finish(
         self, guards: Guards, recorder: Recorder, gradients: RecordedGradients, result: Any, restore: Restore
     ) -> None:
-        """Note the trace; after the second of two equal ones, make the program and compare it with this call."""
+        """Store the trace; after the second of two equal ones, create the program and compare it with this call."""
         state, entry, trace = self.state, self.entry, recorder.trace
         leaves, rebuild = flatten(result)
         outputs, told, trouble = outputs_of(recorder, leaves, "the loss")

@@ -1,4 +1,4 @@
-"""Calls without gradients, `evaluate` and `array(x)` within `no_grad`, replayed or recorded."""
+"""Calls without gradients, `evaluate` and `array(x)` under `no_grad`, replayed or recorded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Run = Callable[[Inputs], Any]
 
 
 class CapturedResults:
-    """The calls of an array that give results only.
+    """The calls of an array without gradients.
 
     Attributes:
         cache: their programs.
@@ -34,7 +34,7 @@ class CapturedResults:
         self.cache: ProgramCache[CacheEntry] = ProgramCache(state)
 
     def find(self, what: tuple[str, Any], given: Any) -> CacheEntry | None:
-        """The entry of a call, by its name and what is computed from the model's output; None if it runs eagerly."""
+        """The entry of a call, by its name and the function of the model's output; None if it runs eagerly."""
         return self.cache.find(lambda: (what[0], identity(what[1]), form(given, grads=True)), lambda: CacheEntry(what))
 
     def replay(self, entry: CacheEntry | None, inputs: Inputs) -> tuple[Any] | None:
@@ -47,7 +47,7 @@ class CapturedResults:
         )
 
     def recorder(self, entry: CacheEntry | None, run: Run) -> Run:
-        """What runs a call, and records it where it may be replayed from then on."""
+        """A function that runs a call, and records it if it may be replayed."""
         functions = () if entry is None else entry.alive
         return self.cache.recorder(entry, functions, partial(self._record, run), run)
 
@@ -57,7 +57,7 @@ class CapturedResults:
             entry.inputs = rooms_for(inputs)
         entry.fill(inputs.leaves)
         recorder, restore = Recorder(state.generators.device), state.snapshot()
-        with state.generators.heard(recorder.member), recorder:
+        with state.generators.listening(recorder.member), recorder:
             result = run(entry.inputs)
         trace = recorder.trace
         leaves, rebuild = flatten(result)
@@ -66,7 +66,7 @@ class CapturedResults:
         if reason:
             entry.refuse(reason)
             return result
-        # What the caller gets must not be memory that the program reads or writes.
+        # The caller must not get memory that the program reads or writes.
         own = unflatten(rebuild, [v.clone() if isinstance(v, Tensor) else v for v in leaves])
         if entry.accepts(trace, guards, told, "", "the model or the function"):
 

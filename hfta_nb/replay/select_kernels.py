@@ -1,4 +1,4 @@
-"""Where a program's kernels are chosen by time, and the steps that this needs between its steps."""
+"""Chooses a program's kernels by time, and adds the steps that these need."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ from hfta_nb.replay.record import BufferView, Instruction
 
 
 def indifferent(call: Instruction) -> bool:
-    """Whether the setting of oneDNN's products is sure to be nothing to a call."""
+    """True if oneDNN's precision setting cannot affect this call."""
     if isinstance(call.function, Kernel) or call.function._schema.name in BOUND:
         return True
     return call.function in KERNELS and call.function not in PRODUCTS
 
 
 class KernelSelector:
-    """Chooses for one program.
+    """Chooses kernels for one program.
 
     Args:
-        on: choose; else every call stays what it is.
+        on: choose; otherwise every call stays unchanged.
         device: of the program's tensors.
-        still: storages that no call of the program writes to, of which copies can be shared.
-        steady: the setting of oneDNN's products for the whole program, where calls run on several threads: it is the
-            process's. None to change it between calls.
+        still: storages that no call of the program writes to, copies of which can be shared.
+        steady: the setting of oneDNN's products for the whole program, if calls run on several threads: it belongs to
+            the
+            process. None to change it between calls.
 
     Attributes:
         choices: made so far, each kind once.
-        seconds: that products take, together.
+        seconds: the total time of products.
     """
 
     def __init__(self, on: bool, device: torch.device, still: Collection[int], steady: str | None = None) -> None:
@@ -61,14 +62,14 @@ class KernelSelector:
         kwargs: Mapping[str, Any],
         worth: float = 0.0,
     ) -> tuple[Callable[..., Any], Sequence[Any]]:
-        """What to call for a kernel: `called`, or what does the same faster; `steps_before` belong before it.
+        """The function to call for a kernel: `called`, or a faster variant; it requires `steps_before`.
 
         Args:
-            call: as recorded.
+            call: the recorded call.
             called: takes the arguments of the call.
-            args: in place of the call's.
-            kwargs: in place of the call's.
-            worth: seconds that the package's own way saves elsewhere.
+            args: the actual arguments.
+            kwargs: the actual keywords.
+            worth: seconds that the package's own kernel saves elsewhere.
         """
         self._wanted = self._now if indifferent(call) or self.steady is not None else self._before
         if not self.on or call.draws:
@@ -96,15 +97,15 @@ class KernelSelector:
 
     def _steadily(self, way: KernelVariant) -> bool:
         if self.steady == precision.ONEDNN != self._before:
-            return way.name != PLAIN  # which would run by oneDNN, too
+            return way.name != PLAIN  # it would use oneDNN as well
         return way.setting is None
 
     def on_lane(self, number: int) -> None:
-        """What is chosen next belongs to this thread's calls: copies are not shared with others."""
+        """Further choices belong to this thread's calls: copies are not shared with other threads."""
         self._copies = self._copies_of.setdefault(number, {})
 
     def takes(self, call: Instruction, own: NativeCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether the library's way to compute a call is the fastest; it depends on no setting."""
+        """True if the library computes a call fastest, independently of settings."""
         if not self.on:
             return False
         rooms = {n: _operand(p) for n, p in zip(own.rooms, call.results, strict=True) if p is not None}
@@ -117,27 +118,27 @@ class KernelSelector:
         return True
 
     def steps_before(self) -> list[Callable[[], Any]]:
-        """Steps before the kernel chosen last."""
+        """Steps that must precede the last chosen kernel."""
         steps, self._copying = self._copying, []
         if self._wanted != self._now:
             self._now = self._wanted
             steps.append(precision.switch(self._now))
         return steps
 
-    def settle(self) -> list[Callable[[], Any]]:
-        """Steps that put the setting back within a run."""
+    def restore_setting(self) -> list[Callable[[], Any]]:
+        """Steps that restore the setting within a run."""
         self._wanted = self._before
         return self.steps_before()
 
     def done(self) -> str | None:
-        """Keep what was measured; the setting to be put back after each run, None where none changes."""
+        """Save the measurements; returns the setting to restore after each run, or None if none changes."""
         if self.choices:
             write(self.device)
         switched = any(c.chosen.setting is not None for c in self.choices.values())
         return self._before if switched or self.opening() is not None else None
 
     def opening(self) -> Callable[[], Any] | None:
-        """What a run begins with."""
+        """The first step of a run."""
         return None if self.steady in (None, self._before) else precision.switch(str(self.steady))
 
     # Copies that several kernels share.
@@ -149,7 +150,7 @@ class KernelSelector:
         return place.storage in self.still or flat.is_contiguous()
 
     def _copied(self, place: Any, value: Any) -> Any:
-        """The copy that there is already, in the order of the axes asked for."""
+        """An existing copy in the requested order of axes."""
         if not isinstance(place, BufferView) or len(place.size) != 3:
             return value
         room = self._copies.get(_flat(place))

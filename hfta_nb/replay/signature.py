@@ -1,4 +1,4 @@
-"""The signature of a call: what tells calls apart that may run different kernels."""
+"""The signature of a call: properties that distinguish calls which may run different kernels."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch import Tensor, nn
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.strategy import precision
 from hfta_nb.members.per_member import PerMember
-from hfta_nb.members.threads import at_hand
+from hfta_nb.members.threads import available_threads
 from hfta_nb.replay.record import NotRecordableError
 
 
 def state_of(state: ArrayState) -> tuple[Any, ...]:
-    """What makes calls with equal inputs different kinds."""
+    """The part of the signature that does not depend on inputs."""
     how = state.settings
-    side_by_side = at_hand() if how.threads == "blocks" else 0
+    lanes = available_threads() if how.threads == "blocks" else 0
     float32 = precision.float32(state.generators.device)
     training = state.skeleton.training
-    return how.block_size, how.threads, side_by_side, how.fast_rng, training, float32, settings()
+    return how.block_size, how.threads, lanes, how.fast_rng, training, float32, settings()
 
 
 def identity(function: Any) -> Any:
-    """The same for functions that are the same but for having been made twice, as a lambda in a loop is."""
+    """An identity that is equal for functions created repeatedly from the same code, for example a lambda in a loop."""
     if isinstance(function, types.FunctionType) and not function.__kwdefaults__:
         cells = tuple(id(c.cell_contents) for c in function.__closure__ or ())
         return id(function.__code__), id(function.__globals__), cells, tuple(map(id, function.__defaults__ or ()))
@@ -35,19 +35,19 @@ def identity(function: Any) -> Any:
 
 
 def form(tree: Any, *, grads: bool = False) -> Any:
-    """The structure of inputs, and of tensors what kernels and code depend on.
+    """The structure of inputs, and the properties of tensors that kernels and code depend on.
 
     Args:
         tree: the inputs.
         grads: a tensor may require a gradient.
 
     Raises:
-        NotRecordableError: there is something among them on which more may depend.
+        NotRecordableError: the inputs contain objects with unknown properties.
     """
     if isinstance(tree, Tensor):
         wants = tree.requires_grad
         plain = type(tree) in (Tensor, nn.Parameter) and tree.layout is torch.strided
-        # What was made in inference mode has no count of its changes, and can't be saved for a backward.
+        # A tensor created in inference mode has no version counter, and cannot be saved for a backward.
         if not plain or (wants and not grads) or (tree.is_inference() and torch.is_grad_enabled()):
             raise NotRecordableError("an input of another sort")
         return tree.shape, tree.stride(), tree.dtype, tree.device, wants
@@ -63,7 +63,7 @@ def form(tree: Any, *, grads: bool = False) -> Any:
 
 
 def watched() -> bool:
-    """Whether somebody looks on who would miss something: a mode around the call, or autograd's anomaly mode."""
+    """True if a mode around the call, or autograd's anomaly mode, observes the kernels."""
     return bool(
         torch._C._len_torch_dispatch_stack()
         or torch._C._len_torch_function_stack()
@@ -75,14 +75,14 @@ def watched() -> bool:
 
 
 def settings() -> tuple[Any, ...]:
-    """Torch's settings on which kernels and ways through a model depend."""
+    """Torch's settings that kernels and a model's code path depend on."""
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.get_default_dtype(),
         torch._C._is_any_autocast_enabled()
         and tuple((torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in ("cpu", "cuda")),
-        torch._C._get_deterministic_algorithms(),  # what torch's own properties ask, in a tenth of the time
+        torch._C._get_deterministic_algorithms(),  # called by torch's own properties; this takes a tenth of the time
         torch._C._get_mkldnn_enabled(),
         precision.get(),
         torch._C._get_cudnn_enabled(),

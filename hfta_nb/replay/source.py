@@ -1,4 +1,4 @@
-"""What a program was made of, for those who make another one of it, and what came of that."""
+"""The calls and tensors that a program was created from, for back ends, and their decisions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hfta_nb.replay.record import BufferView, Instruction
 
 @dataclass(frozen=True)
 class Source:
-    """What a program was made of.
+    """The calls and tensors that a program was created from.
 
     Attributes:
         calls: in order.
-        there: tensors of storages that are there before, or hold what never changes.
-        outputs: what is returned.
-        gradients: what goes where.
+        there: tensors of storages that existed before, or are constant.
+        outputs: the locations of results.
+        gradients: sources and destinations.
         generators: of the members.
     """
 
@@ -39,24 +39,24 @@ class Source:
 
     @property
     def draws(self) -> bool:
-        """Whether random numbers are drawn."""
+        """True if random numbers are drawn."""
         return any(call.draws for call in self.calls)
 
     def digest(self) -> str:
-        """The same for steps that make the same calls."""
+        """A hash that is equal for steps with the same calls."""
         told = [(str(c.function), c.args, c.kwargs, c.results) for c in self.calls]
         return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 
 @dataclass
 class Decision:
-    """What a back end has decided about a program.
+    """The decision of a back end about a program.
 
     Attributes:
-        made: whether anything has been.
-        note: what, in words; empty where nobody asked.
-        compiled: runs in the program's place.
-        measured: seconds of a step replayed and compiled, and of compiling, where that was tried now.
+        made: whether a decision was made.
+        note: the decision in words; empty if nothing was requested.
+        compiled: runs instead of the program.
+        measured: seconds of a step replayed and compiled, and of compiling, if measured now.
     """
 
     made: bool = False

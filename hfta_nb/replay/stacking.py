@@ -1,7 +1,7 @@
-"""Sums of slices that are zero but for one each, as one stack.
+"""Replaces sums of tensors that are zero except for one slice each by one stack.
 
 The gradient of ``a, b, c = x.unbind(d)`` (the projections of attention) is recorded as three tensors of x's size that
-are zero but for a slice, and two sums of them. Where the slices fill x, that is ``stack([da, db, dc], d)``.
+are zero except for a slice, and two sums of them. If the slices fill x, that is ``stack([da, db, dc], d)``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class _Slices:
-    """What a storage holds: these gradients in the slices of an axis, and zeros; made by calls from `begin` on."""
+    """The content of a storage: gradients in the slices of an axis, zeros elsewhere; created by calls from `begin`
+    on."""
 
     axis: int
     count: int
@@ -27,7 +28,7 @@ class _Slices:
 
 
 def stacked(calls: Sequence[Instruction]) -> list[Instruction]:
-    """The calls, sums of slices that fill a tensor replaced; what nobody needs any more is still there."""
+    """The calls, with sums of slices that fill a tensor replaced; unneeded calls are not removed."""
     found = list(calls)
     known: dict[BufferView, _Slices] = {}
     for i, call in enumerate(calls):
@@ -54,6 +55,6 @@ def stacked(calls: Sequence[Instruction]) -> list[Instruction]:
 
 
 def _standing(calls: Sequence[Instruction], parts: Iterable[BufferView]) -> bool:
-    """Whether no call writes to what these places hold."""
+    """True if no call writes to the content of these views."""
     storages = {p.storage for p in parts}
     return not any(storages & call.writes for call in calls)

@@ -1,4 +1,4 @@
-"""`array.backward`, replayed, or recorded."""
+"""`array.backward`, replayed or recorded."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CapturedSteps:
         self.cache: ProgramCache[StepEntry] = ProgramCache(state)
 
     def find(self, args: BackwardArgs) -> StepEntry | None:
-        """The entry of a call; None where it is to run eagerly."""
+        """The entry of a call; None if it must run eagerly."""
 
         def signature() -> tuple[Any, ...]:
             scale = None if args.scale is None else (args.scale.dtype, args.scale.device)
@@ -68,7 +68,7 @@ class CapturedSteps:
         return self.replay(entry, args)
 
     def replay(self, entry: StepEntry | None, args: BackwardArgs) -> tuple[Any, Any] | None:
-        """The losses and what comes with them, gradients delivered; None if this call must run eagerly."""
+        """The losses and auxiliary results, with gradients delivered; None if this call must run eagerly."""
         if entry is None or entry.program is None:
             return None
         x, y = args.given
@@ -85,7 +85,7 @@ class CapturedSteps:
     def _run(self, entry: StepEntry, scale: Tensor | None) -> tuple[Any, Any]:
         """Run the program, its inputs filled in."""
         ready, settings = entry.program, self.state.settings
-        assert ready is not None  # as the caller has seen
+        assert ready is not None  # checked by the caller
         if entry.scale is not None and scale is not None:
             entry.scale.copy_(scale.detach())
         if settings.compiling != "never" and not ready.decision.made:
@@ -96,7 +96,7 @@ class CapturedSteps:
     def _remember(self, entry: StepEntry, args: BackwardArgs) -> None:
         x, y = args.given
         alone = type(x) is Tensor and type(y) is Tensor and args.scale is None
-        alone = alone and (args.only is None or type(args.only) in (tuple, frozenset))  # which stay as they are
+        alone = alone and (args.only is None or type(args.only) in (tuple, frozenset))  # these types are immutable
         entry.args = args._replace(given=None) if alone else None
         self.cache.remember(entry, (x, y) if alone else None)
 
@@ -105,7 +105,7 @@ class CapturedSteps:
     def recorder(
         self, entry: StepEntry | None, args: BackwardArgs, call: Call
     ) -> Callable[[Inputs], tuple[Gradients, tuple[Tensor, Any]]]:
-        """What runs a call, and records it where it may be replayed from then on."""
+        """A function that runs a call, and records it if it may be replayed."""
 
         def eager(inputs: Inputs) -> tuple[Gradients, Any]:
             gradients = Gradients(self.state, inputs, scale=args.scale, only=args.only)
@@ -116,14 +116,14 @@ class CapturedSteps:
 
         return self.cache.recorder(entry, (args.loss_fn,), record, eager)
 
-    # What is told of it.
+    # Descriptions.
 
     def decisions(self) -> list[str]:
-        """What has been decided about compiling what is replayed, each once."""
+        """Decisions about compiling replayed programs, each once."""
         notes = [s.program.decision.note for s in self.cache if s.program is not None]
         return list(dict.fromkeys(note for note in notes if note))
 
     def kernels(self) -> list[set[str]]:
-        """Names of the kernels of each step that is replayed, as they were recorded."""
+        """Names of the kernels of each replayed step, as recorded."""
         sources = [s.program.source for s in self.cache if s.program is not None]
         return [{call.function._schema.name for call in source.calls} for source in sources if source is not None]

@@ -1,4 +1,4 @@
-"""Telling storages apart by their address, without holding their memory."""
+"""Identifies storages by address, without holding their memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class Addresses:
-    """Keeps the addresses of storages from being given to others; their memory is free once nobody else holds them.
+    """Reserves the addresses of storages; their memory is freed once no other object holds it.
 
     Source: the weak references of `torch.multiprocessing.reductions.StorageWeakRef`.
     """
@@ -19,7 +19,7 @@ class Addresses:
         weakref.finalize(self, _free, self._kept)
 
     def keep(self, storage: torch.UntypedStorage) -> None:
-        """Let no other storage have this one's address for as long as this object lives."""
+        """Prevent reuse of this storage's address during the lifetime of this object."""
         self._kept.append(storage._weak_ref())
 
 

@@ -1,4 +1,4 @@
-"""Comparing a program with what it was recorded from, and undoing one that failed."""
+"""Compares a program with the recorded call, and undoes a failed run."""
 
 from __future__ import annotations
 
@@ -30,26 +30,15 @@ class Before:
 
     @torch.no_grad()
     def put_back(self) -> None:
-        """Undo what the call has changed of them."""
+        """Restore the state before the call."""
         for arena, before in zip(self.state.buffer_arenas, self.buffers, strict=True):
             arena.data.copy_(before)
         self.state.generators.states = list(self.states)
 
 
 @contextmanager
-def undone_if_it_fails(state: ArrayState) -> Iterator[Before]:
-    """After an error within, buffers and generators are as they were before."""
-    before = Before(state)
-    try:
-        yield before
-    except BaseException:
-        before.put_back()
-        raise
-
-
-@contextmanager
 def left_alone(state: ArrayState) -> Iterator[None]:
-    """Afterwards buffers, gradients in the arenas, generators and what was noted of a call are as they were before."""
+    """Restore buffers, gradients in the arenas, generators and usage on exit."""
     after, usage = state.snapshot(), state.engine.usage
     touched, used = set(usage.touched), set(usage.used)
     kept = [a.grad.clone() for a in state.arenas]
@@ -64,10 +53,10 @@ def left_alone(state: ArrayState) -> Iterator[None]:
 
 
 class Outcome(NamedTuple):
-    """What a call has come to.
+    """The outcome of a call.
 
     Attributes:
-        results: what it returns.
+        results: of the call.
         gradients: of parameters.
         buffers: of the array, by arena.
         states: of the members' generators.
@@ -79,10 +68,10 @@ class Outcome(NamedTuple):
     states: Sequence[Mapping[str, Tensor]]
 
     def other_than(self, old: Outcome, kinks: bool = False) -> str:
-        """Why it is not the same; empty where it is, but for rounding.
+        """The first difference, in words; empty if the outcomes are equal up to rounding.
 
         Args:
-            kinks: rounding may have turned a unit on or off, and with it a sample's share of the gradients.
+            kinks: allow for units that rounding turns on or off, with their samples' share of the gradients.
         """
         exact = close(old.results, self.results) and close(old.buffers, self.buffers)
         if not exact or not (close(old.gradients, self.gradients) or (kinks and self._near(old))):
@@ -99,11 +88,11 @@ class Outcome(NamedTuple):
 
 
 _KINKS = 0.01
-"""The length of the difference that kinks may make of all gradients, as a part of their length."""
+"""The allowed length of the difference that such units make in all gradients, relative to their length."""
 
 
 def outcome(state: ArrayState, results: Sequence[Tensor], gradients: Sequence[Tensor]) -> Outcome:
-    """What the array holds now, copied, beside these results and gradients of it, which are not."""
+    """The outcome: copies of the array's state, with these results and gradients, which are not copied."""
     buffers = [a.data.clone() for a in state.buffer_arenas]
     return Outcome(results, gradients, buffers, [dict(s) for s in state.generators.states])
 
@@ -115,18 +104,21 @@ def proven(
     make: Callable[[bool], tuple[Made, Callable[[], Sequence[Tensor]]]],
     gradients: Sequence[tuple[Tensor, Tensor]] = (),
 ) -> tuple[Made, str]:
-    """A program that gives what the recorded call gave; or the last one tried, and why it is not the same.
+    """A program that gives the results of the recorded call; or the last one tried, and how it differs.
 
-    Kernels that are chosen by time round otherwise, and a unit that rounding turns on or off changes a sample's share
-    of the gradients. Where that has put the program too far off, one of the recorded kernels proves the recording;
-    then the other has to be as near as such units let it be, or the recorded kernels stay.
+    Kernels that are chosen by time round differently, and a unit that rounding turns on or off changes a sample's share
+    of the gradients. If the program differs too much because of that, a program of the recorded kernels proves the
+    recording; the first program is then accepted within the tolerance for such units, otherwise the recorded kernels
+    are
+    used.
 
     Args:
         state: of the array, after the recorded call.
-        restore: puts it back to where the call began.
+        restore: restores its state before the call.
         results: of the recorded call.
-        make: from whether kernels may be chosen to a program, and what runs it with its inputs filled in.
-        gradients: of the recorded call, each with where the program writes it.
+        make: creates a program, with or without choosing kernels, and a function that runs it with its inputs filled
+            in.
+        gradients: of the recorded call, each with its destination in the program.
     """
     chosen = state.settings.strategy == "measured"
     made, run = make(chosen)
@@ -149,11 +141,12 @@ def compared(
     gradients: Sequence[tuple[Tensor, Tensor]] = (),
     kinks: bool = False,
 ) -> str:
-    """Run a program from where the recorded call began; why it is not the same, or nothing. Nothing has changed then.
+    """Run a program from the state before the recorded call; returns the difference, or an empty string. The state is
+    left unchanged.
 
     Args:
         state, restore, results, gradients: as for `proven`.
-        run: the program, with its inputs filled in; gives results in the same order.
+        run: the program, with its inputs filled in; returns results in the same order.
         kinks: as for `Outcome.other_than`.
     """
     old = outcome(state, results, [g for g, _ in gradients])
@@ -172,15 +165,16 @@ def failure(error: Exception) -> str:
 
 
 _HALF = 2.0**-5
-"""How far from each other values may be under autocast, as a part of the largest: wrong programs are far from that."""
+"""The tolerance under autocast, relative to the largest value; the results of wrong programs differ much more."""
 
 
 def close(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
-    """Whether tensors are the same: to the bit, or to the rounding of the largest of them.
+    """True if tensors are equal to the bit, or up to the rounding of their largest value.
 
-    Where memory lies may change the order of sums. A gradient that is exactly zero but for rounding (a bias before
-    batch norm) is measured by the others. Under autocast a rounding to 16 bits may turn a unit on or off,
-    and with it a sample's share of a gradient.
+    The memory layout may change the order of sums. A gradient that is zero except for rounding (a bias before batch
+    norm)
+    is compared relative to the others. Under autocast, rounding to 16 bits may turn a unit on or off, and change its
+    sample's share of a gradient.
     """
     pairs = [(a, b) for a, b in zip(old, new, strict=True) if not _same_bits(a, b)]
     if any(not a.is_floating_point() for a, _ in pairs):
@@ -192,13 +186,13 @@ def close(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
 
 
 def _rounding(tensor: Tensor) -> float:
-    """How far from each other values may be, as a part of the largest: 64 times what sums are rounded to, or 8 where
-    factors are rounded to fewer bits before."""
+    """The tolerance relative to the largest value: 64 times the rounding of sums, or 8 times that of factors which are
+    rounded to fewer bits."""
     own = torch.finfo(tensor.dtype).eps
     return max(64 * own, 8 * precision.rounding(tensor.device, tensor.dtype))
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
-    if a.shape == b.shape and torch.equal(a, b):  # one pass; not so where there are NaNs
+    if a.shape == b.shape and torch.equal(a, b):  # one pass; False if there are NaNs
         return True
     return bool(((a == b) | ((a != a) & (b != b))).all())

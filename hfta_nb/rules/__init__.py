@@ -1,9 +1,9 @@
-"""Operator rules: what runs instead of `vmap`'s own rule for a function that a model calls.
+"""Operator rules, which replace `vmap`'s own rules for functions that a model calls.
 
-`RULES` maps the function to a rule ``rule(context, function, args, kwargs)``. A `TorchFunctionMode` around the
-vmapped call looks every function up there. In go tensors as one member sees them, out come such tensors; in between a
-rule leaves `vmap` and computes on tensors with a leading member axis. A new rule is one file here and one row in the
-table. Open `base.py` first, then `linear.py`, the shortest rule.
+`RULES` maps a function to a rule ``rule(context, function, args, kwargs)``. A `TorchFunctionMode` around the vmapped
+call looks up every function there. Input and output of a rule are tensors as one member sees them; in between, the rule
+leaves `vmap` and computes on tensors with a leading member axis. A new rule is one file here and one row in the table.
+Open `base.py` first, then `linear.py`, the shortest rule.
 """
 
 from collections.abc import Callable
@@ -48,12 +48,12 @@ _FAST = {function: rule for function, rule in RULES.items() if function not in r
 
 
 def rule_mode(context: Context) -> RuleMode:
-    """The mode to put around a vmapped call."""
+    """The mode to enter around a vmapped call."""
     return RuleMode(context, _FAST if context.fast_rng else RULES, by_members)
 
 
 class AloneMode(TorchFunctionMode):
-    """Within, a member that runs as the plain module takes kernels of this package, where that has them."""
+    """The mode in which a member that runs as its plain module uses kernels of this package."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""Whether this package's LSTM is faster than torch's for a member that runs as the plain module."""
+"""Whether this package's LSTM is faster than torch's for a member that runs as its plain module."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from hfta_nb.kernels.strategy.times import Times
 from hfta_nb.kernels.strategy.timing_cache import kept
 from hfta_nb.kernels.strategy.trials import killed, trying
 from hfta_nb.kernels.strategy.variants import COMPILED, PLAIN
-from hfta_nb.members.threads import at_hand
-from hfta_nb.members.untraced import unseen
+from hfta_nb.members.threads import available_threads
+from hfta_nb.members.untraced import untraced
 
 _LAPS, _LONG_S = 3, 0.02
 
 LstmKernel = Callable[[Sequence[Tensor], Sequence[Tensor | None]], Tensor]
-"""From x ``[T, N, in]``, h and c ``[N, H]``, and two weights and two biases (or None) to h at all time steps."""
+"""From x ``[T, N, in]``, h and c ``[N, H]``, two weights and two biases (or None) to h at all time steps."""
 
 
 def own_is_faster(own: LstmKernel, sizes: tuple[int, int, int, int], biased: bool) -> bool:
-    """Whether forward and backward of one layer in one direction take less; measured once, and kept like other times.
+    """True if forward and backward of one layer in one direction are faster; measured once, and kept like other times.
 
     Args:
         own: the package's LSTM.
@@ -30,12 +30,12 @@ def own_is_faster(own: LstmKernel, sizes: tuple[int, int, int, int], biased: boo
         biased: whether there are biases.
     """
     device = torch.device("cpu")
-    known, key = kept(device), f"lstm alone {sizes} {biased} {at_hand()}"
+    known, key = kept(device), f"lstm alone {sizes} {biased} {available_threads()}"
     times = known.get(key)
     if COMPILED in killed(known, key):
         return False
     if times is None:
-        with trying(known, key, COMPILED), unseen(), torch.inference_mode(False), torch.enable_grad():
+        with trying(known, key, COMPILED), untraced(), torch.inference_mode(False), torch.enable_grad():
             times = _measured(own, sizes, biased)
         known.put(key, times, lasting=not autotune.disturbed(device))
         known.write()

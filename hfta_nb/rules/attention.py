@@ -1,4 +1,4 @@
-"""Attention: the members stand beside each other in the batch, so that torch's own kernels run as for one."""
+"""Attention: the members are concatenated along the batch, so that torch's own kernels run once for all."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _attention(context: Context, function: Callable[..., Any], args: Any, kwargs
 
 def _fold_mask(context: Context, mask: Tensor, ndim: int, batch: int) -> Tensor:
     if not context.batched(mask) and mask.ndim < ndim:
-        return mask  # the same for all of the batch
+        return mask  # the same for the whole batch
     value = context.stacked(mask)
     value = value.reshape(value.shape[0], *[1] * (ndim - mask.ndim), *value.shape[1:])
     value = value.expand(value.shape[0], batch, *value.shape[2:])
@@ -47,12 +47,12 @@ def _fold_mask(context: Context, mask: Tensor, ndim: int, batch: int) -> Tensor:
 
 
 def _multi_head(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    with context.modes[0]:  # the functions that it is made of have rules of their own
+    with context.modes[0]:  # the functions that it calls have their own rules
         return _OPEN(*args, **kwargs)
 
 
 def opened(function: Any) -> Any:
-    """The function without its question whether a mode wants to have it, so that the mode sees what it calls."""
+    """The function without its check for a function mode, so that the mode sees the functions that it calls."""
     names = dict.fromkeys(("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"), _no)
     scope = {**function.__globals__, **names}
     copy = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)

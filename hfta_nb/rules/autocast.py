@@ -1,7 +1,7 @@
-"""Autocast as a plain module sees it.
+"""Autocast as a plain module applies it.
 
-`vmap` takes functions apart before autocast gets to see them, so that a convolution, say, would stay in float32. The
-casts are made here instead, by the names of torch's own lists; what torch casts itself is not changed by it.
+`vmap` decomposes functions before autocast sees them, so that a convolution, for example, would stay in float32. The
+casts are made here instead, by the names in torch's own lists. Casts that torch makes itself are unchanged.
 
 Source: "Autocast Op Reference" of torch.amp, for CUDA and CPU.
 """
@@ -47,16 +47,16 @@ _FLOAT32 = {
 
 
 Kept: TypeAlias = dict[Any, tuple[Tensor, Tensor]]
-"""Weights and what they were cast to; as torch's own cache, so that one that is used twice is cast once, and the
-gradients of both uses are added before they are cast back."""
+"""Weights and their casts. As in torch's own cache, a weight that is used twice is cast once, and the gradients of both
+uses are added before they are cast back."""
 
 
 def cast(name: str, args: Any, kwargs: Any, kept: Kept) -> tuple[Any, Any]:
-    """Arguments of the function of this name as the autocast under way would hand them on.
+    """The arguments as the active autocast would pass them to the function of this name.
 
     Args:
         name, args, kwargs: of the function.
-        kept: the casts of this call of the model so far; grows.
+        kept: the casts in this call of the model; new ones are added.
     """
     for kind in _LOWER:
         if not torch.is_autocast_enabled(kind):
@@ -68,13 +68,13 @@ def cast(name: str, args: Any, kwargs: Any, kept: Kept) -> tuple[Any, Any]:
 
 
 def half_under_way() -> torch.dtype | None:
-    """What an autocast under way casts to; None where there is none."""
+    """The dtype that an active autocast casts to; None if there is none."""
     return next((torch.get_autocast_dtype(k) for k in _LOWER if torch.is_autocast_enabled(k)), None)
 
 
 @contextmanager
 def uncast() -> Iterator[None]:
-    """Within, autocast is off, as it is to be in a backward pass; the weights that it has cast are kept."""
+    """Disable autocast within the context, as for a backward pass; its cached casts of weights are kept."""
     kinds = [k for k in _LOWER if torch.is_autocast_enabled(k)] if torch._C._is_any_autocast_enabled() else []
     for kind in kinds:
         torch.set_autocast_enabled(kind, False)
@@ -99,10 +99,10 @@ def _changed(args: Any, kwargs: Any, kind: str, dtype: torch.dtype, kept: Kept) 
 def _cast(tensor: Tensor, dtype: torch.dtype, kept: Kept) -> Tensor:
     if dtype == torch.float32 or tensor.dtype != torch.float32 or not _is_weight(tensor):
         return tensor.to(dtype)
-    # One that was cast under `no_grad` has no gradient.
+    # A cast that was made under `no_grad` has no gradient.
     key = id(tensor), dtype, torch.is_grad_enabled()
     if key not in kept:
-        kept[key] = tensor, tensor.to(dtype)  # the weight too, so that no other tensor gets its id
+        kept[key] = tensor, tensor.to(dtype)  # keeps the weight alive, so that no other tensor gets its id
     return kept[key][1]
 
 

@@ -1,4 +1,4 @@
-"""What rules share: the mode that calls them, and the way from a tensor under `vmap` to its member axis and back."""
+"""The basis of all rules: the mode that calls them, and access to the member axis of a tensor under `vmap`."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from hfta_nb.errors import out_of_memory
 from hfta_nb.members.generators import MemberGenerators
-from hfta_nb.members.outside import OutsideStreams
+from hfta_nb.members.process_streams import ProcessStreams
 from hfta_nb.rules.autocast import Kept, cast
 
 
 class Disagreement(RuntimeError):  # noqa: N818  (a reason to go another way, not a failure)
-    """Members would go different ways here: `vmap` can't follow. The array then runs the submodule member by member."""
+    """Members would take different code paths, which `vmap` does not support. The array then runs the submodule member
+    by member."""
 
 
 class SharedWrite(Disagreement):
-    """Members would write different values into a tensor that they share."""
+    """Members would write different values into a shared tensor."""
 
 
 @dataclass
 class Usage:
-    """Which members' results depended on which parameters, where members ran one by one.
+    """Which members' results depend on which parameters, for members that ran one by one.
 
-    Alone, a parameter that was not used has no gradient; stacked, its row has zeros.
+    In a plain module, an unused parameter has no gradient; in stacked tensors, its row contains zeros.
     """
 
     touched: set[str] = field(default_factory=set)
@@ -42,29 +43,29 @@ class Usage:
         self.used.clear()
 
     def unused(self, members: int) -> dict[str, list[int]]:
-        """Parameter to the members that did not use it."""
+        """By parameter, the members that did not use it."""
         found = {name: [i for i in range(members) if (name, i) not in self.used] for name in self.touched}
         return {name: lacking for name, lacking in found.items() if lacking}
 
 
 @dataclass
 class Context:
-    """What a rule may need to know of the call it is part of.
+    """Information about the active call, for rules.
 
     Attributes:
         indices: the numbers, in the array, of the members of this call (a block of the array, or all of it).
         generators: of the whole array.
         level: of the array's `vmap`.
-        used: function name to how it was fused, for `FusedArray.explain`; filled while `recording`.
-        private: members get tensors of their own where the model makes empty ones, to write into.
+        used: by function name, how it was fused, for `FusedArray.explain`; filled while `recording`.
+        private: members get their own copies of empty tensors that the model creates, to write into.
         fast_rng: draw all members' random numbers at once.
-        usage: what members that ran one by one have used.
+        usage: parameters that were used by members that ran one by one.
         casts: of weights, under autocast.
-        plain: call the kernels that the plain module calls, where there is a choice.
-        attributes: what members have set on themselves.
-        watching: see whether the model changes what it holds.
-        own: modules of members that run one by one.
-        outside_streams: random streams of the process, beside torch's.
+        plain: call the kernels that the plain module calls, if there is a choice.
+        attributes: attributes that members have set on themselves.
+        watching: find out whether the model changes values that it holds.
+        member_modules: modules of members that run one by one.
+        process_streams: random streams of Python and NumPy.
     """
 
     indices: Sequence[int]
@@ -80,8 +81,8 @@ class Context:
     plain: bool = False
     attributes: Any = None
     watching: bool = False
-    own: dict[Any, Any] = field(default_factory=dict)
-    outside_streams: OutsideStreams = field(default_factory=OutsideStreams)
+    member_modules: dict[Any, Any] = field(default_factory=dict)
+    process_streams: ProcessStreams = field(default_factory=ProcessStreams)
 
     @property
     def members(self) -> int:
@@ -89,11 +90,11 @@ class Context:
         return len(self.indices)
 
     def batched(self, tensor: Tensor) -> bool:
-        """Whether members have values of their own in it."""
+        """True if members have different values in it."""
         return bool(functorch.is_batchedtensor(tensor)) and functorch.maybe_get_level(tensor) == self.level
 
     def stacked(self, tensor: Tensor) -> Tensor:
-        """The tensor with its member axis in front; a shared one is expanded, without memory of its own."""
+        """The tensor with its member axis in front; a shared tensor is expanded without a copy."""
         if not self.batched(tensor):
             return tensor.expand(self.members, *tensor.shape)
         value: Tensor = functorch.get_unwrapped(tensor)
@@ -106,19 +107,20 @@ class Context:
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """Within, operations work on stacked tensors and are differentiated as usual: `vmap` and the rules are left."""
+        """Leave `vmap` and the rules within the context: operations use stacked tensors and are differentiated as
+        usual."""
         with temporarily_pop_interpreter_stack(), _without(self.modes):
             yield
 
     def note(self, function: Callable[..., Any], how: str) -> None:
-        """Say how a function was fused."""
+        """Record how a function was fused."""
         if self.recording:
             self.used[function_name(function)] = how
 
 
 @contextmanager
 def _without(modes: Sequence[TorchFunctionMode]) -> Iterator[None]:
-    """Within, these modes and those entered after them are off: torch takes the ways it takes for plain modules."""
+    """Disable these modes, and those entered after them, within the context: torch runs as in plain modules."""
     stack = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     first = next((i for i, mode in enumerate(stack) if any(mode is m for m in modes)), len(stack))
     taken = [torch._C._pop_torch_function_stack() for _ in stack[first:]]
@@ -135,11 +137,11 @@ _RESIZING = ("resize_", "resize_as_", "set_")
 
 Rule = Callable[[Context, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 Fallback = Callable[[Context, Callable[..., Any], tuple[Any, ...], dict[str, Any], Exception], Any]
-"""What to do with a function that `vmap` can't run, and the error that it gave."""
+"""What to do with a function that `vmap` cannot run, given the error."""
 
 
 class RuleMode(TorchFunctionMode):
-    """Sends every function that the model calls to its rule, where it has one."""
+    """Calls the rule of every function that the model calls, if it has one."""
 
     def __init__(self, context: Context, rules: Mapping[object, Rule], fallback: Fallback) -> None:
         super().__init__()
@@ -151,14 +153,14 @@ class RuleMode(TorchFunctionMode):
     ) -> Any:
         rule = self.rules.get(func)
         context, kwargs = self.context, kwargs or {}
-        if functorch.maybe_current_level() != context.level:  # a `vmap` of the model's own
+        if functorch.maybe_current_level() != context.level:  # a `vmap` of the model itself
             return func(*args, **kwargs)
         name = function_name(func)
         if torch._C._is_any_autocast_enabled():
             args, kwargs = cast(name, args, kwargs, context.casts)
         if rule is not None:
             return rule(context, func, args, kwargs)
-        if name == "__get__":  # reading an attribute
+        if name == "__get__":  # access to an attribute
             return self._attribute(func, args, kwargs)
         if name == "__set__":
             return self._set(func, *args)
@@ -166,7 +168,8 @@ class RuleMode(TorchFunctionMode):
             raise Disagreement(f"{name} changes a tensor's memory")
         if context.recording and not name.startswith("__"):
             context.used.setdefault(name, "vmap")
-        # Torch's own loop over members, for functions that it has no rule for, would not be seen: ours is noted.
+        # Torch's own loop over members, for functions without a batching rule, could not be noticed; our fallback
+        # records it.
         functorch._set_vmap_fallback_enabled(False)  # type: ignore[attr-defined]
         try:
             return func(*args, **kwargs)
@@ -181,7 +184,7 @@ class RuleMode(TorchFunctionMode):
 
     def _attribute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if getattr(func, "__self__", None) is _REQUIRES_GRAD and self.context.batched(args[0]):
-            return functorch.get_unwrapped(args[0]).requires_grad  # `vmap` hides it: a wrapper says False
+            return functorch.get_unwrapped(args[0]).requires_grad  # a tensor wrapped by `vmap` always says False
         if getattr(func, "__self__", None) is _DATA and self.context.batched(args[0]):
             with self.context.outside():
                 alias = self.context.stacked(args[0]).data
@@ -189,7 +192,7 @@ class RuleMode(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _set(self, func: Callable[..., Any], tensor: Tensor, value: Any) -> None:
-        """``tensor.data = value`` of members at once: their memory stays where it is."""
+        """``tensor.data = value`` for all members; their memory stays in place."""
         context, name = self.context, getattr(getattr(func, "__self__", None), "__name__", "attribute")
         if getattr(func, "__self__", None) is not _DATA:
             raise Disagreement(f"the model sets {name} of a tensor")
@@ -209,7 +212,7 @@ def memory_order(tensor: Tensor) -> tuple[int, ...]:
 
 
 def stored_as(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
-    """``[M, ...]`` with the members' axes in memory in this order, from the slowest to the fastest."""
+    """``[M, ...]`` stored with the members' axes in this order, from the slowest to the fastest."""
     if memory_order(tensor) == order:
         return tensor
     forward = (0, *(i + 1 for i in order))
@@ -227,5 +230,5 @@ def arguments(names: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str
 
 
 def vmap_level() -> int:
-    """The level of the innermost `vmap` under way."""
+    """The level of the innermost active `vmap`."""
     return int(torch._C._functorch.maybe_current_level() or 0)

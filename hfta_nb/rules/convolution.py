@@ -1,4 +1,4 @@
-"""Convolutions: pointwise ones as batched matrix products, others `vmap`'s grouped ones, stored as torch's own."""
+"""Convolutions: pointwise ones as batched matrix products, others as `vmap`'s grouped ones, stored like torch's own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _convolution(context: Context, function: Callable[..., Any], args: Any, kwar
 
 
 def _grouped(context: Context, function: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """`vmap`'s own, of as many members at a time as a library takes."""
+    """`vmap`'s grouped convolution, for as many members at once as the library supports."""
     at_once = _at_once(context, function, given)
     if at_once >= context.members:
         context.note(function, "vmap, a grouped convolution")
@@ -52,7 +52,7 @@ def _grouped(context: Context, function: Callable[..., Any], given: dict[str, An
 
 
 def _at_once(context: Context, function: Callable[..., Any], given: dict[str, Any]) -> int:
-    """How many members' images may be one tensor. One member's is what it is alone."""
+    """How many members' images may be one tensor. A single member's are as large as in its plain module."""
     tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
     most = _most(given["input"].device)
     if most is None or not any(map(context.batched, tensors.values())):
@@ -64,18 +64,18 @@ def _at_once(context: Context, function: Callable[..., Any], given: dict[str, An
 
 
 def _most(device: torch.device) -> int | None:
-    """How many elements a tensor of a convolution may have; None for any number.
+    """The most elements of a convolution's tensors; None for no limit.
 
-    cuDNN counts them with 32 bits in most of its kernels; torch then takes kernels of its own, which are many times
+    Most of cuDNN's kernels count elements with 32 bits. Beyond that, torch uses its own kernels, which are many times
     slower, or fails.
     """
     return 2**31 - 1 if device.type == "cuda" else None
 
 
 def _pointwise(context: Context, given: dict[str, Any]) -> bool:
-    """Whether this is a linear map of the channels, with inputs and weights of the members' own.
+    """True for a linear map of the channels whose inputs and weights differ between members.
 
-    Not in float64, which is for comparisons: there a member gets the bits of the plain convolution.
+    False in float64, which is for comparisons: there a member gets the bits of the plain convolution.
     """
     x, weight, bias = given["input"], given["weight"], given.get("bias")
     if context.members < 2 or not (isinstance(x, Tensor) and isinstance(weight, Tensor)) or x.ndim != weight.ndim:
@@ -96,7 +96,7 @@ def _all(value: Any, wanted: int) -> bool:
 
 
 def _product(context: Context, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``[M, N, O, ...]``, in memory as a grouped convolution over M times the channels leaves it."""
+    """``[M, N, O, ...]``, stored like the result of a grouped convolution over M times the channels."""
     whole, factors = context.stacked(x), context.stacked(weight)
     members, samples, channels, *space = whole.shape
     columns = whole.transpose(1, 2).reshape(members, channels, -1)

@@ -1,7 +1,7 @@
-"""Embedding tables of all members as one table, of which each member looks up its own part.
+"""Embedding tables of all members as one table, in which each member looks up its own part.
 
-`vmap`'s own rule gives wrong gradients (torch 2.13): with a padding index and indices that differ by member, the
-padding row is kept from learning in the first member only.
+`vmap`'s own rule gives wrong gradients (torch 2.13): with a padding index, and indices that differ by member, only the
+first member's padding row is excluded from learning.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.members.untraced import unseen
+from hfta_nb.members.untraced import untraced
 from hfta_nb.rules.base import Context, Rule, arguments
 
 _NAMES = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
@@ -42,16 +42,16 @@ def _embedding(context: Context, function: Callable[..., Any], args: Any, kwargs
 
 @torch.no_grad()
 def _shrink(table: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
-    """Rows that are looked up and longer than `max_norm` are made shorter, in place."""
+    """Shorten rows that are looked up and longer than `max_norm`, in place."""
     for member, looked_up in enumerate(index):
-        # `.data`: as for the plain module, autograd is not to know.
+        # `.data`: as in the plain module, autograd does not record this.
         torch.embedding_renorm_(table.data.select(0, member), looked_up.contiguous(), max_norm, norm_type)
 
 
 def _check(index: Tensor, rows: int) -> None:
-    """An index beyond the table would find another member's row. Fails as torch's own look-up does, on any device."""
+    """Raise an error for an index beyond the table, as torch does; it would select another member's row."""
     inside = ((index >= 0) & (index < rows)).all()
-    with unseen():  # a replayed step has the assertion below
+    with untraced():  # a replayed step runs the assertion below instead
         if index.device.type == "cpu" and not inside:
             raise IndexError("index out of range in self")
     torch._assert_async(inside)

@@ -1,4 +1,4 @@
-"""Empty tensors that a model makes to write into: each member gets its own, where the members share none."""
+"""Empty tensors that a model creates to write into: each member gets its own one."""
 
 from __future__ import annotations
 

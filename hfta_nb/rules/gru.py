@@ -15,7 +15,7 @@ class GRU(torch.autograd.Function):
     """One direction of one layer.
 
     Takes x ``[M, T, N, in]``, the weights ``[M, 3H, in]`` and ``[M, 3H, H]``, the biases ``[M, 3H]`` or None, h
-    ``[M, N, H]``, and whether the last time step comes first. Gives h at all time steps, and the last h.
+    ``[M, N, H]``, and whether the last time step comes first. Returns h at all time steps, and the last h.
     """
 
     @staticmethod
@@ -79,7 +79,7 @@ class GRU(torch.autograd.Function):
 
 
 class Simple(torch.autograd.Function):
-    """As `GRU`, of a recurrent layer without gates, whose h is squashed by tanh or, if `relu`, cut off at zero."""
+    """Like `GRU`, for a recurrent layer without gates; the activation is a ReLU if `relu` is True, otherwise tanh."""
 
     @staticmethod
     def forward(
@@ -137,7 +137,7 @@ class Simple(torch.autograd.Function):
 def gru(
     x: Tensor, w_x: Tensor, w_h: Tensor, b_x: Tensor | None, b_h: Tensor | None, h: Tensor, backward: bool
 ) -> Sequence[Tensor]:
-    """The same in operations that can be differentiated as often as wanted."""
+    """The same in operations that can be differentiated any number of times."""
     by_input = project(x, w_x, b_x)
     outputs: dict[int, Tensor] = {}
     for t in order(x.shape[1], backward):
@@ -161,7 +161,7 @@ def simple(
     backward: bool,
     relu: bool,
 ) -> Sequence[Tensor]:
-    """The same in operations that can be differentiated as often as wanted."""
+    """The same in operations that can be differentiated any number of times."""
     by_input = project(x, w_x, None if b_x is None or b_h is None else b_x + b_h)
     outputs: dict[int, Tensor] = {}
     for t in order(x.shape[1], backward):

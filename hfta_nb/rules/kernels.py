@@ -1,4 +1,4 @@
-"""Kernels that `vmap` lacks or that ask for gradients in a way it hides: torch's own, once per member."""
+"""Kernels that `vmap` lacks, or whose requests for gradients it hides: torch's own, once per member."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Cross entropy and negative log likelihood over the rows of all members at once.
 
-`vmap` takes them apart into a dozen operations, and imports torch's symbolic shapes at the first one, which takes
-longer than a hundred steps of a small model. Here the members' rows are one batch of torch's kernel, and what a member
-sums or averages is added up afterwards.
+`vmap` decomposes them into a dozen operations and imports torch's symbolic shapes at the first one, which takes longer
+than a hundred steps of a small model. Here the members' rows are one batch of torch's kernel, and the sum or mean of
+each member is computed afterwards.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ _MORE = ("size_average", "reduce", "label_smoothing")
 
 
 def _reduced(x: Tensor, labels: Tensor, target: Tensor, ignored: int, mean: bool, softmax: bool) -> Tensor:
-    """Sums or means over what is of a member, ``[M]``.
+    """Sums or means over each member's labels, ``[M]``.
 
     Args:
         x: ``[M, N, C, ...]``.
         labels: ``[M, N, ...]``.
-        target: what to count of, the same or one member's.
-        ignored, mean, softmax: as ever.
+        target: the labels to count, shared or of each member.
+        ignored: the index of labels to ignore.
+        mean: mean instead of sum.
+        softmax: cross entropy instead of negative log likelihood.
     """
     total = _each(x, labels, ignored, softmax).flatten(1).sum(1)
     return total / (target != ignored).sum(-1) if mean else total
 
 
 def _each(x: Tensor, labels: Tensor, ignored: int, softmax: bool) -> Tensor:
-    """Of each label."""
+    """The loss of each label."""
     logs = x.log_softmax(2) if softmax else x
     rows = logs.reshape(-1, *logs.shape[2:]), labels.reshape(-1, *labels.shape[2:])
     return F.nll_loss(*rows, ignore_index=ignored, reduction="none").view(labels.shape)

@@ -14,10 +14,11 @@ from hfta_nb.rules.base import Context, Rule, arguments
 
 
 class _BatchedLinear(torch.autograd.Function):
-    """Every member's linear layer.
+    """The linear layers of all members.
 
-    The products, also of the backward pass, are those of torch's linear, one per member, in the same order of
-    summation: on a CPU a member gets the very bits that it gets alone, which `vmap`'s own rule does not give.
+    The products, including those of the backward pass, are torch's own, one per member, in the same order of summation:
+    on
+    a CPU a member gets exactly the bits of its plain module, unlike with `vmap`'s own rule.
     """
 
     @staticmethod

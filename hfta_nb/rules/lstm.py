@@ -16,7 +16,7 @@ class LSTM(torch.autograd.Function):
     """One direction of one layer.
 
     Takes x ``[M, T, N, in]``, the weights ``[M, 4H, in]`` and ``[M, 4H, H]``, the biases ``[M, 4H]`` or None, h and c
-    ``[M, N, H]``, and whether the last time step comes first. Gives h at all time steps, and the last h and c.
+    ``[M, N, H]``, and whether the last time step comes first. Returns h at all time steps, and the last h and c.
     """
 
     @staticmethod
@@ -89,14 +89,14 @@ def _forward(
         turned = _turned_g(w_h.clone(), wide).transpose(1, 2).contiguous()
         one = x.new_ones(())
         for t in order(steps, backward):
-            gates[t] = torch.baddbmm(gates[t], h_before[:, t], turned)  # a program chooses the kernel, and the room
+            gates[t] = torch.baddbmm(gates[t], h_before[:, t], turned)  # a program chooses the kernel and the memory
             _step(gates[t], c_before[:, t], c_after[:, t], squashed[:, t], h_after[:, t], one)
     ends = finish(ctx, (x, w_x, w_h, b_x, b_h, h, c), h_after, (squashed, h_all, c_all, *gates), backward)
     return *ends, c_after[:, 0 if backward else -1].clone()
 
 
 def _step(gates: Tensor, before: Tensor, c: Tensor, squashed: Tensor, h: Tensor, one: Tensor) -> None:
-    """The gates' sums become the gates, and c, tanh(c) and h are filled in."""
+    """Compute the gates from their sums in place, and fill in c, tanh(c) and h."""
     torch.sigmoid(gates, out=gates)
     i, f, g, o = gates.chunk(4, -1)
     torch.add(one, g, alpha=-2, out=g)
@@ -116,7 +116,7 @@ def _step_back(
     grad: Tensor,
     room: tuple[Tensor, Tensor],
 ) -> None:
-    """The gradient of the gates' sums into `grad`, and from dc of this step to that of the step before."""
+    """Write the gradient of the gates' sums to `grad`, and turn dc of this step into that of the step before."""
     (i, f, g, o), (di, df, dg, do), (u, v) = gates.chunk(4, -1), grad.chunk(4, -1), room
     torch.mul(dh, h, out=u)
     torch.addcmul(u, u, o, value=-1, out=do)
@@ -132,13 +132,14 @@ def _step_back(
 
 
 def _turned_g(weight: Tensor, wide: int) -> Tensor:
-    """A copy in which the rows of g are such that its tanh is a sigmoid like the others; changed in place."""
+    """A copy with the rows of g scaled so that tanh can be computed by the sigmoid of the other gates; modified in
+    place."""
     weight[:, 2 * wide : 3 * wide].mul_(-2)
     return weight
 
 
 def _dh(dh: Tensor, own: Tensor | None, later: Tensor | None, weight: Tensor) -> Tensor:
-    """The gradient of h: what the output's gives, and what comes from the step after."""
+    """The gradient of h: the sum of the output's and the next step's contributions."""
     if later is None:
         return dh if own is None else dh + own
     return torch.bmm(later, weight) if own is None else torch.baddbmm(own, later, weight)
@@ -154,7 +155,7 @@ def formula(
     c: Tensor,
     backward: bool,
 ) -> Sequence[Tensor]:
-    """The same in operations that can be differentiated as often as wanted."""
+    """The same in operations that can be differentiated any number of times."""
     by_input = project(x, w_x, None if b_x is None or b_h is None else b_x + b_h)
     outputs: dict[int, Tensor] = {}
     for t in order(x.shape[1], backward):

@@ -1,4 +1,4 @@
-"""Running a function once per member, each with its own slices and its own random numbers."""
+"""Runs a function once per member, with the member's slices and random numbers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ RANDOM = "member by member, each with its own random numbers"
 
 
 def member_by_member(context: Context, function: Callable[..., Any], args: Any, kwargs: Any, how: str = RANDOM) -> Any:
-    """Call `function` once per member, with the member's slices and the member's generators; differentiable.
+    """Call `function` once per member, with the member's slices and generators; differentiable.
 
     Raises:
-        Disagreement: members give values that can't stand beside each other: other numbers, other shapes.
+        Disagreement: the members' values cannot be combined: different numbers or shapes.
     """
     context.note(function, how)
     with context.outside():
@@ -33,11 +33,11 @@ def member_by_member(context: Context, function: Callable[..., Any], args: Any, 
 
 
 def each_member(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
-    """The results of the members. Only within `context.outside`."""
+    """The results of the members. Requires `context.outside`."""
     leaves, rebuild = flatten((args, kwargs))
     stacked = [context.stacked(v) if isinstance(v, Tensor) else v for v in leaves]
     results = []
-    # Alone, every member has a generator of its own, and here they are all as far.
+    # Each plain module has its own generator; here all of them are in the same state.
     starts = [(v, v.get_state()) for v in leaves if isinstance(v, torch.Generator)]
     with context.generators.borrowed():
         for i, index in enumerate(context.indices):
@@ -54,7 +54,8 @@ def each_member(context: Context, function: Callable[..., Any], args: Any, kwarg
 
 
 def joined(context: Context, results: list[Any]) -> Any:
-    """The members' results as the model sees one: tensors with their member axis hidden, anything else if all agree."""
+    """The members' results as the model sees them: tensors with a hidden member axis, other values if all members
+    agree."""
     parts = [flatten(r) for r in results]
     first, rebuild = parts[0]
     if any(len(leaves) != len(first) for leaves, _ in parts):
@@ -73,7 +74,7 @@ def _together(context: Context, values: list[Any]) -> Any:
         return first
     try:
         agree = all(type(v) is type(first) and bool(v == first) for v in values)
-    except Exception:  # an array, say: what can't be shown to be equal is not
+    except Exception:  # for example an array: values whose comparison fails count as different
         agree = False
     if not agree:
         raise Disagreement("members come to different values, on which the model's way depends")
@@ -81,10 +82,10 @@ def _together(context: Context, values: list[Any]) -> Any:
 
 
 def by_members(context: Context, function: Callable[..., Any], args: Any, kwargs: Any, error: Exception) -> Any:
-    """A function that `vmap` has failed at: member by member, if that works.
+    """Run a function that `vmap` has failed to run, member by member.
 
     Raises:
-        Exception: the function's own error, where it fails for a member alone as well.
+        Exception: the function's own error, if it fails for a single member as well.
         SharedWrite: it writes into a tensor that the members share.
     """
     leaves, _ = flatten((args, kwargs))
@@ -110,15 +111,15 @@ def by_members(context: Context, function: Callable[..., Any], args: Any, kwargs
 
 
 _RESHAPING = ("t_", "transpose_", "swapaxes_", "squeeze_", "unsqueeze_", "as_strided_")
-"""Functions that change the tensor itself, not what is in its memory."""
+"""Functions that change a tensor's shape or strides but not its memory."""
 
 
 def writes_in_place(function: Callable[..., Any]) -> bool:
-    """Whether a function writes into its first argument."""
+    """True if a function writes into its first argument."""
     name = function_name(function)
     return name in ("__setitem__", "__delitem__") or (name.endswith("_") and not name.endswith("__"))
 
 
 def torch_kernel_per_member(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """The rule of a function that runs as torch's own kernel, once per member."""
+    """The rule for a function that runs as torch's own kernel, once per member."""
     return member_by_member(context, function, args, kwargs, "torch's kernel, once per member")

@@ -1,4 +1,4 @@
-"""Norms: batch and group norm as one over M times the channels; others rounded as torch's own kernels round."""
+"""Norms: batch and group norm as one norm over M times the channels; others round like torch's own kernels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _batch_norm(context: Context, function: Callable[..., Any], args: Any, kwarg
         rest = [None if t is None else context.stacked(t) for t in tensors[1:]]
         members, samples, channels = x.shape[:3]
         together = x.transpose(0, 1).reshape(samples, members * channels, *x.shape[3:])
-        # Contiguous: torch's CPU kernel takes a strided weight (one channel of each member) for a contiguous one.
+        # Contiguous: torch's CPU kernel treats a strided weight (one channel of each member) as contiguous.
         flat = [None if t is None else t.reshape(-1).contiguous() for t in rest]
         out = function(together, *flat, **{k: v for k, v in given.items() if k in _NAMES[5:]})
         for statistics, changed in zip(rest[:2], flat[:2], strict=True):
@@ -63,7 +63,8 @@ _AFFINE = {
 
 
 def _low_precision(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """In 16 bit torch's kernel rounds once, at the end, and gives the input's dtype; `vmap` rounds in between."""
+    """In 16 bits, torch's kernel rounds once at the end and returns the input's dtype; `vmap` also rounds in
+    between."""
     given = arguments(_AFFINE[function], args, kwargs)
     x = given["input"]
     kept = given.get("running_mean")

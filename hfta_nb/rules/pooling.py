@@ -1,4 +1,4 @@
-"""Pooling: the members stand beside each other in the batch, so that torch's own kernels run as for one."""
+"""Pooling: the members are concatenated along the batch, so that torch's own kernels run once for all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hfta_nb.rules.base import Context, Rule
 
 
 def _pool(axes: int) -> Rule:
-    """Of a function over `axes` spatial axes, with or without a batch in front of the channels."""
+    """The rule for a function over `axes` spatial axes, with or without a batch before the channels."""
 
     def rule(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         x = args[0] if args else kwargs.get("input")

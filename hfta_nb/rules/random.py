@@ -1,4 +1,4 @@
-"""Whatever draws random numbers runs member by member, each with its own generators: it draws what it would alone."""
+"""Functions that draw random numbers run member by member with each member's generators, as in the plain module."""
 
 from __future__ import annotations
 

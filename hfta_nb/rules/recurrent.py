@@ -1,7 +1,7 @@
 """LSTM, GRU and simple recurrent layers: all members of a block at once, step by step.
 
-What is not done this way runs once per member, by torch's own kernel: packed sequences, projections, 16-bit numbers and
-autocast, and dropout between layers on an accelerator, whose kernels draw otherwise.
+Some cases run once per member by torch's own kernel: packed sequences, projections, 16-bit numbers and autocast, and
+dropout between layers on an accelerator, whose kernels draw differently.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from hfta_nb.rules.members import each_member, torch_kernel_per_member
 _HOW = "all members at once, step by step"
 
 LayerFunction = Callable[..., Sequence[Tensor]]
-"""Of one direction of one layer: x, two weights, two biases, states, last step first; h at all steps, last states."""
+"""One direction of one layer: from x, two weights, two biases, states and `last_first` to h at all steps and the last
+states."""
 
 
 def _lstm(*given: Any) -> Sequence[Tensor]:
@@ -58,7 +59,7 @@ class _Asked:
 
     @classmethod
     def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Asked | None:
-        """None of packed sequences and of projections."""
+        """None for packed sequences and for projections."""
         if kwargs or len(args) != 9 or isinstance(args[3], list | tuple):  # packed
             return None
         x, given, weights, biased, layers, dropout, train, both, batch_first = args
@@ -71,7 +72,7 @@ class _Asked:
     def through(
         self, run: LayerFunction, x: Tensor, stacked: Callable[[Tensor], Tensor], drop: Callable[[Tensor], Tensor]
     ) -> list[Tensor]:
-        """What the last layer gives at all time steps ``[M, T, N, H]``, and the last states ``[M, layers, N, H]``.
+        """The last layer's output at all time steps ``[M, T, N, H]``, and the last states ``[M, layers, N, H]``.
 
         Args:
             run: a direction of a layer.
@@ -116,10 +117,10 @@ def _sequences(run: LayerFunction) -> Rule:
 
 
 def alone(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Tensor] | None:
-    """An LSTM of a member that runs as the plain module, by this package's kernel; None where that does not take it.
+    """The LSTM of a member that runs as its plain module, by this package's kernel; None if that does not support it.
 
     Args:
-        function: that the model calls.
+        function: the function that the model calls.
         args, kwargs: its arguments.
     """
     asked = _Asked.of(args, kwargs) if function is torch.lstm else None
@@ -141,7 +142,7 @@ def alone(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
     x = (asked.x.transpose(0, 1) if asked.batch_first else asked.x).contiguous().unsqueeze(0)
     out, *ends = (t.squeeze(0) for t in asked.through(_lstm, x, lambda t: t.unsqueeze(0), drop))
     if not (torch.backends.mkldnn.enabled and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
-        out = out.clone()  # the model may write into it, which oneDNN's would not let it
+        out = out.clone()  # the model may write into it, which oneDNN's backward forbids
     return (out.transpose(0, 1) if asked.batch_first else out, *ends)
 
 
@@ -173,19 +174,19 @@ def _cell(run: LayerFunction, lstm: bool) -> Rule:
 
 
 def _taken(run: LayerFunction, context: Context) -> LayerFunction:
-    """The same without this package's kernels, where the plain module's are asked for."""
+    """The same without this package's kernels, if the plain module's are required."""
     return _lstm_of_torch if run is _lstm and context.plain else run
 
 
 def _fits(context: Context, tensors: Sequence[Tensor]) -> bool:
-    """Whether this is worth while and the same as alone."""
+    """True if this is faster than `vmap`, with results equal to the plain module's."""
     plain = tensors[0].dtype in (torch.float32, torch.float64) and len({t.dtype for t in tensors}) == 1
     several = context.members > 1 and any(context.batched(t) for t in tensors)
     return plain and several and not torch._C._is_any_autocast_enabled()
 
 
 def _steps_first(context: Context, x: Tensor, batch_first: bool) -> Tensor:
-    """``[M, T, N, in]``; what the members share stays one."""
+    """``[M, T, N, in]``; shared inputs are not copied."""
     if not context.batched(x):
         return (x.transpose(0, 1) if batch_first else x).contiguous().expand(context.members, -1, -1, -1)
     whole = context.stacked(x)

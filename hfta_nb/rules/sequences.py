@@ -1,14 +1,13 @@
-"""What the recurrent layers of all members of a block share: products over all time steps, states, second derivatives.
+"""Common parts of recurrent layers of all members: products over all time steps, states, second derivatives.
 
 The input's part of the gates is one batched matrix product over all time steps, and so are the gradients of the
-weights; between them stand, per time step, one batched product ``[M, N, H] x [M, H, G]`` and a few passes over the
-gates.
+weights. Each time step adds one batched product ``[M, N, H] x [M, H, G]`` and a few passes over the gates.
 
-``tanh(a)`` is ``1 - 2 sigmoid(-2 a)``: torch's vectorised sigmoid takes a tenth of the time of its tanh on a CPU, and
-the difference is at most the rounding of a number near one.
+``tanh(a)`` is computed as ``1 - 2 sigmoid(-2 a)``: torch's vectorised sigmoid takes a tenth of the time of its tanh on
+a CPU, and the difference is at most the rounding of a number near one.
 
-Source: the formulas of `torch.nn.LSTM`, `torch.nn.GRU` and `torch.nn.RNN`. Deviation: a backward pass that is to be
-differentiated itself goes by the formulas written out in torch's operations, which is slower.
+Source: the formulas of `torch.nn.LSTM`, `torch.nn.GRU` and `torch.nn.RNN`. Deviation: a backward pass that is itself
+differentiated uses the formulas in torch's operations, which is slower.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hfta_nb.members.untraced import unseen
+from hfta_nb.members.untraced import untraced
 
 
 def order(steps: int, backward: bool) -> range:
-    """Time steps as they are computed."""
+    """The time steps in the order of computation."""
     return range(steps - 1, -1, -1) if backward else range(steps)
 
 
 def rows(tensor: Float[Tensor, "M T N *f"]) -> Float[Tensor, "M TN *f"]:
-    """Time steps and samples as one axis, without a copy where torch can do without."""
+    """Time steps and samples as one axis, without a copy if torch supports that."""
     return tensor.flatten(1, 2)
 
 
@@ -42,23 +41,23 @@ def project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "M 
 
 
 def tanh_(a: Tensor, one: Tensor, out: Tensor) -> None:
-    """``tanh(a)`` into `out`."""
+    """Write ``tanh(a)`` to `out`."""
     torch.mul(a, -2, out=out)
     torch.sigmoid(out, out=out)
     torch.add(one, out, alpha=-2, out=out)
 
 
 def aliased(tensor: Tensor) -> Tensor:
-    """The same memory by a tensor that is no view, so that autograd lets a model write into an output.
+    """The same memory as a tensor that is not a view, so that autograd lets a model write into an output.
 
-    Such a write is seen all the same: the output is saved, and its version compared, before the memory is read.
+    Such a write is still detected: the output is saved, and its version is compared before the memory is read.
     """
     made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def beside(state: Tensor, steps: int, backward: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Room ``[M, T + 1, N, H]`` for a state: as it is before each time step, and after it; and all of it."""
+    """Memory ``[M, T + 1, N, H]`` for a state: views before and after each time step, and the whole."""
     members, samples, wide = state.shape
     whole = state.new_empty(members, steps + 1, samples, wide)
     early, late = whole[:, :-1], whole[:, 1:]
@@ -69,12 +68,12 @@ def beside(state: Tensor, steps: int, backward: bool) -> tuple[Tensor, Tensor, T
 def finish(
     ctx: Any, inputs: Sequence[Tensor | None], h_after: Tensor, kept: Sequence[Tensor | None], last_first: bool
 ) -> tuple[Tensor, Tensor]:
-    """Save what the backward pass needs: the inputs, the output, and what else is `kept`.
+    """Save what the backward pass needs: the inputs, the output, and the tensors in `kept`.
 
     Returns:
         h at all time steps, and the last h.
     """
-    with unseen():  # no kernel
+    with untraced():  # runs no kernel
         out = aliased(h_after)
     ctx.save_for_backward(*inputs, out, *kept)
     ctx.set_materialize_grads(False)
@@ -83,18 +82,18 @@ def finish(
 
 
 def first_grad(grad: Tensor | None, like: Tensor) -> Tensor:
-    """The gradient of a last state, to be worked on in place; zero where the loss does not depend on it."""
+    """A copy of the gradient of a last state, to modify in place; zeros if the loss does not depend on it."""
     return torch.zeros_like(like) if grad is None else grad.clone(memory_format=torch.contiguous_format)
 
 
 def gradients(
     wanted: Sequence[bool], grad: Tensor, grad_h: Tensor, x: Tensor, before: Tensor, weights: Sequence[Tensor]
 ) -> list[Tensor | None]:
-    """Of x, the weights and the biases.
+    """Gradients of x, the weights and the biases.
 
     Args:
-        wanted: of which.
-        grad: ``[M, T, N, G]`` of the gates by way of the input; `grad_h`, by way of the state (often the same).
+        wanted: which gradients are needed.
+        grad: ``[M, T, N, G]``: gradients of the gates through the input; `grad_h`, through the state (often the same).
         x: the input; `before`, the state before each step.
         weights: the first of them multiplies x.
     """
@@ -113,7 +112,7 @@ def gradients(
 def differentiable(
     formula: Callable[..., Sequence[Tensor]], inputs: Sequence[Any], grads: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
-    """Gradients that can be differentiated once more."""
+    """Gradients that can be differentiated again."""
     with torch.enable_grad():
         outputs = formula(*inputs)
         chosen = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None]

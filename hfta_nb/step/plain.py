@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array import MemberGenerators, PerMember
-from hfta_nb.array.access import call_module
+from hfta_nb.array.access import call_module, flatten, unflatten
 from hfta_nb.errors import StudyError
-from hfta_nb.members.tree import flatten, unflatten
 from hfta_nb.metrics import Metric
 from hfta_nb.optim.fused import available
 from hfta_nb.phases import Phase, split

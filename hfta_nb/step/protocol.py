@@ -7,9 +7,8 @@ from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor, nn
 
-from hfta_nb.array.access import Arguments, call_module
+from hfta_nb.array.access import Arguments, call_module, tensor_map
 from hfta_nb.losses import Loss
-from hfta_nb.members.tree import tensor_map
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
 from hfta_nb.step.precision import whole

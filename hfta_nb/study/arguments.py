@@ -8,15 +8,13 @@ from typing import Any
 
 import torch
 
-from hfta_nb.array.settings import VERIFY
+from hfta_nb.array.settings import COMPILE_MODES, STRATEGIES, VERIFY_MODES
 from hfta_nb.data import AnyData, Stream
 from hfta_nb.errors import DeviceError, OptimError, StudyError
-from hfta_nb.kernels.strategy.autotune import STRATEGIES
 from hfta_nb.losses import Loss
 from hfta_nb.model_zoo import family
 from hfta_nb.plan import MOST_PADDING, Group
 from hfta_nb.recipes import Family, from_callable, with_own
-from hfta_nb.replay.inductor.decide import WAYS
 from hfta_nb.step import Precision, by_step
 from hfta_nb.step.choices import factory_of
 from hfta_nb.step.precision import check
@@ -89,15 +87,15 @@ def checkpointing_of(given: Any) -> str:
 
 def compile_of(given: Any) -> str:
     """When to compile replayed steps."""
-    if given not in WAYS:
-        raise StudyError("unknown choice", where="compile", got=given, accepted=", ".join(WAYS))
+    if given not in COMPILE_MODES:
+        raise StudyError("unknown choice", where="compile", got=given, accepted=", ".join(COMPILE_MODES))
     return str(given)
 
 
 def verify_of(given: Any) -> str:
     """When members are compared with their plain modules."""
-    if given not in VERIFY:
-        raise StudyError("unknown choice", where="verify", got=given, accepted=", ".join(VERIFY))
+    if given not in VERIFY_MODES:
+        raise StudyError("unknown choice", where="verify", got=given, accepted=", ".join(VERIFY_MODES))
     return str(given)
 
 

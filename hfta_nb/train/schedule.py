@@ -12,12 +12,11 @@ import torch
 from torch import nn
 
 from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
-from hfta_nb.array.access import checkpoint, untimed_block_size
+from hfta_nb.array.access import checkpoint, seeded_state, untimed_block_size
 from hfta_nb.data import placed
 from hfta_nb.errors import MemberError, StoreError, out_of_memory
 from hfta_nb.events import Add, Control, Event, GroupRecord, PhaseChanged, Pin
 from hfta_nb.grid import Variant
-from hfta_nb.members.generators import seeded_state
 from hfta_nb.memory import MemoryModel, free_bytes, shown
 from hfta_nb.plan import Group
 from hfta_nb.recipes.undisturbed import undisturbed

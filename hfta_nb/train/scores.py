@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hfta_nb.accumulators import Accumulators
 from hfta_nb.array import PerMember
-from hfta_nb.members.tree import flatten, unflatten
+from hfta_nb.array.access import flatten, unflatten
 from hfta_nb.metrics import Metric
 from hfta_nb.step import Scores
 

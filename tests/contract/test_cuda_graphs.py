@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import hfta_nb as hfta
-from hfta_nb.eager import attempt
+from hfta_nb.eager import retry
 from hfta_nb.kernels import cuda_graphs
 from hfta_nb.kernels.strategy import graphed
 from hfta_nb.replay import program_cache
@@ -197,7 +197,7 @@ def test_steps_go_on_and_tell_the_cause_once(gpu: Gpu, monkeypatch: pytest.Monke
 def within(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Whether a capture is under way."""
     state = SimpleNamespace(capturing=False)
-    for module in (program_cache, attempt):
+    for module in (program_cache, retry):
         monkeypatch.setattr(module, "capturing", lambda device: state.capturing)
     return state
 

@@ -239,7 +239,7 @@ def test_the_split_form_too(block_size: int, faster: list[str], device: torch.de
     assert torch.allclose(losses, _train(plain, device, split=True), rtol=1e-5, atol=1e-5)
     _same(array, plain, 1e-4)
     assert _layout(array, "array(x)") == ["images channels last 1 ms; as given 2 ms"]
-    seen = next(iter(array._forwards.cache))
+    seen = next(iter(array._calls.forwards.cache))
     assert seen.inputs.leaves[0].stride()[1] == 1
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
-from hfta_nb.eager.parting import Mismatch
-from hfta_nb.eager.verifying import Verification
+from hfta_nb.eager.divergence import Mismatch
+from hfta_nb.eager.verification import Verification
 from hfta_nb.errors import ArrayWarning, FusionError, MemberError
 from tests.contract.serial import make
 from tests.contract.states.modules import MODULES
@@ -244,7 +244,7 @@ def test_a_memo_that_only_the_first_of_a_class_has_filled_keeps_nothing_apart() 
 
     modules = make(Passing, 3, torch.float64, CPU)
     assert hfta.why_not(modules[0], modules[1]) is None
-    assert hfta.fuse(modules).engine.across is None
+    assert hfta.fuse(modules).engine.architectures is None
     modules[1].inspector.kind = "mean"
     assert "inspector" in str(hfta.why_not(modules[0], modules[1]))
 

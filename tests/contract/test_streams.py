@@ -200,7 +200,7 @@ def test_streams_are_branches_of_a_cuda_graph(count: int) -> None:
 def test_blocks_of_members_are_forked_and_joined_like_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU blocks of members have a stream each; here their lanes run through streams that only note it."""
     streams, log = _noted(2)
-    monkeypatch.setattr(capture, "side_by_side", streams)
+    monkeypatch.setattr(capture, "run_parallel", streams)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

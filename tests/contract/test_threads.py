@@ -160,7 +160,7 @@ def test_while_another_caller_has_the_threads_blocks_run_in_turn() -> None:
         busy.set()
         assert free.wait(60)
 
-    holder = threading.Thread(target=threads.side_by_side, args=([lambda: None, hold],))
+    holder = threading.Thread(target=threads.run_parallel, args=([lambda: None, hold],))
     holder.start()
     assert busy.wait(60)
     try:

@@ -136,7 +136,7 @@ def test_what_tuning_finds_trains_as_alone() -> None:
     other.capture, other.threads = False, "one"
     x, y = batch()
     assert set(array.tune(F.mse_loss, x, y, budget_s=0.1)) <= {1, 2, 4}
-    assert array.threads in threads.WAYS
+    assert array.threads in threads.THREAD_MODES
     assert any("on one thread" in how for how in array.explain()["how"])  # what was tried
     other.block_size = array.block_size
     for _ in range(4):

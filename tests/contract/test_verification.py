@@ -19,7 +19,7 @@ import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.array import FusedArray
 from hfta_nb.eager.plain_copies import copied_module, plain_member
-from hfta_nb.eager.verifying import Verification
+from hfta_nb.eager.verification import Verification
 from hfta_nb.errors import ArrayWarning, StudyError
 from hfta_nb.ui.run_phase import RunPhase
 from hfta_nb.ui.train_view import details

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import hfta_nb as hfta
-from hfta_nb.replay.inductor.decide import WAYS
+from hfta_nb.array.settings import COMPILE_MODES
 from hfta_nb.step.precision import PRECISIONS
 from hfta_nb.study.arguments import CHECKPOINTING
 
@@ -32,7 +32,7 @@ def test_choices_and_defaults_are_those_of_a_study() -> None:
     for section, choices in (
         ("Precision", PRECISIONS),
         ("Activation checkpointing", CHECKPOINTING),
-        ("Compiling", WAYS),
+        ("Compiling", COMPILE_MODES),
     ):
         text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
         assert [choice for choice in choices if f'"{choice}"' not in text] == [], section

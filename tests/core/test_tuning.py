@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from benchmarks.suite.beginning import paid_after
 from hfta_nb.array import FusedArray, schedule_tuner
-from hfta_nb.array.schedule import Schedule, schedules_of
+from hfta_nb.array.schedule import ExecutionSchedule, schedules_of
 from hfta_nb.array.schedule_trial import Trial, fastest, keep, known
 from hfta_nb.kernels.native import build
 from hfta_nb.kernels.strategy import timing_cache
@@ -86,8 +86,12 @@ def test_images_of_members_alone_are_replayed_where_that_is_faster_than_it_looks
 
 
 def test_more_members_at_once_unless_fewer_are_clearly_faster() -> None:
-    assert fastest({Schedule(6): 1.0, Schedule(4): 0.96, Schedule(1): 0.97}) == Schedule(6)
-    assert fastest({Schedule(6): 1.0, Schedule(4): 0.94, Schedule(1): 0.93}) == Schedule(4)
+    assert fastest(
+        {ExecutionSchedule(6): 1.0, ExecutionSchedule(4): 0.96, ExecutionSchedule(1): 0.97}
+    ) == ExecutionSchedule(6)
+    assert fastest(
+        {ExecutionSchedule(6): 1.0, ExecutionSchedule(4): 0.94, ExecutionSchedule(1): 0.93}
+    ) == ExecutionSchedule(4)
     assert fastest({}) is None
 
 
@@ -113,7 +117,7 @@ def test_another_block_size_is_recorded_where_a_part_of_a_step_pays_for_it() -> 
     assert {size for size, count in seen.items() if count > 2} == {6}
     assert (array.block_size, brief.complete) == (6, False)
     keep(array._state, "such steps", brief)
-    assert known(array._state, "such steps", brief.ways) == {Schedule(6): 1e-3}
+    assert known(array._state, "such steps", brief.ways) == {ExecutionSchedule(6): 1e-3}
     array.settings.planned_steps = 1e6
     assert known(array._state, "such steps", brief.ways) is None  # in a long run it pays to try all
     array.block_size = MEMBERS
@@ -122,9 +126,17 @@ def test_another_block_size_is_recorded_where_a_part_of_a_step_pays_for_it() -> 
     assert {size for size, count in seen.items() if count > 2} == {6, 4, 1}
     assert (array.block_size, long.complete) == (4, True)
     keep(array._state, "such steps", long)
-    assert known(array._state, "such steps", long.ways) == {Schedule(6): 1e-3, Schedule(4): 0.5e-3, Schedule(1): 1.1e-3}
+    assert known(array._state, "such steps", long.ways) == {
+        ExecutionSchedule(6): 1e-3,
+        ExecutionSchedule(4): 0.5e-3,
+        ExecutionSchedule(1): 1.1e-3,
+    }
     array.settings.planned_steps = 0.0
-    assert known(array._state, "such steps", long.ways) == {Schedule(6): 1e-3, Schedule(4): 0.5e-3, Schedule(1): 1.1e-3}
+    assert known(array._state, "such steps", long.ways) == {
+        ExecutionSchedule(6): 1e-3,
+        ExecutionSchedule(4): 0.5e-3,
+        ExecutionSchedule(1): 1.1e-3,
+    }
 
 
 def _run_with_recording_that_takes(

@@ -1,1 +1,1 @@
-"""Kernels in C, compiled where they are first used, if the machine has a compiler; without one, torch's are used."""
+"""Kernels in C, compiled on first use if the machine has a compiler; otherwise torch's kernels are used."""

@@ -1,4 +1,4 @@
-"""The Adam of `adam.c`, bound to the tensors that it is about."""
+"""Bindings of `adam.c`, an Adam step for all parameters."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class _Adam(ctypes.Structure):
 
 
 def usable(tensors: Sequence[Sequence[Tensor]]) -> bool:
-    """Whether the library is there, and made for these tensors: float32 on a CPU, without gaps, on one thread.
+    """True if the library is available and supports these tensors: contiguous float32 on a CPU, single-threaded.
 
-    If it is not there, it is compiled in the background, for processes to come.
+    If the library is missing, it is compiled in the background for later processes.
     """
     return (
         torch.get_num_threads() == 1
@@ -46,14 +46,14 @@ def _adam() -> ctypes.CDLL | None:
 
 
 _right: dict[int, bool] = {}
-"""By library, whether it computes what it should."""
+"""By library, whether its results are correct."""
 _ERROR = 1e-5
-"""Float32 gives errors of 1e-7 here."""
+"""Tolerance; the typical error in float32 is 1e-7."""
 
 
 @torch.no_grad()
 def _is_right(found: ctypes.CDLL) -> bool:
-    """Compares a second step with the formula in float64."""
+    """Compare a second step with the formula in float64."""
     value, gradient, mean = (torch.sin(torch.arange(40.0) * k) for k in (1.7, 2.3, 3.1))
     square, count = mean * mean, torch.tensor(2.0)
     lr, beta1, beta2, eps, decay = numbers = (0.1, 0.9, 0.99, 1e-3, 0.2)
@@ -66,14 +66,14 @@ def _is_right(found: ctypes.CDLL) -> bool:
 
 
 class Bound:
-    """A step of certain tensors; called, it is done.
+    """An Adam step bound to certain tensors; a call runs it.
 
     Args:
-        tensors: values, gradients, means and squares, of all tensors each.
-        counts: which step it is, a number per tensor, which the caller counts up before.
+        tensors: values, gradients, means and squares; a list of all tensors for each.
+        counts: the number of the step for each tensor; the caller increments it before the call.
         numbers: lr, betas, eps and weight decay.
-        apart: weight decay as AdamW has it.
-        found: the library; without, the one that is `usable`.
+        apart: decoupled weight decay, as in AdamW.
+        found: the library; by default, the one that is `usable`.
 
     Source: Kingma and Ba, 2015, algorithm 1; Loshchilov and Hutter, 2019.
     """
@@ -87,7 +87,7 @@ class Bound:
         found: ctypes.CDLL | None = None,
     ) -> None:
         found, size = found or _adam(), len(tensors[0])
-        assert found is not None  # it is usable
+        assert found is not None  # the caller has checked `usable`
         pointers = ctypes.c_void_p * size
         lists = [pointers(*(t.data_ptr() for t in column)) for column in (*tensors, counts)]
         sizes = (ctypes.c_ssize_t * size)(*(t.numel() for t in tensors[0]))

@@ -1,7 +1,8 @@
-"""Whether the processor can run a library that was just compiled, tried in a child process without torch.
+"""Tests in a child process without torch whether the processor can run a library that was just compiled.
 
-The compiler is told to use all that it takes the processor for (``-march=native``). A hypervisor or an emulator may
-refuse an instruction all the same, or a cache may lie on another machine's disk: that ends a process by SIGILL.
+The compiler uses all instructions of the processor that it detects (``-march=native``). A hypervisor or an emulator may
+still reject an instruction, and a cache may have been filled by another machine. Such an instruction ends a process by
+SIGILL.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ _CODE = (
 
 
 def command() -> list[str]:
-    """What ends well if the library whose path is put behind it can be run."""
+    """A command that exits with 0 if the library whose path is appended can be run."""
     return [sys.executable, "-I", "-S", "-c", _CODE]
 
 
 def alive(library: Path) -> bool:
-    """Whether a process survives running a library, by its ``hfta_alive``; False where it can't be found out."""
+    """True if a process survives the library's ``hfta_alive``; False if that cannot be tested."""
     try:
         done = subprocess.run(
             [*command(), str(library)],

@@ -1,4 +1,4 @@
-"""The attention of `attention.c`, bound to the tensors that it is about."""
+"""Bindings of `attention.c`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hfta_nb.kernels.native.build import library
 _NUMBERS = ("samples", "heads", "queries", "keys", "wide", "causal")
 _TENSORS = 9
 _BACKWARD = (5, 0, 1, 2, 3, 4)
-"""Where the tensors of a backward pass stand among `TENSORS` of the library."""
+"""Indices in the library's `TENSORS` of the tensors of a backward pass."""
 LONGEST = 512
-"""Of queries and keys: the scores of a head are to stay in cache."""
+"""The most queries and keys: the scores of a head have to fit into cache."""
 
 
 class _Attention(ctypes.Structure):
@@ -31,17 +31,17 @@ class _Attention(ctypes.Structure):
 
 
 def usable() -> bool:
-    """Whether the library is there. If it is not, it is compiled in the background, for processes to come."""
+    """True if the library is available. If it is missing, it is compiled in the background for later processes."""
     return library("attention", wait=False) is not None
 
 
 class Bound:
-    """Attention of certain tensors; called, it computes.
+    """Attention bound to certain tensors; a call computes it.
 
     Args:
-        tensors: by their numbers in the library: ``[B, H, L or S, D]``, `logs` ``[B, H, L]``.
-        causal: a query sees the keys up to its own.
-        scale: of the scores; None for one over the root of D.
+        tensors: by their index in the library: ``[B, H, L or S, D]``, `logs` ``[B, H, L]``.
+        causal: a query attends to keys up to its own position.
+        scale: of the scores; None for 1 / sqrt(D).
     """
 
     def __init__(self, found: Any, tensors: dict[int, Tensor], causal: bool, scale: float | None) -> None:
@@ -66,11 +66,11 @@ class Bound:
 
 
 def takes(sizes: Sequence[Sequence[int]], args: Sequence[Any], kwargs: Any) -> bool:
-    """Whether the library computes this attention.
+    """True if the library supports this attention.
 
     Args:
         sizes: of q, k and v.
-        args, kwargs: those of torch's function after its tensors.
+        args, kwargs: of torch's function, after its tensors.
     """
     q, k, v = sizes
     dropout, *_ = (*args, 0.0)
@@ -87,7 +87,7 @@ def takes(sizes: Sequence[Sequence[int]], args: Sequence[Any], kwargs: Any) -> b
 
 
 def forward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
-    """As torch's attention for CPUs; its results are `out` and `logs`."""
+    """Like torch's attention for CPUs; writes to `out` and `logs`."""
     q, k, v, *rest = args
     causal = len(rest) > 1 and bool(rest[1])
     tensors = {0: q, 1: k, 2: v, 3: kwargs["out"], 4: kwargs["logs"]}
@@ -95,7 +95,7 @@ def forward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
 
 
 def backward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
-    """As the backward of that; its results are `dq`, `dk` and `dv`."""
+    """The backward of `forward`; writes to `dq`, `dk` and `dv`."""
     tensors = dict(zip(_BACKWARD, args[:6], strict=True))
     tensors |= {6: kwargs["dq"], 7: kwargs["dk"], 8: kwargs["dv"]}
     return Bound(library("attention", wait=False), tensors, args[7], kwargs.get("scale"))

@@ -1,4 +1,4 @@
-"""Compiling while other things go on: a shell that nobody waits for."""
+"""Compiles in the background, in a shell process that is not waited for."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from pathlib import Path
 from hfta_nb.kernels.native import alive
 
 _STALE_S = 300.0
-"""A compiler that has begun so long ago has come to an end, in whatever way."""
+"""A compiler that was started longer ago than this has ended."""
 
 
 def compile_into(kept: Path, commands: Sequence[Sequence[str]], awaited: bool = False) -> None:
-    """Start what makes a library, and return; nothing happens where that is under way already or has failed before.
+    """Start the compilation of a library and return. Does nothing if it is already running or has failed before.
 
     Args:
-        kept: the library to be; it is there as a whole or not at all.
-        commands: compilers with their arguments but for ``-o``, to be tried in turn, until what one makes is `alive`.
-        awaited: this process will use it. Then the compiler has as much of a processor as anything else: with what is
-            left over it would not end while this process keeps the only one busy.
+        kept: the path of the library; the file appears there only when it is complete.
+        commands: compilers with their arguments, without ``-o``; tried in order until a result is `alive`.
+        awaited: this process will use the library. Then the compiler runs at normal priority; at low priority it would
+            not
+            finish while this process keeps the only processor busy.
 
     Raises:
-        OSError: its folder can't be written to.
+        OSError: its folder cannot be written to.
     """
     failed, room = kept.with_suffix(".failed"), kept.with_suffix(".making")
     shell = shutil.which("sh")
@@ -38,7 +39,7 @@ def compile_into(kept: Path, commands: Sequence[Sequence[str]], awaited: bool = 
     except FileExistsError:
         try:
             age = time.time() - room.stat().st_mtime
-        except FileNotFoundError:  # it is done
+        except FileNotFoundError:  # it has finished
             return
         if age < _STALE_S:
             return

@@ -1,4 +1,4 @@
-"""Kernels of this package, which are bound to their tensors once, called as torch's kernels are."""
+"""Kernels of this package that are bound to their tensors once and called like torch's kernels."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 Bind = Callable[[Sequence[Any], Mapping[str, Any]], Callable[[], None]]
-"""From the arguments, memory for the results among them by name, to what computes."""
+"""Binds arguments, with memory for the results among them by name; returns the function that computes."""
 
 
 class Binding:
-    """Called as one of torch's functions, with memory for its results.
+    """Is called like one of torch's functions, with memory for the results.
 
     Attributes:
-        bound: binds.
+        bound: binds the arguments.
     """
 
     def __init__(self, bound: Bind) -> None:
@@ -35,11 +35,11 @@ def _other(one: Any, two: Any) -> bool:
 
 
 def operators(schemas: Mapping[str, str], bound: Mapping[str, Callable[..., Callable[[], None]]]) -> Any:
-    """``torch.ops.hfta_nb`` with more operators in it, for tensors on a CPU.
+    """Define more operators in ``torch.ops.hfta_nb``, for tensors on a CPU.
 
     Args:
         schemas: by name, without the namespace.
-        bound: by name, with the namespace, what binds an operator's arguments.
+        bound: by name, with the namespace: the function that binds an operator's arguments.
     """
     made = torch.library.Library("hfta_nb", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name, schema in schemas.items():
@@ -57,4 +57,4 @@ def _unbound(bind: Callable[..., Callable[[], None]]) -> Callable[..., None]:
 
 
 _kept: list[torch.library.Library] = []
-"""An operator is there as long as the library that it is defined in."""
+"""An operator exists as long as the library that defines it."""

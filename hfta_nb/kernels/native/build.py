@@ -1,11 +1,11 @@
-"""Compiling a C file of this package and loading it; whatever goes wrong, there is no library, which is no error.
+"""Compiles and loads the C files of this package. A failure is no error: the library is then missing.
 
-Nothing is compiled on import, and nothing waits for a compiler but the tuning of an array (`compiling`), which is when
-ways to compute are compared. The library is kept with the times of kernels (`HFTA_NB_CACHE`), named by its source, the
-compiler and the processor, so that a machine compiles once, and any process may load it. ``HFTA_NB_NATIVE=off``
-compiles and loads nothing. ``HFTA_NB_NATIVE_MARCH`` names the processor to compile for, and ``HFTA_NB_NATIVE_FLAGS`` is
-given to the compiler as well. Only the compiler knows which values are valid: one that it rejects is a failure to
-compile like any other, so there is no library, rather than one for another processor.
+Nothing is compiled on import. Only the tuning of an array (`compiling`), which compares variants, waits for a compiler.
+Libraries are stored beside the times of kernels (`HFTA_NB_CACHE`) under a name that depends on source, compiler and
+processor, so that each machine compiles once and all processes may load the result. ``HFTA_NB_NATIVE=off`` disables
+compiling and loading. ``HFTA_NB_NATIVE_MARCH`` names the processor to compile for, and ``HFTA_NB_NATIVE_FLAGS`` is
+passed to the compiler. Only the compiler knows which values are valid: if it rejects one, the library is missing; it is
+not compiled for another processor instead.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-pthread")
 _OF_THIS_PROCESSOR = ("-march=native", "-mcpu=native")
 _TIME_S = 60
 _AWAITED = ("lstm",)
-"""Libraries that the process which asks for them begins to use when they come."""
+"""Libraries that the requesting process uses as soon as they are compiled."""
 
 _loaded: dict[tuple[str, ...], ctypes.CDLL | None] = {}
 _compiling = 0
@@ -43,7 +43,7 @@ _compiling = 0
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """Within, a library that is asked for and not there is compiled."""
+    """Compile missing libraries within the context, and wait for them."""
     global _compiling
     _compiling += 1
     try:
@@ -53,11 +53,12 @@ def compiling() -> Iterator[None]:
 
 
 def library(name: str, wait: bool = True) -> ctypes.CDLL | None:
-    """The library of ``<name>.c``; None where it is switched off, not compiled yet or can't be made.
+    """The library of ``<name>.c``; None if it is disabled, not compiled yet or cannot be compiled.
 
     Args:
-        wait: where `compiling`, wait for it. Else it is compiled in the background wherever it is asked for and not
-            there, for processes to come: within one the answer stays the same, and so do results.
+        wait: while `compiling`, wait for it. Otherwise a missing library is compiled in the background for later
+            processes.
+            Within one process the answer does not change, so that results do not change either.
     """
     if _switched_off():
         return None
@@ -72,22 +73,22 @@ def library(name: str, wait: bool = True) -> ctypes.CDLL | None:
 
 
 def make_all() -> list[str]:
-    """Compile all that is not there yet, and wait for it.
+    """Compile all missing libraries, and wait for them.
 
     Returns:
-        The names of the libraries that there are then.
+        The names of the available libraries.
     """
     with compiling():
         return [source.stem for source in sorted(Path(__file__).parent.glob("*.c")) if library(source.stem) is not None]
 
 
 def waiting() -> bool:
-    """Whether a compiler is waited for; see `compiling`."""
+    """True if missing libraries are waited for; see `compiling`."""
     return _compiling > 0
 
 
 def arrived(name: str) -> bool | None:
-    """Whether a library that is compiled in the background can be had now; None where none is."""
+    """True if a library compiled in the background is ready, False if not yet; None if it is not being compiled."""
     if (folder := _folder(os.environ.get(CACHE, ""), os.environ.get("XDG_CACHE_HOME", ""))) is None:
         return None
     compiler = _compiler(os.environ.get("CC", ""))
@@ -100,7 +101,7 @@ def arrived(name: str) -> bool | None:
 
 
 def ask_again(name: str) -> None:
-    """Let the next `library` look whether it is there by now."""
+    """Let the next call of `library` search again."""
     for given in [given for given, found in _loaded.items() if given[0] == name and found is None]:
         del _loaded[given]
 
@@ -139,7 +140,7 @@ def _library(name: str, given: str, xdg: str, cc: str, wait: bool) -> ctypes.CDL
             if made is None:
                 return None
             if kept is None:
-                return ctypes.CDLL(str(made))  # loaded, it needs its file no more
+                return ctypes.CDLL(str(made))  # a loaded library no longer needs its file
             os.replace(made, kept)
             return ctypes.CDLL(str(kept))
     except OSError:
@@ -149,13 +150,13 @@ def _library(name: str, given: str, xdg: str, cc: str, wait: bool) -> ctypes.CDL
 def _folder(given: str, xdg: str) -> Path | None:
     if given.lower() == "off":
         return None
-    with contextlib.suppress(RuntimeError):  # there is no home
+    with contextlib.suppress(RuntimeError):  # there is no home directory
         return Path(given) if given else (Path(xdg) if xdg else Path.home() / ".cache") / "hfta_nb"
     return None
 
 
 def _compiled(compiler: str, source: Path, room: Path) -> Path | None:
-    """Compiled for this processor, or for any of its kind; for the one that is asked for, or for none."""
+    """Compile for this processor, or else for any of its architecture; for the named one only, if one is named."""
     out = room / "library.so"
     for machine in _machines():
         command = [*_command(compiler, machine, source), "-o", str(out)]
@@ -179,7 +180,7 @@ def _command(compiler: str, machine: str | None, source: Path) -> list[str]:
 
 
 def _key(source: Path, compiler: str) -> str:
-    """Of all that the library depends on; what another processor has made may have instructions that this one lacks."""
+    """A hash of everything that the library depends on; another processor may have instructions that this one lacks."""
     stamp = Path(compiler).resolve().stat()
     asked = (os.environ.get(variable, "") for variable in (MARCH, FLAGS))
     return _digest(source.parent, compiler, stamp.st_size, stamp.st_mtime_ns, *asked)

@@ -1,4 +1,4 @@
-"""What `conv.c` computes, bound to the tensors that it is about: convolutions of images with channels last."""
+"""Bindings of `conv.c`: convolutions of images with channels last."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class _Conv(ctypes.Structure):
 
 
 def usable() -> bool:
-    """Whether the library is there. If it is not, it is compiled in the background, for processes to come."""
+    """True if the library is available. If it is missing, it is compiled in the background for later processes."""
     return library("conv", wait=False) is not None
 
 
 def takes(weight: Sequence[int], how: Sequence[Any]) -> bool:
-    """Whether the library computes such a convolution.
+    """True if the library supports such a convolution.
 
     Args:
         weight: its size.
-        how: stride, padding, dilation, whether it is transposed, padding of the output, groups.
+        how: stride, padding, dilation, whether it is transposed, output padding, groups.
     """
     if len(weight) != 4 or any(d != 1 for d in how[2]):
         return False
@@ -43,19 +43,19 @@ def takes(weight: Sequence[int], how: Sequence[Any]) -> bool:
 
 
 class Bound:
-    """A function of the library on certain tensors; called, it computes.
+    """A function of the library bound to certain tensors; a call computes it.
 
     Args:
         name: of the function.
-        image, made: what a convolution is given and makes, or what lies as these do: pixels without gaps, channels side
-            by side.
+        image, made: input and output of the convolution, or tensors with their layouts: contiguous pixels with channels
+            last.
         how: as in `takes`.
-        tensors: by what they are there; None for none.
+        tensors: by their name in the library; None for a missing one.
     """
 
     def __init__(self, name: str, image: Tensor, made: Tensor, how: Sequence[Any], **tensors: Tensor | None) -> None:
         found = library("conv", wait=False)
-        assert found is not None  # asked before
+        assert found is not None  # the caller has checked `usable`
         given = {k: t for k, t in tensors.items() if t is not None}
         weight, groups = given["weight"], how[-1]
         (samples, channels, height, width), (out, _, tall, wide) = image.shape, weight.shape
@@ -77,7 +77,7 @@ class Bound:
 
 
 def forward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
-    """As `convolution`. One that is transposed computes what a convolution's gradient by its image is."""
+    """Like `convolution`. A transposed convolution computes the gradient of a convolution by its image."""
     x, weight, bias, *how = args
     out = kwargs["out"]
     if how[3]:
@@ -86,7 +86,8 @@ def forward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
 
 
 def backward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], None]:
-    """As `convolution_backward`; what is not asked for has no room. A transposed one's has no gradient of a bias."""
+    """Like `convolution_backward`; gradients that are not needed are None. A transposed one has no gradient of a
+    bias."""
     grad, x, weight, _, *how, _ = args
     if not how[3]:
         rooms = {k: kwargs.get(k) for k in ("by_x", "by_weight", "by_bias")}
@@ -101,7 +102,7 @@ def backward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], Non
 
 
 class Several:
-    """Functions one after another."""
+    """Several functions, called in order."""
 
     def __init__(self, calls: Sequence[Bound]) -> None:
         self._calls = calls

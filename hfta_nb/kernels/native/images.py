@@ -1,4 +1,4 @@
-"""Batch norm in training and group norm of images, with the ReLU and max-pooling that follow, by `images.c`."""
+"""Bindings of `images.c`: batch norm in training and group norm of images, with a subsequent ReLU and max-pooling."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ class _Images(ctypes.Structure):
 
 
 def usable() -> bool:
-    """Whether the library is there. If it is not, it is compiled in the background, for processes to come."""
+    """True if the library is available. If it is missing, it is compiled in the background for later processes."""
     return library("images", wait=False) is not None
 
 
 @dataclass(frozen=True)
 class Images:
-    """What a norm is of, and what follows it.
+    """The images of a norm, and what follows it.
 
     Attributes:
         size: ``(N, C, H, W)``.
         groups: of channels; 0 for a batch norm.
-        last: whether channels lie side by side; else the pixels of a channel do.
-        relu, pool: whether a ReLU follows, and whether then the largest of each window of 2 x 2 is taken.
+        last: True if channels are adjacent in memory, False if the pixels of a channel are.
+        relu, pool: whether a ReLU and a max-pooling with 2 x 2 windows follow.
         eps: added to the variance.
         momentum: of the running statistics.
-        turned: whether, though `last`, pixels of the gradient lie side by side.
+        turned: the pixels of the gradient are adjacent, although `last` is True.
     """
 
     size: tuple[int, int, int, int]
@@ -64,16 +64,16 @@ def _function(found: ctypes.CDLL, name: str) -> Callable[[object], None]:
 
 
 class Bound:
-    """A function of the library; called with the tensors of a run, by what they are there, it computes.
+    """A function of the library; called with tensors by their name in the library.
 
     Args:
-        images: what it is of.
+        images: the images.
         backward: compute gradients.
     """
 
     def __init__(self, images: Images, backward: bool) -> None:
         found = library("images", wait=False)
-        assert found is not None  # asked before
+        assert found is not None  # the caller has checked `usable`
         self._images = _Images(*images.size, images.groups, images.last, images.turned, images.relu, images.pool)
         self._images.eps, self._images.momentum = images.eps, images.momentum
         found.hfta_images_room.restype = ctypes.c_ssize_t

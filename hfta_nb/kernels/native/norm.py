@@ -1,4 +1,4 @@
-"""Batch norm of images with channels last by `norm.c`: in place of torch's kernels, with their arguments."""
+"""Batch norm of images with channels last by `norm.c`, with the arguments of torch's kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _POINTERS = (
     *("weight_grad", "bias_grad", "room", "sums"),
 )
 _WIDE = 128
-"""Entries of a row, about: enough for vectors, few enough for the first cache."""
+"""Approximate length of a row: long enough for vector instructions, short enough for the first-level cache."""
 
 
 class _Norm(ctypes.Structure):
@@ -28,15 +28,15 @@ class _Norm(ctypes.Structure):
 
 
 def usable() -> bool:
-    """Whether the library is there. If it is not, it is compiled in the background, for processes to come."""
+    """True if the library is available. If it is missing, it is compiled in the background for later processes."""
     return library("norm", wait=False) is not None
 
 
 class _Bound:
-    """What forward and backward have in common.
+    """Common part of forward and backward.
 
     Args:
-        function: torch's own, which is called where there is no library.
+        function: torch's own, which is called if there is no library.
     """
 
     name = ""
@@ -49,7 +49,7 @@ class _Bound:
         self._size: tuple[int, int] | None = None
 
     def _laid(self, x: Tensor) -> _Norm:
-        """What the library is told of images of this size; memory to work on is made once."""
+        """The library's description of images of this size, and its work memory, which is allocated once."""
         channels = x.shape[1]
         pixels = x.numel() // channels
         if self._size != (pixels, channels):

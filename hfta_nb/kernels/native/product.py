@@ -1,4 +1,4 @@
-"""The matrix products of `product.c`, bound to the tensors that they are about."""
+"""Bindings of the matrix products of `product.c`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Product(ctypes.Structure):
 
 
 def usable() -> bool:
-    """Whether the library is there. If it is not, it is compiled in the background, for processes to come."""
+    """True if the library is available. If it is missing, it is compiled in the background for later processes."""
     return library("product", wait=False) is not None
 
 
@@ -36,13 +36,13 @@ def _function(found: ctypes.CDLL) -> Callable[[Any], None]:
 
 
 class Bound:
-    """A product of certain tensors; called, it computes.
+    """A product bound to certain tensors; a call computes it.
 
     Args:
         found: the library.
         bias: added to the product, in shape of `out` (expanded); None for none.
         a, b, out: ``[M, rows, inner]``, ``[M, inner, columns]`` and ``[M, rows, columns]``; the columns of `out` and of
-            the bias side by side.
+            the bias are adjacent in memory.
     """
 
     def __init__(self, found: ctypes.CDLL, bias: Tensor | None, a: Tensor, b: Tensor, out: Tensor) -> None:
@@ -62,7 +62,7 @@ class Bound:
         self._call(self._argument)
 
     def move(self, bias: Tensor | None, a: Tensor, b: Tensor, out: Tensor) -> None:
-        """Take other tensors of the same geometry."""
+        """Bind other tensors of the same geometry."""
         product = self._product
         product.a, product.b, product.c = a.data_ptr(), b.data_ptr(), out.data_ptr()
         if bias is not None:
@@ -70,11 +70,11 @@ class Bound:
         self.out, self._kept[:3] = out, (bias, a, b)
 
     def then_relu(self) -> None:
-        """Let a ReLU follow."""
+        """Apply a ReLU to the result."""
         self._product.relu = 1
 
     def then_mask(self, by: Tensor) -> bool:
-        """Keep what stands where `by` is above zero, and set the rest to zero; whether that can be."""
+        """Set the result to zero where `by` is not positive. Returns False if that is not supported."""
         by = _batched(by)
         if by.shape != self.out.shape or by.dtype != torch.float32 or not _in_order(by):
             return False
@@ -85,10 +85,10 @@ class Bound:
 
 
 class Compiled:
-    """A product by the library, where it takes the tensors; as called.
+    """A product by the library for tensors that it supports, with the arguments of torch's function.
 
     Args:
-        function: torch's, called with (bias, if `adds`,) both factors and `out`.
+        function: torch's function; its arguments are (bias, if `adds`,) both factors and `out`.
         adds: whether there is a bias.
     """
 
@@ -113,7 +113,7 @@ class Compiled:
             self._bound()
 
     def bound(self, args: Any, out: Any) -> Bound | None:
-        """The product of these tensors; None where the library does not take them."""
+        """The product of these tensors; None if the library does not support them."""
         found = library("product", wait=False)
         if found is None or not all(isinstance(t, Tensor) for t in (*args, out)):
             return None
@@ -136,5 +136,5 @@ def _batched(matrix: Tensor) -> Tensor:
 
 
 def _in_order(matrix: Tensor) -> bool:
-    """Whether the columns lie side by side."""
+    """True if columns are adjacent in memory."""
     return matrix.stride(-1) == 1 or matrix.shape[-1] == 1

@@ -1,4 +1,4 @@
-"""The LSTM of `lstm.c` as operators of torch, so that steps which call it can be recorded and replayed."""
+"""The LSTM of `lstm.c` as operators of torch, so that steps that call it can be recorded and replayed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hfta_nb.kernels.native import binding
 from hfta_nb.kernels.native.build import library, waiting
-from hfta_nb.members.untraced import unseen
+from hfta_nb.members.untraced import untraced
 
 _FORWARD = "Tensor x, Tensor w_x, Tensor w_h, Tensor? b_x, Tensor? b_h, Tensor(a!) gates, Tensor(b!) h, Tensor(c!) c"
 _BACKWARD = (
@@ -26,7 +26,7 @@ _SCHEMAS = {
 
 
 def usable(x: Tensor, h: Tensor) -> bool:
-    """Whether the kernel is there, and made for such tensors: float32, and a hidden size of whole vectors."""
+    """True if the kernel is available and supports such tensors: float32, and a hidden size of whole vectors."""
     if x.device.type != "cpu" or x.dtype != torch.float32:
         return False
     found = _lstm()
@@ -41,21 +41,21 @@ def _operators() -> Any:
 def _lstm() -> ctypes.CDLL | None:
     found = library("lstm", wait=waiting())
     if found is not None and found._handle not in _right:
-        _right[found._handle] = False  # what is asked while checking is not this one
+        _right[found._handle] = False  # calls during the check use torch's LSTM
         _right[found._handle] = _is_right(found)
     return found if found is not None and _right[found._handle] else None
 
 
 _right: dict[int, bool] = {}
-"""By library, whether it computes what it should."""
+"""By library, whether its results are correct."""
 _ERROR = 1e-4
-"""Float32 gives errors of 1e-6 here."""
+"""Tolerance; the typical error in float32 is 1e-6."""
 
 
 def _is_right(found: ctypes.CDLL) -> bool:
-    """Compares two members with torch's LSTM in float64."""
+    """Compare two members with torch's LSTM in float64."""
     members, steps, samples, inputs, hidden = 2, 3, 5, 3, int(found.hfta_wide())
-    with unseen(), torch.no_grad():
+    with untraced(), torch.no_grad():
         x = _spread(members, steps, samples, inputs)
         w_x, w_h = _spread(members, 4 * hidden, inputs), _spread(members, 4 * hidden, hidden) * 0.3
         by_out = _spread(members, steps, samples, hidden)
@@ -80,23 +80,23 @@ def _is_right(found: ctypes.CDLL) -> bool:
 
 
 def _spread(*size: int) -> Tensor:
-    """Numbers between -1 and 1 that no two places share, without a random generator."""
+    """Distinct numbers between -1 and 1, without a random generator."""
     count = torch.Size(size).numel()
     return torch.sin(torch.arange(count, dtype=torch.float32) * 1.7 + len(size)).view(size)
 
 
 class Bound:
-    """All steps of certain tensors; called, it computes.
+    """All steps of an LSTM bound to certain tensors; a call computes them.
 
     Args:
         found: the library.
-        tensors: in the order of the library's memory: those of `forward`, and for a backward pass those of `backward`.
+        tensors: in the library's order: those of `forward`, and for a backward pass those of `backward`.
         x: the input.
         last_first: the last time step comes first.
-        wants_first: of a backward pass, whether dh of the first step is wanted.
+        wants_first: in a backward pass, whether dh of the first step is needed.
 
     Raises:
-        MemoryError: when called, where there is no room for the weights of a member.
+        MemoryError: in a call, if the weights of a member cannot be allocated.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Bound:
 
 
 _PLACES, _H, _THREADS = 8, 6, 6
-"""How many tensors a forward pass has, the place of h among them, and of the number of threads among the sizes."""
+"""The number of tensors of a forward pass, the index of h, and the index of the number of threads among the sizes."""
 
 
 def forward(
@@ -138,12 +138,12 @@ def forward(
     c: Tensor,
     last_first: bool,
 ) -> None:
-    """All steps of a layer in one direction; as `rules.lstm.LSTM`, into memory given.
+    """All steps of a layer in one direction, as in `rules.lstm.LSTM`; writes to the memory passed.
 
     Args:
-        x, w_x, w_h, b_x, b_h: as there.
+        x, w_x, w_h, b_x, b_h: as in `rules.lstm.LSTM`.
         gates: ``[M, T, N, 4H]`` for i, f, g, o.
-        h, c: ``[M, T + 1, N, H]`` with the states before the first step in place.
+        h, c: ``[M, T + 1, N, H]``; the states before the first step are input.
         last_first: the last time step comes first.
     """
     _operators().lstm(_whole(x), _whole(w_x), _whole(w_h), _maybe(b_x), _maybe(b_h), gates, h, c, last_first)
@@ -166,13 +166,13 @@ def backward(
     last_first: bool,
     wants_first: bool,
 ) -> None:
-    """Gradients of what `forward` has computed.
+    """Gradients of `forward`.
 
     Args:
-        x, w_x, w_h, gates, h, c, last_first: as there.
+        x, w_x, w_h, gates, h, c, last_first: as in `forward`.
         by_out: gradient of h after each step.
-        dh, dc: ``[M, N, H]`` of the last states; afterwards of the first ones, dh where `wants_first`.
-        dx, dw_x, dw_h, db: of the input and the weights, where wanted, and of each of the biases.
+        dh, dc: ``[M, N, H]``: gradients of the last states; afterwards of the first ones, dh if `wants_first`.
+        dx, dw_x, dw_h, db: gradients of the input, the weights and each of the biases, where needed.
     """
     if by_out is not None and (by_out.stride(-1) != 1 and by_out.shape[-1] != 1):
         by_out = by_out.contiguous()
@@ -183,7 +183,7 @@ def backward(
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """Without gaps within a member; members may lie apart, or be one."""
+    """The tensor with contiguous members; members themselves may be apart in memory."""
     return tensor if tensor[0].is_contiguous() else tensor.contiguous()
 
 
@@ -192,23 +192,23 @@ def _maybe(tensor: Tensor | None) -> Tensor | None:
 
 
 def bound_forward(*args: Any) -> Bound:
-    """What computes the operator ``lstm`` of these arguments."""
+    """Bind the arguments of the operator ``lstm``."""
     *tensors, last_first = args
     return Bound(_there(), tensors, tensors[0], last_first)
 
 
 def bound_backward(*args: Any) -> Bound:
-    """What computes the operator ``lstm_backward`` of these arguments."""
+    """Bind the arguments of the operator ``lstm_backward``."""
     x, w_x, w_h, *rest, last_first, wants_first = args
     return Bound(_there(), [x, w_x, w_h, None, None, *rest], x, last_first, wants_first)
 
 
 def _there() -> ctypes.CDLL:
     found = _lstm()
-    if found is None:  # asked for before, and switched off since
+    if found is None:  # it was available, and has been switched off since
         raise RuntimeError("the compiled LSTM has been switched off between a forward and a backward pass")
     return found
 
 
 BOUND: dict[str, Callable[..., Bound]] = {"hfta_nb::lstm": bound_forward, "hfta_nb::lstm_backward": bound_backward}
-"""By operator, what binds its arguments, so that a call of it costs little."""
+"""By operator, the function that binds its arguments, which makes later calls cheap."""

@@ -1,4 +1,4 @@
-"""What `rows.c` computes, bound to the tensors that it is about."""
+"""Bindings of `rows.c`."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class _Rows(ctypes.Structure):
 
 
 def usable() -> bool:
-    """Whether the library is there. If it is not, it is compiled in the background, for processes to come."""
+    """True if the library is available. If it is missing, it is compiled in the background for later processes."""
     return library("rows", wait=False) is not None
 
 
 class Bound:
-    """A function of the library on certain tensors; called, it computes.
+    """A function of the library bound to certain tensors; a call computes it.
 
     Args:
         name: of the function.
-        columns: of a row.
+        columns: the length of a row.
         eps: of a layer norm.
-        more: numbers that the function takes besides.
-        tensors: without gaps, by what they are there; None for none.
+        more: further numbers that the function takes.
+        tensors: contiguous, by their name in the library; None for a missing one.
     """
 
     def __init__(
@@ -57,19 +57,19 @@ class Bound:
 
 
 def log_softmax_backward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
-    """Over the last axis."""
+    """The gradient over the last axis."""
     return Bound("hfta_log_softmax_backward", args[0].shape[-1], x=args[1], by=args[0], out=kwargs["out"])
 
 
 def layer_norm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
-    """As `native_layer_norm`."""
+    """Like `native_layer_norm`."""
     x, shape, weight, bias, eps = args
     rooms = {k: kwargs[k] for k in ("out", "mean", "scale")}
     return Bound("hfta_layer_norm", math.prod(shape), eps, x=x, weight=weight, bias=bias, **rooms)
 
 
 def layer_norm_backward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
-    """As `native_layer_norm_backward`."""
+    """Like `native_layer_norm_backward`."""
     by, x, shape, mean, scale, weight, *_ = args
     rooms = {k: kwargs.get(k) for k in ("out", "by_weight", "by_bias")}
     given = {"x": x, "by": by, "mean": mean, "scale": scale, "weight": weight, **rooms}
@@ -77,13 +77,13 @@ def layer_norm_backward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound
 
 
 def column_sums(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
-    """As ``sum.dim_IntList`` over axes right before the last."""
+    """Like ``sum.dim_IntList`` over axes that directly precede the last."""
     x, dims = args[:2]
     return Bound("hfta_column_sums", x.shape[-1], more=(math.prod(x.shape[d] for d in dims),), x=x, out=kwargs["out"])
 
 
 def embedding_backward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], None]:
-    """As `embedding_dense_backward`, not scaled by how often a row was looked up."""
+    """Like `embedding_dense_backward`, without scaling by frequency."""
     by, index, table, padding, _ = args
     ordered = index if index.is_contiguous() else torch.empty(index.shape, dtype=index.dtype)
     columns = by.shape[-1]

@@ -1,1 +1,1 @@
-"""Kernels that compute the same in several ways, and which of them is fastest for a shape on this machine."""
+"""Kernel variants, and the measurement of which one is fastest for a shape on this machine."""

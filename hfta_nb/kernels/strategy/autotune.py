@@ -1,4 +1,4 @@
-"""Choosing among kernel variants by time, each shape once."""
+"""Chooses kernel variants by time, once for each shape."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from hfta_nb.kernels.strategy.trials import killed, trying
 from hfta_nb.kernels.strategy.variants import COMPILED, PLAIN, KernelVariant, Operand, same, variants_of
 
 STRATEGIES = ("measured", "fixed")
-"""How kernels may be chosen."""
+"""How kernels are chosen."""
 
 _GAIN = 0.97
-"""Another way than torch's must take less than this part of its time."""
+"""A variant is chosen over torch's kernel if it takes less than this fraction of its time."""
 _LAPS = 5
 _LAP_S = 20e-6
-"""A lap lasts about this long or longer: short kernels are called several times."""
+"""Approximate minimum duration of a lap: short kernels are called several times."""
 _BUDGET_S = 1e-3
-"""After this long, times the number of ways, a shape's laps end, one of each way at least."""
+"""Time budget of a shape, times the number of variants; each variant runs at least one lap."""
 _WARM_UP = 3
-"""Calls before the laps: a library prepares what it does at the first ones."""
+"""Calls before the first lap, in which libraries initialize."""
 _LONG_S = 2e-4
-"""Calls that take longer than this need no more than two."""
+"""Calls that take longer than this need only two warm-up calls."""
 _HOPELESS = 2.0
-"""Times the fastest: not looked at again."""
+"""A variant slower than this multiple of the fastest is measured no further."""
 _ERROR = 8.0
-"""Times the largest error of torch's own result against float64: more is not float32 any more."""
+"""A result is accepted up to this multiple of the largest error of torch's own result against float64."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen for a call.
+    """The choice for a call.
 
     Attributes:
         what: the function and its shapes, for people.
-        chosen: the way.
-        seconds: of all ways, by name.
-        kept: whether an earlier process measured them.
+        chosen: the variant.
+        seconds: of all variants, by name.
+        kept: True if an earlier process measured them.
     """
 
     what: str
@@ -79,25 +79,26 @@ def choose(
     allowed: Callable[[KernelVariant], bool] | None = None,
     worth: float = 0.0,
 ) -> Choice | None:
-    """The fastest way to compute a call.
+    """The fastest variant for a call.
 
     Args:
         function: the overload of an aten operator.
-        called: torch's own way, with the arguments below.
+        called: torch's own variant, with the arguments below.
         args, kwargs: with an `Operand` in place of each tensor.
         device: of the tensors.
-        others: ways but torch's own; without, those that `variants_of` knows.
-        allowed: which ways may be chosen; all without.
-        worth: seconds that the package's own way saves elsewhere.
+        others: the variants to compare; by default those of `variants_of`.
+        allowed: filters the variants.
+        worth: seconds that the package's own kernel saves elsewhere.
 
     Returns:
-        None where there is only one way.
+        None if torch's kernel is the only variant.
     """
     others = variants_of(function, args, device) if others is None else others
     if not others:
         return None
     known, key = kept(device), _key(function, args, kwargs)
-    deadly = killed(known, str(function))  # for whatever shape: what ended a process once is not tried for others
+    # For all shapes: a variant that has ended a process is not tried for other shapes.
+    deadly = killed(known, str(function))
     ways = {PLAIN: KernelVariant(PLAIN, same), **{f.name: f for f in others if f.name not in deadly}}
     times = known.get(key)
     if times is None or not set(ways) <= set(times):
@@ -106,7 +107,7 @@ def choose(
         try:
             times = _measured(ways, called, args, kwargs, device, partial(trying, known, str(function)))
         except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):  # for which there may be room later; it matters little
+            if not out_of_memory(error):  # memory may suffice later; the loss is small
                 known.hopeless.add(key)
             return None
         known.put(key, times, lasting=not disturbed(device))
@@ -116,23 +117,23 @@ def choose(
 
 
 def made(way: KernelVariant, called: Callable[..., Any]) -> Callable[..., Any]:
-    """What computes in this way."""
+    """The function that computes with this variant."""
     function = way.make(called)
     return Copied(function) if way.copies else function
 
 
 def write(device: torch.device) -> None:
-    """Keep what was measured."""
+    """Write the measurements to disk."""
     kept(device).write()
 
 
 def cost(name: str, times: Times) -> float:
-    """By which ways are compared: the least is chosen. Torch's own has to be beaten clearly."""
+    """The criterion: the variant with the lowest cost is chosen. Torch's own must be beaten clearly."""
     seconds = times[name]
     return math.inf if seconds is None else seconds * (_GAIN if name == PLAIN else 1.0)
 
 
-# What is computed, in words.
+# Descriptions.
 
 
 def _key(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -152,7 +153,7 @@ def _label(function: Any, args: Sequence[Any]) -> str:
     return f"{function._schema.name.removeprefix('aten::').lstrip('_')} {shapes}"
 
 
-# Measuring.
+# Measurement.
 
 
 def _measured(
@@ -163,7 +164,7 @@ def _measured(
     device: torch.device,
     trial: Callable[[str], AbstractContextManager[None]],
 ) -> Times:
-    # Numbers of its own for each: differences of equal ones vanish in torch's order of adding up, and in no other.
+    # Different numbers for each operand: differences of equal operands vanish in torch's order of summation only.
     given = [_scratch(a, device, number) for number, a in enumerate(args)]
     named = {k: _scratch(v, device) for k, v in kwargs.items()}
     before = precision.get()
@@ -180,7 +181,7 @@ def _measured(
 
 
 class _Run:
-    """A way to compute, on scratch memory."""
+    """A variant bound to scratch memory."""
 
     def __init__(self, way: KernelVariant, call: Callable[..., Any], given: Any, named: Any, before: str) -> None:
         self.call, self.given, self.named = call, given, named
@@ -203,7 +204,7 @@ class _Run:
 def _timed(
     runs: Mapping[str, _Run], device: torch.device, trial: Callable[[str], AbstractContextManager[None]]
 ) -> Times:
-    """Seconds of each; `trial` gives what notes that a way is tried."""
+    """Seconds of each variant; `trial` returns the context that records a trial."""
     clock = clock_of(device)
     laps: dict[str, list[float]] = {}
     counts = {}
@@ -233,7 +234,7 @@ def _timed(
 
 
 def _warmed(run: Callable[[int], Any], clock: Callable[[], float]) -> float:
-    """Seconds of the last of some calls."""
+    """Seconds of the last of several calls."""
     seconds = 0.0
     for call in range(_WARM_UP):
         begin = clock()
@@ -245,7 +246,7 @@ def _warmed(run: Callable[[int], Any], clock: Callable[[], float]) -> float:
 
 
 def clock_of(device: torch.device) -> Callable[[], float]:
-    """Seconds; on one thread the processor's, which other processes leave alone."""
+    """The clock to use: processor time on one thread, which other processes do not affect; wall time otherwise."""
     if device.type == "cpu":
         return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
 
@@ -257,14 +258,15 @@ def clock_of(device: torch.device) -> Callable[[], float]:
 
 
 def disturbed(device: torch.device) -> bool:
-    """Whether other processes may have had a part in the times: several threads wait, one counts its own time."""
+    """True if other processes may have affected the times: several threads are measured by wall time."""
     if device.type != "cpu" or torch.get_num_threads() == 1 or not hasattr(os, "getloadavg"):
         return False
     return os.getloadavg()[0] > (os.cpu_count() or 1)
 
 
 def _right(run: _Run, plain: _Run, called: Callable[..., Any], given: Any, named: Mapping[str, Any]) -> bool:
-    """Whether results are as exact as torch's own, against those of float64; of batched products the ends'."""
+    """True if results are as exact as torch's own, compared with float64; for batched products, in the first and last
+    matrix."""
     ends = _ends(given)
     exact = called(*_doubled(ends(given)), **{k: _doubled(ends(v)) for k, v in named.items()})
     found, own = _floats(run(), named), None
@@ -279,7 +281,7 @@ def _right(run: _Run, plain: _Run, called: Callable[..., Any], given: Any, named
 
 
 def _ends(given: Any) -> Callable[[Any], Any]:
-    """Takes the first and the last matrix of each batch, where all tensors are batches of as many."""
+    """The first and the last matrix of each batch, if all tensors are batches of equal size."""
     counts = {tuple(t.shape[:1]) if isinstance(t, Tensor) and t.ndim == 3 else () for t in given}
     if len(counts) != 1 or counts == {()}:
         return lambda value: value
@@ -308,14 +310,14 @@ def _doubled(tree: Any) -> Any:
 
 
 def _scratch(value: Any, device: torch.device, number: int = 0) -> Any:
-    """A tensor of this geometry with numbers of the usual size in it, others for each `number`."""
+    """A tensor of this geometry with numbers of typical magnitude, different for each `number`."""
     if isinstance(value, list | tuple):
         return [_scratch(v, device, number) for v in value]
     if not isinstance(value, Operand):
         return value
     need = 1 + sum((size - 1) * stride for size, stride in zip(value.size, value.stride, strict=True))
     noise = _noise(device).roll(_APART * number)
-    noise = (noise if value.dtype.is_floating_point else noise.abs()).to(value.dtype)  # numbers of rows, 0 to 4
+    noise = (noise if value.dtype.is_floating_point else noise.abs()).to(value.dtype)  # row indices, 0 to 4
     memory = noise.repeat(-(-need // len(noise)))[:need] if need > len(noise) else noise[:need].clone()
     return memory.as_strided(value.size, value.stride)
 

@@ -1,4 +1,4 @@
-"""Timing kernels on a GPU as they will run: within a CUDA graph, where the host's part in a call does not count."""
+"""Times GPU kernels within a CUDA graph, where the host's overhead of a call does not count."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from hfta_nb.kernels import cuda_graphs
 
 Run = Callable[[int], Any]
-"""Does something so many times."""
+"""Runs a function the given number of times."""
 
 _WARM_UP = 3
 
 
 def graphed(run: Run, device: torch.device) -> Run:
-    """The same as a CUDA graph of doing it once; itself where that can't be captured, or is no GPU's.
+    """A CUDA graph of one run; the function itself if it cannot be captured or the device is no GPU.
 
     Source: "CUDA Graphs" in torch's notes on CUDA semantics.
     """
@@ -45,5 +45,5 @@ def graphed(run: Run, device: torch.device) -> Run:
 
 @cache
 def _side(index: int) -> Any:
-    """Always the same stream: cuBLAS keeps a workspace for each that it has seen, tens of megabytes on new GPUs."""
+    """A stream that is always the same: cuBLAS keeps a workspace per stream, tens of megabytes on new GPUs."""
     return torch.cuda.Stream(index)  # type: ignore[no-untyped-call]

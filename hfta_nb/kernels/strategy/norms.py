@@ -1,7 +1,8 @@
 """Batch norm of images with channels last, as exact as with channels first.
 
-Torch's kernel for that layout adds all pixels of a channel one after another in float32, which loses a digit over 8
-images of 32 x 32. In groups, whose means and variances are then put together, it loses none, in the same two passes.
+For that layout, torch's kernel adds all pixels of a channel one after another in float32, which loses a digit over 8
+images of 32 x 32. Means and variances of groups of pixels, combined afterwards, lose no digit and take the same two
+passes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _native = torch.native_batch_norm
 _statistics = torch.ops.aten.batch_norm_update_stats.default
 BATCH_NORM = torch.ops.aten.native_batch_norm.default
 _FEW, _GROUP = 1024, 256
-"""From how many pixels per channel on there are groups, and of how many each."""
+"""From the first number of pixels per channel on, pixels are grouped; a group has the second number of pixels."""
 
 
 def batch_norm(
@@ -35,7 +36,7 @@ def batch_norm(
     channels = x.shape[1]
     count = x.numel() // channels
     groups = count // _GROUP
-    wide = groups * channels  # consecutive pixels as channels of their own
+    wide = groups * channels  # consecutive pixels become separate channels
     apart = x.as_strided((1, wide, _GROUP, 1), (x.numel(), 1, wide, wide), x.storage_offset())
     means, variances = (t.view(groups, channels) for t in _statistics(apart, None, None, 0.0))
     mean = means.sum(0).div_(groups)
@@ -50,7 +51,7 @@ def batch_norm(
 
 
 def in_groups(args: Sequence[Any], device: torch.device) -> bool:
-    """Whether `batch_norm` is to compute this call of `torch.native_batch_norm`.
+    """True if `batch_norm` should compute this call of `torch.native_batch_norm`.
 
     Args:
         args: with an `Operand` in place of each tensor.

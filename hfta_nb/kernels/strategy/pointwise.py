@@ -1,4 +1,4 @@
-"""Pointwise convolutions of images with channels last: matrix products of pixels by channels, without copies."""
+"""Pointwise convolutions of images with channels last, as matrix products of pixels and channels without copies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Pointwise:
-    """A 1 x 1 convolution ``[N, C, H, W]`` without padding; every group of channels is a product of its own.
+    """A 1 x 1 convolution ``[N, C, H, W]`` without padding; each group of channels is a separate product.
 
     Args:
         function: the convolution.
@@ -82,11 +82,12 @@ class PointwiseBackward:
 
 
 def _by_group(a: Tensor, b: Tensor, groups: int, across: bool) -> Tensor:
-    """``a @ b``, each group's part of both alone.
+    """``a @ b`` for each group separately.
 
     Args:
-        across: groups are columns of `a`, rows of `b` and columns of what is made; else rows of `a` and of what is
-            made, and columns of `b`.
+        across: groups are columns of `a`, rows of `b` and columns of the result; otherwise rows of `a` and of the
+            result,
+            and columns of `b`.
     """
     if groups == 1:
         return torch.mm(a, b)
@@ -106,7 +107,7 @@ def _parts(matrix: Tensor, groups: int) -> Sequence[Tensor]:
 
 
 def _every(x: Tensor, stride: Sequence[int]) -> Tensor:
-    """The pixels that a convolution of this stride sees."""
+    """The pixels that a convolution of this stride reads."""
     if all(step == 1 for step in stride):
         return x
     down, along = stride[0], stride[-1]
@@ -114,7 +115,7 @@ def _every(x: Tensor, stride: Sequence[int]) -> Tensor:
 
 
 def _spread(grad: Tensor, x: Tensor, stride: Sequence[int]) -> Tensor:
-    """The gradient of all pixels; zero of those that it does not see."""
+    """The gradient for all pixels; zero for pixels that the convolution does not read."""
     if all(step == 1 for step in stride):
         return grad
     room = torch.zeros_like(x)

@@ -1,8 +1,8 @@
-"""Max-pooling in other ways than torch's kernel for tensors with channels first, which goes entry by entry on a CPU.
+"""Variants of max-pooling for tensors with channels first, where torch's CPU kernel processes single entries.
 
-By pairs, every second column and row of the whole tensor is compared, in a fifth to a half of its time. With channels
-last torch's other kernel is fast, and pays for copying there and back. Values and indices are the same in both, ties
-and NaN included.
+By pairs, every second column and row of the whole tensor is compared, in a fifth to a half of that kernel's time. With
+channels last, torch's other kernel is fast enough to pay for copies in both directions. Values and indices are the same
+in all variants, ties and NaN included.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def max_pool2d(
     wide = torch.maximum(left, right)
     upper, lower = wide[..., 0::2, :], wide[..., 1::2, :]
     torch.maximum(upper, lower, out=out)
-    if out.sum().isnan():  # which NaN is the largest is a question of its own
+    if out.sum().isnan():  # NaN counts as the largest and needs another comparison
         return _aten.max_pool2d_with_indices.out(x, kernel_size, stride, out=out, indices=indices)
-    is_right = torch.ne(wide, left).view(torch.uint8)  # of two equal ones the first is taken
+    is_right = torch.ne(wide, left).view(torch.uint8)  # the first of two equal values is taken
     is_lower = torch.ne(out, upper).view(torch.uint8)
     upper, lower = is_right[..., 0::2, :], is_right[..., 1::2, :]
     chosen = torch.bitwise_xor(upper, lower).bitwise_and_(is_lower).bitwise_xor_(upper)

@@ -1,7 +1,7 @@
-"""Batched matrix products for kernels that are particular about memory.
+"""Batched matrix products for kernels that depend on the memory layout.
 
-oneDNN's are handed matrices without gaps, members one after another, or each of them turned. Torch copies what lies
-otherwise, and a turned weight that is a column of an array's parameters entry by entry.
+oneDNN's kernels receive contiguous matrices, one member after another, or the transposes of such matrices. Torch copies
+other layouts, and a transposed weight that is a column of an array's parameters entry by entry.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class Copied:
-    """A product whose factors are copied to where they lie without gaps, in their own order."""
+    """A product whose factors are copied to contiguous memory first, in their own order."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -41,7 +41,7 @@ class Copied:
 
 
 class Added:
-    """A batched product to which the bias is added afterwards, rather than before.
+    """A batched product to which the bias is added afterwards.
 
     Args:
         function: the product with `out`.

@@ -1,22 +1,22 @@
-"""Calls that plain torch would not make, made in a child process first: a fault there must not end this one.
+"""Runs calls that plain torch would not make in a child process first, so that a fault cannot end this process.
 
 A library's kernel may write past its memory for some shapes. oneDNN (torch 2.13) does so in the backward pass of 1 x 1
 convolutions of stride 2 with channels last and 2 to 6 channels, on processors with AVX2 and without AVX-512. A plain
-module whose images have channels first never calls them; a step that is turned to channels last does. So a call that
-is not known to be safe (`known_safe`) is first made some twenty times in a child, under glibc's heap checker, which
-finds a write past a block when that is freed. The outcome is kept with the times of kernels (`kept`), and so holds for
-one processor, build of torch, number of threads and limit of oneDNN's instructions.
+module whose images have channels first never calls these kernels; a step that is converted to channels last does.
+Therefore a call that is not known to be safe (`known_safe`) is first made some twenty times in a child process under
+glibc's heap checker, which detects a write past a block when the block is freed. The outcome is stored with the times
+of kernels (`kept`). It holds for one processor, build of torch, number of threads and limit of oneDNN's instructions.
 
 Known to be safe, without a child:
 
 - convolutions of images in float32 with channels last that are not both 1 x 1 and strided, or whose channels per group
   are a multiple of 8;
-- all other kernels of torch's own (norms, pools, pointwise functions): they take any strides, and plain modules with
+- all other kernels of torch's own (norms, pools, pointwise functions): they accept any strides, and plain modules with
   channels last call them;
 - matrix products by oneDNN, copied or one member at a time: the primitive that torch itself calls for them in bfloat16,
   on ARM, and under the public setting `torch.backends.mkldnn.matmul.fp32_precision`;
-- this package's own kernels, whose tests run under AddressSanitizer; whether the processor can run their instructions
-  is tried when they are compiled (`native.alive`).
+- this package's own kernels, whose tests run under AddressSanitizer; whether the processor supports their instructions
+  is tested after compilation (`native.alive`).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _CHILD = Path(__file__).with_name("sandboxed.py")
 _ROUNDS = 20
 _TIME_S = 60.0
 _CHECKER = "libc_malloc_debug.so.0"
-"""Of glibc from 2.34 on; before, it is in glibc itself. Where there is none the loader goes on without it."""
+"""A library of glibc from 2.34 on; earlier versions contain it. If it is missing, the loader goes on without it."""
 _CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE", "SIGTRAP")
-"""Other signals say nothing of what ran: somebody, or a lack of memory, has ended the child."""
+"""Signals that a kernel causes. Others come from outside: the user, or a lack of memory."""
 _LANES = 8
 
 _aten = torch.ops.aten
@@ -66,14 +66,14 @@ class Tried(NamedTuple):
 
 
 def survives(calls: Sequence[Tried], device: torch.device) -> bool:
-    """Whether a process survives these calls; those of which that is not known are made in a child, all in one.
+    """True if a process survives these calls. Calls that are not known to be safe are made in one child process.
 
     Args:
-        calls: on scratch memory of the operands' geometries.
-        device: of the tensors. On a GPU nothing is tried: its kernels are not in this process.
+        calls: run on scratch memory of the operands' geometries.
+        device: of the tensors. On a GPU nothing is tried: a faulty kernel does not end the process.
 
     Returns:
-        False as well where it can't be found out.
+        False also if that cannot be tested.
     """
     if device.type != "cpu":
         return True
@@ -87,9 +87,9 @@ def survives(calls: Sequence[Tried], device: torch.device) -> bool:
 
 
 def known_safe(call: Tried) -> bool:
-    """Whether a call needs no child, being a convolution of images; see above.
+    """True if a call is a convolution of images that needs no child process; see above.
 
-    By a sweep of 10,000 shapes with AVX2 under the heap checker (docs/decisions/0024).
+    Determined by a sweep of 10,000 shapes with AVX2 under the heap checker (docs/decisions/0024).
     """
     given = call.args
     at = 1 if call.function is _BACKWARD else 0
@@ -105,7 +105,7 @@ def known_safe(call: Tried) -> bool:
 
 
 def _tried(calls: Mapping[str, Tried], known: Kept) -> bool:
-    """Make calls in a child, and remember what it was that ended it, or that nothing did."""
+    """Make calls in a child process, and store whether they ended it."""
     begin = time.perf_counter()
     code, told = _child(list(calls.values()))
     names = list(calls)
@@ -116,7 +116,7 @@ def _tried(calls: Mapping[str, Tried], known: Kept) -> bool:
             known.put(_key(what), {"child": each})
     elif _crashed(code) and told:
         known.put(_key(names[int(told[-1])] if told[-1] != "end" else names[-1]), {"child": None})
-    else:  # which may go well another time, but not now
+    else:  # the next attempt may succeed
         for what in names:
             known.put(_key(what), {"child": None}, lasting=False)
     known.write()
@@ -124,7 +124,7 @@ def _tried(calls: Mapping[str, Tried], known: Kept) -> bool:
 
 
 def _child(calls: Sequence[Tried]) -> tuple[int | None, list[str]]:
-    """The exit code, None where there is none, and what it told; whatever goes wrong is no error."""
+    """The exit code, or None if there is none, and the output; failures are no errors."""
     code: int | None = None
     told = b""
     with contextlib.suppress(OSError, ValueError, TypeError, subprocess.SubprocessError):
@@ -155,7 +155,7 @@ def _child(calls: Sequence[Tried]) -> tuple[int | None, list[str]]:
 
 
 def _environment() -> dict[str, str]:
-    """This process', and glibc's heap checker; no GPU."""
+    """This process's environment with glibc's heap checker and without a GPU."""
     checked = {
         "LD_PRELOAD": " ".join(filter(None, (_CHECKER, os.environ.get("LD_PRELOAD")))),
         "GLIBC_TUNABLES": ":".join(filter(None, (os.environ.get("GLIBC_TUNABLES"), "glibc.malloc.check=3"))),

@@ -1,6 +1,6 @@
-"""What `sandbox` runs in a process of its own, by this file's path: torch is all that it imports.
+"""The child process of `sandbox`, started by this file's path; torch is its only import.
 
-Reads calls from standard input as JSON; writes the number of each before it, and "end" after the last.
+Reads calls from standard input as JSON. Writes the number of each call before making it, and "end" after the last.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LEAST, _ENOUGH_S = 3, 0.2
 def main() -> None:
     """Run all calls."""
     told = os.dup(1)
-    os.dup2(2, 1)  # whatever a library prints
+    os.dup2(2, 1)  # output of libraries
     given = json.loads(sys.stdin.read())
     import torch
 
@@ -27,7 +27,7 @@ def main() -> None:
         for number, call in enumerate(given["calls"]):
             os.write(told, b"%d\n" % number)
             _run(call, given["rounds"])
-            gc.collect()  # the checker of the heap looks at what is given back
+            gc.collect()  # the heap checker runs when memory is freed
     os.write(told, b"end\n")
 
 
@@ -44,7 +44,7 @@ def _run(call: dict[str, Any], rounds: int) -> None:
         try:
             function(*args, **kwargs)
         except (RuntimeError, ValueError, TypeError, NotImplementedError):
-            break  # it is refused, which ends no process
+            break  # the call is rejected, which does not end a process
 
 
 def _made(value: Any) -> Any:

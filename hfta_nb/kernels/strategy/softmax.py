@@ -1,7 +1,7 @@
 """(Log-)softmax over a short last axis by whole-tensor operations.
 
-Torch's kernels take one row after another, and a row of ten classes is too short for a processor's vectors. With the
-classes in front, all rows are computed side by side.
+Torch's kernels process one row after another, and a row of ten classes is too short for vector instructions. With the
+classes in front, all rows are computed at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Turned:
-    """A function of (tensor, axis, ...) over the last axis, computed over the first of a turned copy."""
+    """A function of (tensor, axis, ...) over the last axis, computed over the first axis of a transposed copy."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function

@@ -1,9 +1,9 @@
-"""Work side by side on several streams of a GPU, which has room left beside kernels that are small.
+"""Runs work on several streams of a GPU at once, which helps if single kernels are too small to fill it.
 
-It is forked off the current stream by an event, and joined to it by events: what comes after on the current stream
-waits for all of it. So it may be captured in a CUDA graph, as branches. Memory is never handed from one stream to
-another by torch's allocator: what goes in and what comes out lies in memory of the current stream, and what is made in
-between is made, used and let go of on one stream.
+The work is forked off the current stream by an event and joined to it by events: later work on the current stream waits
+for all of it. Therefore it may be captured in a CUDA graph, as branches. Torch's allocator never hands memory from one
+stream to another: inputs and outputs are in memory of the current stream, and temporary memory is allocated, used and
+freed on one stream.
 
 Source: "CUDA streams" and "CUDA Graphs" in torch's notes on CUDA semantics.
 """
@@ -20,20 +20,20 @@ from torch import Tensor
 
 Job = Callable[[], Any]
 Runner = Callable[[Sequence[Job]], None]
-"""Runs jobs that don't depend on each other, in any order or side by side; all have ended when it returns, or on a
-GPU, whatever comes next on the current stream waits for them."""
+"""Runs independent jobs in any order or concurrently. All have ended when it returns; on a GPU, later work on the
+current stream waits for them."""
 
 MOST = 8
-"""Streams; a GPU has more, and gains nothing from them."""
+"""The most streams; a GPU has more, but gains nothing from them."""
 
 
 class Streams:
-    """Puts jobs on streams, in turn.
+    """Distributes jobs over streams.
 
     Args:
         sides: the streams.
-        current: gives the stream that the work is forked off.
-        on: a context in which work goes to a stream.
+        current: returns the stream that the work is forked off.
+        on: a context that sends work to a stream.
     """
 
     def __init__(
@@ -42,7 +42,8 @@ class Streams:
         self.sides, self._current, self._on = list(sides), current, on
 
     def __call__(self, jobs: Sequence[Job]) -> None:
-        """See `Runner`. What fails is raised after the others have been joined: a capture must have no loose ends."""
+        """See `Runner`. Errors are raised after all streams have been joined: a capture must not leave branches
+        open."""
         current, used = self._current(), self.sides[: len(jobs)]
         begun = current.record_event()
         for side in used:
@@ -57,13 +58,13 @@ class Streams:
 
 
 def in_turn(jobs: Sequence[Job]) -> None:
-    """See `Runner`: one after another, where they are."""
+    """See `Runner`: runs the jobs one after another."""
     for job in jobs:
         job()
 
 
 def runner_of(device: torch.device, count: int = MOST) -> Runner:
-    """What runs jobs on so many streams of a device; on a CPU, and with one stream, one after another."""
+    """A runner for that many streams of a device; sequential on a CPU, and for one stream."""
     if device.type != "cuda" or count < 2:
         return in_turn
     return Streams(
@@ -75,17 +76,17 @@ def runner_of(device: torch.device, count: int = MOST) -> Runner:
 
 @cache
 def _sides(index: int) -> list[Any]:
-    """Always the same streams: libraries keep a workspace for each, made before anything is captured."""
+    """Always the same streams: libraries keep a workspace for each, which is allocated before captures."""
     return [torch.cuda.Stream(index) for _ in range(MOST)]  # type: ignore[no-untyped-call]
 
 
 class Parted:
-    """A grouped convolution, or its backward pass, in several parts of groups.
+    """A grouped convolution, or its backward pass, divided into several parts of groups.
 
     Args:
         function: `convolution` or `convolution_backward` of aten.
-        parts: how many; a divisor of the number of groups.
-        count: streams.
+        parts: their number; a divisor of the number of groups.
+        count: the number of streams.
     """
 
     def __init__(self, function: Callable[..., Any], parts: int, count: int) -> None:
@@ -93,7 +94,7 @@ class Parted:
         self._likes: list[Any] | None = None  # of the results: shape, strides, dtype
 
     def __call__(self, *args: Any) -> Any:
-        if self._likes is None:  # how results lie in memory is for torch to say
+        if self._likes is None:  # torch determines the layout of results
             found = self.function(*args)
             several = found if isinstance(found, tuple | list) else (found,)
             self._likes = [None if v is None else (v.shape, v.stride(), v.dtype) for v in several]
@@ -132,16 +133,16 @@ class Parted:
 
 
 _BACKWARD = 11
-"""Arguments of `convolution_backward`; `convolution` has 9."""
+"""The number of arguments of `convolution_backward`; `convolution` has 9."""
 _AXES = (1, 0, 0)
-"""Along which the groups lie: in the output, or the gradients of input, weight and bias."""
+"""The axes of the groups: in the output, or in the gradients of input, weight and bias."""
 
 _SINGLE = 64
-"""Up to so many groups each may be a convolution of its own."""
+"""Up to this many groups, each group may be a separate convolution."""
 
 
 def partings(groups: int) -> list[tuple[int, int]]:
-    """Ways to part so many groups: how many parts, on how many streams."""
+    """Possible divisions of so many groups: numbers of parts and of streams."""
     if groups < 2:
         return []
     if groups <= _SINGLE:

@@ -1,4 +1,4 @@
-"""A file of times by what is computed, which several processes read and write."""
+"""A file of times by computation, which several processes read and write."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 _FORMAT = 1
 
 Times = dict[str, float | None]
-"""Seconds by way to compute; None where it failed or its numbers were not right."""
+"""Seconds by variant; None for a variant that failed or was not exact enough."""
 
 
 class Kept:
-    """Times by what is computed, read from a file and written to it.
+    """Times by computation, read from and written to a file.
 
     Args:
         path: of the file; None to keep nothing.
-        machine: what times hold for.
+        machine: describes the machine that the times hold for.
 
     Attributes:
-        hopeless: what can't be measured, as this process has found.
+        hopeless: computations that cannot be measured in this process.
     """
 
     def __init__(self, path: Path | None, machine: dict[str, Any]) -> None:
@@ -34,22 +34,22 @@ class Kept:
         self.hopeless: set[str] = set()
 
     def get(self, what: str) -> Times | None:
-        """Times found earlier."""
+        """Known times."""
         return self._times.get(what)
 
     def own(self, what: str) -> bool:
-        """Whether times were found by this process, rather than read."""
+        """True if this process has measured the times."""
         return what in self._own
 
     def put(self, what: str, times: Times, lasting: bool = True) -> None:
-        """Note times; `write` brings those to disk that last."""
+        """Add times; `write` saves them."""
         self._times[what] = times
         self._own.add(what)
         if lasting:
             self._new[what] = times
 
     def write(self) -> None:
-        """Add what is new to the file; other processes may do so too, and of two at the same moment one is lost."""
+        """Add new times to the file. Other processes may do so too; of two simultaneous writes one is lost."""
         if self.path is None or not self._new:
             return
         content = {"format": _FORMAT, "machine": self.machine, "seconds": {**self._read(), **self._new}}

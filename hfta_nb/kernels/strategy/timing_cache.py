@@ -1,9 +1,9 @@
-"""Times of kernels kept on disk, so that a machine is measured once.
+"""Times of kernels on disk, so that they are measured once per machine.
 
-One JSON file per processor, build of torch, number of threads, limit of oneDNN's instructions and, on a GPU, setting of
-TF32, in ``hfta_nb`` under the user's cache directory (``$XDG_CACHE_HOME``, ``~/.cache``), or where ``$HFTA_NB_CACHE``
-says; ``HFTA_NB_CACHE=off`` keeps nothing. Whatever is wrong with the file or the directory is no error: kernels are
-measured anew.
+There is one JSON file per processor, build of torch, number of threads, limit of oneDNN's instructions and, on a GPU,
+setting of TF32. It is in ``hfta_nb`` under the user's cache directory (``$XDG_CACHE_HOME``, ``~/.cache``), or in
+``$HFTA_NB_CACHE``; ``HFTA_NB_CACHE=off`` disables it. Problems with the file or the directory are no errors: kernels
+are measured again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from hfta_nb.kernels.strategy.times import Kept
 
 VARIABLE = "HFTA_NB_CACHE"
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
-"""Environment variables with the newest instructions that oneDNN may use: by them it takes other kernels."""
+"""Environment variables that limit oneDNN's instructions, and so change its choice of kernels."""
 
 
 def kept(device: torch.device) -> Kept:
-    """The times of this device, torch, number of threads, instructions and meaning of float32."""
+    """The times for this device, torch, number of threads, instructions and meaning of float32."""
     limits = tuple(os.environ.get(name, "") for name in _LIMITS)
     return _kept(*_where(os.environ), device, torch.get_num_threads(), limits, precision.float32(device))
 
@@ -51,13 +51,13 @@ def _kept(
 
 
 def folder(environment: Mapping[str, str]) -> Path | None:
-    """Where a process with these environment variables keeps its files; None where it keeps none."""
+    """The directory of the files of a process with these environment variables; None if there is none."""
     given, xdg = _where(environment)
     if given.lower() == "off":
         return None
     try:
         return Path(given) if given else (Path(xdg) if xdg else Path.home() / ".cache") / "hfta_nb"
-    except RuntimeError:  # there is no home
+    except RuntimeError:  # there is no home directory
         return None
 
 
@@ -80,5 +80,5 @@ def _capability() -> str:
 
 
 def _build() -> str:
-    """Of torch and the libraries in it: another oneDNN may come with the same version of torch."""
+    """The build of torch and its libraries: one version of torch may contain different versions of oneDNN."""
     return hashlib.sha256(torch.__config__.show().encode()).hexdigest()[:16]

@@ -1,9 +1,9 @@
-"""Ways to compute that are under trial, noted on disk: one that ends its process is not tried again.
+"""Records variants under trial on disk, so that a variant that ends its process is not tried again.
 
-A way that is tried in this process is known to be safe (`sandbox`). Should it end the process nevertheless, a file of
-the process' own beside the kept times (`kept`) says what was under trial, and the next process that reads those times
-does not try that again. The file is opened once and locked as long as the process lives; a trial costs two system
-calls. Nothing is noted where no times are kept.
+Variants that are tried in this process are known to be safe (`sandbox`). If one ends the process nevertheless, a
+separate file of the process beside the kept times (`kept`) names it, and the next process that reads those times does
+not try it again. The file is opened once and locked as long as the process lives; a trial costs two system calls.
+Nothing is recorded if no times are kept.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _KILLED = "ended a process: "
 
 
 def killed(known: Kept, what: str) -> frozenset[str]:
-    """Ways to compute something during whose trial a process ended."""
+    """Variants of a computation during whose trial a process ended."""
     return frozenset(known.get(_KILLED + what) or ())
 
 
 @contextlib.contextmanager
 def trying(known: Kept, what: str, way: str) -> Iterator[None]:
-    """Within, a way is under trial; of trials within trials the innermost counts.
+    """Record a variant as under trial within the context; of nested trials the innermost one counts.
 
     Args:
-        known: the times that it is tried for.
-        what: is computed.
-        way: as in its times.
+        known: the file of times.
+        what: the computation.
+        way: the variant, as in its times.
     """
     if known.path is None:
         yield
@@ -48,7 +48,7 @@ def trying(known: Kept, what: str, way: str) -> Iterator[None]:
 
 
 def take_up(known: Kept) -> None:
-    """Note what was under trial in processes that have ended since."""
+    """Record the variants that were under trial in processes that have ended since."""
     if known.path is None:
         return
     found = list(_left_behind(known.path))
@@ -59,10 +59,10 @@ def take_up(known: Kept) -> None:
 
 
 def under_trial(folder: Path, pid: int) -> str:
-    """The way that a process, which has ended, was trying then, in words; empty where it was trying none.
+    """The variant that an ended process was trying, in words; empty if there was none.
 
     Args:
-        folder: where it kept its files.
+        folder: the directory of its files.
         pid: its id.
     """
     with contextlib.suppress(OSError):
@@ -86,7 +86,7 @@ class _Journal:
         with contextlib.suppress(OSError, ImportError):
             path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(_path(path, self.pid), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            with contextlib.suppress(OSError):  # a disk that knows no locks: then nobody reads it
+            with contextlib.suppress(OSError):  # a disk without locks: then nobody reads it
                 _claim(file)
             self._file = file
 
@@ -103,7 +103,7 @@ class _Journal:
     def _write(self) -> None:
         if self._file is None:
             return
-        data = b"\n"  # what is left of the entry before is no JSON without its first character
+        data = b"\n"  # the rest of the previous entry is no JSON without its first character
         if self._entries:
             data = json.dumps(self._entries[-1]).encode().ljust(self._length)
             self._length = len(data)
@@ -116,7 +116,7 @@ _journals: dict[Path, _Journal] = {}
 
 def _journal(path: Path) -> _Journal:
     found = _journals.get(path)
-    if found is None or found.pid != os.getpid():  # a fork has none of its parent's locks
+    if found is None or found.pid != os.getpid():  # a forked process does not have its parent's locks
         found = _journals[path] = _Journal(path)
     return found
 
@@ -130,7 +130,7 @@ def _left_behind(times: Path) -> Iterator[tuple[str, str]]:
     own = _path(times, os.getpid()).name
     with contextlib.suppress(OSError, ImportError):
         for path in times.parent.glob(_path(times, "*").name):
-            if path.name == own:  # closing it would give up its lock
+            if path.name == own:  # closing it would release its lock
                 continue
             with contextlib.suppress(OSError), path.open("r+", encoding="utf-8") as file:
                 _claim(file.fileno())
@@ -141,10 +141,10 @@ def _left_behind(times: Path) -> Iterator[tuple[str, str]]:
 
 
 def _claim(file: int) -> None:
-    """Lock a file for as long as this process lives; one that forks of it do not share.
+    """Lock a file for the lifetime of this process; forked processes do not share the lock.
 
     Raises:
-        OSError: another process has locked it, or its disk knows no locks.
+        OSError: another process has locked it, or its disk does not support locks.
         ImportError: this system has no such locks.
     """
     import fcntl

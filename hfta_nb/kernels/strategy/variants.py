@@ -1,4 +1,4 @@
-"""Which kernels can be computed in more than one way."""
+"""The table of kernels with several variants."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from hfta_nb.kernels.strategy.widened import HALVES, Widened
 _aten = torch.ops.aten
 
 PLAIN = "torch"
-"""The name of what torch does by itself."""
+"""The name of torch's own kernel."""
 COMPILED = "own kernel"
-"""The name of what this package's own library does (`native`)."""
+"""The name of this package's own kernel (`native`)."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Operand:
 
     @property
     def contiguous(self) -> bool:
-        """Whether its memory is without gaps, and in order."""
+        """True if its memory is contiguous and in order."""
         step = 1
         for size, stride in zip(reversed(self.size), reversed(self.stride), strict=True):
             if size != 1 and stride != step:
@@ -52,11 +52,12 @@ class KernelVariant:
     """One way to compute something.
 
     Attributes:
-        name: shown to people, and by which a choice is kept.
-        make: from the function to what is called in its place, with the same arguments; one for each place of use, as
-            it may keep memory of its own.
-        setting: of oneDNN's products while it runs (`precision`); None for as it is.
-        copies: its last two tensors are copied before, to where they lie without gaps.
+        name: shown to people, and the key of kept times.
+        make: creates the function to call, with the same arguments, from torch's function; once for each place of use,
+            as
+            it may own memory.
+        setting: the precision setting of oneDNN's products (`precision`) while it runs; None for the current one.
+        copies: its last two tensors are copied to contiguous memory first.
     """
 
     name: str
@@ -71,7 +72,7 @@ def same(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 PRODUCTS = frozenset({_aten.bmm.default, _aten.baddbmm.default, _aten.mm.default, _aten.addmm.default})
-"""To which the setting of `precision` matters."""
+"""Operators that the setting of `precision` affects."""
 
 
 def _in_turn(one: Callable[..., Any], batched: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,7 +98,7 @@ _IN_TURN = {
 
 
 def variants_of(function: Any, args: Sequence[Any], device: torch.device) -> list[KernelVariant]:
-    """All ways but torch's own to compute a call; in float64 only those with the same bits.
+    """All variants of a call except torch's own; in float64, only those with identical bits.
 
     Args:
         function: the overload of an aten operator.
@@ -114,7 +115,7 @@ def variants_of(function: Any, args: Sequence[Any], device: torch.device) -> lis
     if function in _WIDENED and any(o.dtype in HALVES for o in operands):
         return [_IN_FLOAT32]
     if any(o.dtype != torch.float32 for o in operands):
-        return []  # in float64 the bits are to be the plain module's
+        return []  # in float64 the bits must equal the plain module's
     if function is _SUM:
         return [_COLUMN_SUMS] if _columns(args) and rows.usable() else []
     if function in PRODUCTS:
@@ -137,7 +138,7 @@ def variants_of(function: Any, args: Sequence[Any], device: torch.device) -> lis
 
 
 def _parted(function: Any, args: Sequence[Any], operands: Sequence[Operand]) -> list[KernelVariant]:
-    """On a GPU: a grouped convolution in parts, side by side on streams."""
+    """On a GPU: a grouped convolution divided into parts that run on several streams."""
     at = _GROUPS_AT.get(function)
     if at is None or len(args) != at[1] or any(o.dtype == torch.float64 for o in operands):
         return []
@@ -149,7 +150,7 @@ def _parted(function: Any, args: Sequence[Any], operands: Sequence[Operand]) -> 
 
 
 _GROUPS_AT = {_aten.convolution.default: (8, 9), _aten.convolution_backward.default: (9, 11)}
-"""The place of the number of groups among how many arguments."""
+"""The index of the number of groups, and the number of arguments."""
 
 _IN_FLOAT32 = KernelVariant("in float32", Widened)
 _WIDENED = frozenset(
@@ -176,11 +177,11 @@ def _pools(args: Sequence[Any]) -> list[KernelVariant]:
 _CONVOLUTION = _aten.convolution.default
 _CONVOLUTION_BACKWARD = _aten.convolution_backward.default
 _MOST_GROUPS, _LEAST_CHANNELS = 16, 4
-"""Of a pointwise convolution that may be a product for each group."""
+"""The operators of a pointwise convolution that may be one product per group."""
 
 
 def _pointwise(args: Sequence[Any], grad: Operand | None = None) -> list[KernelVariant]:
-    """Ways to compute a convolution of these arguments, or its gradients."""
+    """Variants of a convolution with these arguments, or of its gradients."""
     (x, weight), (padding, dilation, transposed), groups = args[:2], args[4:7], args[8]
     if len(x.size) != 4 or transposed or any(padding) or any(d != 1 for d in dilation):
         return []
@@ -202,7 +203,7 @@ _NORMS = {
 
 
 def _norms(function: Any, args: Sequence[Any]) -> list[KernelVariant]:
-    """Ways to compute a batch norm in training, or its gradients, of pixels by channels."""
+    """Variants of a batch norm in training, or of its gradients, as pixels by channels."""
     forward = function is _BATCH_NORM
     images = args[: 1 if forward else 2]
     if not args[5 if forward else 7] or not all(len(i.size) == 2 or len(i.size) == 4 for i in images):
@@ -220,7 +221,7 @@ def _channels_last(image: Operand) -> bool:
 
 def _products(function: Any, args: Sequence[Any]) -> list[KernelVariant]:
     if function not in _BATCHED or len(args) != (3 if function in _ADDS else 2):
-        return [_ONEDNN]  # a factor before a summand is among the arguments
+        return [_ONEDNN]  # the arguments contain a factor of a summand
     gapless = all(_gapless(a) for a in args[-2:])
     found = [_ONEDNN if gapless else _COPIED]
     if function in _ADDS:
@@ -232,13 +233,13 @@ def _products(function: Any, args: Sequence[Any]) -> list[KernelVariant]:
 
 
 def _compiled(function: Any, args: Sequence[Any]) -> list[KernelVariant]:
-    plain = len(args) == (3 if function in _ADDS else 2)  # else a factor before a summand is among the arguments
+    plain = len(args) == (3 if function in _ADDS else 2)  # otherwise the arguments contain a factor of a summand
     return [_COMPILED[function in _ADDS]] if plain and product.usable() else []
 
 
 _COMPILED = {adds: KernelVariant(COMPILED, partial(product.Compiled, adds=adds)) for adds in (False, True)}
 _LARGE = 4_000_000
-"""Multiplications of one member's product, from which a call of its own may pay."""
+"""The number of multiplications of one member's product from which a separate call may pay."""
 
 
 _ADDS = frozenset({_aten.baddbmm.default, _aten.addmm.default})
@@ -263,7 +264,7 @@ _COLUMN_SUMS = KernelVariant(COMPILED, lambda _: Binding(rows.column_sums))
 
 
 def _columns(args: Sequence[Any]) -> bool:
-    """Whether a sum is over all that comes before the last axis, but for the first axes."""
+    """True if a sum is over all axes between the first ones and the last."""
     x, dims = args[0], sorted(d % len(args[0].size) for d in args[1] or ())
     last = len(x.size) - 1
     return x.contiguous and 0 not in x.size and dims == list(range(last - len(dims), last)) and bool(dims)

@@ -1,8 +1,8 @@
 """Kernels of 16-bit numbers, computed in float32 and rounded once.
 
-A processor without a matrix unit for such numbers may have slow kernels for them: torch's backward pass of bfloat16
-attention takes four times as long as that of float32, casts included, and products in float16 five times. As what is
-summed is summed in float32 either way, nothing is lost.
+On a processor without a matrix unit for 16-bit numbers, their kernels may be slow: torch's backward pass of bfloat16
+attention takes four times as long as that of float32 with casts, and products in float16 five times. Sums are computed
+in float32 in both cases, so no precision is lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Widened:
     """A kernel on float32 copies of its 16-bit tensors.
 
     Args:
-        function: the kernel; what it makes, or has rooms for, is of its tensors' dtype.
+        function: the kernel; its results, or the memory for them, have its tensors' dtype.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:

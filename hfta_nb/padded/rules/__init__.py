@@ -1,8 +1,9 @@
 """Padding rules: how a function is computed for members of different sizes at once.
 
-`PADDED` maps a function to a rule ``rule(mode, function, args, kwargs)``. Every rule keeps one promise: padded entries
-are zero in what it returns, and pass no gradient on. A rule that can't keep it for a call returns `NotImplemented`; the
-function then runs at true sizes, once per group of like members. A new rule is one row in a table.
+`PADDED` maps a function to a rule ``rule(mode, function, args, kwargs)``. Every rule keeps one invariant: padded
+entries of its result are zero and pass no gradient on. For a call where a rule cannot keep it, the rule returns
+`NotImplemented`, and the function runs at true sizes, once per group of members with equal sizes. A new rule is one row
+in a table.
 """
 
 from hfta_nb.padded.mode import Rule

@@ -15,7 +15,8 @@ from hfta_nb.padded.tags import Counts, Tag, full
 
 
 def _joint(a: Any, b: Any) -> tuple[Tag, bool, bool] | None:
-    """The result's tag, and whether the padding of each operand is all of the result's; None if sizes don't fit."""
+    """The result's tag, and for each operand whether its padding covers that of the result; None if sizes do not
+    match."""
     tags = [full(v) if isinstance(v, Tensor) else () for v in (a, b)]
     shapes = [tuple(v.shape) if isinstance(v, Tensor) else () for v in (a, b)]
     ndim = max(len(t) for t in tags)
@@ -25,7 +26,7 @@ def _joint(a: Any, b: Any) -> tuple[Tag, bool, bool] | None:
     for (s, t), (m, n) in zip(zip(*lined, strict=True), zip(*sizes, strict=True), strict=True):
         if s is not None and t is not None and s != t:
             return None
-        # A padded dimension against one of a single entry is broadcast; against any other it does not fit.
+        # A padded dimension can be broadcast against one with a single entry, but against no other.
         if (s is None and t is not None and m != 1) or (t is None and s is not None and n != 1):
             return None
         out.append(s if s is not None else t)
@@ -34,7 +35,7 @@ def _joint(a: Any, b: Any) -> tuple[Tag, bool, bool] | None:
 
 
 def _operands(mode: PaddedMode, args: Any) -> tuple[Any, Any]:
-    """Both operands, a varied number as a tensor."""
+    """Both operands, with a varied number as a tensor."""
     a, b = args[:2]
     if isinstance(a, Varied) and isinstance(b, Tensor):
         a = mode.numbers(a.values, b)
@@ -47,8 +48,8 @@ def _binary(clean: Callable[[bool, bool], bool], fill: tuple[float | None, float
     """A rule for a function of two tensors.
 
     Args:
-        clean: whether the result's padding is zero by itself, from whether each operand's covers it.
-        fill: what the operands' padding must hold so that value and slope are finite.
+        clean: decides from the operands' coverage whether the result's padding is zero without further work.
+        fill: the value for the operands' padding for which value and slope are finite.
     """
 
     def rule(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -70,7 +71,7 @@ def _binary(clean: Callable[[bool, bool], bool], fill: tuple[float | None, float
 
 
 def _masked(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Entries replaced by a number where a mask says so."""
+    """The rule for replacing entries by a number according to a mask."""
     if len(args) != 3 or kwargs or isinstance(args[2], Varied | Tensor):
         return NotImplemented
     found = _joint(args[0], args[1])
@@ -78,7 +79,7 @@ def _masked(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs: A
 
 
 def _written(rule: Rule, function: Callable[..., Any]) -> Rule:
-    """The rule for the form that writes into its first operand."""
+    """The rule for the in-place form, which writes into its first operand."""
 
     def write(mode: PaddedMode, _: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         target = args[0]

@@ -1,4 +1,4 @@
-"""Attention with other numbers of heads, or heads of other size."""
+"""Attention with different numbers of heads, or sizes of a head."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _attention(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs
 
 
 def _multi_head(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    with mode:  # the functions that it is made of have rules of their own
+    with mode:  # the functions that it calls have their own rules
         return _OPEN(*args, **kwargs)
 
 

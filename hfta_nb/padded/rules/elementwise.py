@@ -1,4 +1,4 @@
-"""Functions of each entry alone."""
+"""Functions of single entries."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hfta_nb.padded.numbers import value_of
 from hfta_nb.padded.tags import box, full, tag_of, widened
 
 _INSIDE = 0.5
-"""What is put into the padding of a function that is not at home at zero: its value and slope are finite there."""
+"""The value put into the padding for a function that is not defined at zero: its value and slope are finite there."""
 
 
 def named(*names: str) -> Iterator[Any]:
-    """The functions of these names in `torch`, `torch.nn.functional` and `torch.Tensor`."""
+    """The functions with these names in `torch`, `torch.nn.functional` and `torch.Tensor`."""
     for name in names:
         for home in (torch, F, Tensor):
             if hasattr(home, name):
@@ -50,7 +50,7 @@ def _elsewhere(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs
 
 
 def _dropout(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """A member draws its masks at its true sizes and rate; without training nothing is drawn."""
+    """Each member draws its masks at its true sizes and rate; outside of training nothing is drawn."""
     given = dict(zip(("input", "p", "training", "inplace"), args, strict=False)) | kwargs
     x, p = given["input"], given.get("p", 0.5)
     if not given.get("training", given.get("train", True)):

@@ -1,4 +1,4 @@
-"""Linear layers, convolutions and embeddings: zero weights meet zero entries."""
+"""Linear layers, convolutions and embeddings: padded weights and entries are both zero."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _convolution(mode: PaddedMode, function: Callable[..., Any], args: Any, kwar
     if any(s[2:]) or s[0] or any(t[2:]) or (bias is not None and full(bias) != t[:1]):
         return NotImplemented
     if isinstance(groups, Varied):
-        # Depthwise: as many groups as channels, and as many outputs of each group in every member.
+        # Depthwise: as many groups as channels, and the same number of outputs per group in every member.
         each = {n / m for n, m in zip(t[0] or (weight.shape[0],), s[1] or (x.shape[1],), strict=False)}
         if groups.values != s[1] or t[1] or weight.shape[1] != 1 or t[0] is None or len(each) > 1:
             return NotImplemented
@@ -61,7 +61,7 @@ def _embedding(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs
     given = arguments(names, args, kwargs)
     indices, weight = given["input"], given["weight"]
     index = given.get("padding_idx")
-    # A negative index counts from the end, which is another place in each member.
+    # A negative index counts from the end, which is a different position in each member.
     if varied(given) or given.get("max_norm") is not None or any(full(indices)) or (index is not None and index < 0):
         return NotImplemented
     if full(weight)[0] is not None and index is not None:

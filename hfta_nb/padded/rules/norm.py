@@ -1,4 +1,4 @@
-"""Normalisation: by channel as it is, over features with statistics of the true entries."""
+"""Normalisation: by channel without changes, over features with statistics of the true entries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INSTANCE = ("input", "running_mean", "running_var", "weight", "bias", "use_inpu
 
 
 def _by_channel(names: tuple[str, ...]) -> Rule:
-    """A padded channel has mean 0, weight 0 and bias 0: it stays zero, and so do its statistics in training."""
+    """A padded channel has mean 0, weight 0 and bias 0; therefore it and its running statistics stay zero."""
 
     def rule(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         given = arguments(names, args, kwargs)
@@ -58,7 +58,7 @@ def _rms_norm(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs:
 
 
 def _features(given: dict[str, Any], x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[int, ...] | None:
-    """The true numbers of features, where the norm is over a padded last dimension alone."""
+    """The true numbers of features, if the norm is over a padded last dimension only."""
     shape, tag = given["normalized_shape"], full(x)
     exact = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(x.device.type)
     last = shape[-1] if isinstance(shape, list | tuple) and len(shape) == 1 else shape

@@ -1,6 +1,6 @@
-"""Moving entries so that each member's come first again: concatenating and splitting padded dimensions, heads.
+"""Moves entries so that each member's come first: concatenation and splitting of padded dimensions, heads.
 
-Where entries lie is worked out once per sizes, in an index per member; the moving itself is one `gather` for all.
+The positions of entries are computed once per sizes, as an index per member; one `gather` moves all of them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hfta_nb.rules.base import arguments
 
 Shape = tuple[int, ...]
 Place = tuple[tuple[int, ...], tuple[int, ...]]
-"""Where a member's entries lie along a dimension, and where they go."""
+"""The positions of a member's entries along a dimension, before and after."""
 
 
 def moved(mode: PaddedMode, x: Tensor, dim: int, places: Sequence[Place], size: int) -> Tensor:
-    """Each member's entries from one place along a dimension to another, with zeros elsewhere; not tagged.
+    """Each member's entries moved along a dimension, with zeros elsewhere; not tagged.
 
     Args:
-        places: per member, where its entries lie, and where they go.
+        places: per member, the positions of its entries before and after.
         size: of the dimension in the result.
     """
     context = mode.context
@@ -48,12 +48,12 @@ def _index(places: tuple[Place, ...], size: int, device: torch.device) -> tuple[
     for row, (source, target) in enumerate(places):
         for out_of, into in zip(source, target, strict=True):
             index[row][into], own[row][into] = out_of, True
-    # Made there: a step that computes on two devices is not recorded.
+    # Created on the device: a step that computes on two devices is not recorded.
     return torch.tensor(index, device=device), torch.tensor(own, device=device)
 
 
 def _front(source: Sequence[int]) -> Place:
-    """From there to the front."""
+    """The positions of a part, moved to the front."""
     return tuple(source), tuple(range(len(source)))
 
 
@@ -107,7 +107,7 @@ def value_of_each(how: Any, row: int) -> Any:
 
 
 def _cuts(name: str, how: Any, size: int) -> list[tuple[int, int]]:
-    """Where the parts begin and end."""
+    """The boundaries of the parts."""
     if isinstance(how, int):
         step = -(-size // how) if name == "chunk" else how
         return [(i, min(i + step, size)) for i in range(0, size, max(1, step))]
@@ -129,7 +129,7 @@ def repacked(
     """
     padded: list[int] = []
     for (i, j), (k, m) in segments:
-        # The dimensions of this segment stand behind those that are done.
+        # The dimensions of this segment follow those that are done.
         done = len(padded)
         old = tuple(x.shape[done : done + j - i])
         new = tuple(max(a[d] for a in after) for d in range(k, m))
@@ -145,7 +145,7 @@ def repacked(
 
 @functools.lru_cache(maxsize=1024)
 def _walk(old: Shape, own_old: Shape, new: Shape, own_new: Shape) -> Place:
-    """Where a member's entries lie, in order, in the padded shape of before and in that of after."""
+    """The positions of a member's entries, in order, in the padded shapes before and after."""
     return tuple(_valid(old, own_old)), tuple(_valid(new, own_new))
 
 
@@ -157,7 +157,7 @@ def _valid(padded: Shape, own: Shape) -> list[int]:
 
 
 def packed(mode: PaddedMode, x: Tensor, after: Sequence[Shape]) -> Any:
-    """Reshape every member to its own shape; `NotImplemented` where dimensions can't be told apart."""
+    """Reshape every member to its own shape; `NotImplemented` if dimensions are ambiguous."""
     before = [box(x.shape, tag_of(x), row) for row in range(mode.context.members)]
     segments = _common_segments(before, after)
     if segments is None:
@@ -168,7 +168,7 @@ def packed(mode: PaddedMode, x: Tensor, after: Sequence[Shape]) -> Any:
 def _common_segments(
     before: Sequence[Shape], after: Sequence[Shape]
 ) -> list[tuple[tuple[int, int], tuple[int, int]]] | None:
-    """The shortest ranges of dimensions that hold the same entries before and after, in every member alike."""
+    """The shortest ranges of dimensions that hold the same entries before and after, in all members."""
     found = []
     i = k = 0
     ends = len(before[0]), len(after[0])
@@ -182,7 +182,7 @@ def _common_segments(
 
 
 def _ends(i: int, k: int, last_i: int, last_k: int) -> Iterator[tuple[int, int]]:
-    """Ends of ranges that begin at `i` and `k`, the shortest first."""
+    """Possible ends of ranges that begin at `i` and `k`, the shortest first."""
     for total in range(i + k + 1, last_i + last_k + 1):
         yield from ((j, total - j) for j in range(i, last_i + 1) if k <= total - j <= last_k)
 

@@ -15,7 +15,7 @@ from hfta_nb.rules.base import arguments
 
 
 def _dims(x: Tensor, given: dict[str, Any]) -> list[int] | None:
-    """The dimensions that go; None where the call says more than that."""
+    """The dimensions to reduce; None if the call has other arguments."""
     dim = given.pop("dim", None)
     given.pop("keepdim", None)
     if any(v is not None for v in given.values()) or varied(dim):
@@ -50,7 +50,7 @@ def _mean(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs: Any
         return NotImplemented
     out = function(*args, **kwargs)
     if any(full(x)[d] for d in dims):
-        # The mean over the padded size, times that size over the true one.
+        # The mean over the padded size, times the padded size divided by the true one.
         padded = math.prod(x.shape[d] for d in dims)
         true = [math.prod(box(x.shape, full(x), row)[d] for d in dims) for row in range(mode.context.members)]
         out = out * mode.numbers([padded / n for n in true], out)

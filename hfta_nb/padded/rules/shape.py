@@ -1,4 +1,4 @@
-"""Reading sizes, and moving entries about."""
+"""Reading of sizes, and moving of entries."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _numel(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs: An
 
 
 def _plain(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """What is said about a tensor, whatever its sizes."""
+    """The rule for properties that do not depend on sizes."""
     return function(*args, **kwargs)
 
 
@@ -86,7 +86,7 @@ def _reshape(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs: 
     x = args[0]
     wanted = _ints(args[1:]) if len(args) > 1 else list(kwargs.get("shape", ()))
     if not all(isinstance(n, int) for n in wanted):
-        return NotImplemented  # a view as another dtype
+        return NotImplemented  # a view with another dtype
     return _reshaped(mode, x, wanted)
 
 
@@ -112,7 +112,8 @@ def _unflatten(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs
 
 
 def _reshaped(mode: PaddedMode, x: Tensor, wanted: Sequence[Any]) -> Any:
-    """Reshape, as it lies where every member's entries stay the first along each dimension, else with moving them."""
+    """Reshape without moving entries if every member's entries stay the first along each dimension, otherwise with
+    it."""
     members = mode.context.members
     before = [box(x.shape, tag_of(x), row) for row in range(members)]
     found = [_inferred([value_of(n, row) for n in wanted], before[row]) for row in range(members)]
@@ -128,7 +129,7 @@ def _reshaped(mode: PaddedMode, x: Tensor, wanted: Sequence[Any]) -> Any:
 def _stays(
     shape: Sequence[int], before: Sequence[Sequence[int]], padded: Sequence[int], after: Sequence[Sequence[int]]
 ) -> bool:
-    """Whether the padded tensor can be reshaped as it is."""
+    """True if the padded tensor can be reshaped without moving entries."""
     for (i, j), (k, m) in _segments(list(shape), list(padded)):
         for own, new in zip(before, after, strict=True):
             leads = _leads(shape[i:j], own[i:j]) and _leads(padded[k:m], new[k:m])
@@ -146,13 +147,13 @@ def _inferred(wanted: list[int], before: Sequence[int]) -> list[int] | None:
 
 
 def _leads(padded: Sequence[int], own: Sequence[int]) -> bool:
-    """Whether a member's entries are the first ones also when these dimensions are taken as one."""
+    """True if a member's entries stay the first ones when these dimensions are merged."""
     real = [d for d, n in enumerate(padded) if n != 1]
     return all(own[d] == padded[d] for d in real[1:])
 
 
 def _segments(a: list[int], b: list[int]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Pairs of ranges of dimensions that hold the same entries before and after, as short as can be."""
+    """Pairs of the shortest ranges of dimensions that hold the same entries before and after."""
     found = []
     i = k = 0
     while i < len(a) or k < len(b):
@@ -185,7 +186,7 @@ def _expand(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs: A
                 return NotImplemented
             plain.append(-1)
         elif type(n) is not int:
-            return NotImplemented  # zeros would have to come behind
+            return NotImplemented  # zeros would have to follow
         else:
             plain.append(n)
         out.append(own)

@@ -1,4 +1,4 @@
-"""Pooling, padding and resizing: each channel by itself."""
+"""Pooling, padding and resizing, which treat each channel separately."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hfta_nb.padded.tags import full
 
 
 def _channels(spatial: int) -> Rule:
-    """A rule for a function over the last `spatial` dimensions, which gives zeros for zeros."""
+    """A rule for a function over the last `spatial` dimensions that maps zeros to zeros."""
 
     def rule(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         x = args[0] if args else kwargs["input"]

@@ -1,12 +1,11 @@
-"""A back end: steps compiled by `torch.compile`'s compiler, inductor, in place of calling recorded kernels one by one.
+"""A back end that compiles a step by inductor, `torch.compile`'s compiler, instead of calling kernels one by one.
 
-In goes a program (`Source`), out comes a decision on it, with what runs in its place where that is faster. Open
-`decide.py` first.
+Input: a program (`Source`). Output: a decision, with the compiled step if that is faster. Open `decide.py` first.
 
 | file | what is in it |
 |---|---|
-| `decide` | whether compiling pays, and that the compiled step gives the same numbers |
+| `decide` | whether compiling pays, and whether the compiled step gives the same numbers |
 | `compile` | a compiled step: random numbers are drawn first, then one graph runs |
-| `draws` | which draws can be made first |
+| `draws` | which draws can run first |
 | `to_fx`, `norms` | recorded calls as a `torch.fx` graph |
 """

@@ -1,8 +1,8 @@
-"""A recorded step compiled by `torch.compile`'s compiler, which gets the kernels that it called as one graph to fuse.
+"""Compiles a recorded step by `torch.compile`'s compiler, which fuses its kernels as one graph.
 
-There is nothing to trace: the recording is a list of kernel calls. It becomes a `torch.fx` graph, and the compiler sees
-no Python, no `vmap` and no autograd. Random numbers are drawn before it runs, by the kernels that were recorded and
-from the members' own streams, and given to it.
+No tracing is needed: the recording is a list of kernel calls. It becomes a `torch.fx` graph, so that the compiler sees
+no Python, no `vmap` and no autograd. Random numbers are drawn before the graph runs, by the recorded kernels and from
+the members' own streams, and passed to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hfta_nb.replay.source import Source
 
 
 def why_not(source: Source, device: torch.device) -> str:
-    """Why a step can't be compiled; empty where it can."""
+    """Why a step cannot be compiled; empty if it can."""
     if any(map(unsaid, source.calls)):
         return "its batch norm writes running statistics without saying so"
     if device.type == "cpu" and not any(map(shutil.which, ("g++", "clang++", "c++", "cl"))):
@@ -38,13 +38,13 @@ def why_not(source: Source, device: torch.device) -> str:
 
 
 class Compiled:
-    """A compiled program; called, it does as `Program.run` does.
+    """A compiled program; a call does the same as `Program.run`.
 
     Args:
         source: of the program.
 
     Raises:
-        NotRecordableError: it can't be written as draws and one graph.
+        NotRecordableError: it cannot be written as draws and one graph.
         Exception: the compiler's own.
     """
 
@@ -57,12 +57,13 @@ class Compiled:
         graph = Graph(calls, source.there, bases, [*source.outputs, *(place for place, _ in source.gradients)])
         self._inputs, self._outputs = graph.inputs, len(source.outputs)
         self._rooms = [*(room for _, room in source.gradients), *graph.written]
-        with torch.no_grad(), torch._C._DisableAutocast():  # the casts of an autocast under way are among the calls
+        with torch.no_grad(), torch._C._DisableAutocast():  # the trace contains the casts of an active autocast
             self._graph = _compiled(graph.module, [graph.example(value) for value in self._inputs])
 
     @torch.no_grad()
     def __call__(self) -> list[Tensor]:
-        """Compute; the results are copies, the gradients are where they go, and the members' generators go on."""
+        """Compute; returns copies of the results, writes gradients to their destinations, and advances the
+        generators."""
         with torch._C._DisableAutocast():
             with self._generators.borrowed() if self._generators is not None else nullcontext():
                 self._draws.run()
@@ -75,8 +76,8 @@ class Compiled:
 
 
 def _compiled(module: GraphModule, examples: list[Tensor]) -> Callable[..., Any]:
-    import torch._inductor as inductor  # it takes seconds
+    import torch._inductor as inductor  # the import takes seconds
 
-    with inductor.config.patch(compile_threads=1):  # no processes that outlive this
+    with inductor.config.patch(compile_threads=1):  # no processes that outlive this one
         found: Callable[..., Any] = inductor.compile(module, [*examples])
         return found

@@ -1,7 +1,7 @@
-"""Whether a replayed step is compiled: when that pays, and that it is faster and gives the same numbers.
+"""Decides whether a replayed step is compiled: it must pay, be faster, and give the same numbers.
 
-Compiling takes seconds to minutes, so it is for runs that are long enough. What it brings is measured once and kept
-with the times of kernels (`kernels/strategy/timing_cache.py`); without, there is what it brought on such devices.
+Compiling takes seconds to minutes, so it is for long runs. The gain is measured once and kept with the times of kernels
+(`kernels/strategy/timing_cache.py`); before that, the usual gain on the device is assumed.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ from hfta_nb.replay.program import Program
 from hfta_nb.replay.source import Source
 from hfta_nb.replay.verify import Outcome
 
-WAYS = ("auto", "never", "always")
+COMPILE_MODES = ("auto", "never", "always")
 
 USUAL_GAIN = {"cpu": 0.0, "cuda": 0.1}
-"""The share of a replayed step that compiling saves, where it has not been measured yet. On a CPU it cost time with
-most models measured (decision 15); for GPUs a cautious guess."""
+"""The assumed fraction of a replayed step that compiling saves, before it is measured. On a CPU it cost time with most
+models measured (decision 15); for GPUs it is a cautious guess."""
 
 USUAL_SECONDS, SECONDS_PER_CALL = 10.0, 0.15
-"""How long compiling takes, where it has not been measured yet."""
+"""The assumed duration of compiling, before it is measured."""
 
 LAP_S, LAPS = 0.02, 7
 _WAY = "compiled"
 
 
 def decide(program: Program, way: str, steps: float) -> None:
-    """Compile a program, or don't; tensors are afterwards as they were. A decision that fails is not to compile.
+    """Decide whether to compile a program, and compile it; tensors are left unchanged. After an error, it is not
+    compiled.
 
     Args:
         program: its inputs filled in.
         way: "auto" or "always".
-        steps: how many more times it will run, as far as is known; of "auto".
+        steps: the expected number of further runs, for "auto".
     """
     decision = program.decision
     decision.made = True
@@ -80,7 +81,7 @@ def _decided(program: Program, source: Source, way: str, steps: float) -> None:
 
 
 def _pays(source: Source, known: Times | None, measure: Callable[[], float], steps: float) -> tuple[bool, str]:
-    """Whether compiling pays within so many steps, and why not."""
+    """True if compiling pays within so many steps; and the reason if not."""
     if known is not None:
         before, after, cost = known.get("replayed"), known.get("compiled"), known.get("compiling")
         if before is None or after is None or cost is None:
@@ -99,9 +100,9 @@ def _pays(source: Source, known: Times | None, measure: Callable[[], float], ste
 
 
 def _tried(program: Program, device: torch.device, always: bool) -> Times | None:
-    """Compile and compare; the times, or None where the compiler failed."""
+    """Compile and compare; the times, or None if the compiler failed."""
     decision, source = program.decision, program.source
-    assert source is not None  # asked before
+    assert source is not None  # checked by the caller
     with _left_alone(source) as restore:
         try:
             begin = time.perf_counter()
@@ -111,7 +112,7 @@ def _tried(program: Program, device: torch.device, always: bool) -> Times | None
             for run in (program.run, compiled):
                 restore()
                 found.append(_outcome(source, run()))
-            # In float64, where nothing is rounded so that it could be seen, no unit is turned on or off.
+            # In float64, rounding is too small to turn a unit on or off.
             kinks = all(gradient.dtype != torch.float64 for gradient in found[0].gradients)
             trouble = found[1].other_than(found[0], kinks)
             if trouble:
@@ -135,16 +136,16 @@ def _failed(error: Exception) -> str:
 
 def _timed(program: Program, device: torch.device) -> float:
     """Seconds of a replayed step."""
-    assert program.source is not None  # asked before
+    assert program.source is not None  # checked by the caller
     with _left_alone(program.source):
         return _laps([program.run], device)[0]
 
 
 @contextmanager
 def _left_alone(source: Source) -> Iterator[Callable[[], None]]:
-    """Gives what undoes runs of a step: what they write that others can see, and where random streams have got to.
+    """Undo runs of a step within the context, by the function that it yields: lasting effects and random streams.
 
-    It is done at the end in any case.
+    This is also done at the end.
     """
     touched = [*_changed(source), *(room for _, room in source.gradients)]
     before, states = [t.clone() for t in touched], list(source.generators.states)
@@ -163,7 +164,7 @@ def _left_alone(source: Source) -> Iterator[Callable[[], None]]:
 
 
 def _changed(source: Source) -> list[Tensor]:
-    """The memory that was there and that a run changes, whole: buffers."""
+    """The whole of existing memory that a run changes: buffers."""
     storages = {s for c in said(source.calls) for s in c.writes}
     found = []
     for tensor in (t.detach() for s, t in source.there.items() if s in storages):
@@ -173,14 +174,14 @@ def _changed(source: Source) -> list[Tensor]:
 
 
 def _outcome(source: Source, results: list[Tensor]) -> Outcome:
-    """What a run has come to, copied."""
+    """Copies of a run's results."""
     gradients = [room.clone() for _, room in source.gradients]
     states = [dict(state) for state in source.generators.states] if source.draws else []
     return Outcome(results, gradients, [t.clone() for t in _changed(source)], states)
 
 
 def _laps(runs: list[Callable[[], Any]], device: torch.device) -> list[float]:
-    """Seconds of one run of each, medians of laps in turn."""
+    """Seconds of one run of each, as medians of alternating laps."""
     clock = clock_of(device)
 
     def lap(run: Callable[[], Any], count: int) -> float:

@@ -1,4 +1,4 @@
-"""The draws of a recorded step, made before all else: a mask of dropout depends on nothing but its shape."""
+"""Moves the draws of a recorded step to its beginning: a mask of dropout depends on its shape only."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _BY_SHAPE = SHAPE_ONLY | {torch.ops.aten.rand_like.default, torch.ops.aten.randn
 
 
 Drawn = tuple[int, Instruction]
-"""A call with the member whose random numbers are drawn then."""
+"""A call, and the member whose random numbers it draws."""
 
 
 def drawn_first(calls: Sequence[Instruction]) -> tuple[list[Drawn], list[Instruction]]:
-    """What draws random numbers, with the memory that it needs, and the calls that follow; each member in its order.
+    """The draws with the memory that they need, and the remaining calls; the order of each member's draws is kept.
 
     Raises:
-        NotRecordableError: a draw needs what the step has computed.
+        NotRecordableError: a draw needs values that the step computes.
     """
     draws: list[Drawn] = []
     rest: list[Instruction] = []
@@ -43,7 +43,7 @@ def drawn_first(calls: Sequence[Instruction]) -> tuple[list[Drawn], list[Instruc
 
 
 def _ahead(calls: Sequence[Instruction], draw: Instruction) -> list[Instruction] | None:
-    """The calls that have to be made before a draw, if they do nothing but make memory; else None."""
+    """The calls that must precede a draw, if they only allocate memory; else None."""
     changes, uses = set(draw.changes()), set(_used(draw))
     found: list[Instruction] = []
     for call in reversed(calls):
@@ -57,12 +57,12 @@ def _ahead(calls: Sequence[Instruction], draw: Instruction) -> list[Instruction]
 
 
 def _used(call: Instruction) -> frozenset[int]:
-    """Storages whose contents a call reads, and those that it makes or writes to."""
+    """Storages that a call reads, and those that it creates or writes to."""
     return call.changes() if call.function in _BY_SHAPE else call.changes() | call.reads()
 
 
 def _by_member(draws: list[Drawn]) -> list[Drawn]:
-    """One member's draws after another's, as changing the generator costs more than a small draw does."""
+    """The draws grouped by member, as changing the generator costs more than a small draw."""
     changes: dict[int, set[int]] = {}
     uses: dict[int, set[int]] = {}
     for member, call in draws:
@@ -73,13 +73,13 @@ def _by_member(draws: list[Drawn]) -> list[Drawn]:
 
 
 class Draws:
-    """The draws of a step, made as they were recorded.
+    """The draws of a step, run in the recorded order.
 
     Args:
         draws: see `drawn_first`.
-        there: tensors of storages that are there before the step, or hold what never changes.
-        bases: the whole of storages that the draws make.
-        made: what they are in this run, by number; what is made is put there.
+        there: tensors of storages that exist before the step, or are constant.
+        bases: whole storages that the draws create.
+        made: the tensors of this run, by storage; new ones are added.
         generators: of the members.
     """
 
@@ -106,7 +106,7 @@ class Draws:
         self._steps += [] if now is None else [partial(generators.leave, now)]
 
     def run(self) -> None:
-        """Draw; only within `MemberGenerators.borrowed`."""
+        """Run the draws. Requires `MemberGenerators.borrowed`."""
         with torch._C._AutoDispatchBelowAutograd():
             for step in self._steps:
                 step()
@@ -123,7 +123,7 @@ class Draws:
     def _found(self, place: BufferView, shape_only: bool) -> Tensor | Fetch:
         if place.storage in self._there:
             return torch.as_strided(self._there[place.storage].detach(), place.size, place.stride, place.offset)
-        if shape_only:  # it may not be made yet
+        if shape_only:  # it may not exist yet
             device = next(iter(self._there.values())).device
             return torch.empty_strided(place.size, place.stride, dtype=place.dtype, device=device)
         return Fetch(place.storage, None if place == self._bases[place.storage] else place)

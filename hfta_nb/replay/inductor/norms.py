@@ -1,4 +1,4 @@
-"""Batch norm in words that a compiler understands: by the overloads that say what they write, on any device."""
+"""Expresses batch norm by overloads that declare what they write, which a compiler supports on any device."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _CUDNN, _CUDNN_BACKWARD = _aten.cudnn_batch_norm.default, _aten.cudnn_batch_norm
 
 
 def unsaid(call: Instruction) -> bool:
-    """Whether a call may write to running statistics without its schema saying so, and `said` knows no better."""
+    """True if a call may write to running statistics undeclared by its schema, and `said` cannot express it."""
     known = _NATIVE, _NATIVE_BACKWARD, _CUDNN, _CUDNN_BACKWARD
     return "batch_norm" in call.function._schema.name and call.function not in known
 
 
 def said(calls: Sequence[Instruction]) -> list[Instruction]:
-    """The same calls, what batch norms write among their `writes`."""
+    """The same calls; the `writes` of batch norms are complete."""
     return [_said(call) for call in calls]
 
 
@@ -37,7 +37,7 @@ def _said(call: Instruction) -> Instruction:
         call = replace(call, function=_NATIVE_BACKWARD, args=args)
     else:
         return call
-    results = call.results[:3]  # what cuDNN keeps besides is for its own backward
+    results = call.results[:3]  # cuDNN keeps further results for its own backward
     made = {r.storage for r in results if r is not None}
     return replace(call, results=results, makes=tuple(s for s in call.makes if s in made))
 

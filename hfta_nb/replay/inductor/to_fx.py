@@ -1,7 +1,7 @@
-"""Recorded calls as a `torch.fx` graph, views written as views where that can be told from their strides.
+"""Converts recorded calls to a `torch.fx` graph; views become view operations if their strides allow it.
 
-The graph writes to nothing that is given to it: what the calls write to, running statistics of batch norm included, it
-takes as it was and gives back as it is now. Whoever runs it copies that to where it belongs.
+The graph does not write to its inputs. Values that the calls write to, running statistics of batch norm included, are
+inputs with the old value and outputs with the new one. The caller copies them back.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _aten = torch.ops.aten
 
 
 class Graph:
-    """Calls as a graph, whose results are `results` and `written`, one after another.
+    """Calls as a graph, whose outputs are `results` followed by `written`.
 
     Args:
-        calls: in order; batch norms as `norms.said` has them.
-        there: tensors of storages that are there before all calls of the step, or hold what never changes.
-        made: the whole of storages that the draws before have made.
-        results: what is asked for.
+        calls: in order; batch norms in the form of `norms.said`.
+        there: tensors of storages that exist before all calls of the step, or are constant.
+        made: whole storages that the preceding draws have created.
+        results: the requested results.
 
     Attributes:
         module: the graph.
-        inputs: tensors, or where to get them.
-        written: what was there and has another value now.
+        inputs: tensors, or functions that return them.
+        written: existing values that change.
 
     Raises:
-        NotRecordableError: a view of memory that can't be written as one.
+        NotRecordableError: a view of memory cannot be expressed.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class Graph:
         self.module = fx.GraphModule(torch.nn.Module(), self._graph)
 
     def example(self, given: Tensor | Fetch) -> Tensor:
-        """A tensor such as an input will be."""
+        """An example of an input."""
         if isinstance(given, Tensor):
             return given
         base = self._made[given.storage]
         device = next(iter(self._there.values())).device
         return torch.empty_strided(base.size, base.stride, dtype=base.dtype, device=device)
 
-    # What comes in.
+    # Inputs.
 
     def _take(self, wanted: Sequence[BufferView], changes: Collection[int]) -> None:
-        """Placeholders for what is not made by the calls; they come first in a graph."""
+        """Placeholders for values that the calls do not create; they come first in a graph."""
         seen: dict[int, list[BufferView]] = {}
         for place in dict.fromkeys(wanted):
             seen.setdefault(place.storage, []).append(place)
@@ -103,7 +103,7 @@ class Graph:
         self.inputs.append(value)
         return self._graph.placeholder(f"input{len(self.inputs)}")
 
-    # The calls.
+    # Calls.
 
     def _call(self, call: Instruction) -> None:
         args, kwargs = tuple(self._resolved(call.args)), self._resolved(call.kwargs)
@@ -140,7 +140,7 @@ class Graph:
         return self._seen_as(node, base, place)
 
     def _seen_as(self, node: fx.Node, base: BufferView, place: BufferView) -> fx.Node:
-        """`place` as a view of `base`, in words that the compiler can see through, where there are such."""
+        """`place` as a view of `base`, by operations that the compiler can analyse, if possible."""
         call = self._graph.call_function
         if (base.size, base.stride, base.offset) == (place.size, place.stride, place.offset):
             return node
@@ -173,7 +173,7 @@ def _whole(storage: int, tensor: Tensor) -> BufferView:
 
 
 def _apart(views: Sequence[BufferView], tensor: Tensor) -> bool:
-    """Whether no entry of the memory belongs to two of these views, or twice to one."""
+    """True if no entry of the memory belongs to two of these views, or twice to one."""
     if any(v.dtype != tensor.dtype for v in views):
         return False
     entries = torch.arange(_whole(0, tensor).size[0])
@@ -186,7 +186,7 @@ def _view(tensor: Tensor, place: BufferView) -> Tensor:
 
 
 def _order(base: BufferView, size: Sequence[int], stride: Sequence[int]) -> list[int] | None:
-    """The axes of `base` in the order of this view, if it is the whole in another order."""
+    """The axes of `base` in the order of this view, if it is the whole storage in another order."""
     left = list(range(len(base.size)))
     order: list[int] = []
     if len(size) != len(left):

@@ -1,4 +1,4 @@
-"""Values that a model holds and may change without setting them anew: containers, tensors, random streams, objects."""
+"""Values that can change in place: containers, tensors, random streams, objects."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ _PLAIN = (
     *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, functools.partial),
     *(nn.Module, weakref.ref, torch.layout, torch.memory_format),
 )
-"""Types whose values never change, or stand for something that is watched elsewhere."""
+"""Types whose values never change, or are tracked elsewhere."""
 
 STREAMS = (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
 """Random streams."""
 
 Memo = dict[int, Any]
-"""Copies by the id of what was copied; a tensor of the module stands for itself."""
+"""Copies by the id of the original; a module's tensors map to themselves."""
 
 
-def may_change(value: Any, depth: int = 0) -> bool:
+def is_mutable(value: Any, depth: int = 0) -> bool:
     """True if a value can change while it stays the same object."""
     if isinstance(value, tuple | frozenset):
-        return depth <= _MAX_DEPTH and any(may_change(v, depth + 1) for v in value)
+        return depth <= _MAX_DEPTH and any(is_mutable(v, depth + 1) for v in value)
     return not isinstance(value, _PLAIN)
 
 
-def copied(value: Any, memo: Memo, depth: int = 0) -> Any:
-    """A copy down to what can't change.
+def copy_value(value: Any, memo: Memo, depth: int = 0) -> Any:
+    """A deep copy, except for immutable parts.
 
     Raises:
-        TypeError: a part of it can't be copied.
+        TypeError: a part of it cannot be copied.
     """
     if id(value) in memo:
         return memo[id(value)]
     if depth > _MAX_DEPTH:
         raise TypeError("nested too deeply")
-    if not may_change(value):
+    if not is_mutable(value):
         return value
     if isinstance(value, Tensor):
-        # What autograd knows of stands for itself: a copy would be no part of the graph.
+        # Tensors of an autograd graph are not copied: a copy would not be part of the graph.
         new: Any = value if value.requires_grad else value.detach().clone()
     elif isinstance(value, torch.Generator):
         new = torch.Generator(value.device)
         new.set_state(value.get_state())
     elif type(value) in (list, set, deque):
         memo[id(value)] = new = type(value)()
-        parts = [copied(v, memo, depth + 1) for v in value]
+        parts = [copy_value(v, memo, depth + 1) for v in value]
         new.update(parts) if isinstance(new, set) else new.extend(parts)
     elif type(value) is tuple:
-        new = tuple(copied(v, memo, depth + 1) for v in value)
+        new = tuple(copy_value(v, memo, depth + 1) for v in value)
     elif type(value) is dict:
         memo[id(value)] = new = {}
-        new.update({k: copied(v, memo, depth + 1) for k, v in value.items()})
+        new.update({k: copy_value(v, memo, depth + 1) for k, v in value.items()})
     else:
         try:
             new = copy.deepcopy(value, memo)
@@ -73,8 +73,8 @@ def copied(value: Any, memo: Memo, depth: int = 0) -> Any:
     return new
 
 
-def same(a: Any, b: Any, depth: int = 0) -> bool:
-    """True if two values are known to be equal; for a value and the copy that was made of it."""
+def same_value(a: Any, b: Any, depth: int = 0) -> bool:
+    """True if a value and its earlier copy are known to be equal."""
     if a is b:
         return True
     if type(a) is not type(b) or depth > _MAX_DEPTH:
@@ -84,26 +84,26 @@ def same(a: Any, b: Any, depth: int = 0) -> bool:
     if isinstance(a, np.ndarray):
         return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
     if isinstance(a, STREAMS):
-        return same(_position(a), _position(b), depth + 1)
+        return same_value(_position(a), _position(b), depth + 1)
     if isinstance(a, Mapping):
-        return list(a) == list(b) and all(same(a[k], b[k], depth + 1) for k in a)
+        return list(a) == list(b) and all(same_value(a[k], b[k], depth + 1) for k in a)
     if isinstance(a, list | tuple | deque):
-        return len(a) == len(b) and all(same(x, y, depth + 1) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(same_value(x, y, depth + 1) for x, y in zip(a, b, strict=True))
     held = [getattr(v, "__dict__", None) for v in (a, b)]
     if held[0] and "__eq__" not in _methods(type(a)):
-        return same(held[0], held[1], depth + 1)
+        return same_value(held[0], held[1], depth + 1)
     try:
         return bool(a == b)
-    except Exception:  # an __eq__ that can't answer
+    except Exception:  # an __eq__ that raises
         return False
 
 
-def put_back(value: Any, before: Any) -> Any:
-    """The value as it was, the same object where that can be done.
+def restore_value(value: Any, before: Any) -> Any:
+    """The previous value, in the same object if possible.
 
     Args:
-        value: what has changed.
-        before: a copy of what it was.
+        value: the changed value.
+        before: a copy of the previous value.
     """
     if isinstance(value, Tensor):
         if value.shape == before.shape:
@@ -121,7 +121,7 @@ def put_back(value: Any, before: Any) -> Any:
 
 
 def _methods(kind: type) -> set[str]:
-    """The names that a class and its bases define, without those of `object`."""
+    """The names that a class and its bases define, except those of `object`."""
     return {name for base in kind.__mro__[:-1] for name in vars(base)}
 
 
@@ -140,6 +140,6 @@ _POSITIONS: dict[type, Callable[[Any], Any]] = {
 
 
 def _position(stream: Any) -> Any:
-    """How far a random stream is."""
+    """The state of a random stream."""
     kind = next(k for k in STREAMS if isinstance(stream, k))
     return _POSITIONS[kind](stream)

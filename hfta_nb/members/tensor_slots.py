@@ -1,8 +1,7 @@
-"""The places in a module where its tensors sit, so that one member's can be put there and taken out again.
+"""The slots of a module that hold its tensors, so that one member's tensors can be placed there and removed again.
 
-Does what `torch.func.functional_call` does, at a small part of its cost: the places are found once, not
-at every call, and plain lists, dicts, tuples and attributes that hold parameters too (as an LSTM does) are places
-as well.
+This does what `torch.func.functional_call` does, at a fraction of its cost: the slots are found once, not at every
+call. Plain lists, dicts, tuples and attributes that hold parameters (as in an LSTM) are slots as well.
 """
 
 from __future__ import annotations
@@ -14,17 +13,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-Name = str | tuple[str | None, ...]
 
-
-class Slots:
-    """All places of the parameters and buffers of a module.
+class TensorSlots:
+    """All slots of the parameters and buffers of a module.
 
     Args:
-        module: its parameters and buffers at this time are the ones whose places are found.
+        module: the module; its current parameters and buffers are searched for.
 
     Attributes:
-        parameters, buffers: names, each once: a tied tensor has one name and several places.
+        parameters, buffers: names, each once; a tied tensor has one name and several slots.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -36,7 +33,7 @@ class Slots:
         self.find()
 
     def find(self) -> None:
-        """Look for the places again; wanted after something has put new containers into the module."""
+        """Search for the slots again, after the module has got new containers."""
         names = {id(t): name for name, t in [*self.module.named_parameters(), *self.module.named_buffers()]}
         self._places, self._tuples = [], []
         for child in self.module.modules():
@@ -52,7 +49,7 @@ class Slots:
 
     @contextmanager
     def filled(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-        """Within, the module holds these tensors (by name) in place of its own."""
+        """Replace the module's tensors by the given ones within the context."""
         own = [holder[key] for holder, key, _ in self._places]
         tuples = [holder[key] for holder, key, _ in self._tuples]
         for holder, key, name in self._places:
@@ -68,20 +65,20 @@ class Slots:
                 holder[key] = before
 
     def call(self, tensors: Mapping[str, Tensor], function: Callable[[], Any]) -> tuple[Any, dict[str, Tensor]]:
-        """Call with these tensors in place.
+        """Call `function` while the module holds these tensors.
 
         Returns:
-            What it returned, and the buffers that the module replaced (rather than changed in place), by name.
+            The result, and by name the buffers that the module replaced instead of changing them in place.
         """
         with self.filled(tensors):
             result = function()
             replaced = self._replaced(tensors)
         return result, replaced
 
-    def call_for_good(
+    def call_and_keep(
         self, tensors: Mapping[str, Tensor], function: Callable[[], Any]
     ) -> tuple[Any, dict[str, Tensor]]:
-        """As `call`; the tensors stay in the module, and so do buffers that it has replaced."""
+        """Like `call`, but the tensors stay in the module, and so do buffers that it has replaced."""
         self.replace(tensors)
         for holder, key, names in self._tuples:
             _put(holder, key, names, tensors)
@@ -96,32 +93,32 @@ class Slots:
         }
 
     def counts(self) -> Counter[str]:
-        """In how many places each tensor is, by name."""
+        """The number of slots of each tensor, by name."""
         return Counter(name for _, _, name in self._places)
 
     def current(self) -> dict[str, Tensor]:
-        """What is in the places now; in the first of several."""
+        """The tensors that the slots hold now; for several slots, the first one's."""
         found: dict[str, Tensor] = {}
         for holder, key, name in self._places:
-            found.setdefault(name, holder[key])  # a module that has made a list anew leaves the old one behind
+            found.setdefault(name, holder[key])  # a module that rebuilds a list leaves the old one unchanged
         return found
 
     def replace(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put these tensors there for good."""
+        """Put tensors into their slots, without restoring the old ones."""
         for holder, key, name in self._places:
             if name in tensors:
                 holder[key] = tensors[name]
 
 
 def _put(holder: dict[str, Any], key: str, names: tuple[str | None, ...], tensors: Mapping[str, Tensor]) -> None:
-    """Make a tuple anew, with these tensors at the places that have names."""
+    """Rebuild a tuple with the given tensors at the positions that have names."""
     before = holder[key]
     new = [v if n is None else tensors[n] for v, n in zip(before, names, strict=True)]
     holder[key] = type(before)(*new) if hasattr(before, "_fields") else tuple(new)
 
 
 def _containers(module: nn.Module) -> Iterator[Any]:
-    """Plain lists and dicts among the attributes, at any depth, that hold tensors."""
+    """Plain lists and dicts that hold tensors, among the attributes at any depth."""
     skip = ("_parameters", "_buffers", "_modules")
     waiting = [v for k, v in module.__dict__.items() if k not in skip and isinstance(v, list | dict)]
     seen: set[int] = set()

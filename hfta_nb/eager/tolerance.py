@@ -1,4 +1,4 @@
-"""When two tensors count as equal up to rounding."""
+"""The tolerance within which two tensors count as equal."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import torch
 from torch import Tensor
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 5e-2}
-"""By dtype, times the largest value."""
+"""By dtype, relative to the largest value."""
 
 
 def tolerance_of(dtype: torch.dtype) -> float:
-    """Relative; under autocast a float32 result may come of values of 16 bits."""
+    """The relative tolerance; under autocast, float32 results may come from 16-bit values."""
     half = torch._C._is_any_autocast_enabled()
     return TOLERANCE[torch.bfloat16] if half else TOLERANCE.get(dtype, TOLERANCE[torch.float32])
 
 
-def allowed(dtype: torch.dtype, largest: float) -> float:
-    """By how much values may differ that are as large as `largest`."""
+def allowed_difference(dtype: torch.dtype, largest: float) -> float:
+    """The largest difference allowed for values as large as `largest`."""
     return tolerance_of(dtype) * max(largest, 1e-3)
 
 
-def size(tensor: Tensor) -> float:
-    """The largest absolute value that is finite; 0 for integers, and for nothing."""
+def largest_value(tensor: Tensor) -> float:
+    """The largest finite absolute value; 0 for integers and empty tensors."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return 0.0
     values = tensor.detach().abs()
@@ -30,9 +30,9 @@ def size(tensor: Tensor) -> float:
 
 
 def close(a: Tensor, b: Tensor, largest: float) -> bool:
-    """Whether they differ by no more than rounding, where values are as large as `largest`."""
+    """True if two tensors differ by rounding only, for values as large as `largest`."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     if not (a.is_floating_point() or a.is_complex()):
         return bool(torch.equal(a, b))
-    return bool(torch.isclose(a, b, rtol=0, atol=allowed(a.dtype, largest), equal_nan=True).all())
+    return bool(torch.isclose(a, b, rtol=0, atol=allowed_difference(a.dtype, largest), equal_nan=True).all())

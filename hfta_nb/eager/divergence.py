@@ -1,4 +1,4 @@
-"""Where a member of an array and the plain module alone begin to differ."""
+"""Finds where a member of an array and its plain module begin to differ."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 
-from hfta_nb.eager.closeness import close, size
+from hfta_nb.eager.tolerance import close, largest_value
 from hfta_nb.members.tree import flatten
 from hfta_nb.rules.base import Context, Disagreement, RuleMode
 
@@ -18,17 +18,17 @@ Rows = Callable[[list[Tensor]], list[Tensor]]
 
 
 @dataclass
-class _Seen:
+class _ModuleCall:
     path: str
     inputs: list[Tensor]
     outputs: list[Tensor]
 
 
 class Mismatch(Disagreement):
-    """A member came to something else than alone.
+    """A member's result differs from that of its plain module.
 
     Attributes:
-        path: of the submodule where they part; None if that can't be told.
+        path: of the submodule where the difference begins; None if it is not known.
     """
 
     def __init__(self, message: str, path: str | None) -> None:
@@ -36,25 +36,25 @@ class Mismatch(Disagreement):
         self.path = path
 
 
-def parting(
+def first_divergence(
     first: Mapping[str, nn.Module],
     together: Callable[[], object],
     second: Callable[[], Mapping[str, nn.Module]],
     alone: Callable[[], object],
     rows: Rows,
 ) -> str | None:
-    """The path of the first submodule that makes other outputs of the same inputs; None if there is none.
+    """The path of the first submodule whose outputs differ for equal inputs; None if there is none.
 
     Args:
-        first: by path, what the array's members run through; `together` does that.
-        second: gives, by the same paths, what the member runs through by itself; `alone` does that.
-        rows: the member's own tensors among those of a call of several.
+        first: by path, the modules that the array's members run through; `together` runs them.
+        second: returns, by the same paths, the modules that the member runs through alone; `alone` runs them.
+        rows: selects the member's own tensors from those of a block.
     """
     with _watched(first, rows) as several:
         together()
     with _watched(second(), _whole) as one:
         alone()
-    waiting: dict[str, list[_Seen]] = {}
+    waiting: dict[str, list[_ModuleCall]] = {}
     for seen in one:
         waiting.setdefault(seen.path, []).append(seen)
     for seen in several:
@@ -66,7 +66,7 @@ def parting(
 
 
 def rows_of(member: int) -> Rows:
-    """A member's own tensors, in a call of like members."""
+    """A function that selects one member's tensors from those of a block of equal members."""
 
     def rows(tensors: list[Tensor]) -> list[Tensor]:
         context = _context()
@@ -84,9 +84,9 @@ def _whole(tensors: list[Tensor]) -> list[Tensor]:
 
 
 @contextmanager
-def _watched(modules: Mapping[str, nn.Module], rows: Rows) -> Iterator[list[_Seen]]:
-    """Within, what goes into and comes out of modules is noted, innermost first."""
-    seen: list[_Seen] = []
+def _watched(modules: Mapping[str, nn.Module], rows: Rows) -> Iterator[list[_ModuleCall]]:
+    """Record the inputs and outputs of modules within the context, innermost first."""
+    seen: list[_ModuleCall] = []
     inputs: list[list[Tensor]] = []
 
     def own(tree: Any) -> list[Tensor]:
@@ -98,7 +98,7 @@ def _watched(modules: Mapping[str, nn.Module], rows: Rows) -> Iterator[list[_See
 
     def note(path: str) -> Any:
         def after(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-            seen.append(_Seen(path, inputs.pop(), own(result)))
+            seen.append(_ModuleCall(path, inputs.pop(), own(result)))
 
         return after
 
@@ -112,10 +112,10 @@ def _watched(modules: Mapping[str, nn.Module], rows: Rows) -> Iterator[list[_See
 
 
 def _context() -> Context | None:
-    """The context of the array's call under way."""
+    """The context of the active call of the array."""
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     return next((mode.context for mode in reversed(modes) if isinstance(mode, RuleMode)), None)
 
 
 def _alike(a: list[Tensor], b: list[Tensor]) -> bool:
-    return len(a) == len(b) and all(close(x, y, size(y)) for x, y in zip(a, b, strict=True))
+    return len(a) == len(b) and all(close(x, y, largest_value(y)) for x, y in zip(a, b, strict=True))

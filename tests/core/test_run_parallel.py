@@ -24,10 +24,10 @@ def test_what_runs_alone_leaves_no_trace() -> None:
     beside = threading.Thread(target=lambda: seen.update(beside=_threads()))
 
     def within() -> None:
-        with threads.Alone():
-            seen["within"], seen["at hand"] = _threads(), threads.at_hand()
-            with threads.Alone():
-                seen["twice"] = threads.at_hand()
+        with threads.SingleThreaded():
+            seen["within"], seen["at hand"] = _threads(), threads.available_threads()
+            with threads.SingleThreaded():
+                seen["twice"] = threads.available_threads()
             beside.start()
             beside.join()
             raise ZeroDivisionError
@@ -55,7 +55,7 @@ def test_jobs_run_beside_each_other_on_one_thread_each() -> None:
     for _ in range(3):
         here.clear()
         there.clear()
-        threads.side_by_side([first, second])
+        threads.run_parallel([first, second])
     assert counts == [1] * 6
     assert sum(t.name == "hfta_nb block" for t in threading.enumerate()) <= 3  # made once, not each time
 
@@ -73,20 +73,20 @@ def test_the_first_error_comes_out_when_all_jobs_have_ended() -> None:
 
     for _ in range(2):
         with pytest.raises(ValueError, match="of the second"):
-            threads.side_by_side([lambda: None, fails, late])
+            threads.run_parallel([lambda: None, fails, late])
     assert ended == [True, True]
-    threads.side_by_side([lambda: ended.append(True)] * 3)
+    threads.run_parallel([lambda: ended.append(True)] * 3)
     assert len(ended) == 5
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_forked_process_has_threads_of_its_own() -> None:
-    threads.side_by_side([lambda: None, lambda: None])
+    threads.run_parallel([lambda: None, lambda: None])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of newer Pythons, as there are threads
         child = os.fork()
     if child == 0:
         done: list[int] = []
-        threads.side_by_side([lambda: done.append(1), lambda: done.append(2)])
+        threads.run_parallel([lambda: done.append(1), lambda: done.append(2)])
         os._exit(0 if sorted(done) == [1, 2] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

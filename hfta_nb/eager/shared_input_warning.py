@@ -1,4 +1,4 @@
-"""Telling a person of inputs that have a member axis and are not marked as per member."""
+"""A warning about inputs that have a member axis and are not marked as per member."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ _AXES: tuple[tuple[type[nn.Module], int], ...] = (
     (nn.RNNBase, 3),
     (nn.Embedding, 2),
 )
-"""Layers, and how many axes a mini-batch for each has as a rule."""
+"""Layers, and the usual number of axes of their mini-batches."""
 
 
-def warn_of_shared(state: ArrayState, inputs: Inputs) -> None:
-    """Warn, once for each array, where an input looks as if its first axis counted members, and is not marked.
+def warn_of_shared_input(state: ArrayState, inputs: Inputs) -> None:
+    """Warn, once per array, about an unmarked input whose first axis looks like a member axis.
 
-    That is plausible where the first layer expects one axis fewer, and the first axis is as long as there are members.
+    This is likely if the first layer expects one axis fewer, and the first axis has as many entries as there are
+    members.
     """
     members = len(state)
     first = inputs.leaves[0] if inputs.leaves else None
     if state.told or members < 2 or inputs.per_member[0] or not isinstance(first, Tensor):
         return
     layer = next((m for m in state.skeleton.modules() if not list(m.children())), None)
-    # A subclass of Linear is a part of another layer, such as attention, whose inputs are not its own.
+    # A subclass of Linear is part of another layer, such as attention, which receives the inputs.
     axes = next(
         (n for kind, n in _AXES if isinstance(layer, kind) and (kind is not nn.Linear or type(layer) is kind)), 0
     )
@@ -46,11 +47,11 @@ def warn_of_shared(state: ArrayState, inputs: Inputs) -> None:
         f"members and {type(layer).__name__} takes {axes} axes: if each member is to get an entry of its own, call "
         "array(hfta_nb.per_member(x))"
     )
-    warnings.warn(text, ArrayWarning, stacklevel=level_outside())
+    warnings.warn(text, ArrayWarning, stacklevel=stacklevel_outside())
 
 
-def level_outside() -> int:
-    """The `stacklevel`, for a warning of `warn_of_shared`, of the first frame outside of the package and torch."""
+def stacklevel_outside() -> int:
+    """The `stacklevel` of the first frame outside of the package and torch, for the caller's warning."""
     frame: Any = sys._getframe(2)
     level = 2
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ("hfta_nb", "torch"):

@@ -1,4 +1,4 @@
-"""Running an array's call; where that can't be done at once, finding the way in which it can."""
+"""Runs an array's call; after an error, changes the settings and runs it again."""
 
 from __future__ import annotations
 
@@ -10,70 +10,71 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.eager.divergence import Mismatch
 from hfta_nb.eager.engine import Block, Call, Inputs, concatenate
-from hfta_nb.eager.fallback import Settings, member_error
+from hfta_nb.eager.execution_settings import ExecutionSettings
+from hfta_nb.eager.fallback import member_error
 from hfta_nb.eager.gradients import Gradients
 from hfta_nb.eager.handlers import install
-from hfta_nb.eager.hints import level_outside, warn_of_shared
-from hfta_nb.eager.parting import Mismatch
+from hfta_nb.eager.outcome import Computation
+from hfta_nb.eager.shared_input_warning import stacklevel_outside, warn_of_shared_input
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.eager.verifying import Computation, Verification
+from hfta_nb.eager.verification import Verification
 from hfta_nb.errors import ArrayWarning, FusionError, HftaError, out_of_memory
 from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.rules import SharedWrite
 
-Found = tuple[Any, Mapping[str, Mapping[int, Tensor]]]
-"""Results ``[k, ...]`` of the members of some blocks; and by parameter and member, the gradient."""
+ProbeResult = tuple[Any, Mapping[str, Mapping[int, Tensor]]]
+"""Results ``[k, ...]`` of the members of some blocks; and gradients by parameter and member."""
 
-Probe = Callable[[Inputs, Sequence[Block]], Found]
-"""Computes for some blocks what a call would, and keeps nothing."""
+Probe = Callable[[Inputs, Sequence[Block]], ProbeResult]
+"""Computes a call for some blocks and discards its effects."""
 
 
 _MOST_SHAPES = 8
-"""So many shapes of the inputs of one form are compared with the plain module: as many as are replayed."""
+"""This many input shapes per kind of call are verified: as many as are replayed."""
 
 
-class Helpers(NamedTuple):
-    """What is done before the first run of a call, where it is needed.
+class RetryHelpers(NamedTuple):
+    """Functions of the array that `run_with_retry` calls.
 
     Attributes:
         materialise: gives members with lazy modules their shapes.
-        member: takes a member out as the plain module.
-        regrow: takes up buffers that have another shape now.
-        prove: sees that members of different architecture come to what their own plain modules come to; given what
-            computes for some blocks and keeps nothing.
+        member: returns a member as a plain module.
+        resize_buffers: stores buffers whose shape has changed.
+        prove: checks that members of different architectures equal their plain modules; its argument computes some
+            blocks and discards the effects.
     """
 
     materialise: Callable[[Inputs], None]
     member: Callable[[int], nn.Module]
-    regrow: Callable[[], None]
-    prove: Callable[[ArrayState, Callable[[Sequence[Block]], Found]], None]
+    resize_buffers: Callable[[], None]
+    prove: Callable[[ArrayState, Callable[[Sequence[Block]], ProbeResult]], None]
 
 
-def attempt(
+def run_with_retry(
     state: ArrayState,
-    helpers: Helpers,
+    helpers: RetryHelpers,
     what: str,
     inputs: Inputs,
     run: Callable[[Inputs], Any],
     probe: Probe,
     computation: Computation,
 ) -> Any:
-    """Run; where `vmap` can't follow, or a member comes to something else than alone, change what helps and run again.
+    """Run a call. If `vmap` fails or a member differs from its plain module, change the settings and run again.
 
     Raises:
-        MemberError: a member's own code failed, as it would alone. Buffers, random streams and the way the array runs
-            are then as before.
+        MemberError: a member's own code fails, as it would alone. Buffers, random streams and settings are restored.
     """
     try:
-        return _attempted(state, helpers, what, inputs, run, probe, computation)
+        return _retry_until_done(state, helpers, what, inputs, run, probe, computation)
     finally:
-        state.engine.outside.end()
+        state.engine.process_streams.end()
 
 
-def _attempted(
+def _retry_until_done(
     state: ArrayState,
-    helpers: Helpers,
+    helpers: RetryHelpers,
     what: str,
     inputs: Inputs,
     run: Callable[[Inputs], Any],
@@ -82,57 +83,57 @@ def _attempted(
 ) -> Any:
     if state.pending:
         helpers.materialise(inputs)
-    warn_of_shared(state, inputs)
+    warn_of_shared_input(state, inputs)
     before = state.settings.copy()
-    # A word among the inputs says which way a call takes (a phase of training).
+    # A string among the inputs selects a code path (a phase of training).
     key = (what, state.skeleton.training, torch.is_grad_enabled(), *(v for v in inputs.leaves if isinstance(v, str)))
     kind = (*key, *((v.dtype, v.shape) for v in inputs.leaves if isinstance(v, Tensor)))
     found: Mismatch | None = None
     while True:
         restore = state.snapshot()
-        state.engine.outside.rewind()
+        state.engine.process_streams.rewind()
         verification = _verification(state, restore, key, kind, inputs, computation)
         state.engine.recording = key not in state.proven
         state.engine.watching = state.engine.recording or verification is not None
-        state.engine.outside.begin(state.engine.watching)
+        state.engine.process_streams.begin(state.engine.watching)
         result = None
         try:
             if state.engine.recording and state.settings.unproven:
                 watched = replace(inputs.watched(), copied=state.settings.private)
                 helpers.prove(state, lambda blocks: probe(watched, blocks))  # noqa: B023
-            result = _guarded(state, inputs, run)
-            stateful = verification is not None and _verified(verification, result)
+            result = _run_guarding_inputs(state, inputs, run)
+            stateful = verification is not None and _check(verification, result)
         except BaseException as error:
             if verification is not None:
                 verification.over()
             if capturing(state.generators.device):
-                raise  # another way to run would be captured after what has failed
-            module = state.engine.own_module(state.engine.current)  # which the error may have come out of
+                raise  # a second attempt would be captured after the failed one
+            module = state.engine.member_module(state.engine.current)  # where the error may have been raised
             restore()
             if isinstance(error, Mismatch) and verification is not None:
                 found = error
-                _undone(state, computation, result, before, error)
+                _undo_gradients(state, computation, result, before, error)
             if not isinstance(error, Exception) or isinstance(error, HftaError) or out_of_memory(error):
-                _resettle(state, before)
+                _reset_settings(state, before)
                 raise
             if state.settings.block_size == 1 and not (isinstance(error, SharedWrite) and not state.settings.private):
-                _resettle(state, before)
+                _reset_settings(state, before)
                 member = state.engine.current
                 raise member_error(error, member, module) from error
-            _react(state, error, error is found)
+            _change_settings(state, error, error is found)
         else:
             state.proven.add(key)
             if verification is not None:
-                # State that has changed may let the next call do something else.
+                # After a change of state the next call may take another path.
                 state.verified[kind] = state.verified.get(kind, 0) + (1 if stateful else 2)
-            _told(state, helpers, found)
+            _warn_and_resize(state, helpers, found)
             return result
         finally:
             state.engine.recording = state.engine.watching = False
 
 
-def _react(state: ArrayState, error: Exception, differs: bool) -> None:
-    """Let the array run in another way, as this error asks; note where a member differs from its plain module."""
+def _change_settings(state: ArrayState, error: Exception, differs: bool) -> None:
+    """Change the settings as this error requires; record where a member differs from its plain module."""
     apart = set(state.settings.paths)
     state.settings.react(error, state.skeleton)
     if differs:  # the whole model where it is no submodule
@@ -141,24 +142,26 @@ def _react(state: ArrayState, error: Exception, differs: bool) -> None:
     install(state)
 
 
-def _told(state: ArrayState, helpers: Helpers, found: Mismatch | None) -> None:
-    """Warn of what was found, and give tensors that have grown their room."""
+def _warn_and_resize(state: ArrayState, helpers: RetryHelpers, found: Mismatch | None) -> None:
+    """Warn about a difference, and store resized buffers."""
     if found is not None:
-        warnings.warn(f"{found}; see explain()", ArrayWarning, stacklevel=level_outside())
-    if state.engine.outgrown:
-        helpers.regrow()
+        warnings.warn(f"{found}; see explain()", ArrayWarning, stacklevel=stacklevel_outside())
+    if state.engine.resized_buffers:
+        helpers.resize_buffers()
 
 
-def _undone(state: ArrayState, computation: Computation, result: Any, before: Settings, error: Mismatch) -> None:
-    """Take back what a call has added to gradients in which a member came to something else than alone.
+def _undo_gradients(
+    state: ArrayState, computation: Computation, result: Any, before: ExecutionSettings, error: Mismatch
+) -> None:
+    """Undo a call's additions to gradients, in which a member differs from its plain module.
 
     Raises:
-        FusionError: members run one by one already, so that nothing else can be tried.
+        FusionError: members already run one by one, so there is no other way to run.
     """
     if computation.backward and result is not None:
         result[0].undo()
     if state.settings.block_size == 1:
-        _resettle(state, before)
+        _reset_settings(state, before)
         remedy = "hfta.fuse(..., verify='never') or hfta.Study(..., verify='never') does without this comparison"
         raise FusionError(str(error), where=type(state.skeleton).__name__, remedy=remedy) from error
 
@@ -171,14 +174,14 @@ def _verification(
     inputs: Inputs,
     computation: Computation,
 ) -> Verification | None:
-    """What compares this call with the plain module alone; None where it is not to be."""
+    """The comparison of this call with the plain module; None if it is not to be verified."""
     settings = state.settings
-    # Members that run padded are proven otherwise, and fast random numbers are none that a plain module draws.
+    # Padded members are proven by execution, and a plain module never draws the fast random numbers.
     if settings.verify == "never" or settings.unlike or settings.fast_rng or capturing(state.generators.device):
         return None
     if state.generators.device.type == "meta":
         return None
-    if settings.verify == "first" and (state.verified.get(kind, 0) > 1 or _known(state, key, kind)):
+    if settings.verify == "first" and (state.verified.get(kind, 0) > 1 or _enough_shapes(state, key, kind)):
         return None
     try:
         return Verification(state, restore, inputs, computation)
@@ -188,13 +191,13 @@ def _verification(
         raise
 
 
-def _known(state: ArrayState, key: tuple[Any, ...], kind: tuple[Any, ...]) -> bool:
-    """Whether calls of this form were compared for many shapes of inputs, and this is another one."""
+def _enough_shapes(state: ArrayState, key: tuple[Any, ...], kind: tuple[Any, ...]) -> bool:
+    """True if enough input shapes of this kind of call were verified, and this shape was not."""
     return kind not in state.verified and sum(k[: len(key)] == key for k in state.verified) >= _MOST_SHAPES
 
 
-def _verified(verification: Verification, result: Any) -> bool:
-    """See `Verification.check`; a comparison for which there is no memory is left out."""
+def _check(verification: Verification, result: Any) -> bool:
+    """See `Verification.check`; False if there is too little memory to compare."""
     try:
         return verification.check(result)
     except Exception as error:
@@ -204,9 +207,9 @@ def _verified(verification: Verification, result: Any) -> bool:
 
 
 def result_probe(state: ArrayState, call: Call) -> Probe:
-    """For a call that gives results only."""
+    """The probe for a call without gradients."""
 
-    def probe(inputs: Inputs, blocks: Sequence[Block]) -> Found:
+    def probe(inputs: Inputs, blocks: Sequence[Block]) -> ProbeResult:
         with torch.no_grad():
             return concatenate([state.engine.run(block, call, inputs) for block in blocks]), {}
 
@@ -214,22 +217,22 @@ def result_probe(state: ArrayState, call: Call) -> Probe:
 
 
 def gradient_probe(state: ArrayState, call: Call, scale: Tensor | None, only: Collection[str] | None = None) -> Probe:
-    """For a call that differentiates."""
+    """The probe for a call that differentiates."""
 
-    def probe(inputs: Inputs, blocks: Sequence[Block]) -> Found:
+    def probe(inputs: Inputs, blocks: Sequence[Block]) -> ProbeResult:
         gradients = Gradients(state, inputs, keep=False, watch=True, scale=scale, only=only)
         return gradients.of(call, blocks), gradients.found
 
     return probe
 
 
-def _guarded(state: ArrayState, inputs: Inputs, run: Callable[[Inputs], Any]) -> Any:
-    """Run, with copies of the inputs where the model writes into them."""
+def _run_guarding_inputs(state: ArrayState, inputs: Inputs, run: Callable[[Inputs], Any]) -> Any:
+    """Run; if the model writes into its inputs, on copies of them."""
     if state.settings.private:
         return run(replace(inputs, copied=True))
     if not state.engine.recording:
         return run(inputs)
-    # The first time with copies, on which a model's writing shows without harm.
+    # The first call gets copies, whose versions show whether the model writes into them.
     watched = inputs.watched()
     failure: Exception | None = None
     result = None
@@ -245,6 +248,6 @@ def _guarded(state: ArrayState, inputs: Inputs, run: Callable[[Inputs], Any]) ->
     return result
 
 
-def _resettle(state: ArrayState, settings: Settings) -> None:
+def _reset_settings(state: ArrayState, settings: ExecutionSettings) -> None:
     state.settings = settings
     install(state)

@@ -1,4 +1,4 @@
-"""In what two outcomes of a call differ: that of a member in the array, and that of its plain module alone."""
+"""Compares two outcomes of a call: a member's in the array, and its plain module's."""
 
 from __future__ import annotations
 
@@ -9,23 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hfta_nb.eager.closeness import allowed, close, size, tolerance_of
-from hfta_nb.eager.held import same
-
-Found = dict[str, Any]
-"""What a call comes to for a member, by what it is: tensors, and other values that can be compared."""
+from hfta_nb.eager.mutable_values import same_value
+from hfta_nb.eager.outcome import MemberOutcome
+from hfta_nb.eager.tolerance import allowed_difference, close, largest_value, tolerance_of
 
 _COMPARED = (int, float, complex, str, bytes, bool, type(None), np.ndarray, torch.Generator)
 _LARGEST = ("gradient", "parameter")
-"""Kinds of results whose rounding goes by the largest of them all."""
+"""Kinds of results whose tolerance depends on the largest value of the kind."""
 
 
 class Pair(NamedTuple):
-    """A result of both.
+    """One result in both outcomes.
 
     Attributes:
-        off: how far they are apart; None where that is to be seen.
-        size: the largest value of the plain module's.
+        off: the largest difference; None if it is not known yet.
+        size: the largest absolute value of the plain module's result.
     """
 
     key: str
@@ -35,13 +33,13 @@ class Pair(NamedTuple):
     size: float | None = None
 
 
-def differences(together: Found, alone: Found, must_have: Callable[[str], bool]) -> list[str]:
-    """The keys of everything in which they differ by more than rounding; what is not finite alone is passed over.
+def differences(together: MemberOutcome, alone: MemberOutcome, must_have: Callable[[str], bool]) -> list[str]:
+    """The keys under which two outcomes differ by more than rounding. Values that are not finite alone are skipped.
 
     Args:
-        together: of the array.
-        alone: of the plain module.
-        must_have: whether what the plain module has, under this key, must be there for the member.
+        together: the outcome in the array.
+        alone: the outcome of the plain module.
+        must_have: True for a key that the array's outcome must have if the plain module's has it.
     """
     pairs = [Pair(k, together.get(k), v) for k, v in alone.items() if k in together or must_have(k)]
     quick = [p for p in pairs if _quick(p)]
@@ -51,14 +49,14 @@ def differences(together: Found, alone: Found, must_have: Callable[[str], bool])
     for pair in (*seen, *(p for p in slow if isinstance(p.alone, Tensor))):
         kind = pair.key.partition(" ")[0]
         if kind in _LARGEST:
-            sizes[kind] = max(sizes.get(kind, 0.0), size(pair.alone) if pair.size is None else pair.size)
+            sizes[kind] = max(sizes.get(kind, 0.0), largest_value(pair.alone) if pair.size is None else pair.size)
     off = []
     for pair in (*seen, *slow):
         largest = sizes.get(pair.key.partition(" ")[0])
         if pair.off is None:
             alike_ = alike(pair.own, pair.alone, largest)
         else:
-            alike_ = pair.off <= allowed(pair.alone.dtype, pair.size if largest is None else largest)  # type: ignore[arg-type]
+            alike_ = pair.off <= allowed_difference(pair.alone.dtype, pair.size if largest is None else largest)  # type: ignore[arg-type]
         if not alike_:
             off.append(pair.key)
     order = {key: i for i, key in enumerate(alone)}
@@ -66,16 +64,16 @@ def differences(together: Found, alone: Found, must_have: Callable[[str], bool])
 
 
 def words(key: str, own: Any, alone: Any) -> str:
-    """How far a result is off, for people; empty where that is no number."""
+    """The size of a difference in words; empty if the values are not numbers."""
     if not isinstance(own, Tensor) or not isinstance(alone, Tensor) or own.shape != alone.shape:
         return ""
     if not alone.is_floating_point():
         return ""
-    return f"off by {size(own - alone):.2g} where values reach {size(alone):.2g}"
+    return f"off by {largest_value(own - alone):.2g} where values reach {largest_value(alone):.2g}"
 
 
 def _quick(pair: Pair) -> bool:
-    """Whether the two can be compared together with others, by few kernels."""
+    """True if the two can be compared together with other pairs, by few kernels."""
     a, b = pair.own, pair.alone
     return (
         isinstance(a, Tensor)
@@ -91,7 +89,7 @@ def _quick(pair: Pair) -> bool:
 
 
 def _measured(pairs: Sequence[Pair]) -> list[Pair]:
-    """How far apart, and how large."""
+    """The pairs with their differences and sizes."""
     kinds: dict[Any, list[Pair]] = {}
     for pair in pairs:
         kinds.setdefault((pair.alone.dtype, pair.alone.device), []).append(pair)
@@ -107,10 +105,10 @@ def _measured(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def alike(own: Any, alone: Any, largest: float | None) -> bool:
-    """Whether two results are equal up to rounding, where values are as large as `largest`."""
+    """True if two results are equal up to rounding, for values as large as `largest`."""
     if isinstance(alone, Tensor) and isinstance(own, Tensor):
-        return close(own.detach(), alone.detach(), size(alone) if largest is None else largest)
-    if own is None or alone is None:  # a gradient of zero is none
+        return close(own.detach(), alone.detach(), largest_value(alone) if largest is None else largest)
+    if own is None or alone is None:  # a gradient of zero may be None
         value = alone if own is None else own
         return value is None or (isinstance(value, Tensor) and not value.any())
     if isinstance(alone, list | tuple) and isinstance(own, list | tuple):
@@ -119,7 +117,7 @@ def alike(own: Any, alone: Any, largest: float | None) -> bool:
         return own.keys() == alone.keys() and all(alike(own[k], alone[k], None) for k in alone)
     if isinstance(alone, float) and isinstance(own, float):
         return own == alone or abs(own - alone) <= tolerance_of(torch.float32) * max(abs(alone), 1e-3)
-    return same(own, alone)
+    return same_value(own, alone)
 
 
 def _comparable(value: Any, depth: int = 0) -> bool:

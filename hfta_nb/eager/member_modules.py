@@ -1,7 +1,7 @@
-"""A module for each member that runs by itself.
+"""A separate copy of a module for each member that runs alone.
 
-What a member's own code keeps hold of (the module in a custom `autograd.Function`, a closure of a checkpoint) may be
-called again in the backward. So the member's tensors stay in its module after the call.
+A member's code may keep references to its module (in a custom `autograd.Function`, or the closure of a checkpoint) and
+call it again in the backward. Therefore the member's tensors stay in its module after the call.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from hfta_nb.errors import FusionError
-from hfta_nb.members.slots import Slots
+from hfta_nb.members.tensor_slots import TensorSlots
 
 
-class OwnModule(NamedTuple):
-    """One member's copy of a module, and the places of the tensors in it."""
+class MemberModule(NamedTuple):
+    """One member's copy of a module, and the slots of its tensors."""
 
     module: nn.Module
-    slots: Slots
+    slots: TensorSlots
 
 
-class OwnModules:
-    """Copies of a module, one per member, made when they are needed. They share its tensors.
+class MemberModules:
+    """Copies of a module, one per member, created on demand. They share its tensors.
 
     Args:
-        source: the module, not during a call. Its train and eval flags are those of the copies.
+        source: the module, not during a call. The copies take over its train and eval flags.
     """
 
     def __init__(self, source: nn.Module) -> None:
         self.source = source
         self._pristine = _copy(source)
-        self._made: dict[int, OwnModule] = {}
+        self._made: dict[int, MemberModule] = {}
         self._seen = [_plain(module) for module in source.modules()]
 
-    def of(self, member: int) -> OwnModule:
-        """The module of a member."""
+    def of(self, member: int) -> MemberModule:
+        """The copy for a member."""
         self._follow()
         own = self._made.get(member)
         if own is None:
             module = _copy(self._pristine)
-            own = self._made[member] = OwnModule(module, Slots(module))
+            own = self._made[member] = MemberModule(module, TensorSlots(module))
         for here, there in zip(self.source.modules(), own.module.modules(), strict=False):
             if here.training is not there.training:
                 there.training = here.training
         return own
 
     def _follow(self) -> None:
-        """Take over attributes that somebody has set on the source since it was copied."""
+        """Copy attributes that were set on the source since the last call."""
         for place, module in enumerate(self.source.modules()):
             now, seen = _plain(module), self._seen[place]
             if now == seen:
@@ -61,12 +61,12 @@ class OwnModules:
             self._seen[place] = now
 
     def clear(self) -> None:
-        """Forget what members have done to their modules."""
+        """Discard the members' copies."""
         self._made.clear()
 
 
 def _plain(module: nn.Module) -> dict[str, Any]:
-    """The attributes of a module that stand for themselves: numbers, words, functions."""
+    """Attributes of a module with immutable values: numbers, strings, functions."""
     kinds = (int, float, str, bool, type(None), type, FunctionType)
     held = module.__dict__.items()
     return {name: value for name, value in held if isinstance(value, kinds) and name not in ("forward", "training")}
@@ -79,24 +79,24 @@ def _copy(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, memo)
 
 
-def return_home(tensors: Mapping[str, Tensor], homes: Mapping[str, Tensor]) -> None:
-    """Write parameters whose ``.data`` the model has set anew to where they were, and let them be there again.
+def restore_storage(tensors: Mapping[str, Tensor], storages: Mapping[str, Tensor]) -> None:
+    """Restore the memory of parameters whose ``.data`` the model has replaced, and write the new values there.
 
     Args:
         tensors: by name, as they are after a call.
-        homes: the ``.data`` of some of them before the call.
+        storages: the ``.data`` of some of them before the call.
     """
-    for name, home in homes.items():
+    for name, storage in storages.items():
         tensor = tensors[name]
-        if tensor.data_ptr() == home.data_ptr() and tensor.shape == home.shape:
+        if tensor.data_ptr() == storage.data_ptr() and tensor.shape == storage.shape:
             continue
-        if tensor.shape != home.shape:
-            got = [list(home.shape), list(tensor.shape)]
+        if tensor.shape != storage.shape:
+            got = [list(storage.shape), list(tensor.shape)]
             raise FusionError("a parameter changes its shape in forward", where=name, got=got)
-        home.copy_(tensor.data)
-        tensor.data = home
+        storage.copy_(tensor.data)
+        tensor.data = storage
 
 
-def regrown(tensors: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Empty buffers, given as copies, that have grown in place."""
+def grown_buffers(tensors: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Buffers that were empty, were passed as copies, and have grown in place."""
     return {name: tensors[name] for name, own in buffers.items() if tensors[name].shape != own.shape}

@@ -1,0 +1,92 @@
+"""How an array runs, and what an error changes."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from hfta_nb.eager.fallback import path_of
+from hfta_nb.rules.base import SharedWrite
+
+
+class ExecutionSettings:
+    """How an array runs. If no change lets a call succeed, the previous settings are restored.
+
+    Attributes:
+        block_size: how many members run at once.
+        threads: see `FusedArray.threads`.
+        checkpointed: activations are recomputed in the backward (see `checkpointing`).
+        private, fast_rng: see `Engine`.
+        strategy: how kernels are chosen; see `FusedArray.strategy`.
+        compiling: whether replayed steps are compiled; see `FusedArray.compiling`.
+        planned_steps: the expected number of further steps.
+        verify: when calls are compared with the plain module; see `FusedArray.verify`.
+        self_tuning: find the fastest schedule in the first calls; see `FusedArray.self_tuning`.
+        tuned: how the block size was found, for people; empty if it was not tuned.
+        paths: submodules that run one member at a time, with reasons.
+        notes: remarks about the whole array, for people.
+        differences: differences from the plain module, by the path that runs member by member because of them.
+        unlike: members have different architectures; then `paths` run each architecture at true sizes.
+        apart: the reason why the whole model runs each architecture separately; empty if it does not.
+    """
+
+    self_tuning = True
+    verify = "first"
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size, self.threads = block_size, "kernels"
+        self.unlike = False
+        self.apart = ""
+        self.checkpointed = False
+        self.private = False
+        self.fast_rng = False
+        self.strategy = "measured"
+        self.compiling, self.planned_steps = "never", 0.0
+        self.tuned = ""
+        self.paths: dict[str, str] = {}
+        self.notes: list[str] = []
+        self.differences: dict[str, str] = {}
+
+    @property
+    def unproven(self) -> bool:
+        """True if members run padded, which must be proven by execution."""
+        return self.unlike and not self.apart and self.block_size > 1 and not self.fast_rng
+
+    def copy(self) -> ExecutionSettings:
+        other = ExecutionSettings(self.block_size)
+        other.threads = self.threads
+        other.private, other.fast_rng, other.checkpointed = self.private, self.fast_rng, self.checkpointed
+        other.unlike, other.apart, other.strategy = self.unlike, self.apart, self.strategy
+        other.compiling, other.planned_steps = self.compiling, self.planned_steps
+        other.verify = self.verify
+        other.self_tuning, other.tuned = self.self_tuning, self.tuned
+        other.paths, other.notes = dict(self.paths), list(self.notes)
+        other.differences = dict(self.differences)
+        return other
+
+    def react(self, error: Exception, root: nn.Module) -> None:
+        """Change the settings after an error: private tensors first, then a submodule member by member, then the whole
+        model."""
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if isinstance(error, SharedWrite) and not self.private:
+            self.private = True
+            self.notes.append(f"members get copies of what they share: {reason}")
+            return
+        # A proof by execution names the submodule where the difference begins.
+        path = error.path if hasattr(error, "path") else path_of(error, root)
+        while path and (path in self.paths or not _is_called(root, path)):
+            path = path.rpartition(".")[0]
+        if path:
+            self.paths = {other: why for other, why in self.paths.items() if not other.startswith(f"{path}.")}
+            self.paths[path] = reason
+            return
+        if self.unlike and not self.apart:
+            self.apart = reason
+            self.notes.append(f"members of each architecture by themselves: {reason}")
+            return
+        self.block_size = 1
+        self.notes.append(f"one member at a time, as vmap can't run it: {reason}")
+
+
+def _is_called(root: nn.Module, path: str) -> bool:
+    """True if the module defines a forward; a list of modules cannot run by itself."""
+    return type(root.get_submodule(path)).forward is not nn.Module.forward

@@ -1,0 +1,113 @@
+"""Gradients of one member's outputs, where the caller of the array differentiates them later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.eager.autograd_nodes import nodes, own_function
+from hfta_nb.eager.engine import Block, Inputs
+from hfta_nb.eager.outcome import (
+    Computation,
+    MemberOutcome,
+    copied_leaves,
+    differentiable,
+    gradient_outcome,
+    weighted_sum,
+)
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.rules.autocast import uncast
+
+_FEW, _LONG_S = 3, 3e-3
+"""Blocks of more members whose plain module takes longer than this are not differentiated as a whole."""
+
+
+class MemberGradients:
+    """Differentiates what a call has returned for one member.
+
+    Args:
+        state: of the array.
+        restore: puts back what the call changes.
+        inputs: of the call.
+        computation: what the call computes.
+        member: the number of the member.
+    """
+
+    def __init__(
+        self,
+        state: ArrayState,
+        restore: Callable[[], None],
+        inputs: Inputs,
+        computation: Computation,
+        member: int,
+    ) -> None:
+        self.state, self.restore, self.inputs = state, restore, inputs
+        self.computation, self.member = computation, member
+
+    def outcome(self, ran: Sequence[tuple[Block, Inputs, Any]], plain_s: float) -> MemberOutcome:
+        """The gradients of a weighted sum of the member's outputs.
+
+        Args:
+            ran: the blocks that ran, with their inputs and results.
+            plain_s: how long the member's plain module took for the call.
+        """
+        found = [one for one in ran if one[0].start <= self.member < one[0].stop]
+        if not found:
+            return {}
+        block, inputs, result = found[-1]
+        row = self.member - block.start
+        outputs = [v[row] for v in differentiable(result)]
+        if not outputs:
+            return {}
+        total = weighted_sum(outputs)
+        # Where kernels dominate, a backward through all members of a block takes longer than a new call of two.
+        many = block.stop - block.start > _FEW and plain_s > _LONG_S
+        if many or any(map(own_function, nodes([total]))):
+            return self._recomputed()
+        names = [name for name, p in block.parameters.items() if p.requires_grad]
+        with uncast():
+            wanted = [*(block.parameters[name] for name in names), *inputs.grad_leaves()]
+            grads = torch.autograd.grad(total, wanted, retain_graph=True, allow_unused=True)
+        return self._named(names, grads, inputs, None if block.single else row)
+
+    def _named(
+        self, names: Sequence[str], grads: Sequence[Tensor | None], inputs: Inputs, row: int | None
+    ) -> MemberOutcome:
+        own = [g if row is None or g is None else g[row] for g in grads[: len(names)]]
+        return gradient_outcome(names, own, inputs.of_member(grads[len(names) :], self.member))
+
+    def _recomputed(self) -> MemberOutcome:
+        """The gradients from a separate call: custom functions may change the module's state in their backward."""
+        after = self.state.snapshot()
+        self.restore()
+        try:
+            return self._from_separate_call()
+        finally:
+            after()
+
+    def _from_separate_call(self) -> MemberOutcome:
+        """Runs a block around the member whose tensors are copies, and differentiates it by autograd."""
+        state, m = self.state, self.member
+        single = state.settings.block_size == 1
+        start = m if single else max(0, m - 1)
+
+        def part(tensor: Tensor) -> Tensor:
+            rows = tensor.detach()[m] if single else tensor.detach()[start : m + 1]
+            return rows.clone().requires_grad_(tensor.requires_grad)
+
+        parameters = {name: part(p) for name, p in state.tensors.named_parameters()}
+        buffers = {name: part(b) for name, b in state.tensors.named_buffers()}
+        inputs = Inputs(tuple(copied_leaves(self.inputs.leaves)), self.inputs.per_member, self.inputs.rebuild, True)
+        result = state.engine.run(Block(start, m + 1, single, parameters, buffers), self.computation.call, inputs)
+        row = 0 if single else m - start
+        if not differentiable(result):
+            return {}
+        total = weighted_sum([v[row] for v in differentiable(result)])
+        with uncast():
+            torch.autograd.backward(total)
+        names = [name for name, p in parameters.items() if p.requires_grad]
+        grads = [parameters[name].grad for name in names] + [v.grad for v in inputs.grad_leaves()]
+        return self._named(names, grads, inputs, None if single else row)

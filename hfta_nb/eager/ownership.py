@@ -1,0 +1,36 @@
+"""Which array a parameter belongs to, and the objects that keep state beside an array."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+_OWNERS: Any = WeakIdKeyDictionary()
+
+
+def set_owner(parameter: Tensor, array: nn.Module, name: str) -> None:
+    """Register the parameter as this array's."""
+    _OWNERS[parameter] = (weakref.ref(array), name)
+
+
+def owner_of(parameter: Tensor) -> tuple[nn.Module, str] | None:
+    """The array that a parameter belongs to, and its name there; None if it belongs to no array."""
+    found = _OWNERS.get(parameter)
+    array = None if found is None else found[0]()
+    return None if array is None else (array, found[1])
+
+
+class Follower(Protocol):
+    """Keeps state per member beside an array: an optimizer, lr scheduler or gradient scaler.
+
+    Followers are registered (weakly) in `FusedArray.followers`, so that their state moves along with the members.
+    """
+
+    def copy_member(self, src: int, dst: int) -> None:
+        """Copy the state of member `src` to member `dst`."""
+
+    def reset_member(self, index: int) -> None:
+        """Reset the member's state to its initial value."""

@@ -1,0 +1,109 @@
+"""A call of an array made by one member's plain module alone."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hfta_nb.eager.attributes import AttributeKey, tracked_attributes
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.outcome import (
+    Computation,
+    MemberOutcome,
+    attribute_outcome,
+    copied_leaves,
+    differentiable,
+    gradient_outcome,
+    result_outcome,
+    weighted_sum,
+)
+from hfta_nb.eager.plain_copies import plain_member
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.members import process_streams
+from hfta_nb.rules.autocast import uncast
+
+
+class PlainRun:
+    """One member's plain module, with the inputs and random streams that the member has before the call.
+
+    Args:
+        state: of the array, before the call.
+        member: the number of the member.
+        inputs: of the call.
+        computation: what the call computes.
+
+    Attributes:
+        seconds: how long the plain module took.
+    """
+
+    def __init__(self, state: ArrayState, member: int, inputs: Inputs, computation: Computation) -> None:
+        self.state, self.member, self.computation = state, member, computation
+        self.seconds = 0.0
+        self._leaves = copied_leaves(inputs.member(member))
+        self._plain = plain_member(state, member)
+        self._streams = dict(state.generators.states[member])
+        self._process_streams = process_streams.stream_states()
+        self._parameters = [arena.data[member].clone() for arena in state.arenas]
+
+    def outcome(self) -> MemberOutcome:
+        """What the plain module computes."""
+        begin = time.perf_counter()
+        found = self.outcome_of(self._plain)
+        self.seconds = time.perf_counter() - begin
+        return found
+
+    def outcome_of(self, plain: nn.Module) -> MemberOutcome:
+        """What a module of the member's class computes; the array's random streams are left unchanged."""
+        generators, changes = self.state.generators, dict[AttributeKey, Any]()
+        leaves = copied_leaves(self._leaves)
+        now, process_now = list(generators.states), process_streams.stream_states()
+        generators.keep(self.member, self._streams)
+        process_streams.set_stream_states(self._process_streams)
+        slots = self.state.slots
+        try:
+            with generators.member(self.member), tracked_attributes(plain, slots, {}, changes, deep=True, keep=True):
+                found = self._computed(plain, leaves)
+            streams = generators.states[self.member]
+        finally:
+            generators.states = now
+            process_streams.set_stream_states(process_now)
+        found |= {f"buffer {k}": v.detach() for k, v in plain.named_buffers() if k in slots.buffers}
+        found |= {f"parameter {k}": v.detach() for k, v in plain.named_parameters()}
+        found |= {f"stream of random numbers ({k})": v for k, v in streams.items()}
+        return found | attribute_outcome(changes)
+
+    def parameters_unchanged(self) -> bool:
+        """True if neither the array's call nor the plain module wrote to a parameter of the member."""
+        before: dict[str, Tensor] = {}
+        for arena, row in zip(self.state.arenas, self._parameters, strict=True):
+            if not torch.equal(arena.data[self.member], row):
+                return False
+            before |= {span.name: row[span.start : span.stop] for span in arena.spans}
+        own = {name: p.detach().flatten() for name, p in self._plain.named_parameters()}
+        return own.keys() == before.keys() and all(torch.equal(own[name], before[name]) for name in own)
+
+    def _computed(self, plain: nn.Module, leaves: list[Any]) -> MemberOutcome:
+        computation = self.computation
+        result = computation.call(plain, leaves)
+        found = result_outcome(result, None)
+        outputs = differentiable(result)
+        if computation.backward:
+            loss = result[0]
+            scale = computation.scale
+            total = loss if scale is None else loss * scale[self.member].to(loss)
+        elif torch.is_grad_enabled() and outputs:
+            total = weighted_sum(outputs)
+        else:
+            return found
+        with uncast():
+            torch.autograd.backward(total)
+        wanted = {
+            name: p.grad
+            for name, p in plain.named_parameters()
+            if p.requires_grad and (computation.only is None or name in computation.only)
+        }
+        given = {id(v): v for v in leaves if isinstance(v, Tensor) and v.requires_grad}
+        return found | gradient_outcome([*wanted], [*wanted.values()], [v.grad for v in given.values()])

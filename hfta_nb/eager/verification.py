@@ -1,0 +1,184 @@
+"""Compares one member of an array with its plain module, the first time that the array makes a kind of call.
+
+A kind of call is `array(x)`, `array.backward` or an evaluation, in train or eval mode, for inputs of certain dtypes and
+shapes. The plain module makes the same call alone: outputs, gradients, buffers, parameters, attributes and random
+streams must be equal. If something differs, the submodule where the difference begins runs member by member from then
+on, and the call is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.eager.blocks import leaf_blocks
+from hfta_nb.eager.compare_outcomes import alike, differences, words
+from hfta_nb.eager.divergence import Mismatch, first_divergence, rows_of
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.member_gradients import MemberGradients
+from hfta_nb.eager.outcome import (
+    INPUT_GRADIENT,
+    Computation,
+    MemberOutcome,
+    attribute_outcome,
+    result_outcome,
+    submodule_of,
+)
+from hfta_nb.eager.plain_copies import plain_member
+from hfta_nb.eager.plain_run import PlainRun
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.eager.tolerance import largest_value
+
+VERIFY_MODES = ("first", "always", "never")
+"""When calls are verified."""
+
+_SENSITIVE = 32.0
+"""A member may differ this many times as much as the plain module does when the last bits of its parameters change."""
+
+
+class Verification:
+    """The verification of one call; created before the call.
+
+    Args:
+        state: of the array.
+        restore: puts back what the call changes.
+        inputs: of the call.
+        computation: what the call computes.
+    """
+
+    def __init__(
+        self, state: ArrayState, restore: Callable[[], None], inputs: Inputs, computation: Computation
+    ) -> None:
+        self.state, self.restore, self.computation = state, restore, computation
+        # The last member: the skeleton is a copy of the first one and has its attributes.
+        self.member = len(state) - 1
+        self.inputs = inputs
+        self.plain_run = PlainRun(state, self.member, inputs, computation)
+        self.gradients: dict[str, Tensor | None] = {}
+        self._before = [arena.data[self.member].clone() for arena in state.buffer_arenas]
+        self._nudged: MemberOutcome | None = None
+        wanted = any(p.requires_grad for p in state.tensors.parameters()) or bool(inputs.grad_leaves())
+        self._learns = torch.is_grad_enabled() and wanted
+        state.engine.observed = (self.member, self.gradients) if computation.backward else None
+        state.engine.blocks_run = [] if self._learns and not computation.backward else None
+
+    def over(self) -> None:
+        """Stop observing the array."""
+        self.state.engine.observed = self.state.engine.blocks_run = None
+
+    def check(self, result: Any) -> bool:
+        """Compare the member's outcome with that of its plain module.
+
+        Args:
+            result: what the call has returned.
+
+        Returns:
+            True if the call has changed buffers or attributes: then the next call may take another path.
+
+        Raises:
+            Mismatch: the member's outcome differs from the plain module's.
+            Exception: the backward of the result fails with the array's current settings.
+        """
+        ran = self.state.engine.blocks_run
+        self.over()
+        together = self._together(result)
+        changed = self._changed()
+        try:
+            alone = self.plain_run.outcome()
+        except Exception:  # the plain module fails too: nothing to compare with
+            return False
+        if ran:
+            of_member = MemberGradients(self.state, self.restore, self.inputs, self.computation, self.member)
+            together |= of_member.outcome(ran, self.plain_run.seconds)
+        if self.plain_run.parameters_unchanged():
+            alone = {k: v for k, v in alone.items() if not k.startswith("parameter ")}
+        off = self._different(together, alone)
+        if off:
+            self.restore()
+            path = self._first_divergence(off)
+            self.restore()
+            place = f" from `{path}` on" if path else ""
+            told = words(off[0], together.get(off[0]), alone.get(off[0]))
+            far = f" ({told})" if told else ""
+            raise Mismatch(f"member {self.member} comes to another {off[0]} than alone{place}{far}", path)
+        return changed
+
+    def _changed(self) -> bool:
+        """True if the call has changed state that the member holds."""
+        rows = [arena.data[self.member] for arena in self.state.buffer_arenas]
+        same = len(rows) == len(self._before) and all(map(torch.equal, rows, self._before))
+        return not same or bool(self.state.engine.attributes.values or self.state.engine.resized_buffers)
+
+    def _together(self, result: Any) -> MemberOutcome:
+        """The member's outcome in the array's call."""
+        found = result_outcome(result[1] if self.computation.backward else result, self.member)
+        found |= {f"gradient of {name}": grad for name, grad in self.gradients.items()}
+        return found | self._member_state()
+
+    def _member_state(self) -> MemberOutcome:
+        """Parameters, buffers, random streams and attributes that the member has after the call."""
+        state, m = self.state, self.member
+        found: MemberOutcome = {}
+        for kind, arenas in (("parameter", state.arenas), ("buffer", state.buffer_arenas)):
+            for arena in arenas:
+                row = arena.data[m].clone()
+                for span in arena.spans:
+                    found[f"{kind} {span.name}"] = row[span.start : span.stop].view(span.shape)
+        found |= {f"buffer {k}": rows[m] for k, rows in state.engine.resized_buffers.items() if m in rows}
+        found |= {f"stream of random numbers ({k})": v for k, v in state.generators.states[m].items()}
+        return found | attribute_outcome(state.engine.attributes.of(m))
+
+    def _different(self, together: MemberOutcome, alone: MemberOutcome) -> list[str]:
+        """The keys under which the outcomes differ by more than rounding."""
+        off = differences(together, alone, self._must_have)
+        return [key for key in off if not self._sensitive(key, together.get(key), alone[key])]
+
+    def _must_have(self, key: str) -> bool:
+        """True if the member must have what the plain module has; gradients of `array(x)` are computed later."""
+        return not key.startswith("gradient") or (self.computation.backward and not key.startswith(INPUT_GRADIENT))
+
+    def _sensitive(self, key: str, own: Any, alone: Any) -> bool:
+        """True if the plain module's own value differs as much when the last bits of its parameters change."""
+        if self._nudged is None:
+            after = self.state.snapshot()
+            self.restore()
+            nudged = plain_member(self.state, self.member)
+            after()
+            generator = torch.Generator().manual_seed(0)
+            with torch.no_grad():
+                for p in nudged.parameters():
+                    if p.is_floating_point():
+                        signs = torch.randint(0, 2, p.shape, generator=generator).to(p) * 2 - 1
+                        p.mul_(1 + torch.finfo(p.dtype).eps * signs)
+            self._nudged = self.plain_run.outcome_of(nudged)
+        other = self._nudged.get(key)
+        if not (isinstance(own, Tensor) and isinstance(alone, Tensor) and isinstance(other, Tensor)):
+            return not alike(other, alone, None)
+        if not alone.is_floating_point() or not own.shape == alone.shape == other.shape:
+            return not alike(other, alone, None)
+        return largest_value(own - alone) <= _SENSITIVE * largest_value(other - alone)
+
+    def _first_divergence(self, off: list[str]) -> str | None:
+        """The path of the submodule where the difference begins."""
+        state, m = self.state, self.member
+        if state.settings.block_size == 1:
+            return None
+
+        def together() -> None:
+            block = next(b for b in leaf_blocks(state) if b.start <= m < b.stop)
+            state.engine.run(block, self.computation.call, self.inputs.watched())
+
+        def alone() -> None:
+            self.plain_run.outcome_of(plain)
+
+        plain = plain_member(state, m)
+        skeleton, own = (dict(module.named_modules()) for module in (state.skeleton, plain))
+        path = first_divergence(skeleton, together, lambda: own, alone, rows_of(m))
+        if path is None:
+            kinds = ("gradient", "buffer", "parameter", "attribute")
+            owners = [submodule_of(key) for key in off if key.startswith(kinds) and not key.startswith(INPUT_GRADIENT)]
+            path = owners[-1] if owners else None
+        return path

@@ -1,0 +1,82 @@
+"""The random streams of Python and NumPy, which belong to the process: every member draws the same numbers from them.
+
+Each member's result therefore equals that of a separate process which begins with the same state of these streams.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+StreamStates = tuple[Any, Any]
+"""The states of Python's and NumPy's streams."""
+
+
+def stream_states() -> StreamStates:
+    return random.getstate(), np.random.get_state()
+
+
+def set_stream_states(given: StreamStates) -> None:
+    random.setstate(given[0])
+    np.random.set_state(given[1])
+
+
+def _moved(before: StreamStates) -> bool:
+    """True if numbers were drawn since `before`."""
+    now = stream_states()
+    return bool(now[0] != before[0] or now[1][2:] != before[1][2:] or (now[1][1] != before[1][1]).any())
+
+
+class ProcessStreams:
+    """Resets the streams, so that every member of a call begins with the state at the start of the call.
+
+    Attributes:
+        drawn: True if the model has drawn from these streams; otherwise they are neither saved nor restored.
+    """
+
+    def __init__(self) -> None:
+        self.drawn = False
+        self._began: StreamStates | None = None
+
+    def begin(self, watching: bool) -> None:
+        """Begin a call, or repeat it.
+
+        Args:
+            watching: find out whether the model draws.
+        """
+        if self._began is None and (watching or self.drawn):
+            self._began = stream_states()
+
+    def rewind(self) -> None:
+        """Restore the state at the start of the call, if it was saved."""
+        if self._began is not None:
+            set_stream_states(self._began)
+
+    def end(self) -> None:
+        """End the call."""
+        self._began = None
+
+    def here(self) -> StreamStates | None:
+        """The current states, or None if this call does not save them."""
+        return None if self._began is None else stream_states()
+
+    @contextmanager
+    def turn(self, start: StreamStates | None = None) -> Iterator[None]:
+        """Run a member or a block of members.
+
+        Args:
+            start: states to begin with; by default those at the start of the call.
+        """
+        start = start or self._began
+        if start is None or self._began is None:
+            yield
+            return
+        set_stream_states(start)
+        try:
+            yield
+        finally:
+            self.drawn = self.drawn or _moved(start)
