@@ -1,7 +1,6 @@
-"""Work side by side on a GPU's streams: what is forked is joined, and parts of a convolution are the convolution.
+"""Work on several streams of a GPU: forked streams are joined, and parts of a convolution make up the convolution.
 
-Streams that only note what is asked of them show the order of forks and joins; that a GPU then computes the same is for
-the tests with a GPU to show.
+Stand-ins for streams record the order of forks and joins. That a GPU computes the same is tested on a GPU only.
 """
 
 from __future__ import annotations
