@@ -1,10 +1,9 @@
 """Accuracy of the built-in families on the built-in data: no download, on a laptop's CPU.
 
 Each row is a sweep of a few members; the member with the best validation score at its best epoch counts. Language
-models
-are compared with a unigram model, which predicts each token by its share of the training text (one added to every
-count), on the same held-out text, in nats per token. A distance of generated images (less is better) is listed with the
-distances of training images and of noise.
+models are compared with a unigram model, which predicts each token by its share of the training text (one added to
+every count), on the same held-out text, in nats per token. A distance of generated images (less is better) is listed
+with the distances of training images and of noise.
 
     python benchmarks/accuracy.py [--only digits,gpt] [--threads 1]
 

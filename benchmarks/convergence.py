@@ -1,10 +1,9 @@
 """Convergence of fused and serial training: losses of every optimizer step on real data.
 
 For each model, three learning rates are trained for at least 500 steps: fused as one array, and serially as plain
-modules
-with torch's own optimizers, in float32 and in float64. For comparison with the gap between the two, the effect of
-rounding is measured: the gap between a serial run and the same run in which every weight changes in its last bit after
-every step. The figure is drawn from the JSON.
+modules with torch's own optimizers, in float32 and in float64. For comparison with the gap between the two, the effect
+of rounding is measured: the gap between a serial run and the same run in which every weight changes in its last bit
+after every step. The figure is drawn from the JSON.
 
     python -m benchmarks.convergence [--steps 500] [--only resnet18] [--draw]
 """

@@ -1,9 +1,8 @@
 """The cost of verifying the first calls of an array.
 
 On one thread, by processor time. For each form, new arrays of the same modules are called with `verify="first"` and
-with
-`verify="never"`, in turn, and one member's plain module makes a step. `added_steps` is the additional time of the first
-two calls, in steps of one member; the target is 1 for each comparison. `later` is a later call with verification,
+with `verify="never"`, in turn, and one member's plain module makes a step. `added_steps` is the additional time of the
+first two calls, in steps of one member; the target is 1 for each comparison. `later` is a later call with verification,
 relative to one without.
 
     python benchmarks/verification.py [--json] [--members 8 32] [--models ...] [--rounds 9] [--quick]

@@ -1,9 +1,8 @@
 """After how many steps the start of a study has paid, measured in a separate process without caches.
 
 `python -m benchmarks.suite.beginning '{"model": "mlp", "members": 8}'` prints one line of JSON. Members are built,
-tuned
-on their first steps, recorded and trained as in a study, without kept results; the same members are trained serially.
-The processor time of each since its start is compared step by step.
+tuned on their first steps, recorded and trained as in a study, without kept results; the same members are trained
+serially. The processor time of each since its start is compared step by step.
 """
 
 from __future__ import annotations

@@ -15,10 +15,8 @@ class Peak:
     """The peak memory between `begin` and `bytes`, above that at construction.
 
     On Linux the system records the peak of a process and can reset it. Elsewhere the memory at the end counts, which
-    omits
-    memory that a step has freed. Memory that earlier modes have returned to the allocator but not to the system is
-    reused
-    without growth, so that later values are slightly too small.
+    omits memory that a step has freed. Memory that earlier modes have returned to the allocator but not to the system
+    is reused without growth, so that later values are slightly too small.
     """
 
     def __init__(self, where: torch.device) -> None:

@@ -49,8 +49,7 @@ def figure(lines: Sequence[dict[str, Any]]) -> Figure:
     """Top: samples per second, summed over members, with quartiles as bands; a cross if the losses did not agree.
 
     Bottom: the ratio to serial. Rows are measured one after another, and modes of a row interleaved, so on a machine
-    with
-    varying load the lower panels are more reliable; on a busy one they use processor time.
+    with varying load the lower panels are more reliable; on a busy one they use processor time.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator

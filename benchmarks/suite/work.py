@@ -32,8 +32,7 @@ class Work:
     Attributes:
         flop: matrix products and convolutions, forward and backward, without the optimizer and elementwise work.
         parameter_bytes, activation_bytes, batch_bytes: of parameters; of tensors kept by autograd for the backward; of
-            x
-            and y.
+            x and y.
     """
 
     flop: int

@@ -177,8 +177,7 @@ class FusedArray(Adjustable, Answering, Savable):
         """Every member's loss for an existing output: the split form of `backward`.
 
         Use it to add terms to the loss, or to use the output for more than the loss. `backward` is faster: it runs
-        members
-        block by block, which ``array(x)`` cannot, and needs no autograd graph.
+        members block by block, which ``array(x)`` cannot, and needs no autograd graph.
 
         Args:
             loss_fn: computes a scalar loss from ONE member's output and `y`.

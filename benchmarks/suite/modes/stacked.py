@@ -27,10 +27,8 @@ class Stacked(Mode):
     """Gradients of all members in one vmapped call.
 
     If all members have the same learning rate, torch's own fused Adam steps the stacked parameters, as Adam is
-    elementwise;
-    otherwise `StackedAdam` does. Buffers outside of the `state_dict` are the same in all members (masks, positions) and
-    stay
-    unstacked.
+    elementwise; otherwise `StackedAdam` does. Buffers outside of the `state_dict` are the same in all members (masks,
+    positions) and stay unstacked.
     """
 
     def __init__(self, job: Job) -> None:

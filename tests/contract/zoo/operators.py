@@ -1,10 +1,8 @@
 """Lets torchvision be imported if its compiled part does not load, for example with a CPU build of torch.
 
 This is a pytest plugin for `make zoo`, whose process has torchvision on the path. No other test may load it, as it
-hides
-Python's error message about such a torchvision. On import, torchvision registers shape functions of two operators,
-which
-must therefore exist. Detection models call them and are not tested; all other models are pure Python.
+hides Python's error message about such a torchvision. On import, torchvision registers shape functions of two
+operators, which must therefore exist. Detection models call them and are not tested; all other models are pure Python.
 """
 
 from __future__ import annotations
