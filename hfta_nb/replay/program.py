@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,28 +54,33 @@ class Program:
         """Compute; returns copies of the results, and writes gradients to their destinations."""
         if self.decision.compiled is not None:
             return self.decision.compiled()
+        results = self.execute(self.steps, self.results, self.gradients, self.generators, self.lanes)
+        for storage in self.left:
+            self.made[storage] = None
+        return results
+
+    def execute(
+        self,
+        steps: Sequence[Callable[[], Any]],
+        results: Sequence[Tensor | Fetch],
+        gradients: Sequence[tuple[Tensor, Tensor | Fetch]],
+        generators: MemberGenerators | None,
+        lanes: ParallelLanes | None = None,
+    ) -> list[Tensor]:
+        """Run some of the steps, below autograd and autocast; returns copies of `results`."""
         made, on = self.made, torch.is_grad_enabled()
         torch._C._set_grad_enabled(True)  # some kernels read this; all kernels run below autograd here
         try:
             # The trace contains the casts of an active autocast.
             with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
-                if self.generators is None:
-                    if self.lanes is not None:
-                        self.lanes.run()
-                    for step in self.steps:
+                with nullcontext() if generators is None else generators.borrowed():
+                    if lanes is not None:
+                        lanes.run()
+                    for step in steps:
                         step()
-                else:
-                    with self.generators.borrowed():
-                        if self.lanes is not None:
-                            self.lanes.run()
-                        for step in self.steps:
-                            step()
-                copied(self.gradients, made)
-                results = [(r.get(made) if isinstance(r, Fetch) else r).clone() for r in self.results]
+                copied(gradients, made)
+                return [(r.get(made) if isinstance(r, Fetch) else r).clone() for r in results]
         finally:
             torch._C._set_grad_enabled(on)
             if self.setting is not None:
                 precision.switch(self.setting)()
-        for storage in self.left:
-            made[storage] = None
-        return results
