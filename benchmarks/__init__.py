@@ -1,1 +1,1 @@
-"""Measurements, each with a record of what it was measured on. See `benchmarks.common`."""
+"""Measurements, each with a record of the machine and versions. See `benchmarks.common`."""

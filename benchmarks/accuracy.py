@@ -1,9 +1,9 @@
-"""How good the built-in families get on the built-in data: real or made here, no download, on a laptop's CPU.
+"""Accuracy of the built-in families on the built-in data: no download, on a laptop's CPU.
 
-Each row is a sweep of a few members; the best member counts, by its validation score at its best epoch. Language models
-are held against a unigram: each token's share of the training text (one added to every count), on the same held-out
-text, in nats per token. A distance of generated images (less is better) stands beside those of training images and of
-noise.
+Each row is a sweep of a few members; the member with the best validation score at its best epoch counts. Language
+models are compared with a unigram model, which predicts each token by its share of the training text (one added to
+every count), on the same held-out text, in nats per token. A distance of generated images (less is better) is listed
+with the distances of training images and of noise.
 
     python benchmarks/accuracy.py [--only digits,gpt] [--threads 1]
 
@@ -37,13 +37,13 @@ NAME = "accuracy"
 
 @dataclass(frozen=True)
 class Row:
-    """A sweep, and what its best member must reach.
+    """A sweep, and the target for its best member.
 
     Attributes:
         family, data, grid, options: of the study.
         metric: whose value at the best epoch counts.
-        bar: the least that is asked; None where the figure is only reported.
-        unigram: whether the figure is how many nats the loss is below a unigram's.
+        bar: the target; None if the figure is only reported.
+        unigram: whether the figure is the difference in nats from the loss of a unigram model.
     """
 
     family: str
@@ -140,14 +140,14 @@ def measure(row: Row, device: str | None) -> dict[str, Any]:
 
 
 def distances(data: hfta.Data) -> dict[str, float]:
-    """What to hold a distance of generated images against: training images, and noise, from the held-out ones."""
+    """Distances of training images and of noise from the held-out images, for comparison with generated images."""
     noise = torch.rand(data.x_validation.shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
     told = {"distance_of_training_images": data.x, "distance_of_noise": noise}
     return {name: float(frechet_distance((images, data.x_validation), None)) for name, images in told.items()}
 
 
 def reached(row: Row, found: dict[str, Any]) -> bool:
-    """Whether the bar was reached, where there is one."""
+    """True if the target was reached; None if there is none."""
     value = found["below_unigram_nats"] if row.unigram else found["best"]
     return row.bar is None or value >= row.bar
 
@@ -173,7 +173,7 @@ def main() -> int:
             k: found[name][k] for k in ("best_member", "best", "below_unigram_nats", "seconds") if k in found[name]
         }
         print(f"  {shown}", flush=True)
-        # Read again: another of these may have written meanwhile.
+        # Read again: another of these programs may have written meanwhile.
         rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else {}
         ordered = {key: (rows | found)[key] for key in ROWS if key in rows | found}
         common.write(NAME, {"what": (__doc__ or "").partition("\n")[0], "rows": ordered})

@@ -1,8 +1,8 @@
-"""What augmenting a batch costs: this project's functions, beside those of kornia where it is installed.
+"""The cost of augmenting a batch by this project's functions, and by kornia's if it is installed.
 
-Beside the time of each it counts the operations that would make the host wait for a GPU (a value read into Python, or a
-result whose size depends on values), and says whether float64 images stay float64, and whether torch's default
-generator was drawn from.
+For each function, the program also counts the operations that would make the host wait for a GPU (a value read into
+Python, or a result whose size depends on values), and tests whether float64 images stay float64, and whether torch's
+default generator was used.
 
     python benchmarks/augmentation.py [--rounds 30] [--batch 128] [--size 32]
 """
@@ -31,7 +31,7 @@ WAITING = ("_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "equ
 
 
 class Waits(TorchDispatchMode):
-    """Notes operations that would make the host wait for a GPU."""
+    """Counts operations that would make the host wait for a GPU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Waits(TorchDispatchMode):
 
 
 def own(x: Tensor, y: Tensor) -> dict[str, Callable[[], Any]]:
-    """This project's functions on a batch, each with the drawing of its numbers."""
+    """This project's functions on a batch, including the draws of their numbers."""
     low, high, fill = torch.zeros((), dtype=x.dtype), torch.ones((), dtype=x.dtype), x.mean((0, 2, 3))
     count = iter(range(10**9))
 
@@ -87,7 +87,7 @@ def of_kornia(x: Tensor, y: Tensor) -> dict[str, Callable[[], Any]]:
 
 
 def facts(task: Callable[[], Tensor]) -> dict[str, Any]:
-    """What one call does besides taking time."""
+    """Properties of a call besides its time."""
     before = torch.random.get_rng_state()
     with Waits() as waits:
         made = task()

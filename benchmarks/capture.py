@@ -1,10 +1,10 @@
-"""What replaying a recorded step brings: training steps, replayed and not, against members one after another.
+"""The gain of replaying recorded steps: training steps replayed, eager, and serial.
 
-Float32 on one thread, Adam, by processor time in interleaved rounds, so that other processes do little harm.
-The serial side is torch's own loop with its fused Adam. "first steps" are those of a new array up to the first replay,
-tuning of the block size included, so that it can be told after how many steps recording has paid.
+Float32 on one thread, Adam, measured by processor time in interleaved rounds, which reduces the effect of other
+processes. The serial side is torch's own loop with its fused Adam. "first steps" are those of a new array up to the
+first replay, with tuning of the block size; they show after how many steps recording has paid.
 
-A round of each way is a lap of as many steps as serial training makes in `--lap` seconds, as in training.
+A lap of each mode has as many steps as serial training makes in `--lap` seconds.
 
     python benchmarks/capture.py [--members 1 2 8 32] [--rounds 40] [--lap 0.02]
 """
@@ -31,7 +31,7 @@ from benchmarks.common import calls_in, laps, milliseconds, options, write
 
 
 class Recurrent(nn.Module):
-    """An LSTM whose last output is classified."""
+    """Classifies the last output of an LSTM."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def _cnn() -> nn.Module:
 
 
 class Attention(nn.Module):
-    """Two layers of a Transformer's encoder whose mean output is classified."""
+    """Classifies the mean output of two Transformer encoder layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def serial(build: Callable[[], nn.Module], members: int, x: Tensor, y: Tensor) -
 def fused(
     build: Callable[[], nn.Module], members: int, x: Tensor, y: Tensor, capture: bool, fused_adam: bool
 ) -> tuple[Callable[[], Any], float, int, str]:
-    """A step of an array, the seconds of its first steps, the block size chosen, and how it runs."""
+    """A step of an array, the seconds of its first steps, the chosen block size, and how it runs."""
     array = hfta.fuse([build() for _ in range(members)])
     optimizer = hfta.optim.Adam(array, lr=1e-3, fused=fused_adam)
     array.capture = capture
@@ -109,7 +109,7 @@ def fused(
 
 
 def measure(name: str, members: int, rounds: int, lap_s: float) -> dict[str, Any]:
-    """Processor time of one step, in milliseconds, of each way to make it."""
+    """Processor time of one step in each mode, in milliseconds."""
     build, shape = MODELS[name]
     torch.manual_seed(0)
     x, y = torch.randn(shape), torch.randint(0, 10, shape[:1])
@@ -123,7 +123,7 @@ def measure(name: str, members: int, rounds: int, lap_s: float) -> dict[str, Any
     times = laps(steps, rounds, calls=calls_in(lap_s, steps["serial"]), warm_up=1)
     median = {k: statistics.median(v) for k, v in times.items()}
     best = "replayed, fused Adam"
-    # The first array that is replayed also times the kernels, which the second finds in memory.
+    # The first replayed array also measures the kernels; the second one reuses the results.
     first, gain = max(made["replayed"][1], made[best][1]), median["serial"] - median[best]
     return {
         "step_ms_median": milliseconds(times),
@@ -139,7 +139,7 @@ def measure(name: str, members: int, rounds: int, lap_s: float) -> dict[str, Any
 def main() -> int:
     given = options(__doc__, members=[1, 2, 8, 32], rounds=40, lap=0.02, models=list(MODELS)).parse_args()
     torch.set_num_threads(1)
-    os.environ["HFTA_NB_CACHE"] = "off"  # what is paid for includes timing the kernels
+    os.environ["HFTA_NB_CACHE"] = "off"  # the cost includes the measurement of kernels
     rows = []
     for name in given.models:
         for members in given.members:

@@ -1,4 +1,4 @@
-"""What all benchmarks share: interleaved timing, its spread, and a record of the machine beside the figures."""
+"""Common functions of the benchmarks: interleaved timing with spread, and a record of the machine."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ PACKAGES = ("torch", "numpy")
 
 @dataclass(frozen=True)
 class Timing:
-    """How long something took, over several rounds.
+    """The duration of something, over several rounds.
 
     Attributes:
         median_s, low_s, high_s: median and quartiles.
-        rounds_s: every round, in the order in which they were made.
+        rounds_s: every round, in order.
     """
 
     median_s: float
@@ -38,7 +38,7 @@ class Timing:
 
     @classmethod
     def of(cls, rounds_s: Sequence[float]) -> Timing:
-        """From the times of some rounds; one round has no spread."""
+        """From the times of several rounds; a single round has no spread."""
         low, _, high = statistics.quantiles(rounds_s, n=4) if len(rounds_s) > 1 else (rounds_s[0],) * 3
         return cls(statistics.median(rounds_s), low, high, tuple(rounds_s))
 
@@ -58,11 +58,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def options(doc: str | None, **defaults: Any) -> argparse.ArgumentParser:
-    """A parser with the options that several benchmarks have: those that are named here, with these defaults.
+    """A parser with the options that several benchmarks have: those named here, with these defaults.
 
     Args:
-        doc: the benchmark's docstring, whose first line describes it.
-        defaults: of ``models``, what there is to choose from.
+        doc: the benchmark's docstring, whose first line is the description.
+        defaults: for ``models``, the available choices.
     """
     parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     for name, default in defaults.items():
@@ -72,12 +72,12 @@ def options(doc: str | None, **defaults: Any) -> argparse.ArgumentParser:
 
 
 def interleaved(tasks: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 1) -> dict[str, Timing]:
-    """Time tasks in turn, round by round, so that whatever else the machine does meets all of them alike.
+    """Time tasks in turn, round by round, so that other load on the machine affects all of them equally.
 
     Args:
-        tasks: by name; one that returns a float tells its own time in seconds (of a process it started, say).
-        rounds: how often each is timed, from 1. Every other round goes backwards, so that none is always after another.
-        warm_up: rounds before, which don't count: files come into the cache, code is compiled.
+        tasks: by name; a task that returns a float reports its own time in seconds (of a child process, for example).
+        rounds: how often each is timed, from 1. The order is reversed in every other round.
+        warm_up: rounds before that are not counted, for file caches and compilation.
     """
     times: dict[str, list[float]] = {name: [] for name in tasks}
     for number in range(-warm_up, rounds):
@@ -100,14 +100,14 @@ def laps(
     clock: Callable[[], float] = time.process_time,
     warm_up: int = 0,
 ) -> dict[str, list[float]]:
-    """Seconds of one call of each step, a figure a lap; laps are interleaved, and every other round goes backwards.
+    """Seconds of one call of each step, one value per lap; laps are interleaved, and every other round is reversed.
 
     Args:
         steps: by name.
         rounds: laps of each.
-        calls: how many make a lap; None for as many as fill `lap_s` seconds, one at least.
-        clock: what tells the time, in seconds.
-        warm_up: rounds before, which don't count.
+        calls: calls per lap; None for as many as fill `lap_s` seconds, at least one.
+        clock: returns the time in seconds.
+        warm_up: rounds before that are not counted.
     """
     times: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(-warm_up, rounds):
@@ -123,7 +123,7 @@ def laps(
 
 
 def calls_in(lap_s: float, step: Callable[[], object]) -> int:
-    """How many calls a processor makes in so many seconds, about; one at least."""
+    """The approximate number of calls in so many seconds of processor time; at least one."""
     begin = time.process_time()
     step()
     return max(1, round(lap_s / (time.process_time() - begin)))
@@ -132,12 +132,12 @@ def calls_in(lap_s: float, step: Callable[[], object]) -> int:
 def milliseconds(
     times: Mapping[str, Sequence[float]], of: Callable[[Sequence[float]], float] = statistics.median
 ) -> dict[str, float]:
-    """The median of times in seconds, or what else is asked for, in milliseconds."""
+    """The median (or another statistic) of times in seconds, in milliseconds."""
     return {name: round(of(found) * 1e3, 4) for name, found in times.items()}
 
 
 def environment(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
-    """What a figure depends on: processor, GPU, system, versions, load, and the command that was typed."""
+    """The environment of a figure: processor, GPU, system, versions, load, and the command line."""
     return {
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -152,7 +152,7 @@ def environment(packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
 
 
 def command() -> str:
-    """How this program was started, from the project's root."""
+    """The command that started this program, relative to the project's root."""
     name = Path(sys.argv[0]).resolve()
     shown = name.relative_to(RESULTS.parents[1]) if name.is_relative_to(RESULTS.parents[1]) else name.name
     return shlex.join(["python", str(shown), *sys.argv[1:]])
@@ -174,7 +174,7 @@ def gpu() -> str:
 
 
 def write(name: str, figures: Mapping[str, Any], packages: Sequence[str] = PACKAGES) -> Path:
-    """Keep figures, with the environment that they were measured in, as ``results/NAME.json``.
+    """Save figures, with their environment, as ``results/NAME.json``.
 
     The variable ``BENCHMARKS_RESULTS`` names another folder.
     """

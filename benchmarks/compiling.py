@@ -1,8 +1,8 @@
-"""What compiling a replayed step brings: its time compiled, replayed, and that of compiling.
+"""The gain of compiling a replayed step: its time compiled and replayed, and the time to compile.
 
     OMP_NUM_THREADS=1 python benchmarks/compiling.py --members 1 8 --out benchmarks/results/compiling_cpu.json
 
-Times are those that `array.compiling = "always"` measures for itself, medians of laps in turn.
+The times are those that `array.compiling = "always"` measures, medians of alternating laps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch.nn import functional as F
 import hfta_nb as hfta
 
 STEPS = 6
-"""Until a step is replayed, and so compiled."""
+"""Steps until a step is replayed, and therefore compiled."""
 
 
 class Recurrent(nn.Module):
@@ -44,7 +44,7 @@ class Attentive(nn.Module):
     """A classifier of sequences.
 
     Args:
-        dropout: whose masks are drawn outside of what is compiled.
+        dropout: the rate; masks are drawn outside of the compiled graph.
     """
 
     def __init__(self, dropout: float = 0.0) -> None:
@@ -85,7 +85,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def measure(name: str, members: int) -> dict[str, Any]:
-    """Seconds of a step, replayed and compiled, and of compiling."""
+    """Seconds of a step replayed and compiled, and of compiling."""
     build, shape = MODELS[name]
     torch.manual_seed(0)
     x, y = torch.randn(shape), torch.randint(0, 10, shape[:1])
@@ -113,7 +113,7 @@ def main() -> int:
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--out", type=Path, help="where to write the results, as JSON")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:  # nothing that an earlier run has compiled
+    with tempfile.TemporaryDirectory() as folder:  # no compiled code of earlier runs
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
         rows = []
         for name in given.models:

@@ -1,9 +1,9 @@
-"""Do fused members learn what they would learn alone? Losses of every optimizer step, fused and serial, on real data.
+"""Convergence of fused and serial training: losses of every optimizer step on real data.
 
-For each model three learning rates, at least 500 steps: fused as one array with all members at once, and one after
-another as plain modules with torch's own optimizers. In float32 and in float64. Beside the gap between the two stands
-what rounding alone makes of a serial run: the gap to the same run with every weight changed in its last bit after every
-step. The figure is drawn from the JSON.
+For each model, three learning rates are trained for at least 500 steps: fused as one array, and serially as plain
+modules with torch's own optimizers, in float32 and in float64. For comparison with the gap between the two, the effect
+of rounding is measured: the gap between a serial run and the same run in which every weight changes in its last bit
+after every step. The figure is drawn from the JSON.
 
     python -m benchmarks.convergence [--steps 500] [--only resnet18] [--draw]
 """
@@ -34,14 +34,14 @@ from hfta_nb.step import Scores, ScoreSink, Step
 from hfta_nb.train import Trainer
 
 BLOCK = 10
-"""Steps behind each point that is kept: the mean of the losses, the largest of the gaps."""
+"""Steps per stored point: the mean of the losses, and the largest gap."""
 
 INK = "#202124"
 FIGURE = RESULTS.parents[1] / "docs" / "convergence.png"
 DTYPES = ("float32", "float64")
 KINDS = ("fused", "serial", "serial_last_bits_changed")
 PAIRS = {"fused": "fused_and_serial", "serial_last_bits_changed": "last_bits_changed"}
-"""Which run is compared with the serial one, and how the figures name that."""
+"""The run that is compared with the serial one, and the name of the comparison."""
 
 GAPS = (
     ("fused_and_serial_float32", "fused and serial, float32", "-"),
@@ -49,10 +49,10 @@ GAPS = (
     ("fused_and_serial_float64", "fused and serial, float64", "--"),
     ("last_bits_changed_float64", "serial, last bits changed, float64", "-."),
 )
-"""What the lower row shows: the figure's name in the JSON, the legend's words, the line."""
+"""The lower row of the figure: the name in the JSON, the legend, the line style."""
 
 LEAST = 1e-17
-"""Where a gap of exactly zero is drawn: below the last bit of a float64."""
+"""The value at which a gap of exactly zero is drawn: below the last bit of a float64."""
 
 DECADES = 30
 """Losses that span more than this factor are drawn on a logarithmic scale."""
@@ -103,11 +103,11 @@ TASKS = (
 
 
 class Recorded:
-    """A step whose losses are kept, every one.
+    """A step that stores all losses.
 
     Args:
         inner: the step.
-        losses: names of those that are kept.
+        losses: names of the losses to store.
         nudged: whether every weight is changed in its last bit after each step, up or down at random.
 
     Attributes:
@@ -144,7 +144,7 @@ def losses_of(task: Task, dtype: str, steps: int, *, serial: bool, nudged: bool 
         task.family,
         {"lr": list(task.lrs)},
         task.data,
-        epochs=steps,  # more than enough: it is left after so many steps
+        epochs=steps,  # more than enough: training stops after so many steps
         device="cpu",
         dtype=dtype,
         serial=serial,
@@ -167,12 +167,12 @@ def _of_group(study: hfta.Study, group: Any, task: Task, steps: int, nudged: boo
 
 
 def measured(task: Task, steps: int) -> dict[str, Any]:
-    """All runs of one model, and how far they are apart, curve by curve."""
+    """All runs of one model, and the gaps between them, for each curve."""
     runs: dict[str, Tensor] = {}
     for dtype in DTYPES:
         for kind in KINDS:
             how = {"serial": kind != "fused", "nudged": kind == "serial_last_bits_changed"}
-            begin = time.process_time()  # of one thread, whatever else the machine does
+            begin = time.process_time()  # of one thread, independent of other load
             runs[f"{kind}_{dtype}"] = losses_of(task, dtype, steps, **how)
             print(f"{task.family:16} {dtype} {kind:26} {time.process_time() - begin:7.1f} s", flush=True)
     curves = [
@@ -217,7 +217,7 @@ def _blocks(values: Tensor) -> Tensor:
 
 
 def draw(figures: Mapping[str, Any], path: Path = FIGURE) -> Path:
-    """Fused curves as lines, serial ones as dashes on them, in float32 and float64; below, how far they are apart."""
+    """Draw fused curves as lines and serial ones as dashes, in float32 and float64; below, the gaps between them."""
     panels = list(_panels(figures))
     figure = canvas.figure_of(4.1 * len(panels), 9.6)
     rows = figure.subplots(3, len(panels), squeeze=False, height_ratios=(4, 4, 3), sharex="col")

@@ -1,7 +1,7 @@
-"""How long a training step waits for its batch: data on the device, read ahead by a thread, or from a loader.
+"""The time that a training step waits for its batch: data on the device, read ahead by a thread, or from a loader.
 
-Each way goes through whole passes of the same samples, and trains the same members with them by the step that a study
-has; the passes of all ways are interleaved. A pass' beginning (its order, a thread, a loader's processes) counts.
+Each mode makes whole passes over the same samples and trains the same members with the step of a study; passes of all
+modes are interleaved. The start of a pass (its order, a thread, a loader's processes) counts.
 
     python benchmarks/data.py [--models mlp,cnn,transformer] [--members 1,8] [--passes 7] [--threads 1]
 """
@@ -30,11 +30,11 @@ from hfta_nb.data import Data, from_loader
 from hfta_nb.train.batches import Batches, Hosted, Resident, Streamed
 
 PASS_S = 0.7
-"""About how long a pass takes, which says how many samples the data has."""
+"""Approximate duration of a pass, which determines the number of samples."""
 
 
 def ways(job: Job, batches: int) -> dict[str, Callable[[], Batches]]:
-    """The ways to get at so many batches a pass."""
+    """The modes of providing so many batches per pass."""
     task, device = job.task, job.where
     x, y = task.draw(batches * task.batch)
     whole = Data(job.model, "classification", x, y, x[: task.batch], y[: task.batch])
@@ -54,7 +54,7 @@ def ways(job: Job, batches: int) -> dict[str, Callable[[], Batches]]:
 
 
 class Way:
-    """Members that train on what one way gives them."""
+    """Members that train on the data of one mode."""
 
     def __init__(self, job: Job, source: Batches) -> None:
         self.source, self.mode = source, Ours(job)
@@ -77,7 +77,7 @@ class Way:
 
 
 def measure(model: str, members: int, passes: int, device: str, quick: bool = False) -> list[dict[str, Any]]:
-    """A row per way."""
+    """A row per mode."""
     job = Job(model, members, device=device, quick=quick)
     probe = Ours(job)
     probe.lap(8)

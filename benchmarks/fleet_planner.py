@@ -1,8 +1,8 @@
-"""How good flotillas are and how long planning takes; nothing trains.
+"""The quality of flotillas and the duration of planning, without training.
 
-- Gaps: over random small instances with equal work, the time of FLEET's greedy partition and of the improved one over
-  that of the best partition, which is found by searching all of them.
-- Clusters: the five ways of `hfta_nb.fleet.simulate` for 100 groups on 20 to 160 devices.
+- Gaps: over random small instances with equal work, the time of FLEET's greedy partition and of the improved one,
+  relative to that of the best partition, which is found by exhaustive search.
+- Clusters: the five modes of `hfta_nb.fleet.simulate` for 100 groups on 20 to 160 devices.
 - Planning: seconds of the planner for 1,000 devices and 10,000 groups.
 
     python benchmarks/fleet_planner.py [--instances 1000] [--quick]

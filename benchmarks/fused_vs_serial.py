@@ -1,8 +1,8 @@
-"""How long a whole sweep takes by `hfta-nb run`, against the same command with --serial; and whether both agree.
+"""The duration of a whole sweep by `hfta-nb run`, with and without --serial, and the agreement of the results.
 
-Eight multilayer perceptrons, 100 epochs on digits, on the CPU; whole commands, start of Python included. The bar is two
-thirds. In float64 both must give the same leaderboard, with losses within 1e-8 over all epochs; in float32 the first
-five epochs agree to 1e-5.
+Eight multilayer perceptrons, 100 epochs on digits, on the CPU; whole commands, with the start of Python. The target is
+two thirds of the serial time. In float64 both must give the same leaderboard, with losses within 1e-8 over all epochs;
+in float32 the first five epochs agree to 1e-5.
 
     python benchmarks/fused_vs_serial.py [--rounds 5] [--epochs 100]
 """
@@ -28,7 +28,7 @@ _numbers = itertools.count()
 
 
 def sweep(place: Path, *options: str) -> Path:
-    """Run the command; returns where its results lie."""
+    """Run the command; returns the directory of its results."""
     root = Path(__file__).resolve().parents[1]
     output = place / f"run{next(_numbers)}"
     command = [sys.executable, "-m", "hfta_nb", "run", "--family", "mlp", "--data", "digits", *GRID, "--device", "cpu"]

@@ -1,7 +1,7 @@
-"""All that wants to be seen on a GPU, in runs of 9 minutes, the longest that some machines are lent for.
+"""All measurements that need a GPU, in runs of 9 minutes, for machines that are lent for a short time.
 
-What matters most comes first. A run does the parts that fit into its time, tells which it did not reach, and by which
-command to go on; what it has found so far is on disk. Nothing of Jupyter is needed.
+The most important parts come first. A run completes the parts that fit into its time, and prints the remaining ones and
+the command that continues; results are written to disk as they are measured. No package of Jupyter is needed.
 
     python -m benchmarks.gpu [--minutes 9] [--out FOLDER] [--parts tests,graphs,...]
     python -m benchmarks.gpu --device cpu --quick       # to see that it works
@@ -27,18 +27,18 @@ from typing import Any
 RESULTS = Path(__file__).resolve().parent / "results"
 ROOT = RESULTS.parents[1]
 NEEDED = ("torch", "numpy", "psutil", "jaxtyping", "safetensors", "cloudpickle")
-"""Without these nothing runs. With `pynvml` there is a GPU's activity, with `pandas` what an array says of itself."""
+"""Required packages. With `pynvml`, a GPU's activity is recorded; with `pandas`, an array's description."""
 TESTS = ("contract/test_cuda_steps", "contract/test_streams", "contract/test_rates", "contract/test_step_scores",
          "contract/test_step_graph", "contract/test_waiting", "contract/test_mixed_precision",
          "contract/test_optimizers", "contract/test_modules")  # fmt: skip
-"""The first are about what only a GPU has; the others are the contract, there."""
+"""The first test files are specific to a GPU; the others are the contract tests."""
 HFTA = (("pointnet_cls", 2.5), ("resnet18", 2.5), ("mobilenet_v3_large", 2.0), ("bert", 2.0), ("transformer", 1.5),
         ("dcgan", 2.0), ("pointnet_seg", 1.5))  # fmt: skip
-"""Those with a bar of their own first; with their shares."""
+"""Models with a target of their own come first; with their shares of the time."""
 TOLD = 3000
-"""Characters of the end of what a part prints that are kept beside its status; all of it is in the log."""
+"""The number of characters at the end of a part's output that are kept beside its status; the log has all of it."""
 ENDING_S = 5.0
-"""How long a part has to end by itself when its time is over."""
+"""The time that a part has to end by itself after its limit."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class Part:
     """One of the commands.
 
     Attributes:
-        name: by which it is chosen.
+        name: by which it is selected.
         words: of the command, after `python`.
-        share: minutes that it needs; of what is left when it begins, it gets its share beside the parts after it.
-        needs: packages without which it is left out.
+        share: minutes that it needs; its share of the remaining time depends on the parts after it.
+        needs: packages without which it is skipped.
     """
 
     name: str
@@ -60,13 +60,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a part.
+    """The outcome of a part.
 
     Attributes:
-        command: as it can be typed.
-        status: of the process; None where its time was over, or it was left out.
+        command: the command line.
+        status: of the process; None if it exceeded its time or was skipped.
         took_s: seconds.
-        end: of what it printed, or why it was left out.
+        end: of its output, or why it was skipped.
     """
 
     name: str
@@ -125,7 +125,8 @@ sys.exit(bool(far))
 
 
 def _tests(device: str) -> tuple[str, ...]:
-    """The command of the tests: those with a GPU alone, on several cores where pytest can; a warning is no failure."""
+    """The command of the tests: only those on a GPU, on several cores if pytest supports it; warnings are no
+    failures."""
     plain = ("-o", "addopts=-ra", "-W", "default", "--tb=short", "-p", "no:cacheprovider")
     side = ("-n", "6") if importlib.util.find_spec("xdist") and device != "cpu" else ()
     only = ("-k", "cuda or gpu") if device != "cpu" else ("-k", "cpu and step_waits")
@@ -143,12 +144,12 @@ def shown(part: Part) -> str:
 
 
 def lacking(names: tuple[str, ...]) -> list[str]:
-    """Those packages that are not here."""
+    """The packages that are missing."""
     return [name for name in names if importlib.util.find_spec(name) is None]
 
 
 def run(part: Part, most_s: float, out: Path) -> Outcome:
-    """Do a part, for so long at most. All that it prints is in ``gpu.log`` in that folder as soon as it is printed."""
+    """Run a part with a time limit. Its output is written to ``gpu.log`` in that folder immediately."""
     missing = lacking(part.needs)
     if missing:
         return Outcome(part.name, shown(part), None, 0.0, f"left out: {', '.join(missing)} not installed")
@@ -177,7 +178,7 @@ def run(part: Part, most_s: float, out: Path) -> Outcome:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process, if it goes on, and all that it has started."""
+    """End the process, if it still runs, and all processes that it has started."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(OSError):
             os.killpg(process.pid, how)
@@ -186,7 +187,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def about() -> dict[str, Any]:
-    """The machine, as far as it can be told without what may be missing."""
+    """A description of the machine, as far as possible with the installed packages."""
     named = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions() if d.metadata["Name"]}
     packages = {name: named[name] for name in sorted(named) if name in (*NEEDED, "nvidia-ml-py", "jax", "pytest")}
     found: dict[str, Any] = {"python": platform.python_version(), "packages": packages}
@@ -198,7 +199,7 @@ def about() -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run the command; gives the exit status: 1 where a part has failed, 2 where nothing can run."""
+    """Run the command; returns the exit status: 1 if a part has failed, 2 if nothing can run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=9.0, help="for the whole run; parts beyond are left out")
     out = Path(os.environ.get("OUT") or RESULTS)
@@ -242,7 +243,7 @@ def main() -> int:
 
 
 def fitting(chosen: list[Part], minutes: float) -> tuple[list[Part], list[Part]]:
-    """The first parts that fit into so many minutes, one at least, and the others."""
+    """The first parts that fit into so many minutes, at least one, and the others."""
     count, total = 0, 0.0
     for part in chosen:
         total += part.share

@@ -1,7 +1,7 @@
-"""What capturing a training step as a CUDA graph brings: the same step captured and not, in turn.
+"""The gain of capturing a training step as a CUDA graph: the same step captured and uncaptured, in alternating laps.
 
-Beside the times stand what was captured, how kernels are computed that can be in several ways (parts on streams among
-them), and whether a captured step waits for the device. On a CPU nothing is captured, and there is nothing to compare.
+The results also contain what was captured, the chosen kernel variants (with parts on streams), and whether a captured
+step waits for the device. On a CPU nothing is captured, and there is no comparison.
 
     python benchmarks/graphs.py [--models mlp,cnn,resnet18] [--members 1,8,32] [--precisions float32,bf16]
 """
@@ -25,7 +25,7 @@ from benchmarks.suite.modes.ours import Ours
 from hfta_nb.array.explaining import rows_of
 
 LAP_S = 0.1
-"""Seconds that a lap takes about, uncaptured."""
+"""Approximate duration of an uncaptured lap."""
 BEGINNING = 20
 """Steps until everything is recorded, bound and captured."""
 
@@ -54,7 +54,7 @@ def measure(job: Job, rounds: int) -> dict[str, Any]:
 
 
 def _waits(mode: Ours) -> str:
-    """Where a captured step waits for the device; empty where it doesn't."""
+    """Where a captured step waits for the device; empty if it does not."""
     if mode.job.where.type != "cuda":
         return ""
     batches = [mode.feed(number) for number in range(4)]
@@ -85,13 +85,13 @@ def main() -> int:
                 job = Job(model, members, precision, given.device, quick=given.quick)
                 try:
                     rows.append(measure(job, given.rounds))
-                except Exception as error:  # the other rows are worth having
+                except Exception as error:  # continue with the other rows
                     told = "".join(traceback.format_exception(error))[-4000:]
                     row = {"model": model, "members": members, "precision": precision, "error": repr(error)}
                     rows.append(row | {"traceback": told})
                     print(told)
                 print(rows[-1], flush=True)
-                if not given.quick:  # what there is so far is kept
+                if not given.quick:  # save the results so far
                     write(f"graphs_{torch.device(given.device).type}", {"rows": rows})
     return int(any("error" in row for row in rows))
 

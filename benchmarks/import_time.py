@@ -1,7 +1,7 @@
-"""How long importing hfta_nb takes beside importing torch; the bar is 1.3.
+"""The time to import hfta_nb, relative to importing torch; the target is at most 1.3.
 
-Names of the public face are imported when first used, so `import hfta_nb` alone says little: what is held against the
-bar is the import with every name of the face touched.
+Names of the public face are imported on first use, so `import hfta_nb` alone is no measure: the target applies to an
+import that uses every name of the face.
 
     python benchmarks/import_time.py [--rounds 15]
 """
@@ -27,7 +27,7 @@ IMPORTS = {
 
 
 def import_s(code: str) -> float:
-    """Seconds that some imports take in a fresh interpreter, its own start left out."""
+    """Seconds of some imports in a fresh interpreter, without its own start."""
     timed = f"import time\nbegin = time.perf_counter()\n{code}\nprint(time.perf_counter() - begin)"
     ran = subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True)
     return float(ran.stdout.split()[-1])

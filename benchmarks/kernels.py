@@ -1,12 +1,12 @@
-"""What each kernel takes in each way that there is to compute it, in the steps of the suite's models.
+"""The time of each kernel variant in the steps of the suite's models.
 
     OMP_NUM_THREADS=1 python benchmarks/kernels.py --out benchmarks/results/kernels_cpu.json
 
-Times are those by which a training step chooses: medians of laps in turn, each on the shapes and the memory layout of
-the step; a norm of images counts with the ReLU and max-pooling after it and all gradients. Nothing that was measured
-before is used; the package's own library is compiled first. Adam is not chosen by time, so it is timed beside them: a
-step of the optimizer as torch's fused kernel takes it, and as the library does. So is
-an LSTM of the suite's size, forward and backward: by torch's kernel member by member, and by the library.
+The times are those by which a training step chooses: medians of alternating laps, on the shapes and memory layouts of
+the step; a norm of images includes the ReLU and max-pooling after it and all gradients. Earlier measurements are not
+used; the package's own library is compiled first. Adam is not chosen by time and is measured separately: an optimizer
+step by torch's fused kernel, and by the library. So is an LSTM of the suite's size, forward and backward: by torch's
+kernel member by member, and by the library.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROUNDS, LAPS = 30, 20
 
 
 def kernels(model: str, members: int) -> list[dict[str, Any]]:
-    """Microseconds of each kernel that has a choice, by way."""
+    """Microseconds of each kernel with several variants, by variant."""
     job = Job(model=model, members=members)
     with numbers(job):
         ours = Ours(job)
@@ -50,7 +50,7 @@ def kernels(model: str, members: int) -> list[dict[str, Any]]:
 
 
 def adam(members: int) -> dict[str, Any]:
-    """Microseconds of a step of Adam over the suite's multilayer perceptrons, by who computes it."""
+    """Microseconds of a step of Adam over the suite's multilayer perceptrons, by implementation."""
     sizes = [(64, 128), (128, 128), (128, 10)]
     steps: dict[str, Any] = {}
     for way in ("torch", "own kernel"):
@@ -61,7 +61,7 @@ def adam(members: int) -> dict[str, Any]:
         array = hfta.fuse([nn.Sequential(*(nn.Linear(*size) for size in sizes)) for _ in range(members)])
         optimizer = hfta.optim.Adam(array, lr=[1e-3] * members, fused=True)
         array.backward(lambda out, y: out.square().mean(), torch.randn(8, 64))
-        for _ in range(3):  # the calls are bound
+        for _ in range(3):  # this binds the calls
             optimizer.step()
         steps[way] = optimizer.step
     times = laps(steps, ROUNDS, calls=LAPS)
@@ -69,7 +69,7 @@ def adam(members: int) -> dict[str, Any]:
 
 
 def lstm(members: int) -> dict[str, Any]:
-    """Microseconds of an LSTM from 64 to 64 over 32 steps of 16 samples, forward and backward, by who computes it."""
+    """Microseconds of an LSTM from 64 to 64 over 32 steps of 16 samples, forward and backward, by implementation."""
     steps, samples, wide = 32, 16, 64
     x, by_out = torch.randn(steps, samples, wide, requires_grad=True), torch.randn(steps, samples, wide)
     modules = [nn.LSTM(wide, wide) for _ in range(members)]

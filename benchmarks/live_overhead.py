@@ -1,10 +1,10 @@
-"""What watching costs: training throughput with the live view on, over throughput without it.
+"""The cost of the live view: training throughput with the view, relative to that without it.
 
-One study of 16 members trains in a worker process, started from a kernel of a real JupyterLab whose page is open in a
-real headless Chromium. While it runs, a LiveView is put on the page for some seconds and taken off it again, many times
-over, in the order without, with, with, without, ...: both kinds of window meet the same noise of the machine. The first
-second of each is left out. Throughput is the training steps in a window, by the worker's own clock. The bar is 95%.
-On a machine that is busy with something else nothing is written, and the exit status is 2.
+One study of 16 members trains in a worker process, started from the kernel of a real JupyterLab whose page is open in a
+headless Chromium. During the run, a LiveView is shown for some seconds and removed again, many times, in the order
+without, with, with, without, ..., so that noise of the machine affects both. The first second of each window is not
+counted. Throughput is the number of training steps in a window, by the worker's own clock. The target is 95%. On a
+machine with other load nothing is written, and the exit status is 2.
 
     python benchmarks/live_overhead.py [--pairs 24] [--window 4] [--output benchmarks/results/live_overhead_cpu.json]
 
@@ -122,7 +122,7 @@ def measure(pairs: int, window_s: float) -> tuple[list[dict[str, Any]], list[tup
 def window(notebook: Notebook, watched: bool, window_s: float) -> dict[str, Any]:
     """Some seconds with or without the view."""
     notebook.run_cell(ON if watched else OFF)
-    if watched:  # a view that is off the screen draws nothing
+    if watched:  # a view outside of the screen draws nothing
         notebook.page.locator(".hfta-panels").scroll_into_view_if_needed()
     time.sleep(SETTLE_S)
     before = notebook.page.evaluate(DRAWN) if watched else {"frames": 0}
@@ -145,7 +145,7 @@ def window(notebook: Notebook, watched: bool, window_s: float) -> dict[str, Any]
 
 
 def cpu_times(lab: Lab) -> dict[str, float]:
-    """Processor seconds so far: of the browser, and of everything on this machine that has no part in this."""
+    """Processor seconds so far: of the browser, and of unrelated processes on this machine."""
     me = psutil.Process()
     ours = {p.pid: p for p in [me, *me.children(recursive=True), *lab.processes()]}
     browser = [p for p in ours.values() if p != me and not p.name().startswith("python")]
@@ -155,7 +155,7 @@ def cpu_times(lab: Lab) -> dict[str, float]:
 
 
 def seconds(processes: Iterable[psutil.Process]) -> float:
-    """Processor seconds that processes have used; those that just ended are left out."""
+    """Processor seconds of processes; those that have just ended are not counted."""
     found = 0.0
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -166,7 +166,7 @@ def seconds(processes: Iterable[psutil.Process]) -> float:
 def summarise(
     windows: list[dict[str, Any]], clock: list[tuple[float, int]], options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Medians with quartiles, and how and on what they were measured."""
+    """Medians with quartiles, and the conditions of the measurement."""
     for each in windows:
         each["steps_per_s"] = steps_per_s(clock, each["begin_s"], each["end_s"])
     watched = [w for w in windows if w["watched"]]

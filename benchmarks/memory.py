@@ -1,9 +1,11 @@
-"""What the memory model predicts against what arrays take: 1, 2, 4, 8 and 16 members, with and without checkpointing.
+"""Memory predicted by the model and memory used by arrays: 1, 2, 4, 8 and 16 members, with and without checkpointing.
 
-The model is fitted to steps of two members and of three. Measured is the peak of two training steps ("training"), or
-of these and of validation ("both"): on a CPU the storages that torch's operators make (`hfta_nb.memory`), on a GPU what
-torch's allocator held. The growth of the whole process in building and six steps stands beside it for few members: it
-has in it what kernels take within and what is held while a step is recorded, and depends on what came before.
+The model is fitted to steps of two members and of three. The measurement is the peak of two training steps
+("training"),
+or of these and validation ("both"): on a CPU the storages that torch's operators allocate (`hfta_nb.memory`), on a GPU
+the memory held by torch's allocator. For few members, the growth of the whole process during construction and six steps
+is listed as well: it includes memory inside kernels and memory held while a step is recorded, and depends on earlier
+allocations.
 
     OMP_NUM_THREADS=1 python benchmarks/memory.py [--members 1 2 4 8 16] [--models mlp cnn transformer_lm]
 """
@@ -37,9 +39,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "transformer_lm": {"data": "english", "width": 64, "depth": 4, "batch_size": 8},
 }
 GROWN = 4
-"""The most members for which the growth of the process is looked at."""
+"""The most members for which the growth of the process is measured."""
 WAYS = ((False, True), (False, False), (True, False))
-"""Whether activations are computed again, and whether validation counts."""
+"""Whether activations are recomputed, and whether validation counts."""
 
 
 def main() -> int:
@@ -83,7 +85,7 @@ def _row(
     name: str, trainer: Trainer, group: Group, model: MemoryModel, members: int, validation: bool
 ) -> dict[str, Any]:
     measured = peak_of(trainer, group, members, validation)
-    assert measured is not None  # else the machine is too small for this benchmark
+    assert measured is not None  # otherwise the machine is too small for this benchmark
     predicted = model.bytes(members)
     return {
         "model": name,
@@ -100,7 +102,7 @@ def _row(
 
 
 def _growth(trainer: Trainer, group: Group, members: int) -> int:
-    """How much the process grew at most in building and six steps, the last of them replayed."""
+    """The largest growth of the process during construction and six steps, the last of them replayed."""
     let_go(trainer.settings.device)
     part = group.part(group.ids[:members], group.index, group.reason)
     peak = Peak(trainer.settings.device)

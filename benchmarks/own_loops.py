@@ -1,15 +1,14 @@
-"""Loops of one's own that nobody tunes, beside the same loops tuned by hand and beside members one after another.
+"""User loops without tuning, compared with the same loops tuned by hand and with serial training.
 
-On one thread, Adam, by processor time. An array is trained without `tune` for `--steps` steps, each of which is timed,
-as a user would: what it finds out, and the kernels it measures, are in these steps. "tuned" is an array of the block
-size that `array.tune` finds (the split form: the faster of that and of all members at once), warmed up. Then laps of
-both and of serial training are interleaved. `speed_of_tuned` is how fast the loop without `tune` is next to the tuned
-one, which is to be 0.9 or more; `speed_of_serial` next to serial training; `first_calls` are the first ten steps, in
-steps of serial training.
+On one thread, Adam, by processor time. An array is trained without `tune` for `--steps` steps, each of which is timed:
+they include self-tuning and the measurement of kernels. "tuned" is a warm array with the block size that `array.tune`
+finds (for the split form: the faster of that and of all members at once). Laps of both and of serial training are
+interleaved. `speed_of_tuned` is the speed of the loop without `tune` relative to the tuned one, with a target of 0.9;
+`speed_of_serial` is relative to serial training; `first_calls` are the first ten steps, in units of serial steps.
 
     python benchmarks/own_loops.py [--json] [--members 8 32] [--steps 100] [--rounds 15] [--lap 0.05] [--quick]
 
-Kernels that are compiled in the background come to the next process only, so run it twice, or with what is kept.
+Kernels that are compiled in the background are used by the next process, so run it twice.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ FORMS: dict[str, Call] = {"backward": whole, "array(x)": split, "losses": by_los
 
 
 def stepper(array: FusedArray, form: str, x: Tensor, y: Tensor) -> Callable[[], None]:
-    """A step of this form, with an optimizer where it trains."""
+    """A step of this form, with an optimizer if it trains."""
     call = FORMS[form]
     if form == "evaluate":
         array.eval()
@@ -81,7 +80,7 @@ def stepper(array: FusedArray, form: str, x: Tensor, y: Tensor) -> Callable[[], 
 
 
 def serial(modules: list[nn.Module], form: str, x: Tensor, y: Tensor) -> Callable[[], None]:
-    """The same of members one after another."""
+    """The same step, one member after another."""
     if form == "evaluate":
         modules = [m.eval() for m in modules]
 
@@ -103,7 +102,7 @@ def serial(modules: list[nn.Module], form: str, x: Tensor, y: Tensor) -> Callabl
 
 
 def tuned(modules: list[nn.Module], form: str, block: int, x: Tensor, y: Tensor) -> Callable[[], None]:
-    """A step of this form by an array of this block size, which is warm."""
+    """A step of this form by a warm array with this block size."""
     array = hfta.fuse(modules)
     array.block_size = block
     step = stepper(array, form, x, y)
@@ -113,7 +112,7 @@ def tuned(modules: list[nn.Module], form: str, block: int, x: Tensor, y: Tensor)
 
 
 def measure(name: str, members: int, form: str, dtype: torch.dtype, given: argparse.Namespace) -> dict[str, Any]:
-    """One row: milliseconds of a step, and how they compare."""
+    """One row: milliseconds of a step, and ratios."""
     build, shape = MODELS[name]
     torch.manual_seed(0)
     x, y = torch.randn(shape, dtype=dtype), torch.randint(0, 10, shape[:1])

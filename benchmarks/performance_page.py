@@ -27,7 +27,7 @@ SUITE = {
     "suite_cpu_2threads_xeon": "Two threads of another processor, an earlier state",
     "suite_cpu_hfta_xeon": "HFTA's models on another processor, an earlier state",
 }
-"""Titles of results by file; others of the suite follow under their own names."""
+"""Titles of results by file; other files of the suite follow under their own names."""
 
 HEAD = """\
 # Performance

@@ -1,8 +1,8 @@
-"""The split form (`array(x)`, a loss of one's own, `.backward()`) against `array.backward`; and `array.evaluate`.
+"""The split form (`array(x)`, a user's loss, `.backward()`) compared with `array.backward`; and `array.evaluate`.
 
-Float32 on one thread, torch's fused Adam by rows, by processor time in interleaved laps. "losses" is the split form as
-the README has it, with `array.losses`; "by vmap" has the loss under `torch.func.vmap`; "by hand" one cross entropy over
-the outputs of all members; "no loss" sends ones back, which leaves what the array itself takes.
+Float32 on one thread, torch's fused Adam by rows, by processor time in interleaved laps. "losses" is the split form in
+the README, with `array.losses`; "by vmap" has the loss under `torch.func.vmap`; "by hand" one cross entropy over the
+outputs of all members; "no loss" sends ones back, which isolates the time of the array itself.
 
     python benchmarks/split_form.py [--members 1 2 8 32] [--rounds 30] [--lap 0.02]
 """
@@ -46,7 +46,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 Way = Callable[[FusedArray, Tensor, Tensor], Any]
 _WARM = 16
-"""Steps until all that is recorded is replayed."""
+"""Steps until all recordings are replayed."""
 
 
 def whole(array: FusedArray, x: Tensor, y: Tensor) -> None:
@@ -88,7 +88,7 @@ WAYS: dict[str, tuple[Way, bool]] = {
 
 
 def stepper(modules: list[nn.Module], way: Way, capture: bool, block: int, x: Tensor, y: Tensor) -> Callable[[], None]:
-    """A training step of an array of these modules, made this way."""
+    """A training step of an array of these modules, in this form."""
     array = hfta.fuse(modules)
     optimizer = hfta.optim.Adam(array, lr=1e-3, fused=True)
     array.capture, array.block_size = capture, block
@@ -109,7 +109,7 @@ def scorer(modules: list[nn.Module], capture: bool, block: int, x: Tensor, y: Te
 
 
 def measure(name: str, members: int, rounds: int, lap_s: float) -> dict[str, Any]:
-    """Processor time of each way, in milliseconds; a lap is of as many steps as `backward` makes in about `lap_s`."""
+    """Processor time of each form, in milliseconds; a lap has as many steps as `backward` makes in about `lap_s`."""
     build, shape = MODELS[name]
     torch.manual_seed(0)
     x, y = torch.randn(shape), torch.randint(0, 10, shape[:1])

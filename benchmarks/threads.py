@@ -1,9 +1,8 @@
-"""What a training step runs on with two threads: every kernel on both, all on one, or blocks of members side by side.
+"""Training steps on two threads: all threads in every kernel, one thread, or blocks of members in parallel.
 
-Float32, fused Adam, by the clock in interleaved rounds, against members one after another on one thread and on two. The
-block size is the fastest on one thread; side by side it is an equal share of the members, if that is less. The
-machine should be idle. Where it is not, its scheduler may leave both threads on one core; `--apart` gives each a core
-of its own.
+Float32, fused Adam, by wall time in interleaved rounds, compared with serial training on one thread and on two. The
+block size is the fastest on one thread; in parallel it is at most an equal share of the members. The machine should be
+idle: otherwise its scheduler may put both threads on one core. `--apart` gives each thread a separate core.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/threads.py [--models mlp] [--members 1 8 32] [--rounds 9] [--apart]
 """
@@ -37,7 +36,7 @@ Step = Callable[[], Any]
 def stepper(
     build: Callable[[], nn.Module], members: int, x: Tensor, y: Tensor, way: str, size: int
 ) -> tuple[Step, hfta.FusedArray]:
-    """A training step of an array that runs so."""
+    """A training step of an array with this use of threads."""
     array = hfta.fuse([build() for _ in range(members)])
     array.threads, array.block_size = way, size
     optimizer = hfta.optim.Adam(array, lr=1e-3, fused=True)
@@ -51,7 +50,7 @@ def stepper(
 
 
 def measure(name: str, members: int, rounds: int, lap_s: float) -> dict[str, Any]:
-    """Milliseconds of one step, of each way to make it."""
+    """Milliseconds of one step in each mode."""
     build, shape = MODELS[name]
     torch.manual_seed(0)
     x, y = torch.randn(shape), torch.randint(0, 10, shape[:1])
@@ -83,7 +82,7 @@ def measure(name: str, members: int, rounds: int, lap_s: float) -> dict[str, Any
 
 
 def keep_apart() -> None:
-    """This thread on one core, all that are there already on another: OpenMP's, and those for blocks."""
+    """Put this thread on one core, and all existing ones on another: OpenMP's, and those for blocks."""
     here, there = sorted(os.sched_getaffinity(0))[:2]
     threads.run_parallel([lambda: None, lambda: None])
     torch.randn(1 << 20).sin()

@@ -1,9 +1,9 @@
-"""What comparing the first call of an array with the plain module costs.
+"""The cost of verifying the first calls of an array.
 
 On one thread, by processor time. For each form, new arrays of the same modules are called with `verify="first"` and
-with `verify="never"`, in turn; beside them one member's step as a plain module. `added_steps` is what the first two
-calls take more, in steps of one member; the target is 1 for each comparison. `later` is a later call with it, in calls
-without.
+with `verify="never"`, in turn, and one member's plain module makes a step. `added_steps` is the additional time of the
+first two calls, in steps of one member; the target is 1 for each comparison. `later` is a later call with verification,
+relative to one without.
 
     python benchmarks/verification.py [--json] [--members 8 32] [--models ...] [--rounds 9] [--quick]
 """
@@ -55,7 +55,7 @@ def measure(name: str, members: int, form: str, rounds: int) -> dict[str, Any]:
     found: dict[str, list[tuple[float, float, float]]] = {"first": [], "never": []}
     steps = []
     for when in found:
-        seconds(modules, form, when, x, y)  # kernels are measured, and compiled
+        seconds(modules, form, when, x, y)  # measures and compiles kernels
     for _ in range(rounds):
         for when, rows in found.items():
             rows.append(seconds(modules, form, when, x, y))

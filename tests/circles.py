@@ -1,7 +1,8 @@
-"""Import circles of a package, and private names that one folder takes from another.
+"""Import cycles of a package, and private names that one folder uses from another.
 
 `circles` reads every import: those at the top, within functions, under ``TYPE_CHECKING`` and by ``importlib``. Python
-also imports the packages in which a module lies; that does not count, as the face of a package imports what is in it.
+also imports the packages that contain a module. These imports do not count, as a package's `__init__` imports its
+modules.
 """
 
 from __future__ import annotations

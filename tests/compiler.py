@@ -1,8 +1,8 @@
-"""A C compiler that compiles nothing twice: in place of the real one while tests run, in all of their processes.
+"""A C compiler with a cache, which replaces the real one during tests, in all of their processes.
 
-Most tests of kernels begin without a library, and processes that tests start have none either. `install` names this one
-in ``CC``; the real one starts once for each source and set of arguments of a run of the tests, whatever the number of
-workers, and later calls copy what it made.
+Most tests of kernels begin without a library, and so do processes that tests start. `install` sets ``CC`` to this
+compiler. It starts the real one once for each source and set of arguments of a test run, whatever the number of
+workers; later calls copy the result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes docs/coverage.md: what is fused, and how. Read from the tables of the contract tests and from what runs.
+"""Writes docs/coverage.md, the list of what is fused and how, from the tables of the contract tests and from test runs.
 
 Usage: python -m tests.coverage_page           writes the page (through `make coverage-page`)
        python -m tests.coverage_page --check   tells whether the page is up to date

@@ -1,4 +1,4 @@
-"""A front end without Jupyter: reads what a LiveView sends, in Python or in a page of a real browser."""
+"""A front end without Jupyter, which reads the messages of a LiveView in Python or in a page of a real browser."""
 
 from __future__ import annotations
 

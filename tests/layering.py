@@ -1,8 +1,8 @@
-"""The architecture as a table, and the reading of a source tree that finds what breaks it.
+"""The architecture as a table, and a check of the source tree against it.
 
-A *part* is a module or package directly under hfta_nb; `TABLE` says which others it may import, at the top, inside
-functions, for type checking only or through `importlib`. Third-party rules below it say what may be imported where.
-To change the architecture, change the table first, in a commit of its own.
+A *part* is a module or package directly under hfta_nb; `TABLE` lists the parts that it may import, at the top, inside
+functions, for type checking only or through `importlib`. Further tables restrict imports of third-party packages. To
+change the architecture, change the table first, in a separate commit.
 """
 
 from __future__ import annotations

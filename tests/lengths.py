@@ -1,4 +1,4 @@
-"""The longest functions of a package, by the lines from ``def`` to the end of the body; decorators don't count."""
+"""The longest functions of a package, in lines from ``def`` to the end of the body, without decorators."""
 
 from __future__ import annotations
 

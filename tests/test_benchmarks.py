@@ -1,4 +1,4 @@
-"""What the benchmarks share counts right; nothing here is timed."""
+"""Common functions of the benchmarks count correctly; nothing is timed here."""
 
 from __future__ import annotations
 

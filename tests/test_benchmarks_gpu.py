@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu`: each part has its time, and what one leaves undone keeps no other from being done."""
+"""`python -m benchmarks.gpu`: each part has a time limit, and an unfinished part does not prevent the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many members the suite's command measures."""
+"""The numbers of members that the suite's command measures."""
 
 from __future__ import annotations
 

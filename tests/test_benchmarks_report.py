@@ -1,4 +1,4 @@
-"""What the suite's report makes of its lines: ratios, bars, and what holds a step back."""
+"""The suite's report of its lines: ratios, targets, and what limits a step."""
 
 from __future__ import annotations
 

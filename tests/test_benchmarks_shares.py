@@ -1,4 +1,4 @@
-"""Where a step goes: kernels that torch's profiler does not know of are told to it."""
+"""Shares of a step's time: kernels that torch's profiler does not know are reported to it."""
 
 from __future__ import annotations
 

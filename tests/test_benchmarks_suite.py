@@ -1,4 +1,4 @@
-"""The benchmark suite counts right and reports no figure of a wrong or missing mode; nothing here asserts a time."""
+"""The benchmark suite counts correctly and reports no figure for a wrong or missing mode; nothing is timed here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No module of the package imports, by whatever way, a module that imports it; private names stay in their folder."""
+"""The package has no import cycles, and private names are used in their own folder only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every example in a docstring runs and gives what it says."""
+"""Every example in a docstring runs and gives the stated result."""
 
 from __future__ import annotations
 

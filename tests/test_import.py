@@ -1,4 +1,4 @@
-"""`import hfta_nb` is light: what only a notebook, a figure or a table needs stays out."""
+"""`import hfta_nb` is light: packages for notebooks, figures or tables are not imported."""
 
 from __future__ import annotations
 

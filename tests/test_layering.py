@@ -1,4 +1,4 @@
-"""Imports go down: the package obeys the table of `tests/layering.py`, and the check finds what doesn't."""
+"""The package obeys the table of `tests/layering.py`, and the check finds violations."""
 
 from __future__ import annotations
 

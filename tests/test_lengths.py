@@ -1,4 +1,4 @@
-"""No function of the package is longer than a screen."""
+"""No function of the package exceeds 60 lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""requirements.lock pins all that pyproject.toml asks for, exactly, and names no place to take it from."""
+"""requirements.lock pins all requirements of pyproject.toml exactly, and names no package index."""
 
 from __future__ import annotations
 

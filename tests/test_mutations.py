@@ -1,4 +1,4 @@
-"""The table of deliberate faults is true of the sources, and what looks for them finds one."""
+"""The table of deliberate faults matches the sources, and the search finds a fault."""
 
 from __future__ import annotations
 

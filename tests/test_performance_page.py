@@ -1,4 +1,4 @@
-"""docs/performance.md says what the files of results say."""
+"""docs/performance.md agrees with the result files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`.ci/venv.sh`, which `make lab` and `make test` call first: what it does, what it leaves alone, what it says.
+"""`.ci/venv.sh`, which `make lab` and `make test` call first: what it changes, what it leaves unchanged, its messages.
 
-The interpreter is a stand-in that writes down what it is asked and makes no environment that could be used: nothing is
-downloaded, and installing anything twice would be seen.
+The interpreter is a stand-in that records its arguments and creates no usable environment: nothing is downloaded, and a
+repeated installation would be noticed.
 """
 
 from __future__ import annotations

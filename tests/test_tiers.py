@@ -1,4 +1,4 @@
-"""The default tier: how it is chosen, and that everything that the package has is in it."""
+"""The default tier: its selection, and that it covers everything in the package."""
 
 from __future__ import annotations
 

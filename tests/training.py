@@ -1,4 +1,4 @@
-"""Training an array in tests: steps on mini-batches that are given."""
+"""Trains an array on given mini-batches, for tests."""
 
 from __future__ import annotations
 

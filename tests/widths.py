@@ -1,4 +1,4 @@
-"""Vector widths that the package's own kernels are compiled for, and which of them this processor can run."""
+"""Vector widths for which the package's own kernels are compiled, and which of them this processor supports."""
 
 from __future__ import annotations
 

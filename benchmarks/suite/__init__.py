@@ -1,6 +1,7 @@
-"""Training steps of many members, every way there is, side by side. `python -m benchmarks` runs it; see README.md."""
+"""Training steps of many members, compared over all modes of training. `python -m benchmarks` runs it; see
+README.md."""
 
 import os
 
-# Before torch is imported: its profiler would tell of every start and end.
+# Set before torch is imported: its profiler would print a message for every start and end.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")

@@ -1,4 +1,4 @@
-"""How busy a GPU is while a mode trains."""
+"""The activity of a GPU while a mode trains."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from benchmarks.suite.modes.base import Mode
 from hfta_nb import telemetry
 
 ACTIVITY_S = 0.7
-"""How long a GPU's counters are watched in each mode; they are refreshed every tenth of a second or so."""
+"""How long a GPU's counters are observed in each mode; they are refreshed about every tenth of a second."""
 
 
 def activity(mode: Mode, step_s: float) -> dict[str, float]:
-    """A GPU's counters over some laps, long enough that the waiting between them does not count."""
+    """A GPU's counters over some laps, long enough that pauses between them are negligible."""
     steps = max(5, min(500, round(ACTIVITY_S / 4 / step_s)))
     with telemetry.sampler(mode.job.device) as sampler:
         sampler.sample()

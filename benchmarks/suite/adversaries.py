@@ -1,4 +1,4 @@
-"""DCGAN with its noise as an input, so that every way of training it sees the same."""
+"""DCGAN with its noise as an input, so that every mode of training uses the same noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class GivenNoise(nn.Module):
         self.generator, self.discriminator = networks.generator, networks.discriminator
 
     def forward(self, images: Tensor, noise: Tensor, again: Tensor, phase: str) -> Any:
-        """Logits of real and generated images in the phase "discriminator", else of generated ones, from new noise."""
+        """Logits of real and generated images in the phase "discriminator", otherwise of images generated from new
+        noise."""
         if phase == "discriminator":
             return self._logits(images), self._logits(self.generator(noise).detach())
         return self._logits(self.generator(again))

@@ -1,4 +1,4 @@
-"""Whether a mode trained what serial training trains: its losses, judged by what rounding alone does to them."""
+"""Tests whether a mode gives the losses of serial training, up to the effect of rounding."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ optimizer), the last of the check, and the last of all; relative to the loss or 
 all: to 1)."""
 
 ROUNDING = 10
-"""Where rounding alone moves a loss by more than a tenth of the tolerance, this many times that is allowed."""
+"""Where rounding moves a loss by more than a tenth of the tolerance, this multiple of the effect is allowed."""
 
 
 LAST = 20
-"""Steps of which the last loss of all is the mean: what one batch adds to a long run's rounding is chance."""
+"""The last loss is the mean over this many steps, as the effect of single batches is random."""
 
 DRAWS = 3
-"""So often weights are moved, another way each time: one move may happen to matter little."""
+"""How often weights are perturbed, each time differently, as a single perturbation may have little effect."""
 
 
 def rounding(job: Job, serial: Losses) -> dict[str, float]:
-    """The most by which losses of the check differ when every parameter is moved by a rounding of the precision first.
+    """The largest difference of the losses of the check after every parameter is perturbed by a rounding of the
+    precision.
 
-    Small batches, batch norm and Adam can make much of little: a step's rounding grows from step to step.
+    With small batches, batch norm and Adam amplify rounding from step to step.
 
     Args:
         job: to be trained serially.
-        serial: its losses as they are.
+        serial: its losses without perturbation.
     """
     moved = [differences(_moved(job, draw), serial, job.check_steps) for draw in range(1, DRAWS + 1)]
     return {place: max(m[place] for m in moved) for place in moved[0]}
@@ -58,7 +59,7 @@ def _moved(job: Job, draw: int) -> Losses:
 
 
 def differences(found: Losses, serial: Losses, check_steps: int) -> dict[str, float]:
-    """The largest difference over members at the places where losses are compared.
+    """The largest difference over members at the steps where losses are compared.
 
     Args:
         found, serial: losses ``[steps][M]``.
@@ -75,10 +76,10 @@ def differences(found: Losses, serial: Losses, check_steps: int) -> dict[str, fl
 
 
 def tolerances(precision: str, rounded: dict[str, float]) -> dict[str, float]:
-    """What differences are allowed, given those that rounding makes; the last of all follows the last of the check.
+    """The allowed differences, given the effect of rounding; the last of all depends on the last of the check.
 
     Args:
-        rounded: see `rounding`; empty where that was not looked at.
+        rounded: see `rounding`; empty if it was not measured.
     """
     allowed = dict(TOLERANCES[precision])
     for place, moved in (rounded | ({"last_of_all": rounded["last_of_check"]} if rounded else {})).items():
@@ -87,7 +88,7 @@ def tolerances(precision: str, rounded: dict[str, float]) -> dict[str, float]:
 
 
 def agrees(apart: dict[str, float], allowed: dict[str, float]) -> bool:
-    """Whether all differences are allowed; one that is not a number is not."""
+    """True if all differences are allowed; NaN is not."""
     return all(apart[place] <= allowed[place] for place in allowed)
 
 

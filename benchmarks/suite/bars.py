@@ -1,4 +1,4 @@
-"""The bars that the suite's figures are held to, as data."""
+"""The targets for the suite's figures, as data."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ HFTAS_SIX = ("resnet18", "mobilenet_v3_large", "dcgan", "transformer", "bert")
 
 @dataclass(frozen=True)
 class Bar:
-    """Something that is to be reached.
+    """A target.
 
     Attributes:
         what: in words.
         device: "cpu" or "cuda".
         applies: to a row, by model, members and precision.
-        value: from a row to the figure, given whether to take processor time; None where the row has none.
-        least: what it is to be at least; or, if `most`, at most.
-        best: whether it is for the best member count of a model alone, not for each.
+        value: computes the figure from a row, by wall time or processor time; None if the row has none.
+        least: the lower limit; or, if `most`, the upper one.
+        best: whether it applies to the best member count of a model only.
     """
 
     what: str
@@ -36,16 +36,16 @@ class Bar:
     best: bool = False
 
     def passed(self, value: float) -> bool:
-        """Whether the figure reaches it."""
+        """True if the figure meets the target."""
         return value <= self.least if self.most else value >= self.least
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A bar and what was found.
+    """A target and the figure.
 
     Attributes:
-        value: None where it was not measured.
+        value: None if it was not measured.
     """
 
     bar: Bar
@@ -56,19 +56,19 @@ class Verdict:
 
     @property
     def passed(self) -> bool | None:
-        """None where there is no figure."""
+        """None if there is no figure."""
         return None if self.value is None else self.bar.passed(self.value)
 
 
 def step_s(line: Line | None, processor_time: bool) -> float | None:
-    """The median of a step whose losses were right; None without one."""
+    """The median of a step whose losses agree; None without one."""
     if line is None or not line.get("agrees"):
         return None
     return float(line["step_cpu_s" if processor_time else "step_s"]["median"])
 
 
 def ratio(row: Row, base: str, mode: str, processor_time: bool) -> float | None:
-    """How many times as fast a mode is as another; that to serial is the median of the rounds' ratios."""
+    """The speed of a mode relative to another; for serial, the median of the rounds' ratios."""
     line = row.get(mode)
     if line is None or not line.get("agrees"):
         return None
@@ -143,11 +143,11 @@ BARS = (
     Bar("SM active 0.9", "cuda", _any, _sm_active, 0.9, best=True),
     Bar("one member costs at most 3% more than plain", "cuda", _one, _to("serial"), 1 / 1.03),
 )
-"""Those of a GPU are for half precision at the best member count."""
+"""Targets on a GPU are for half precision at the best member count."""
 
 
 def verdicts(rows: Sequence[Row], processor_time: bool) -> list[Verdict]:
-    """Every bar for every row that it applies to, and has been measured with the modes that it names."""
+    """Every target for every row that it applies to and whose modes were measured."""
     found = []
     for bar in BARS:
         mine = [(key, row) for row in rows if bar.applies(*(key := key_of(row))) and device_of(row) == bar.device]
@@ -158,7 +158,7 @@ def verdicts(rows: Sequence[Row], processor_time: bool) -> list[Verdict]:
 
 
 def _best(each: Sequence[Verdict], rows: Sequence[Row], processor_time: bool) -> list[Verdict]:
-    """Of each model and precision the verdict at the member count where ours trains most samples per second."""
+    """For each model and precision, the verdict at the member count where ours trains most samples per second."""
     rates = {key_of(row): (row.get("ours") or {}).get("samples_per_s") or 0.0 for row in rows}
     kept: dict[tuple[str, str], Verdict] = {}
     for verdict in sorted(each, key=lambda v: rates[v.model, v.members, v.precision]):

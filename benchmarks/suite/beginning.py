@@ -1,9 +1,8 @@
-"""After how many steps a study's beginning has been paid: a process of its own, in which everything happens first.
+"""After how many steps the start of a study has paid, measured in a separate process without caches.
 
-`python -m benchmarks.suite.beginning '{"model": "mlp", "members": 8}'` prints one line of JSON. Members are
-built, tuned on their first steps, recorded and trained as a study does it, with nothing kept from before; beside them
-the same members are trained serially. What each has taken since its beginning, in processor time, is compared step by
-step.
+`python -m benchmarks.suite.beginning '{"model": "mlp", "members": 8}'` prints one line of JSON. Members are built,
+tuned on their first steps, recorded and trained as in a study, without kept results; the same members are trained
+serially. The processor time of each since its start is compared step by step.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ TIME_S = 1200
 
 
 def measured(job: Job, threads: int) -> dict[str, Any]:
-    """What `compared` finds, in a new process that finds nothing kept on disk.
+    """The result of `compared`, in a new process without kept results on disk.
 
     Raises:
-        RuntimeError: it failed; with what it printed.
+        RuntimeError: it failed; with its output.
     """
     with tempfile.TemporaryDirectory(prefix="hfta-bench-") as cache:
         command = [
@@ -59,14 +58,15 @@ def measured(job: Job, threads: int) -> dict[str, Any]:
 
 
 def compared(job: Job) -> dict[str, Any]:
-    """Trains both ways.
+    """Train in both modes.
 
     Returns:
-        ``pays_after_steps``: from which step on ours has taken less since its beginning; None if it never will.
-        ``lead_s``: how much more it had taken after so many steps. ``ours_first_s``: of each of the first steps; the
-        first includes building. ``serial_step_s``, ``ours_step_s``: at the end. ``tuned``: what was tried.
+        ``pays_after_steps``: the step from which ours has taken less time since its start; None if there is none.
+        ``lead_s``: the additional time up to certain steps. ``ours_first_s``: time of each of the first steps; the
+        first includes construction. ``serial_step_s``, ``ours_step_s``: at the end. ``tuned``: what was tried.
     """
-    torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # imports torch's compiler, for whoever comes first
+    # This imports torch's compiler, whose cost would count for the first mode.
+    torch.optim.Adam([torch.zeros(1, requires_grad=True)])
     clock = time.process_time
     with numbers(job):
         serial, theirs = _begun(Serial, job, SERIAL_STEPS)
@@ -96,7 +96,7 @@ def compared(job: Job) -> dict[str, Any]:
 
 
 def paid_after(mine: Sequence[float], theirs: Sequence[float], gain_s: float) -> int | None:
-    """From which step on the sum of mine is not above that of theirs; beyond the last, by what a step gains."""
+    """The step from which my total is not above theirs; beyond the last step, extrapolated from the gain per step."""
     lead, last = 0.0, 0
     for step, (a, b) in enumerate(zip(mine, theirs, strict=True), 1):
         lead += a - b
@@ -107,7 +107,7 @@ def paid_after(mine: Sequence[float], theirs: Sequence[float], gain_s: float) ->
 
 
 def _begun(kind: type[Mode], job: Job, steps: int) -> tuple[Mode, list[float]]:
-    """A mode, and what its first steps took; the first includes building."""
+    """A mode, and the times of its first steps; the first includes construction."""
     since = time.process_time()
     mode, took = kind(job), []
     for _ in range(steps):

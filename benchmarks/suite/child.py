@@ -1,4 +1,5 @@
-"""The process of one member: a line of JSON in, one out. Started by `benchmarks.suite.modes.processes`."""
+"""The process of one member, which answers each line of JSON by another. Started by
+`benchmarks.suite.modes.processes`."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from benchmarks.suite.tasks import Feed
 
 
 class Member:
-    """What the process holds."""
+    """The state of the process."""
 
     def __init__(self) -> None:
         self.trainer: PlainTrainer | None = None
@@ -57,7 +58,7 @@ class Member:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever prints must not mix with the answers
+    os.dup2(2, 1)  # printed text must not mix with the answers
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
     member = Member()
     for line in sys.stdin:

@@ -33,7 +33,7 @@ BUSY = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; gives the exit status: 0, or 2 on a machine that is busy with something else."""
+    """Run the command; returns the exit status: 0, or 2 on a machine with other load."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["plot"]:
         from benchmarks.suite.plot import main as plot
@@ -59,10 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     adding = given.append or given.resume
     out = None if given.out is None else given.out.open("a" if adding else "w", encoding="utf-8")
     cache = tempfile.TemporaryDirectory(prefix="hfta-bench-")
-    # What an earlier program found out is left aside, so that the time to begin is that of somebody's first run.
+    # Results kept by earlier programs are not used, so that the time to begin is that of a first run.
     os.environ.setdefault("HFTA_NB_CACHE", cache.name)
     try:
-        if given.device == "cpu":  # compiled while a first program runs; here they are there as in the next
+        if given.device == "cpu":  # otherwise compiled while a first program runs
             about["libraries"] = build.make_all()
         for record in records(given, done):
             line = record | about
@@ -79,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measured(file: Path | None) -> dict[tuple[str, int, str], float]:
-    """Rows that a file has already, by model, members, precision: samples per second of "ours", or of the best mode."""
+    """Rows that a file already contains, by model, members, precision: samples per second of "ours", or of the best
+    mode."""
     if file is None or not file.exists():
         return {}
     rows: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
@@ -96,7 +97,7 @@ def _rate(lines: Sequence[dict[str, Any]]) -> float:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The options, with what depends on others filled in; ends the program on a wrong one."""
+    """The options, completed by dependent defaults; ends the program on an invalid one."""
     parser = _parser()
     given = parser.parse_args(words)
     try:
@@ -121,7 +122,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 def records(
     given: argparse.Namespace, done: Mapping[tuple[str, int, str], float] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Every row of every combination asked for, but those that are done."""
+    """Every row of every requested combination, except those already measured."""
     for precision in given.precisions:
         possible = given.device != "cpu" or precision != "tf32"
         peaks = machine.peaks(given.device, precision, given.quick) if possible else None
@@ -139,7 +140,7 @@ def records(
 
 
 def _row(job: Job, given: argparse.Namespace, peaks: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """A row; what fails beyond its modes is told in it, and the next row is measured all the same."""
+    """A row; an error outside of its modes is recorded in it, and the next row is measured."""
     try:
         return measure(job, given.modes, peaks, rounds=given.rounds, lap_s=given.lap, begin=job.where.type == "cpu")
     except Exception as error:
@@ -164,7 +165,7 @@ def shown(record: dict[str, Any]) -> str:
 
 
 def _members(given: argparse.Namespace, rates: list[float]) -> Iterator[int]:
-    """The members asked for; "auto": doubled while that gives more; "capacity": while they can be trained.
+    """The requested numbers of members; "auto": doubled while that helps; "capacity": while they can be trained.
 
     `rates` grows by one after each.
     """

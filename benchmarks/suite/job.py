@@ -1,4 +1,4 @@
-"""What a mode is to train: the members, their learning rates, the device, the precision."""
+"""A job for a mode: the members, their learning rates, the device, the precision."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class UnavailableError(Exception):
-    """A mode or a row can't run here; the message is the row's reason."""
+    """A mode or a row cannot run here; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,15 @@ class Job:
 
     @property
     def arithmetic(self) -> Precision:
-        """The precision as a study has it; what serial training computes in as well."""
+        """The precision as in a study; serial training uses it as well."""
         return Precision("fp32" if self.precision == "float32" else self.precision, self.where)
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
-        """torch's autocast where the precision asks for it."""
+        """Torch's autocast if the precision uses it."""
         return self.arithmetic.autocast()
 
     def check(self) -> None:
-        """Refuse what this device has not.
+        """Check that this device supports the job.
 
         Raises:
             UnavailableError: with the reason.
@@ -85,7 +85,7 @@ class Job:
 
 @contextlib.contextmanager
 def numbers(job: Job) -> Iterator[None]:
-    """Within, float32 products are computed as the precision says."""
+    """Compute float32 products according to the precision within the context."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before, benchmark = (matmul.allow_tf32, cudnn.allow_tf32), cudnn.benchmark
     matmul.allow_tf32 = cudnn.allow_tf32 = job.precision == "tf32"

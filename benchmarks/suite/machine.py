@@ -1,4 +1,4 @@
-"""The machine: which cores are used, how busy it is with other things, what it can do at most."""
+"""The machine: which cores are used, its other load, and its peak rates."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from benchmarks.suite.job import HALF, Job, numbers
 CHANGED = ("status", "--porcelain", "-uno", "--", ".", ":!benchmarks/results", ":!docs/performance.md")
 
 OTHERS = 0.2
-"""Cores that anything else may use before the suite refuses to measure."""
+"""The most cores that other processes may use; otherwise the suite refuses to measure."""
 LOOK_S = 2.0
 
 
 def settle(device: str, threads: int) -> list[int]:
-    """Use so many threads and, on a CPU, so many cores, those with the least to do now; children inherit both.
+    """Use so many threads and, on a CPU, so many cores with the least load; child processes inherit both.
 
-    Without that, one process per member would use all cores and the other modes `threads` of them.
+    Otherwise, one process per member would use all cores, and the other modes only `threads` of them.
 
     Returns:
-        The cores that this process may use from now on; empty where the system can't tell.
+        The cores that this process may use from now on; empty if the system does not provide them.
     """
     os.environ["OMP_NUM_THREADS"] = str(threads)
     torch.set_num_threads(threads)
@@ -48,12 +48,12 @@ def settle(device: str, threads: int) -> list[int]:
 
 
 def others(seconds: float = LOOK_S) -> float:
-    """Cores that other processes use just now; this one sleeps meanwhile."""
+    """Cores that other processes currently use; this process sleeps meanwhile."""
     return sum(psutil.cpu_percent(seconds, percpu=True)) / 100
 
 
 class Load:
-    """How busy the machine is with other things, from one `mark` to the next."""
+    """The load by other processes from one `mark` to the next."""
 
     def __init__(self) -> None:
         self._last = self._now()
@@ -95,7 +95,7 @@ def _median(values: list[float]) -> float | None:
 
 
 def description(device: str, threads: int, cores: list[int]) -> dict[str, Any]:
-    """What every row is to say of the machine, the versions and the command."""
+    """The part of every row that describes the machine, the versions and the command."""
     found = environment(("torch", "jax", "numpy"))
     del found["command"], found["load_average_1min"], found["threads_variable"]
     name = torch.cuda.get_device_name(device) if device.startswith("cuda") else found["processor"]
@@ -113,13 +113,13 @@ def description(device: str, threads: int, cores: list[int]) -> dict[str, Any]:
 
 
 def _measuring(words: Sequence[str]) -> list[str]:
-    """The words of the command without the file that it writes, which may be moved."""
+    """The command line without its output file, which may be moved."""
     at = [i for i, word in enumerate(words) if word == "--out"]
     return [w for i, w in enumerate(words) if not w.startswith("--out=") and not {i, i - 1} & set(at)]
 
 
 def commit() -> str:
-    """The commit of the working tree, with "+" where tracked files other than results differ; empty without git."""
+    """The commit of the working tree, with "+" if tracked files other than results differ; empty without git."""
     root = Path(__file__).resolve().parents[2]
 
     def git(*words: str) -> str:
@@ -132,15 +132,15 @@ def commit() -> str:
         return ""
 
 
-# What the device can do at most, measured.
+# Measured peak rates of the device.
 
 
 def peaks(device: str, precision: str, quick: bool = False) -> dict[str, Any]:
-    """The device's rates, measured here and now.
+    """The device's peak rates, measured now.
 
     Returns:
         ``matrix_flop_per_s``: of the best square matrix product, with all sizes in ``matrix_sizes``;
-        ``bandwidth``: of the better of copy and triad by bytes moved, so that caches show, ``[bytes, bytes/s]``;
+        ``bandwidth``: of the better of copy and triad by bytes moved, which shows caches, ``[bytes, bytes/s]``;
         ``operator_s``: of one operation on a single number that autograd records or runs backward: the cost of a call.
     """
     where = torch.device(device)
@@ -155,7 +155,7 @@ def peaks(device: str, precision: str, quick: bool = False) -> dict[str, Any]:
 
 
 def bandwidth(found: dict[str, Any], working_set: float) -> float:
-    """Bytes per second where so many bytes are gone over again and again."""
+    """Bytes per second of repeated passes over so many bytes."""
     rates: list[list[float]] = found["bandwidth"]
     at = next((i for i, (size, _) in enumerate(rates) if size >= working_set), len(rates) - 1)
     return max(rate for _, rate in rates[at:])
@@ -188,10 +188,9 @@ def _matrix_rate(n: int, where: torch.device, precision: str, quick: bool) -> fl
 
 @contextlib.contextmanager
 def _another_library() -> Iterator[bool]:
-    """Within, float32 products go to oneDNN where torch has it (else MKL or another library of the kind has them).
+    """Use oneDNN for float32 products within the context (instead of MKL or another BLAS library).
 
-    The setting permits bfloat16 in them, which oneDNN makes use of where the processor has units for it; see
-    `_as_exact`.
+    The setting permits bfloat16, which oneDNN uses on processors with units for it; see `_as_exact`.
     """
     settings = getattr(getattr(torch.backends, "mkldnn", None), "matmul", None)
     before = getattr(settings, "fp32_precision", None)
@@ -206,7 +205,7 @@ def _another_library() -> Iterator[bool]:
 
 
 def _as_exact(n: int) -> bool:
-    """Whether products are as exact as float32 has them; bfloat16's errors are a thousand times as large."""
+    """True if products are as exact as in float32; errors in bfloat16 are a thousand times as large."""
     a, b = (torch.rand(64, n, generator=torch.Generator().manual_seed(i)) for i in range(2))
     exact = a.double() @ b.t().double()
     return bool(((a @ b.t()).double() - exact).abs().max() <= 1e-5 * exact.abs().max())
@@ -229,11 +228,11 @@ def _operator_s(where: torch.device) -> float:
         [gradient] = torch.autograd.grad(last, first)
         return gradient
 
-    return _best_s(chain, where, quick=False) / 200  # as many products backward
+    return _best_s(chain, where, quick=False) / 200  # the backward has the same number of products
 
 
 def _best_s(call: Callable[[], Tensor], where: torch.device, quick: bool) -> float:
-    """Seconds of a call: the best mean of several stretches, each of some milliseconds."""
+    """Seconds of a call: the best mean over several stretches of some milliseconds."""
 
     def stretch(times: int) -> float:
         _wait(where)

@@ -1,4 +1,4 @@
-"""One row of the suite: all modes of a job, side by side."""
+"""One row of the suite: all modes of a job, interleaved."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Entry:
     """A mode of a row while it is measured.
 
     Attributes:
-        why: why there is no figure; empty where there is one.
-        begin_s: from nothing to the end of the check: building, compiling, tuning, recording, and the steps themselves.
+        why: why there is no figure; empty if there is one.
+        begin_s: from the start to the end of the check: construction, compiling, tuning, recording, and the steps.
         losses: ``[steps][M]`` since the start.
         laps: the rounds that count.
     """
@@ -62,7 +62,7 @@ class Entry:
     trace: str = ""
 
     def build(self, job: Job) -> None:
-        """Make the mode and let it take the steps of the check, which are its warm-up as well."""
+        """Create the mode and make the steps of the check, which also warm it up."""
         peak = Peak(job.where)
         begin_s = time.perf_counter()
         self.mode = MODES[self.name](job)
@@ -82,7 +82,7 @@ class Entry:
         self.losses += self.laps[-1].losses
 
     def look(self) -> None:
-        """What is measured apart from the rounds: a GPU's counters, the calls of a step."""
+        """Measurements outside of the rounds: a GPU's counters, the calls of a step."""
         assert self.mode is not None
         if self.mode.job.where.type == "cuda":
             self.activity = activity(self.mode, self.step_s)
@@ -101,7 +101,7 @@ class Entry:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Within, what fails becomes the reason why there is no figure, and the mode gives back what it held."""
+        """Turn an error within the context into the reason why there is no figure, and release the mode's memory."""
         try:
             yield
         except Exception as error:
@@ -151,7 +151,7 @@ def measure(
         finally:
             for entry in row.entries:
                 entry.close()
-            torch.compiler.reset()  # here and nowhere else: it makes every compiled mode compile anew
+            torch.compiler.reset()  # only here: it makes every compiled mode compile again
     found = row.records(peaks)
     for record in found:
         if begin and record["mode"] == "ours" and record.get("agrees"):
@@ -162,12 +162,12 @@ def measure(
 
 @dataclass
 class _Row:
-    """All modes of a job, serial training first; each method raises `UnavailableError` where that has failed.
+    """All modes of a job, serial training first; each method raises `UnavailableError` if that has failed.
 
     Attributes:
-        work, fetch_s: what a step of one member is, and what drawing a batch takes.
+        work, fetch_s: the work of a step of one member, and the time to draw a batch.
         steps: of a lap.
-        rounded: what rounding does to serial training.
+        rounded: the effect of rounding on serial training.
         rounds: how many were made.
     """
 
@@ -181,7 +181,7 @@ class _Row:
     rounds: int = 0
 
     def build(self, lap_s: float) -> None:
-        """Make all modes, and find how many steps a lap has."""
+        """Create all modes, and determine the number of steps of a lap."""
         serial = self.entries[0]
         with serial.guarded():
             self.work, self.fetch_s = Work.of(self.job), _fetch_s(self.job)
@@ -194,7 +194,7 @@ class _Row:
         _needs(serial)
 
     def go(self, rounds: int) -> None:
-        """Make the rounds, until further ones would tell little."""
+        """Make rounds until further ones would add little."""
         self.load.mark()
         for number in range(rounds):
             _round(self.entries, number, self.steps)
@@ -206,7 +206,7 @@ class _Row:
         self.rounded = _rounded(self.job, self.entries)
 
     def look(self) -> None:
-        """See what is measured apart from the rounds."""
+        """Make the measurements outside of the rounds."""
         for entry in self.entries:
             if not entry.why:
                 with entry.guarded():
@@ -231,7 +231,7 @@ def unmeasured(job: Job, mode: str, error: Exception, trace: str) -> dict[str, A
 def _records(
     job: Job, entries: list[Entry], allowed: Any, rounded: Any, work: Work, peaks: Any, fetch_s: float | None
 ) -> list[dict[str, Any]]:
-    """What is told of each mode: its times, what it is worth beside the best serial one if it is right, its limits."""
+    """The records of the modes: times, ratios to the best serial one if the losses agree, limits."""
     right = [e for e in entries if not e.why and agrees(_apart(job, e, entries[0]), allowed)]
     best = min((e for e in right if e.name in SERIAL), key=lambda e: e.step_s)
     found = []
@@ -247,7 +247,7 @@ def _records(
 
 
 def _round(entries: list[Entry], number: int, steps: int) -> None:
-    """One lap of each; the order is turned by one each round, and every other round goes backwards."""
+    """One lap of each; the order is rotated by one each round, and every other round is reversed."""
     turn = number % len(entries)
     order = entries[turn:] + entries[:turn]
     gc.collect()
@@ -258,7 +258,7 @@ def _round(entries: list[Entry], number: int, steps: int) -> None:
 
 
 def _settled(entries: list[Entry]) -> bool:
-    """Whether further rounds would tell little."""
+    """True if further rounds would add little."""
     for entry in entries:
         if not entry.why:
             ratios = Timing.of([a.wall_s / b.wall_s for a, b in zip(entries[0].laps, entry.laps, strict=True)])
@@ -269,7 +269,7 @@ def _settled(entries: list[Entry]) -> bool:
 
 
 def _steps(serial: Entry, lap_s: float) -> int:
-    """Steps of a lap: what serial training does in the time."""
+    """Steps of a lap: as many as serial training makes in that time."""
     _needs(serial)
     assert serial.mode is not None
     lap = serial.mode.lap(2)
@@ -295,7 +295,7 @@ def _needs(serial: Entry) -> None:
 
 
 def _fetch_s(job: Job) -> float:
-    """Seconds of drawing one batch, alone."""
+    """Seconds to draw one batch."""
     feed = Feed(job.task, job.where)
     times = []
     for number in range(32):
@@ -317,7 +317,7 @@ def _reason(error: Exception) -> str:
 
 
 WORTH = ("samples_per_s", "ratio_to_serial", "ratio_to_best_serial", "best_serial", "pays_after_steps")
-"""What a mode whose losses don't agree has not."""
+"""Fields that a mode whose losses do not agree lacks."""
 
 
 def _apart(job: Job, entry: Entry, serial: Entry) -> dict[str, float]:
@@ -325,7 +325,7 @@ def _apart(job: Job, entry: Entry, serial: Entry) -> dict[str, float]:
 
 
 def _head(job: Job, entry: Entry) -> dict[str, Any]:
-    """What every record has."""
+    """Fields of every record."""
     record: dict[str, Any] = {
         **{"model": job.model, "members": job.members, "precision": job.precision, "mode": entry.name},
         **{"measured": not entry.why, "why": entry.why or None, "note": entry.note or None},
@@ -336,7 +336,7 @@ def _head(job: Job, entry: Entry) -> dict[str, Any]:
 
 
 def _times(entry: Entry) -> dict[str, Any]:
-    """How long a step of all members takes, and what it needs."""
+    """The duration of a step of all members, and its memory."""
     steps = len(entry.laps[0].losses)
     wall = Timing.of([lap.wall_s / steps for lap in entry.laps])
     cpu = [lap.cpu_s / steps for lap in entry.laps]
@@ -355,7 +355,7 @@ def _times(entry: Entry) -> dict[str, Any]:
 
 
 def _worth(job: Job, entry: Entry, serial: Entry, best: Entry) -> dict[str, Any]:
-    """What the times mean; only for a mode whose losses are right."""
+    """Figures derived from the times, only for a mode whose losses agree."""
     return {
         "samples_per_s": job.members * job.task.batch / entry.step_s,
         "ratio_to_serial": _ratio(serial, entry),
@@ -366,7 +366,7 @@ def _worth(job: Job, entry: Entry, serial: Entry, best: Entry) -> dict[str, Any]
 
 
 def _pays_after(job: Job, entry: Entry, serial: Entry) -> int | None:
-    """After how many steps all has been won back that it took to begin (tuning, recording); None if it never is."""
+    """After how many steps the time to begin (tuning, recording) has been regained; None if never."""
     gain_s, lead_s = serial.step_s - entry.step_s, entry.begin_s - serial.begin_s
     if lead_s <= 0:
         return job.check_steps
@@ -374,7 +374,7 @@ def _pays_after(job: Job, entry: Entry, serial: Entry) -> int | None:
 
 
 def _ratio(base: Entry, entry: Entry) -> dict[str, float]:
-    """How many times as fast as another mode, round by round, by the clock; and by processor time."""
+    """Speed relative to another mode, round by round, by wall time and by processor time."""
     ratios = Timing.of([a.wall_s / b.wall_s for a, b in zip(base.laps, entry.laps, strict=True)])
     cpu = [a.cpu_s / b.cpu_s for a, b in zip(base.laps, entry.laps, strict=True) if b.cpu_s > 0]
     found = {"median": ratios.median_s, "low": ratios.low_s, "high": ratios.high_s}
@@ -382,7 +382,7 @@ def _ratio(base: Entry, entry: Entry) -> dict[str, float]:
 
 
 def _limits(job: Job, entry: Entry, work: Work, peaks: dict[str, Any] | None, fetch_s: float | None) -> dict[str, Any]:
-    """Operations, and how near to the device's limits the mode comes."""
+    """Operations, and the fraction of the device's limits that the mode reaches."""
     step_s = entry.step_s
     rate = job.members * work.flop / step_s
     fetches = job.members if entry.name in (*SERIAL, "processes", "mps") else 1

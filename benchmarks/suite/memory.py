@@ -1,4 +1,4 @@
-"""Peak memory of a mode: growth of this process on a CPU, what torch's allocator held on a GPU."""
+"""Peak memory of a mode: growth of this process on a CPU, memory held by torch's allocator on a GPU."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 
 
 class Peak:
-    """The most memory between `begin` and `bytes`, over what was held when this was made.
+    """The peak memory between `begin` and `bytes`, above that at construction.
 
-    On Linux the system keeps the most that a process held, and forgets it when asked to; elsewhere what is held at the
-    end counts, which leaves out what a step held and gave back. What earlier modes gave back to the allocator but not
-    to the system is used again unseen, so that the growth is a little too small for later ones.
+    On Linux the system records the peak of a process and can reset it. Elsewhere the memory at the end counts, which
+    omits memory that a step has freed. Memory that earlier modes have returned to the allocator but not to the system
+    is reused without growth, so that later values are slightly too small.
     """
 
     def __init__(self, where: torch.device) -> None:
@@ -31,7 +31,7 @@ class Peak:
             self.before = psutil.Process().memory_info().rss
 
     def begin(self) -> None:
-        """Forget the most so far."""
+        """Reset the peak."""
         if self.where.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.where)
         else:
@@ -39,7 +39,7 @@ class Peak:
                 Path("/proc/self/clear_refs").write_text("5")
 
     def bytes(self) -> int:
-        """The most since then, over what was there before; never below 0."""
+        """The peak since then, above the memory before; never below 0."""
         if self.where.type == "cuda":
             most = torch.cuda.max_memory_allocated(self.where)
         else:

@@ -1,4 +1,4 @@
-"""Curves from the suite's JSON lines: throughput against members, a panel a model, a line a mode."""
+"""Curves from the suite's JSON lines: throughput against members, one panel per model, one line per mode."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ FEW_LABELS = 4
 
 
 def figure(lines: Sequence[dict[str, Any]]) -> Figure:
-    """Above samples per second, summed over members, with quartiles as bands; a cross where the losses did not agree.
+    """Top: samples per second, summed over members, with quartiles as bands; a cross if the losses did not agree.
 
-    Below how many times serial's that is. Rows are measured one after another and modes of a row at the same time, so
-    on a machine whose load changes the lower panels say more; on a busy one they are by processor time.
+    Bottom: the ratio to serial. Rows are measured one after another, and modes of a row interleaved, so on a machine
+    with varying load the lower panels are more reliable; on a busy one they use processor time.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator
@@ -147,7 +147,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def main(words: Sequence[str]) -> int:
-    """`python -m benchmarks plot FILE`: draws beside the file, or where `--out` says."""
+    """`python -m benchmarks plot FILE`: draws beside the file, or to `--out`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks plot", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("file", type=Path, help="JSON lines of `python -m benchmarks --out FILE`")
     parser.add_argument("--out", type=Path, default=None, help="the picture; beside the file by default")

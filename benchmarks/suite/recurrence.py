@@ -1,4 +1,4 @@
-"""An LSTM written out, for what can't run torch's kernel."""
+"""An LSTM in plain operations, where torch's kernel is not supported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class WrittenOutLSTM(nn.Module):
-    """One layer of `torch.nn.LSTM` from plain operations, with its parameters' names.
+    """One layer of `torch.nn.LSTM` in plain operations, with its parameters' names.
 
     The input's part of the gates is one matrix product over all steps.
     """

@@ -1,4 +1,4 @@
-"""The suite's JSON lines as Markdown: ratios per model and member count, bars reached or missed, what holds back."""
+"""The suite's JSON lines as Markdown: ratios per model and member count, met and unmet targets, limits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ACTIVITY = {"sm_active": "SM active", "sm_occupancy": "occupancy", "tensor_activ
 
 
 def rows_of(lines: Sequence[dict[str, Any]]) -> list[Row]:
-    """The lines, put together by model, members and precision; of one measured twice the later counts."""
+    """The lines, grouped by model, members and precision; of repeated measurements the later counts."""
     found: dict[tuple[str, int, str], dict[str, Any]] = {}
     for line in lines:
         found.setdefault((line["model"], line["members"], line["precision"]), {})[line["mode"]] = line
@@ -36,9 +36,9 @@ def rows_of(lines: Sequence[dict[str, Any]]) -> list[Row]:
 
 
 def busy(lines: Sequence[dict[str, Any]]) -> bool:
-    """Whether other processes took so much of the machine that only processor time means anything.
+    """True if other processes used so much of the machine that only processor time is reliable.
 
-    That of several threads is no time that a step takes.
+    Processor time of several threads is not the duration of a step.
     """
     on_cpu = lines[0]["device"] == "cpu" and lines[0]["threads"] == 1
     return on_cpu and max(line["load"]["other_cores_median"] or 0.0 for line in lines) > OTHERS
@@ -111,7 +111,7 @@ def _named(verdict: Verdict) -> str:
 
 
 def _limits(rows: Sequence[Row]) -> str:
-    """What holds ours back, a line a row; with a GPU's counters where there are such."""
+    """The limits of ours, one line per row, with a GPU's counters if available."""
     shown = [line for row in rows if (line := row.get("ours")) and line.get("agrees") and line.get("roofline")]
     busy = {key: title for key, title in ACTIVITY.items() if any(key in (line.get("activity") or {}) for line in shown)}
     columns = ["model", "members", "precision", "of the roofline", *busy.values(), "drawing batches", "paid after"]

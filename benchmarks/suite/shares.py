@@ -1,4 +1,4 @@
-"""Where the time of a step goes: products, other kernels, the optimizer, data, and what lies between the calls."""
+"""The parts of a step's time: products, other kernels, the optimizer, data, and the time between calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from hfta_nb.kernels.native import adam, attention, conv, images, norm, product,
 
 LOOK_S = 0.02
 PROFILES = 3
-"""So often a step is looked at, each time for so many seconds or two steps; the look that saw the least counts."""
+"""The number of profiles of a step and their duration in seconds or steps; the profile with the least overhead
+counts."""
 
 OPTIMIZER = "suite::optimizer"
 
@@ -42,22 +43,21 @@ LIBRARY: dict[type, str] = {
     norm.BatchNorm: "batch_norm",
     norm.BatchNormBackward: "batch_norm_backward",
 }
-"""What calls a kernel of this package's own library, by the operator that it stands for."""
+"""Calls of this package's own library, by the operator that they replace."""
 STEPS = re.compile(r"aten::_(fused_(adam|adamw|sgd|adagrad)_?|foreach_\w+)$")
-"""Operators that optimizers alone call."""
+"""Operators that only optimizers call."""
 KERNELS = re.compile(r"gemm|gemv|cutlass|xmma|conv|implicit|wgrad|dgrad|fprop|flash|fmha|attention|winograd", re.I)
-"""The same of a GPU's kernels, by what their names tell."""
+"""The same for a GPU's kernels, by their names."""
 STEP_KERNELS = re.compile(r"multi_tensor|adam|sgd", re.I)
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What one kind of operators took in a step.
+    """The time of one kind of operators in a step.
 
     Attributes:
-        seconds: within them, with what the profiler itself took.
-        records: how many records the profiler made meanwhile, of operators within operators too; half of a record's
-            cost lies outside of it.
+        seconds: within them, including the profiler's overhead.
+        records: the profiler's records meanwhile, nested operators included; half of a record's cost is outside of it.
     """
 
     seconds: float = 0.0
@@ -84,21 +84,21 @@ class Profile:
     record_s: float = 0.0
 
     def seconds(self, kind: str) -> float:
-        """What a kind took, less what the profiler added."""
+        """The time of a kind without the profiler's overhead."""
         return max(0.0, self.spent[kind].seconds - self.spent[kind].records * self.record_s)
 
     @property
     def inside_s(self) -> float:
-        """Within all of them."""
+        """The time within all of them."""
         return sum(self.seconds(kind) for kind in self.spent)
 
 
 def profiled(mode: Mode, step_s: float) -> Profile | None:
-    """Some more steps of a mode under torch's profiler; None where the work is not torch's in this process.
+    """Further steps of a mode under torch's profiler; None if the work is not torch's in this process.
 
     Args:
-        mode: is trained on.
-        step_s: what a step takes, so that short ones are looked at for longer.
+        mode: continues to train.
+        step_s: the duration of a step; short ones are profiled longer.
     """
     if not mode.on_torch_stream:
         return None
@@ -109,7 +109,7 @@ def profiled(mode: Mode, step_s: float) -> Profile | None:
 
 def _look(mode: Mode, steps: int, step_s: float) -> Profile:
     cuda = mode.job.where.type == "cuda"
-    if cuda:  # graphs that were captured don't survive it that the profiler lets go of its library and takes it again
+    if cuda:  # captured graphs do not survive that the profiler unloads and reloads its library
         os.environ.setdefault("TEARDOWN_CUPTI", "0")
         os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
     with _marked(mode), profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as seen:
@@ -118,7 +118,7 @@ def _look(mode: Mode, steps: int, step_s: float) -> Profile:
     spent = dict.fromkeys(("products", "others", "optimizer", "data"), Spent())
     if cuda:
         device = torch.autograd.DeviceType.CUDA
-        # Annotations (of an optimizer's step, say) span the kernels within them.
+        # Annotations (of an optimizer's step, for example) span the kernels within them.
         counted = [e for e in events if e.device_type == device and not getattr(e, "is_user_annotation", False)]
         for event in counted:
             spent[_kind_of_kernel(event.name)] += Spent(_seconds(event))
@@ -149,9 +149,9 @@ def _record_s() -> float:
 
 @contextlib.contextmanager
 def _marked(mode: Mode) -> Iterator[None]:
-    """Within, the profiler sees what draws a batch, what steps an optimizer of ours, and our own kernels.
+    """Mark batch drawing, our optimizer's step and our own kernels for the profiler within the context.
 
-    Torch's tell by themselves.
+    Torch's own kernels are known to it.
     """
     kinds = {type(optimizer) for optimizer in getattr(mode, "optimizers", [])}
     ours = [(kind, "step", OPTIMIZER) for kind in kinds if not issubclass(kind, torch.optim.Optimizer)]
@@ -181,7 +181,7 @@ def _operator(event: Any) -> bool:
 
 
 def _count(event: Any, spent: dict[str, Spent]) -> None:
-    """Add what an operator took to its kind; of one that calls others, products within it are counted as such."""
+    """Add the time of an operator to its kind; products within other operators count as products."""
     whole = Spent(_seconds(event), _records(event) - 0.5)
     kind = "optimizer" if STEPS.match(event.name) else _marked_above(event)
     if kind:
@@ -234,9 +234,9 @@ NAMES = {
 
 
 def shares(seen: Profile) -> dict[str, float]:
-    """The share of a step that each kind takes, and what is left between the calls.
+    """The fraction of a step for each kind, and for the time between calls.
 
-    Where calls seem to take more than the whole step they share it out.
+    If calls seem to take more than the whole step, their shares are scaled.
     """
     whole = max(seen.step_s, seen.inside_s)
     found = {kind: seen.seconds(kind) / whole for kind in seen.spent}
@@ -244,10 +244,10 @@ def shares(seen: Profile) -> dict[str, float]:
 
 
 def held_back(found: Mapping[str, float], step_s: float, operations_s: float) -> dict[str, Any]:
-    """What keeps a step from its bound: the seconds of each kind beyond the products at the measured rate, as shares.
+    """What limits a step: the seconds of each kind beyond the products at the measured rate, as shares.
 
     Returns:
-        "most", the kind that costs most, and "note", both derived from the numbers alone.
+        "most", the most expensive kind, and "note", both derived from the numbers alone.
     """
     needed = min(found["products"], operations_s / step_s)
     beyond = {**found, "products": found["products"] - needed}

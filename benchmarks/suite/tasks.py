@@ -1,4 +1,4 @@
-"""What is trained: architectures with their batches and losses, at sizes for a CPU and for a GPU."""
+"""Tasks: architectures with their batches and losses, at sizes for a CPU and for a GPU."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Loss = Callable[[Any, Any], Tensor]
 Draw = Callable[[int], tuple[Any, Tensor]]
 
 BATCHES = 16
-"""Batches in the data set, which lies on the device as a whole; training goes round."""
+"""Batches in the data set, which is on the device as a whole and is used cyclically."""
 
 DATA = "suite::data"
-"""What torch's profiler calls the drawing of a batch."""
+"""The name of batch drawing in torch's profiler."""
 
 
 @dataclass(frozen=True)
@@ -42,23 +42,23 @@ class Update:
     trains: list[str]
 
     def loss_of(self, module: Callable[..., Any], x: Any, y: Any) -> Tensor:
-        """The loss of a module, or of what stands for one."""
+        """The loss of a module or its replacement."""
         return self.loss(module(*inputs(x), **self.words), y)
 
 
 @dataclass(frozen=True)
 class Task:
-    """An architecture and what it learns from.
+    """An architecture and its training data.
 
     Attributes:
-        name: as on the command line.
-        build: a member; initialised by torch's default generator.
+        name: on the command line.
+        build: creates a member, initialised by torch's default generator.
         draw: from a number of samples to x, a tensor or a tuple of several, and y.
         batch: samples in a mini-batch.
-        loss: from one member's output and y to its loss; not used where there are phases.
+        loss: from one member's output and y to its loss; not used with phases.
         size: the size in words.
-        fallback: what gives an equal module of plain operations where `build`'s has a kernel that `torch.func.vmap` and
-            the counter of operations know nothing of; None where there is none.
+        fallback: creates an equal module of plain operations, if `build`'s uses a kernel that `torch.func.vmap` and the
+            counter of operations do not support; otherwise None.
         phases: of a step, for several networks with an optimizer each (see `hfta_nb.phases.Phase`).
     """
 
@@ -72,18 +72,18 @@ class Task:
     phases: tuple[Phase, ...] = ()
 
     def updates(self, names: Iterable[str]) -> list[Update]:
-        """What a step is made of, given the names of all parameters."""
+        """The updates of a step, given the names of all parameters."""
         known = list(names)
         if not self.phases:
             return [Update({}, self.loss, known)]
         return [Update({"phase": p.name}, p.loss, [n for n in known if p.has(n)]) for p in self.phases]
 
     def member(self, seed: int) -> nn.Module:
-        """The member that this seed initialises; torch's default generator is left as it was."""
+        """The member with this seed; torch's default generator is left unchanged."""
         return _seeded(self.build, seed)
 
     def plain_member(self, seed: int) -> nn.Module:
-        """The same, of plain operations."""
+        """The same in plain operations."""
         module = _seeded(self.fallback or self.build, seed)
         module.load_state_dict(self.member(seed).state_dict())
         return module
@@ -94,15 +94,15 @@ class Task:
 
 
 class Feed:
-    """Batches of the data set, drawn by index on the device, in an order that is the same for all.
+    """Batches of the data set, selected by index on the device, in the same order for all modes.
 
     Args:
-        task: whose data.
-        device: where it lies.
+        task: the task.
+        device: of the data set.
     """
 
     marked = False
-    """Whether torch's profiler is told of drawing."""
+    """Whether batch drawing is marked for torch's profiler."""
 
     def __init__(self, task: Task, device: torch.device) -> None:
         x, y = task.data()

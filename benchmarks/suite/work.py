@@ -1,4 +1,4 @@
-"""The work of a training step, and the least time that it could take: a roofline.
+"""The work of a training step, and the least time that it can take: a roofline.
 
 Source: Williams, Waterman, Patterson 2009 (roofline model); operations as `torch.utils.flop_counter` counts them.
 """
@@ -22,16 +22,17 @@ STATE_PASSES = 10
 """How often a parameter's bytes move in a step: read forward and backward, its gradient written, and Adam's pass, which
 reads parameter, gradient and both moments and writes all but the gradient."""
 ACTIVATION_PASSES = 4
-"""How often those of an activation move that is kept for backward: written, read, and the same for its gradient."""
+"""How often the bytes of an activation kept for the backward move: written, read, and the same for its gradient."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one member's step needs.
+    """The work of one member's step.
 
     Attributes:
-        flop: matrix products and convolutions, forward and backward; the optimizer and elementwise work are left out.
-        parameter_bytes, activation_bytes, batch_bytes: of parameters; of what autograd keeps for backward; of x and y.
+        flop: matrix products and convolutions, forward and backward, without the optimizer and elementwise work.
+        parameter_bytes, activation_bytes, batch_bytes: of parameters; of tensors kept by autograd for the backward; of
+            x and y.
     """
 
     flop: int
@@ -44,7 +45,7 @@ class Work:
         """Counted on the plain module."""
         task, (x, y) = job.task, Feed(job.task, job.where)(0)
         module = task.plain_member(0).to(job.where)
-        # The fused kernels of attention on a CPU are not in the counter's table.
+        # The counter's table lacks the fused kernels of attention on a CPU.
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
             _backward(task, module, x, y)
         module = task.member(0).to(job.where)
@@ -66,12 +67,12 @@ class Work:
 
     @property
     def moved_bytes(self) -> int:
-        """An estimate of the bytes that a member's step moves at least."""
+        """A lower estimate of the bytes that a member's step moves."""
         return STATE_PASSES * self.parameter_bytes + ACTIVATION_PASSES * self.activation_bytes + self.batch_bytes
 
     @property
     def working_set(self) -> int:
-        """Bytes that a member's step goes over: state and activations."""
+        """The bytes that a member's step uses: state and activations."""
         return 4 * self.parameter_bytes + self.activation_bytes + self.batch_bytes
 
 

@@ -1,1 +1,1 @@
-"""Models of packages that the tests have never seen; see `__main__`."""
+"""Models of packages that no test uses; see `__main__`."""

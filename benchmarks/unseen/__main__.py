@@ -1,12 +1,12 @@
-"""Models of packages that the tests have never seen: trained in an array, and as plain modules.
+"""Models of packages that no test uses, trained in an array and as plain modules.
 
-Each model runs in a process of its own: three members in float64, two training steps and an evaluation, by
+Each model runs in a separate process: three members in float64, two training steps and an evaluation, by
 `array.backward` and by `array(x)`. Losses, gradients, buffers and outputs are compared with the members trained alone.
 
     python -m benchmarks.unseen [--json] [--only NAME ...] [--quick] [--python PYTHON]
 
-The packages that this folder names are no dependency of the project: install them with `pip install --no-deps`
-into an environment of their own, with torch, and give its interpreter. What is not installed is left out, and told.
+The packages named in this folder are no dependencies of the project: install them with `pip install --no-deps` into a
+separate environment with torch, and pass its interpreter. Missing packages are skipped and listed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def seeded_inputs(model: Model) -> tuple[Any, ...]:
 
 
 def begin(seed: int) -> None:
-    """Set all streams of random numbers; those beside torch's are no member's own, and the same for all."""
+    """Set all random streams; those of Python and NumPy are the same for all members."""
     torch.manual_seed(seed)
     np.random.seed(0)
     random.seed(0)
@@ -79,7 +79,7 @@ def descend(tensors: Any) -> None:
 
 
 def alone(module: nn.Module, seed: int, inputs: tuple[Any, ...]) -> dict[str, Any]:
-    """What training a plain module comes to."""
+    """The outcome of training a plain module."""
     found: dict[str, Any] = {}
     begin(seed)
     for step in range(STEPS):
@@ -97,7 +97,7 @@ def alone(module: nn.Module, seed: int, inputs: tuple[Any, ...]) -> dict[str, An
 
 
 def together(array: Any, split: bool, inputs: tuple[Any, ...]) -> dict[str, Any]:
-    """The same of an array, all members' with a first axis."""
+    """The same outcome of an array, with a member axis."""
     from hfta_nb.members.tree import tensor_map
 
     found: dict[str, Any] = {}
@@ -113,7 +113,7 @@ def together(array: Any, split: bool, inputs: tuple[Any, ...]) -> dict[str, Any]
         found[f"loss {step}"] = losses.detach()
         found |= {f"gradient {step} of {n}": copy.deepcopy(p.grad) for n, p in array.named_parameters()}
         descend(array.parameters())
-    plain = [dict(array[i].named_buffers()) for i in range(MEMBERS)]  # some a model makes in its forward
+    plain = [dict(array[i].named_buffers()) for i in range(MEMBERS)]  # the model may create buffers in its forward
     found |= {f"buffer {n}": [own.get(n) for own in plain] for n in plain[0]}
     array.eval()
     found["evaluation"] = array.evaluate(loss_of, inputs, torch.zeros(1))
@@ -121,7 +121,7 @@ def together(array: Any, split: bool, inputs: tuple[Any, ...]) -> dict[str, Any]
 
 
 def off(own: Any, other: Any) -> float:
-    """How far two results are apart, by the size of the second; 0 within rounding."""
+    """The relative difference of two results; 0 within rounding."""
     if own is None or other is None:
         value = other if own is None else own
         return 0.0 if value is None else float(value.abs().max())
@@ -133,7 +133,7 @@ def off(own: Any, other: Any) -> float:
 
 
 def judged(model: Model, split: bool) -> tuple[str, str]:
-    """The verdict on a model in a form, and a word on it."""
+    """The verdict on a model in a form, with an explanation."""
     import hfta_nb as hfta
     from hfta_nb.errors import ArrayWarning, HftaError
 
@@ -172,7 +172,7 @@ def judged(model: Model, split: bool) -> tuple[str, str]:
 
 
 def one(name: str) -> dict[str, Any]:
-    """A row, of this process."""
+    """A row, measured in this process."""
     torch.set_num_threads(1)
     model = MODELS[name]
     row: dict[str, Any] = {"model": name, "package": model.package}
@@ -207,7 +207,7 @@ def in_child(name: str, python: str) -> dict[str, Any]:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """How many models there are of each verdict; of a model's two, the worse."""
+    """How many models have each verdict; the worse one of a model's two forms counts."""
     order = [EQUAL, MENDED, REFUSED, RAISES, DIFFERENT, FAILS, ABSENT]
     counts = Counter(max((row["backward"], row["array(x)"]), key=order.index) for row in rows)
     tried = sum(n for verdict, n in counts.items() if verdict not in (FAILS, ABSENT))

@@ -1,4 +1,4 @@
-"""Models of packages, by name: how each is built, and what it is given. Packages are imported as needed."""
+"""Models of packages, by name: how to build each one, and its inputs. Packages are imported on demand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Model(NamedTuple):
 
 
 class By(nn.Module):
-    """A module that is called by another method than its forward."""
+    """Calls another method of a module in place of its forward."""
 
     def __init__(self, module: nn.Module, method: str, **keywords: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Transformers, and what is to replace them."""
+"""Transformers and their alternatives."""
 
 from __future__ import annotations
 

@@ -104,8 +104,8 @@ def rows_of(calls: Calls, losses: Iterable[Calls], step_notes: Sequence[str]) ->
         rows.append((what, f"{'measured by an earlier process' if choice.kept else 'measured'}: {choice}"))
     rows += [("training step", note) for note in step_notes]
     for path, reason in state.settings.paths.items():
-        how = "each architecture by itself" if state.settings.unlike else "one member at a time"
-        if not state.settings.unlike and path not in state.settings.differences:
+        how = "each architecture by itself" if state.settings.several_architectures else "one member at a time"
+        if not state.settings.several_architectures and path not in state.settings.differences:
             how += ", as vmap can't run it"
         rows.append((f"submodule {path}", f"{how}: {reason}"))
     return rows + sorted(state.engine.used.items())

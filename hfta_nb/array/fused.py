@@ -18,7 +18,7 @@ from hfta_nb.array.explaining import rows_of, shown, table
 from hfta_nb.array.lazy import materialise
 from hfta_nb.array.own_losses import OwnLosses
 from hfta_nb.array.saving import Savable
-from hfta_nb.array.schedule_tuner import apart, tune
+from hfta_nb.array.schedule_tuner import detached_inputs, tune
 from hfta_nb.array.self_tuning import SelfTuning
 from hfta_nb.array.settings import Adjustable
 from hfta_nb.eager.engine import Engine, Inputs
@@ -177,8 +177,7 @@ class FusedArray(Adjustable, Answering, Savable):
         """Every member's loss for an existing output: the split form of `backward`.
 
         Use it to add terms to the loss, or to use the output for more than the loss. `backward` is faster: it runs
-        members
-        block by block, which ``array(x)`` cannot, and needs no autograd graph.
+        members block by block, which ``array(x)`` cannot, and needs no autograd graph.
 
         Args:
             loss_fn: computes a scalar loss from ONE member's output and `y`.
@@ -248,7 +247,7 @@ class FusedArray(Adjustable, Answering, Savable):
         """
         inputs = Inputs.of((x, target_of(loss_fn, y)), len(self))
         if inputs.grad_leaves():
-            x, y = apart((x, y))
+            x, y = detached_inputs((x, y))
         with self._tuning.by_tune():
             step = partial(self.backward, loss_fn, x, y, has_aux=has_aux, only=only)
             return tune(self._calls, inputs, step, budget_s)

@@ -79,10 +79,8 @@ def why_not(a: nn.Module, b: nn.Module) -> Why | None:
     """The first difference that prevents two modules from being members of one array.
 
     Widths, depths (in `nn.Sequential` and `nn.ModuleList`), activations, rates and other numbers may differ. This
-    function
-    does not examine what a model computes from its sizes outside of tensors: an array checks that in its first call,
-    and
-    runs members of each architecture separately if necessary.
+    function does not examine what a model computes from its sizes outside of tensors: an array checks that in its first
+    call, and runs members of each architecture separately if necessary.
 
     Args:
         a, b: plain modules, which may be on the device "meta".

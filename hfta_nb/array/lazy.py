@@ -51,8 +51,7 @@ def materialise(state: ArrayState, inputs: Inputs) -> None:
     """Run every member once, so that its lazy modules get their shapes and draw their values.
 
     A member draws them from its own stream and continues from there; numbers that the dry run draws afterwards are
-    drawn
-    again. (In a plain module, dropout between two lazy modules would draw between them.)
+    drawn again. (In a plain module, dropout between two lazy modules would draw between them.)
     """
     members, generators = state.pending, state.generators
     for i, module in enumerate(members):

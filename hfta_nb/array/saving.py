@@ -29,13 +29,11 @@ class Savable(nn.Module):
         """Parameters and buffers by the plain module's names, each with a leading member axis M, and random streams.
 
         The random streams are one tensor of bytes ``[M, bytes]`` named ``_extra_state``, so that training continues
-        with the
-        same random numbers. `torch.save` and safetensors accept the dict unchanged. Member i's own dict is
+        with the same random numbers. `torch.save` and safetensors accept the dict unchanged. Member i's own dict is
         ``array[i].state_dict()``, with the plain module's keys only.
 
         Unlike a plain module's, the tensors are copies: the array's tensors share one block of memory, which
-        safetensors
-        rejects. With ``keep_vars=True`` they are the parameters and buffers themselves.
+        safetensors rejects. With ``keep_vars=True`` they are the parameters and buffers themselves.
 
         Args:
             args, kwargs: as for `torch.nn.Module.state_dict`.
@@ -59,8 +57,7 @@ class Savable(nn.Module):
 
         Args:
             state_dict: with or without random streams; if they are missing, as in files of older versions, they are
-                left
-                unchanged.
+                left unchanged.
             strict: as for a plain module, other keys are errors; missing random streams are not.
             assign: as for a plain module; not supported, as the array's tensors share memory.
 

@@ -51,17 +51,15 @@ class Trial:
 
     Each step runs with the schedule `way`, and its time is passed to `took`. The first step shows how the model runs at
     all. Then each schedule runs eagerly once. Promising schedules are recorded and replayed, the best one first, as
-    long as
-    the possible gain exceeds the cost. All of that is single-threaded; then the fastest schedule is tried on several
-    threads. At the end, the array has the fastest schedule, and only its recordings are kept.
+    long as the possible gain exceeds the cost. All of that is single-threaded; then the fastest schedule is tried on
+    several threads. At the end, the array has the fastest schedule, and only its recordings are kept.
 
     Args:
         calls: of the array whose steps these are.
         ways: the schedules to try, larger block sizes first.
         replaying: whether steps may be replayed.
         budget_s: time after which close schedules get no more laps. By default, steps are part of training, and a
-            schedule
-            is tried only if the cost is regained soon.
+            schedule is tried only if the cost is regained soon.
         cache: of these calls' programs; by default that of `backward`.
 
     Attributes:

@@ -214,7 +214,7 @@ def _described(model: nn.Module) -> str:
         return ", ".join(f"{path}: {type(module).__qualname__}" for path, module in model.named_modules())
 
 
-def apart(tree: Any) -> Any:
+def detached_inputs(tree: Any) -> Any:
     """The inputs detached from their graphs; tensors that require a gradient still do."""
     leaves, rebuild = flatten(tree)
     return unflatten(rebuild, [_leaf(v) for v in leaves])

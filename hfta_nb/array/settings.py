@@ -51,8 +51,7 @@ class Adjustable:
         """Whether the first calls of `backward`, `array(x)` and `evaluate` find the fastest schedule for each.
 
         These calls give the usual results, up to rounding; `explain` shows what was found. Tuning is off after
-        `block_size` or
-        `threads` was set, and while `strategy` is "fixed", where nothing is timed.
+        `block_size` or `threads` was set, and while `strategy` is "fixed", where nothing is timed.
         """
         return self.settings.self_tuning
 
@@ -133,8 +132,7 @@ class Adjustable:
         call, none of which is then replayed; or "never".
 
         A comparison costs one training step of one plain module. If the results differ, the array runs the submodule
-        member by
-        member and warns, and `explain` shows it.
+        member by member and warns, and `explain` shows it.
         """
         return self.settings.verify
 

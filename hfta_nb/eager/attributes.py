@@ -69,19 +69,19 @@ class Attributes:
         return {place: v[index] for place, v in self.values.items() if v[index] is not _MISSING}
 
     def for_block(
-        self, indices: Sequence[int], context: Context, apart: Collection[str] = ()
+        self, indices: Sequence[int], context: Context, one_by_one: Collection[str] = ()
     ) -> dict[AttributeKey, Any]:
         """The attributes to set for several members that run at once.
 
         Args:
             indices: the members.
             context: of the call.
-            apart: paths of submodules that run member by member and set attributes for each member.
+            one_by_one: paths of submodules that run member by member and set attributes for each member.
 
         Raises:
             Disagreement: the members' values cannot be combined.
         """
-        rows = [{place: v for place, v in self.of(i).items() if not is_below(place[0], apart)} for i in indices]
+        rows = [{place: v for place, v in self.of(i).items() if not is_below(place[0], one_by_one)} for i in indices]
         if any(row.keys() != rows[0].keys() for row in rows):
             raise Disagreement("members differ in which attributes they have set")
         return {

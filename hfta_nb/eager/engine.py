@@ -145,7 +145,7 @@ class Engine:
         architectures: creates the executable modules, if members have different architectures.
         usage: which parameters were used by members that ran one by one, since the last reset.
         member_modules: copies of a module for members that run alone, by its id; for a submodule, by its path.
-        apart: paths of the submodules that run member by member.
+        one_by_one: paths of the submodules that run member by member.
         process_streams: random streams of Python and NumPy.
         resized_buffers: buffers that the model has replaced by tensors of another shape or dtype, by name and member.
         observed: a member whose gradients are recorded, and the dict for them.
@@ -170,7 +170,7 @@ class Engine:
         self.attributes = Attributes(len(self.generators))
         self.usage = Usage()
         self.member_modules: dict[int | str, MemberModules] = {}
-        self.apart: tuple[str, ...] = ()
+        self.one_by_one: tuple[str, ...] = ()
         self.process_streams = ProcessStreams()
         self.resized_buffers: dict[str, dict[int, Tensor]] = {}
         self.observed: tuple[int, dict[str, Tensor | None]] | None = None
@@ -252,7 +252,7 @@ class Engine:
             leaves = [next(left) if isinstance(v, Tensor) else v for v in given]
             context = self._context(members)
             changes: dict[AttributeKey, Any] = {}
-            given_attributes = self.attributes.for_block(context.indices, context, self.apart)
+            given_attributes = self.attributes.for_block(context.indices, context, self.one_by_one)
             with (
                 rule_mode(context),
                 executable.within(context, state),

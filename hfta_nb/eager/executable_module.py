@@ -93,5 +93,5 @@ class Architectures(Protocol):
     def lacking(self, name: str) -> list[int]:
         """The members without a tensor of this name."""
 
-    def set_fallbacks(self, paths: Collection[str], apart: str) -> None:
-        """Set which submodules run each architecture separately; with a reason in `apart`, the whole model does."""
+    def set_fallbacks(self, paths: Collection[str], separate_reason: str) -> None:
+        """Set which submodules run each architecture separately; with a `separate_reason`, the whole model does."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 from torch import nn
 
 from hfta_nb.eager.fallback import path_of
@@ -25,8 +27,8 @@ class ExecutionSettings:
         paths: submodules that run one member at a time, with reasons.
         notes: remarks about the whole array, for people.
         differences: differences from the plain module, by the path that runs member by member because of them.
-        unlike: members have different architectures; then `paths` run each architecture at true sizes.
-        apart: the reason why the whole model runs each architecture separately; empty if it does not.
+        several_architectures: members have different architectures; then `paths` run each architecture at true sizes.
+        separate_reason: why the whole model runs each architecture separately; empty if it does not.
     """
 
     self_tuning = True
@@ -34,8 +36,8 @@ class ExecutionSettings:
 
     def __init__(self, block_size: int) -> None:
         self.block_size, self.threads = block_size, "kernels"
-        self.unlike = False
-        self.apart = ""
+        self.several_architectures = False
+        self.separate_reason = ""
         self.checkpointed = False
         self.private = False
         self.fast_rng = False
@@ -49,16 +51,10 @@ class ExecutionSettings:
     @property
     def unproven(self) -> bool:
         """True if members run padded, which must be proven by execution."""
-        return self.unlike and not self.apart and self.block_size > 1 and not self.fast_rng
+        return self.several_architectures and not self.separate_reason and self.block_size > 1 and not self.fast_rng
 
     def copy(self) -> ExecutionSettings:
-        other = ExecutionSettings(self.block_size)
-        other.threads = self.threads
-        other.private, other.fast_rng, other.checkpointed = self.private, self.fast_rng, self.checkpointed
-        other.unlike, other.apart, other.strategy = self.unlike, self.apart, self.strategy
-        other.compiling, other.planned_steps = self.compiling, self.planned_steps
-        other.verify = self.verify
-        other.self_tuning, other.tuned = self.self_tuning, self.tuned
+        other = copy.copy(self)
         other.paths, other.notes = dict(self.paths), list(self.notes)
         other.differences = dict(self.differences)
         return other
@@ -79,8 +75,8 @@ class ExecutionSettings:
             self.paths = {other: why for other, why in self.paths.items() if not other.startswith(f"{path}.")}
             self.paths[path] = reason
             return
-        if self.unlike and not self.apart:
-            self.apart = reason
+        if self.several_architectures and not self.separate_reason:
+            self.separate_reason = reason
             self.notes.append(f"members of each architecture by themselves: {reason}")
             return
         self.block_size = 1

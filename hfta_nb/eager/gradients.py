@@ -169,7 +169,7 @@ class Gradients:
             total = losses.sum() if weights is None else (losses * weights).sum()
             with uncast():
                 self._observe_inputs(block, losses if weights is None else losses * weights)
-                alone = block.single or bool(self.state.engine.apart)
+                alone = block.single or bool(self.state.engine.one_by_one)
                 if alone and any(map(reentrant, nodes([total]))):
                     grads = _by_backward(total, wanted)
                 else:

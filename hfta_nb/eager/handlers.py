@@ -12,13 +12,13 @@ def install(state: ArrayState) -> None:
     engine, settings = state.engine, state.settings
     engine.private, engine.fast_rng, engine.plain = settings.private, settings.fast_rng, settings.strategy == "fixed"
     if engine.architectures is not None:
-        settings.unlike = True
-        engine.architectures.set_fallbacks(settings.paths, settings.apart)
+        settings.several_architectures = True
+        engine.architectures.set_fallbacks(settings.paths, settings.separate_reason)
         return
     handlers = attention_handlers(state.skeleton)
     for path in settings.paths:
         handlers[path] = one_by_one(state.skeleton, path)
-    engine.apart = tuple(settings.paths)
+    engine.one_by_one = tuple(settings.paths)
     engine.segments = segments(state.skeleton) if settings.checkpointed else []
     again = checkpoint_handlers(state.skeleton, handlers) if engine.segments else {}
     engine.handlers = handlers | {p: h for p, h in again.items() if p not in settings.paths}

@@ -134,10 +134,10 @@ def _retry_until_done(
 
 def _change_settings(state: ArrayState, error: Exception, differs: bool) -> None:
     """Change the settings as this error requires; record where a member differs from its plain module."""
-    apart = set(state.settings.paths)
+    before = set(state.settings.paths)
     state.settings.react(error, state.skeleton)
     if differs:  # the whole model where it is no submodule
-        path = next((path for path in state.settings.paths if path not in apart), "")
+        path = next((path for path in state.settings.paths if path not in before), "")
         state.settings.differences[path] = str(error)
     install(state)
 
@@ -177,7 +177,12 @@ def _verification(
     """The comparison of this call with the plain module; None if it is not to be verified."""
     settings = state.settings
     # Padded members are proven by execution, and a plain module never draws the fast random numbers.
-    if settings.verify == "never" or settings.unlike or settings.fast_rng or capturing(state.generators.device):
+    if (
+        settings.verify == "never"
+        or settings.several_architectures
+        or settings.fast_rng
+        or capturing(state.generators.device)
+    ):
         return None
     if state.generators.device.type == "meta":
         return None

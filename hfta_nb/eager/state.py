@@ -30,8 +30,7 @@ class ArrayState:
         skeleton: the plain module that stands for all members.
         slots: the slots of the skeleton for the members' tensors.
         tensors: an `nn.Module` with the parameters, buffers and submodules of the skeleton; looking them up by name
-            runs
-            no code of the model.
+            runs no code of the model.
         engine: runs blocks of members.
         settings: how the members run.
         arenas, buffer_arenas, missing_grads, owned: see `FusedArray`.

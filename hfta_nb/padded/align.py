@@ -17,8 +17,7 @@ def aligned(sequences: Mapping[int, Sequence[nn.Module]]) -> list[Slot]:
     """One sequence for all: each slot holds one module or none of each architecture, in the architecture's order.
 
     Sequences of equal length are aligned by position. Otherwise, the sequences are merged into the longest one by one,
-    so
-    that the modules of a slot are as similar as possible. A module without a match gets a separate slot.
+    so that the modules of a slot are as similar as possible. A module without a match gets a separate slot.
     """
     order = sorted(sequences, key=lambda a: -len(sequences[a]))
     longest = order[0]

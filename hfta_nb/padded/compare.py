@@ -176,8 +176,7 @@ class Comparison:
         """True if two objects hold the same value under a name.
 
         A private dict is treated as a cache, which may contain more entries in one of the objects: only the entries in
-        both
-        must be equal.
+        both must be equal.
         """
         if name.startswith("_") and type(x) is dict and type(y) is dict:
             return all(self.same(x[k], y[k], depth + 1) for k in x.keys() & y.keys())

@@ -30,8 +30,7 @@ class PaddedMode(TorchFunctionMode):
     """Calls the padding rule of every function that receives a padded tensor or a varied number.
 
     All rules keep one invariant: padded entries are zero before and after. A function without a rule runs at true
-    sizes,
-    once per group of members with equal sizes.
+    sizes, once per group of members with equal sizes.
 
     Args:
         context: of the members that run.

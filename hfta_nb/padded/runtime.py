@@ -32,12 +32,12 @@ class PaddedArchitectures:
     through the skeleton, padded to the largest of them.
 
     Attributes:
-        apart: why members of different architectures do not run together; empty if they do.
+        separate_reason: why members of different architectures do not run together; empty if they do.
     """
 
     def __init__(self, blueprint: Blueprint, slots: TensorSlots) -> None:
         self.blueprint, self.slots = blueprint, slots
-        self.apart = ""
+        self.separate_reason = ""
         self._template_slots = [TensorSlots(t) for t in blueprint.templates]
         here = dict(blueprint.skeleton.named_modules())
         self._flags = [
@@ -54,7 +54,7 @@ class PaddedArchitectures:
         of = [self.blueprint.of[i] for i in run.members]
         if run.single:
             return [self._like(run, [0], of[0], alone=True)]
-        if len(set(of)) > 1 and not self.apart:
+        if len(set(of)) > 1 and not self.separate_reason:
             return [self._unlike(run, of)]
         groups: dict[int, list[int]] = {}
         for row, a in enumerate(of):
@@ -84,9 +84,9 @@ class PaddedArchitectures:
         boxes = [self.blueprint.boxes(a) for a in range(len(self.blueprint.templates))]
         return [i for i, a in enumerate(self.blueprint.of) if name not in boxes[a]]
 
-    def set_fallbacks(self, paths: Collection[str], apart: str) -> None:
-        """Set which submodules run each architecture separately; with a reason in `apart`, the whole model does."""
-        self.apart = apart
+    def set_fallbacks(self, paths: Collection[str], separate_reason: str) -> None:
+        """Set which submodules run each architecture separately; with a `separate_reason`, the whole model does."""
+        self.separate_reason = separate_reason
         self._handlers = {path: by_architecture(self.blueprint, path) for path in paths}
 
     def member(self, index: int, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:

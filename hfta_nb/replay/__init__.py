@@ -4,7 +4,7 @@ Input: a call of an array (`calls.py`). The first call of a kind runs eagerly, t
 the same kernel calls on the same memory, they become a program, which is compared with them and replayed from then on.
 Output: the same results as in eager execution.
 
-Open `calls.py` first, then `program_cache.py`, `steps.py`, `record.py` and `program.py`.
+Open `calls.py` first, then `program_cache.py`, `steps.py`, `record.py` and `build_program.py`.
 
 | file | what is in it |
 |---|---|
@@ -15,6 +15,7 @@ Open `calls.py` first, then `program_cache.py`, `steps.py`, `record.py` and `pro
 | `recorded_step`, `recorded_forward` | one call of the first two while it is recorded |
 | `record`, `storage_refs`, `overlap` | the recorder, which creates a trace: kernels, and the memory that they use |
 | `liveness`, `fuse_relu`, `fuse_image_norms`, `stacking`, `select_kernels` | passes over a trace |
+| `build_program`, `memory_layout` | creates a program from a trace |
 | `program`, `source`, `parallel_lanes`, `dynamic_call`, `delivery` | the program, and the delivery of its gradients |
 | `out_variants`, `native_calls`, `image_norm_kernels` | kernels that write into given memory |
 | `verify` | the comparison of a program with the recorded call |

@@ -77,7 +77,7 @@ def assign_grads(state: ArrayState, targets: Sequence[Target]) -> None:
 
 
 @torch.no_grad()
-def apart(state: ArrayState, targets: Sequence[Target], run: Callable[[], T]) -> tuple[list[Tensor], T]:
+def gradient_copies(state: ArrayState, targets: Sequence[Target], run: Callable[[], T]) -> tuple[list[Tensor], T]:
     """Run the function, return copies of the gradients, and restore the arena."""
     before = [arena.grad.clone() for arena in state.arenas]
     try:

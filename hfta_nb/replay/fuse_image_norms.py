@@ -2,8 +2,7 @@
 
 No intermediate results are written between the norm and the operations that follow it. The backward recomputes them:
 these kernels are limited by memory traffic beyond the cache. A chain is replaced if the library is measured to be
-faster
-than torch's kernels in sequence, and if no other call uses the intermediate results.
+faster than torch's kernels in sequence, and if no other call uses the intermediate results.
 """
 
 from __future__ import annotations

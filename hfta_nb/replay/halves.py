@@ -6,18 +6,12 @@ can be outstanding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from hfta_nb.kernels.strategy import precision
-from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.members.threads import thread_scope
 from hfta_nb.replay.delivery import Target
-from hfta_nb.replay.dynamic_call import Fetch, copied
 from hfta_nb.replay.program import Program
 
 
@@ -40,40 +34,17 @@ class Halves:
     def forward(self) -> list[Tensor]:
         """Compute the outputs."""
         self.serial += 1
-        return self._run(self._forward, (), self._outputs, self.program.generators)
+        with thread_scope(self._way):
+            return self.program.execute(self._forward, self._outputs, (), self.program.generators)
 
     def backward(self) -> list[Tensor]:
         """Write the gradients to their destinations; returns those of the inputs. Once after each forward."""
         self.serial += 1
-        results = self._run(self._backward, self.program.gradients, self._inputs, None)  # the backward draws no numbers
+        with thread_scope(self._way):  # the backward draws no numbers
+            results = self.program.execute(self._backward, self._inputs, self.program.gradients, None)
         for storage in self.program.left:
             self.program.made[storage] = None
         return results
-
-    def _run(
-        self,
-        steps: Sequence[Callable[[], Any]],
-        gradients: Sequence[tuple[Tensor, Tensor | Fetch]],
-        results: Sequence[Tensor | Fetch],
-        generators: MemberGenerators | None,
-    ) -> list[Tensor]:
-        made, on = self.program.made, torch.is_grad_enabled()
-        torch._C._set_grad_enabled(True)  # as in `Program.run`
-        try:
-            with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), thread_scope(self._way):
-                if generators is None:
-                    for step in steps:
-                        step()
-                else:
-                    with generators.borrowed():
-                        for step in steps:
-                            step()
-                copied(gradients, made)
-                return [(r.get(made) if isinstance(r, Fetch) else r).clone() for r in results]
-        finally:
-            torch._C._set_grad_enabled(on)
-            if self.program.setting is not None:
-                precision.switch(self.program.setting)()
 
 
 @dataclass(frozen=True)

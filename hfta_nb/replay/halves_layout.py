@@ -11,9 +11,9 @@ from torch import Tensor
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.members.tree import flatten
 from hfta_nb.replay import layouts
+from hfta_nb.replay.build_program import build_program
 from hfta_nb.replay.cache_entry import outputs_of
 from hfta_nb.replay.halves import CompiledForward, Halves
-from hfta_nb.replay.program import program
 from hfta_nb.replay.record import BufferView, NotRecordableError
 from hfta_nb.replay.recorded_forward import RecordedForward
 
@@ -72,5 +72,5 @@ def _laid(recorded: RecordedForward, inputs: Inputs, outputs: Sequence[BufferVie
     trouble = trouble or trace.reason
     if trouble or other.harmed(made_until) or told != recorded.entry.leaves:
         raise NotRecordableError(trouble or "the model does something else")
-    made = program(trace, places, gradients, recorded.state.generators)
+    made = build_program(trace, places, gradients, recorded.state.generators)
     return Halves(made, len(places), recorded.state.settings.threads), other.needed()

@@ -16,7 +16,7 @@ from hfta_nb.eager.engine import Block, Inputs
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.tree import flatten
-from hfta_nb.replay.delivery import apart, assign_grads, delivered, written
+from hfta_nb.replay.delivery import assign_grads, delivered, gradient_copies, written
 from hfta_nb.replay.forward_entry import ForwardEntry
 from hfta_nb.replay.halves import CompiledForward
 from hfta_nb.replay.signature import watched
@@ -130,7 +130,7 @@ class SavedContext:
             upstream = self._deliver()
             found: list[Any] = [None] * count
         else:
-            gradients, upstream = apart(self.state, made.targets, made.halves.backward)
+            gradients, upstream = gradient_copies(self.state, made.targets, made.halves.backward)
             by = {id(t.parameter): g for t, g in zip(made.targets, gradients, strict=True)}
             found = [by.get(id(p)) for p in made.learning]
         return found + _passed(made, upstream)

@@ -2,8 +2,7 @@
 
 A `TorchDispatchMode` sees every kernel below autograd and `vmap`. It records memory instead of tensors: a storage and
 the geometry of a view of it. Therefore views are no operations, and in-place writes need no special treatment: a
-program
-that makes the same calls on the same memory in the same order computes the same.
+program that makes the same calls on the same memory in the same order computes the same.
 """
 
 from __future__ import annotations
@@ -153,8 +152,7 @@ class Trace:
     Attributes:
         calls: in order.
         held: by number, a tensor of every storage that existed before or is `lasting`; for others an empty tensor on
-            their
-            device, to save memory.
+            their device, to save memory.
         sizes: bytes of every storage, by number.
         lasting: storages that calls have created from constants only, and not written to.
         outside: storages that existed before.

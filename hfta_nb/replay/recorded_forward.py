@@ -14,6 +14,7 @@ from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import vector_jacobian
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.tree import flatten
+from hfta_nb.replay.build_program import build_program
 from hfta_nb.replay.cache_entry import outputs_of, room_like, rooms_for
 from hfta_nb.replay.delivery import Target
 from hfta_nb.replay.forward_entry import ForwardEntry
@@ -21,7 +22,6 @@ from hfta_nb.replay.guards import Guards
 from hfta_nb.replay.halves import CompiledForward, Halves
 from hfta_nb.replay.node import Run
 from hfta_nb.replay.overlap import overlap
-from hfta_nb.replay.program import program
 from hfta_nb.replay.record import BufferView, Recorder, places
 from hfta_nb.replay.verify import proven
 
@@ -171,7 +171,7 @@ class RecordedForward:
         needs = self.needed()
 
         def make(chosen: bool) -> tuple[Halves, Callable[[], list[Tensor]]]:
-            whole = program(trace, results, gradients, state.generators, chosen)
+            whole = build_program(trace, results, gradients, state.generators, chosen)
             halves = Halves(whole, len(outputs), state.settings.threads)
             return halves, lambda: [*halves.forward(), *halves.backward()]
 

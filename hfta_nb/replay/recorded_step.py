@@ -16,10 +16,11 @@ from hfta_nb.kernels.strategy import streams
 from hfta_nb.members.threads import available_threads
 from hfta_nb.members.tree import flatten
 from hfta_nb.replay import layouts
+from hfta_nb.replay.build_program import build_program
 from hfta_nb.replay.cache_entry import CacheEntry, outputs_of, rooms_for
 from hfta_nb.replay.delivery import Target
 from hfta_nb.replay.guards import Guards
-from hfta_nb.replay.program import Program, program
+from hfta_nb.replay.program import Program
 from hfta_nb.replay.record import BufferView, NotRecordableError, Recorder
 from hfta_nb.replay.verify import proven
 
@@ -155,7 +156,7 @@ class RecordedStep:
             return
 
         def make(chosen: bool) -> tuple[Program, Callable[[], list[Tensor]]]:
-            made = program(trace, outputs, gradients.places, state.generators, chosen)
+            made = build_program(trace, outputs, gradients.places, state.generators, chosen)
             return made, made.run
 
         entry.rebuild, entry.targets = rebuild, targets
@@ -183,7 +184,7 @@ class RecordedStep:
             trouble = recorder.trace.reason or gradients.trouble or trouble
             if trouble or told != entry.leaves or guards is None or not guards.hold():
                 raise NotRecordableError(trouble or "the model does something else")
-            found.append(program(recorder.trace, outputs, gradients.places, state.generators))
+            found.append(build_program(recorder.trace, outputs, gradients.places, state.generators))
             return found[-1].run
 
         rooms = [room for _, room in source.gradients]

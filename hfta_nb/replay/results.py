@@ -11,9 +11,10 @@ from torch import Tensor
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.tree import flatten, unflatten
+from hfta_nb.replay.build_program import build_program
 from hfta_nb.replay.cache_entry import CacheEntry, outputs_of, rooms_for
 from hfta_nb.replay.guards import Guards
-from hfta_nb.replay.program import Program, program
+from hfta_nb.replay.program import Program
 from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.record import Recorder
 from hfta_nb.replay.signature import form, identity
@@ -71,7 +72,7 @@ class CapturedResults:
         if entry.accepts(trace, guards, told, "", "the model or the function"):
 
             def make(chosen: bool) -> tuple[Program, Callable[[], list[Tensor]]]:
-                made = program(trace, outputs, (), state.generators, chosen)
+                made = build_program(trace, outputs, (), state.generators, chosen)
                 return made, made.run
 
             made, reason = proven(state, restore, [v for v in leaves if isinstance(v, Tensor)], make)

@@ -36,8 +36,7 @@ class KernelSelector:
         device: of the program's tensors.
         still: storages that no call of the program writes to, copies of which can be shared.
         steady: the setting of oneDNN's products for the whole program, if calls run on several threads: it belongs to
-            the
-            process. None to change it between calls.
+            the process. None to change it between calls.
 
     Attributes:
         choices: made so far, each kind once.

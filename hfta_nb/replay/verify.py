@@ -109,8 +109,7 @@ def proven(
     Kernels that are chosen by time round differently, and a unit that rounding turns on or off changes a sample's share
     of the gradients. If the program differs too much because of that, a program of the recorded kernels proves the
     recording; the first program is then accepted within the tolerance for such units, otherwise the recorded kernels
-    are
-    used.
+    are used.
 
     Args:
         state: of the array, after the recorded call.
@@ -172,9 +171,8 @@ def close(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
     """True if tensors are equal to the bit, or up to the rounding of their largest value.
 
     The memory layout may change the order of sums. A gradient that is zero except for rounding (a bias before batch
-    norm)
-    is compared relative to the others. Under autocast, rounding to 16 bits may turn a unit on or off, and change its
-    sample's share of a gradient.
+    norm) is compared relative to the others. Under autocast, rounding to 16 bits may turn a unit on or off, and change
+    its sample's share of a gradient.
     """
     pairs = [(a, b) for a, b in zip(old, new, strict=True) if not _same_bits(a, b)]
     if any(not a.is_floating_point() for a, _ in pairs):

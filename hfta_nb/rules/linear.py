@@ -17,8 +17,7 @@ class _BatchedLinear(torch.autograd.Function):
     """The linear layers of all members.
 
     The products, including those of the backward pass, are torch's own, one per member, in the same order of summation:
-    on
-    a CPU a member gets exactly the bits of its plain module, unlike with `vmap`'s own rule.
+    on a CPU a member gets exactly the bits of its plain module, unlike with `vmap`'s own rule.
     """
 
     @staticmethod

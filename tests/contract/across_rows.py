@@ -1,4 +1,4 @@
-"""Members of different architecture: what must equal serial training however they are fused."""
+"""Cases of members with different architectures, which must equal serial training in every form of execution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of several threads share: blocks of members side by side, and the same in turn."""
+"""Common parts of tests with several threads: blocks of members in parallel, and the same blocks in sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of optimizers and lr schedulers under contract, and what torch's own list of them adds.
+"""The tables of optimizers and lr schedulers for the contract tests, completed by torch's own list.
 
 A new optimizer is a row here. `how` of a class (one pass, batched by parameter, or one member at a time) is an
 attribute of the class itself: ``getattr(hfta_nb.optim, row.name).how``.

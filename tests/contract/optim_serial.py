@@ -1,4 +1,4 @@
-"""Training an array and its members alone, with whatever optimizer: closures, sparse gradients, matrices only."""
+"""Trains an array and its members alone with any optimizer: closures, sparse gradients, matrices only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of replayed steps share: two arrays of the same members, of which the first may replay."""
+"""Common parts of tests of replayed steps: two arrays of the same members, only the first of which may replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The tables of the contract tests: what must equal serial training. A new rule or optimizer is one row here."""
+"""The tables of the contract tests: modules that must equal serial training. A new rule or optimizer is one row
+here."""
 
 from __future__ import annotations
 

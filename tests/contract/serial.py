@@ -1,4 +1,4 @@
-"""The oracle: members trained alone by torch itself."""
+"""The reference: members trained alone by torch itself."""
 
 from __future__ import annotations
 

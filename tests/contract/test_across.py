@@ -1,4 +1,4 @@
-"""Members of different architecture in one array: fused equals serial."""
+"""Members of different architectures in one array: fused equals serial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members of different architecture: what is told, what is refused, and what runs in another way."""
+"""Members of different architectures: messages, refusals, and execution without padding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members of architectures that nobody has thought of: whatever hypothesis builds, fused equals serial."""
+"""Random members of different architectures: fused equals serial."""
 
 from __future__ import annotations
 

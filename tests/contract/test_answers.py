@@ -1,4 +1,4 @@
-"""Traps: what torch's idioms for one module do with an array is told."""
+"""Messages about torch idioms that work differently on an array than on one module."""
 
 from __future__ import annotations
 

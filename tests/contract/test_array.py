@@ -1,4 +1,4 @@
-"""The array as a module: inputs and outputs of all shapes, gradients that add up, moving, errors in words."""
+"""The array as a module: inputs and outputs of all shapes, accumulated gradients, moves, error messages."""
 
 from __future__ import annotations
 

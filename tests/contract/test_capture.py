@@ -1,4 +1,4 @@
-"""Replayed steps: the same to the last bit as steps that are not, and never replayed where code could tell."""
+"""Replayed steps: bitwise equal to eager steps, and never replayed if code could notice."""
 
 from __future__ import annotations
 

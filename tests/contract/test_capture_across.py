@@ -1,4 +1,4 @@
-"""Members of different architecture: replayed, the same as not."""
+"""Members of different architectures: replayed steps equal eager ones."""
 
 from __future__ import annotations
 

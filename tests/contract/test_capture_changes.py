@@ -1,4 +1,4 @@
-"""What changes after a step was recorded is seen: the model, the loss, the inputs, torch's settings."""
+"""Changes after a step was recorded are noticed: of the model, the loss, the inputs, torch's settings."""
 
 from __future__ import annotations
 

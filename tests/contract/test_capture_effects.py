@@ -1,4 +1,4 @@
-"""Code that does more than compute is never replayed, and nobody who looks on misses a step."""
+"""Code with side effects is never replayed, and observers miss no step."""
 
 from __future__ import annotations
 

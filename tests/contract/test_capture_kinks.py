@@ -1,4 +1,4 @@
-"""Kernels chosen by time round otherwise: a unit that is turned on by that keeps no step from being replayed."""
+"""Kernels chosen by time round differently: a unit that is turned on by rounding does not prevent replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replayed `array(x)` with a loss of the caller's own: the same as autograd's, in whatever way it is used."""
+"""Replayed `array(x)` with a loss of the caller: equal to autograd's, however it is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replayed `array(x)` with a loss of the caller's own: what changes in between, and what is not replayed."""
+"""Replayed `array(x)` with a loss of the caller: changes in between, and calls that are not replayed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Activations that are computed again change no number: gradients, buffers, random streams, whatever runs at once."""
+"""Activation checkpointing changes no result: gradients, buffers, random streams, with any block size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every optimizer and lr scheduler that the training axes offer: members of a study are what they are alone."""
+"""Every optimizer and lr scheduler of the training axes: members of a study equal training alone."""
 
 from __future__ import annotations
 

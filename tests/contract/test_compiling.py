@@ -1,4 +1,4 @@
-"""Compiled steps: the same numbers, used where they are faster or where one insists; else a reason."""
+"""Compiled steps: equal results, used if they are faster or requested, otherwise a reason is given."""
 
 from __future__ import annotations
 

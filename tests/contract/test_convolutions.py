@@ -1,4 +1,4 @@
-"""Convolutions and group norm of several members at once, against the modules alone."""
+"""Convolutions and group norm of several members at once, compared with the modules alone."""
 
 from __future__ import annotations
 

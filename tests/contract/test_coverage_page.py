@@ -1,4 +1,4 @@
-"""docs/coverage.md says what the code does."""
+"""docs/coverage.md agrees with the code."""
 
 from __future__ import annotations
 

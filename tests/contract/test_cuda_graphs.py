@@ -1,6 +1,6 @@
-"""CUDA graphs whose capture fails: the process goes on, and the cause is told.
+"""CUDA graphs whose capture fails: the process continues, and the cause is reported.
 
-`Gpu` stands for a GPU under a torch that leaves a capture under way where its end fails (before 2.12) or ends it.
+`Gpu` stands for a GPU with a torch that leaves a capture open if its end fails (before 2.12), or closes it.
 """
 
 from __future__ import annotations

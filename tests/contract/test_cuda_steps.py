@@ -1,6 +1,6 @@
-"""Training steps as they run on a GPU: nothing waits for the device, and the step is one graph, whatever is in it.
+"""Training steps on a GPU: they never wait for the device, and each step is one graph.
 
-On a CPU, where nothing can wait, the same steps run without a graph.
+On a CPU, the same steps run without a graph.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors: each names the member, the path, what was got and what to do; after each, everything is as it was before."""
+"""Errors name the member, the path, the value and a remedy; afterwards, the state is as before."""
 
 from __future__ import annotations
 

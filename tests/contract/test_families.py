@@ -1,4 +1,4 @@
-"""Every built-in family: fused equals serial over 20 optimizer steps, dropout drawn; and a study of it runs."""
+"""Every built-in family: fused equals serial over 20 optimizer steps with dropout; and a study of it runs."""
 
 from __future__ import annotations
 

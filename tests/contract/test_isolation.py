@@ -1,4 +1,4 @@
-"""The ablation of isolation: one of sixteen members is poisoned at step 3; the other fifteen keep their very bits."""
+"""Isolation: one of sixteen members diverges at step 3; the other fifteen stay bitwise equal."""
 
 from __future__ import annotations
 

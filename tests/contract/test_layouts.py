@@ -1,4 +1,4 @@
-"""Images with channels last: chosen where that is faster, with the same numbers; else all is as it was given."""
+"""Channels-last images: used if they are faster, with equal results; otherwise the given layout is kept."""
 
 from __future__ import annotations
 

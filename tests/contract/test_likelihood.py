@@ -1,4 +1,4 @@
-"""Cross entropy and negative log likelihood of all members in one kernel: what each member gets alone."""
+"""Cross entropy and negative log likelihood of all members in one kernel: equal to each member alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every lr scheduler of torch, member for member."""
+"""Every lr scheduler of torch, compared for each member."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers that torch's own class computes, member by member: its bits, its state, and no other's."""
+"""Optimizers that run torch's own class for each member: equal bits, equal state, no effect on other members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step in mixed precision: every member as it is alone under torch's own autocast and gradient scaler."""
+"""A step in mixed precision: every member equals training alone with torch's autocast and gradient scaler."""
 
 from __future__ import annotations
 

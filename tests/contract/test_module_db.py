@@ -1,4 +1,4 @@
-"""Every module kind of torch, with torch's own sample inputs: fused equals serial."""
+"""Every module class of torch, with torch's own sample inputs: fused equals serial."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A step makes no tensor on another device than the members': on a GPU such a step can't be recorded nor captured.
+"""A step creates tensors on the members' device only: otherwise it could not be recorded or captured on a GPU.
 
-torch's device "meta", which computes shapes alone, stands for the GPU.
+Torch's device "meta", which computes shapes only, stands for the GPU.
 """
 
 from __future__ import annotations

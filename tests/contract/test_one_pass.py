@@ -1,6 +1,6 @@
-"""Adam and SGD as they step on a GPU: one pass, whatever the members' hyperparameters, by Triton or by torch's kernels.
+"""Adam and SGD as on a GPU: one pass, whatever the members' hyperparameters, by Triton or by torch's kernels.
 
-Here on CPU tensors, where Triton interprets its kernels if it is installed.
+The tests use CPU tensors; Triton interprets its kernels if it is installed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an optimizer of an array must leave alone: padded entries, other members, parameters without gradients."""
+"""What an optimizer of an array must not change: padded entries, other members, parameters without gradients."""
 
 from __future__ import annotations
 

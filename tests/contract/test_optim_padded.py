@@ -1,4 +1,4 @@
-"""Optimizers over members of different architecture: each is what it is alone, and takes its state home."""
+"""Optimizers over members of different architectures: each equals training alone, and exports its state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step that was made ready once notices whatever it depends on: values, gradients, members, where the array is."""
+"""A prepared optimizer step notices all changes that affect it: values, gradients, members, the array's device."""
 
 from __future__ import annotations
 

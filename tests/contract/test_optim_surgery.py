@@ -1,4 +1,4 @@
-"""An optimizer's state moves with its members: selected, joined, copied, begun anew."""
+"""An optimizer's state moves with its members: selected, joined, copied, reset."""
 
 from __future__ import annotations
 

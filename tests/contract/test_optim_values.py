@@ -1,4 +1,4 @@
-"""Hyperparameters as people have them: arrays, tensors, pairs of sequences; and what a refusal tells them."""
+"""Forms of hyperparameters: arrays, tensors, pairs of sequences; and error messages."""
 
 from __future__ import annotations
 

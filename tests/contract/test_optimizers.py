@@ -1,4 +1,4 @@
-"""Every optimizer and lr scheduler of the table equals torch's own, member for member."""
+"""Every optimizer and lr scheduler of the table equals torch's own for each member."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`array.losses`: every member's loss of an output that is there, recorded and replayed."""
+"""`array.losses`: every member's loss of an existing output, recorded and replayed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Autocast, low and mixed precision, drawing for all at once, embeddings: fused as alone."""
+"""Autocast, low and mixed precision, fast random numbers, embeddings: fused equals alone."""
 
 from __future__ import annotations
 

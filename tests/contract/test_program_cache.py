@@ -1,4 +1,5 @@
-"""The cache of programs: entries are recorded, replayed, refused and forgotten alike for every form of calls."""
+"""The cache of programs: entries are recorded, replayed, refused and discarded in the same way for all kinds of
+calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks that nobody has thought of: whatever hypothesis builds, fused equals serial."""
+"""Random networks: fused equals serial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules that nobody has thought of, out of parts that change what they hold: never silently wrong."""
+"""Random modules whose parts change their own state: never silently wrong."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Learning rates on the device: what is foreseen is what torch's schedulers give, and what comes otherwise counts.
+"""Learning rates on the device: precomputed values equal torch's schedules, and other changes take effect.
 
-On a CPU the tables are tried by letting optimizers step there as they do on a GPU.
+On a CPU, the tables are tested by optimizers that step as on a GPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recurrent layers of all members at once: the forms of torch's modules, against the modules alone."""
+"""Recurrent layers of all members at once: all forms of torch's modules, compared with the modules alone."""
 
 from __future__ import annotations
 

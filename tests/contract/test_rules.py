@@ -1,4 +1,4 @@
-"""Every function that has a rule: called by a small module, fused equals serial. A new rule is one row here."""
+"""Every function with a rule, called by a small module: fused equals serial. A new rule is one row here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops of one's own find the fastest way by their first calls, and compute what they would have computed."""
+"""User loops find the fastest schedule in their first calls, with unchanged results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What models hold, change and call again: every member as alone, in both forms of a training step."""
+"""Models that hold, change and call again values: every member equals its module alone, in both forms of a training
+step."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Steps that are captured: when, when anew, when no more, and that they are the steps that they would be uncaptured.
+"""Captured steps: when they are captured, captured again or given up, and that they equal uncaptured steps.
 
-On a CPU a stand-in captures: it runs the step again on the memory that it was captured with. What is decided, and what
-is put back after a failure, is the same. A CUDA graph is the backend where there is a GPU.
+On a CPU, a stand-in captures: it runs the step again on the memory that it was captured with. Decisions, and the
+restoration after a failure, are the same. If there is a GPU, the backend is a CUDA graph.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What training steps give is kept as part of the step: on the device, in memory that stays, without the host's help.
+"""Scores of training steps are stored as part of the step: on the device, in fixed memory, without the host.
 
-A tape takes down the kernels of keeping and runs them again on the same memory, as a CUDA graph does.
+A tape records the kernels that store them and runs them again on the same memory, like a CUDA graph.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Work side by side on a GPU's streams: what is forked is joined, and parts of a convolution are the convolution.
+"""Work on several streams of a GPU: forked streams are joined, and parts of a convolution make up the convolution.
 
-Streams that only note what is asked of them show the order of forks and joins; that a GPU then computes the same is for
-the tests with a GPU to show.
+Stand-ins for streams record the order of forks and joins. That a GPU computes the same is tested on a GPU only.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import nn
 import hfta_nb as hfta
 from hfta_nb.kernels.strategy.streams import MOST, Parted, Streams, in_turn, partings, runner_of
 from hfta_nb.kernels.strategy.variants import Operand, variants_of
-from hfta_nb.replay import program as capture
+from hfta_nb.replay import build_program as capture
 
 aten = torch.ops.aten
 

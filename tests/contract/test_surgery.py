@@ -1,4 +1,4 @@
-"""Members put in, taken out, copied and joined, while the others stay what and where they were."""
+"""Members are loaded, taken out, copied and joined, while the others stay unchanged."""
 
 from __future__ import annotations
 

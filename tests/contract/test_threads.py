@@ -1,4 +1,4 @@
-"""Steps on one thread, and blocks of members side by side: what the same blocks compute in turn, to the last bit."""
+"""Steps on one thread, and blocks of members in parallel: bitwise equal to the same blocks in sequence."""
 
 from __future__ import annotations
 

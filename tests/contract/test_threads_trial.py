@@ -1,4 +1,4 @@
-"""Which way to use threads is chosen by trying, and kept."""
+"""The use of threads is chosen by measurement and kept."""
 
 from __future__ import annotations
 

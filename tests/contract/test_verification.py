@@ -1,4 +1,4 @@
-"""When calls are compared with the plain module, what of them, and who gets to know."""
+"""Verification: when calls are compared with the plain module, what is compared, and how differences are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing in a training step waits for the device: no value is read into Python."""
+"""Training steps never wait for the device: no value is read into Python."""
 
 from __future__ import annotations
 

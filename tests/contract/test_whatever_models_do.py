@@ -1,4 +1,5 @@
-"""What models do in their forward that `vmap` can't follow, or that one module can't do for many: still as alone."""
+"""Models whose forward `vmap` cannot run, or that one module cannot run for many members: equal to the modules
+alone."""
 
 from __future__ import annotations
 

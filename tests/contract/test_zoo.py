@@ -1,4 +1,4 @@
-"""Whole models that nobody here wrote, unmodified: fused equals serial, and what can't be fused says so."""
+"""Whole third-party models, unmodified: fused equals serial, and models that cannot be fused give a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the package's own kernels share."""
+"""Common parts of tests of the package's own kernels."""
 
 from __future__ import annotations
 

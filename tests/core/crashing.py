@@ -1,7 +1,7 @@
-"""A study that is killed again and again: ``python -m tests.core.crashing DIRECTORY KILLS EPOCHS SEED``.
+"""A study that is killed repeatedly: ``python -m tests.core.crashing DIRECTORY KILLS EPOCHS SEED``.
 
-This process imports what is needed, computes nothing, and forks a child for each attempt, which carries the study on
-until it is killed at a random time; the last child may end. So an attempt costs no import.
+This process imports the modules and computes nothing. It forks a child for each attempt, which continues the study
+until it is killed at a random time; the last child may end. Therefore an attempt costs no import.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A forward is tried on one batch when a plan is asked for: its bug shows before training, the person's line first."""
+"""A plan tries a forward on one batch: bugs show before training, with the user's own line first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One member's own code raises: it is tried again alone, and fails alone; the others don't notice."""
+"""A member whose own code raises is tried again alone and fails alone; other members are unaffected."""
 
 from __future__ import annotations
 

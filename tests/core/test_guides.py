@@ -1,4 +1,4 @@
-"""What the how-to guides show of your own loop, data and models does what they say."""
+"""The how-to guides on user loops, data and models give the described results."""
 
 from __future__ import annotations
 

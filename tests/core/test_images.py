@@ -1,4 +1,5 @@
-"""Norms of images with what follows them: the library against float64, and in place of torch's calls in a step."""
+"""Norms of images with subsequent operations: the library compared with float64, and in place of torch's calls in a
+step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loop over a run that is left, in any way: the run ends as when it is asked to stop, and goes on from there."""
+"""Leaving a loop over a run, in any way: the run ends like a stopped one, and can be resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is counted, what is predicted, and how arrays are cut to the memory that is there."""
+"""Memory: what is counted and predicted, and how arrays are divided to fit."""
 
 from __future__ import annotations
 

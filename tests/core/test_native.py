@@ -1,4 +1,4 @@
-"""Kernels in C: where they are compiled, kept and switched off, and against torch's own on one and two threads."""
+"""Kernels in C: where they are compiled, kept and disabled, and compared with torch's on one and two threads."""
 
 from __future__ import annotations
 

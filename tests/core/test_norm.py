@@ -1,4 +1,5 @@
-"""The package's own batch norm of images with channels last: against float64, and in place of torch's in a step."""
+"""The package's own batch norm of images with channels last: compared with float64, and in place of torch's in a
+step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that runs out halves the array; every member goes on as if nothing had been."""
+"""Running out of memory halves the array; every member continues unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The package's own Adam against torch's in float64, and in an array's optimizer."""
+"""The package's own Adam, compared with torch's in float64, and in an array's optimizer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Every kernel of the package's own passes the comparison before it is used, at each width that the processor runs.
+"""Every kernel of the package passes its check before use, at each vector width of the processor.
 
-What its tests compare with float64 says that a kernel is right; here is said that it is used: a kernel that is refused
-costs speed and fails nothing else.
+Other tests compare the kernels with float64. This one tests that they are used: a rejected kernel costs speed and fails
+no other test.
 """
 
 from __future__ import annotations

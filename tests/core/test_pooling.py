@@ -1,4 +1,4 @@
-"""Max pooling in other ways than torch's, against torch's."""
+"""Variants of max pooling, compared with torch's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The package's own matrix products: against float64, with what is folded into them, and compiled in the background."""
+"""The package's own matrix products: compared with float64, with fused operations, and compiled in the background."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The package's own layer norm and log-softmax: against float64, and in steps that are replayed."""
+"""The package's own layer norm and log-softmax: compared with float64, and in replayed steps."""
 
 from __future__ import annotations
 

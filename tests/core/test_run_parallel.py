@@ -1,4 +1,4 @@
-"""Jobs on threads of their own, and what runs on one thread alone."""
+"""Jobs on separate threads, and single-threaded execution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that are made in a child first: one that ends it harms nobody, and is remembered; so is one that does not."""
+"""Calls in a child process: a call that ends the child does no harm; both outcomes are remembered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/speed.md names what there is, and all of it."""
+"""docs/speed.md names all existing options, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums of slices that are zero but for one each become one stack, and only those."""
+"""Sums of tensors that are zero except for one slice each become one stack; other sums do not."""
 
 from __future__ import annotations
 

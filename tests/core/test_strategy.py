@@ -1,4 +1,4 @@
-"""Kernels chosen by time: the numbers stay, the user's settings stay, and what is kept on disk may be anything."""
+"""Kernels chosen by time: results and user settings are unchanged, and any content of the file on disk is tolerated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What was under trial when a process ended is not tried again; nothing else is forgotten, and nothing left behind."""
+"""A variant under trial when a process ended is not tried again; everything else is kept, and no files are left
+behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Block sizes that are tried on the steps that train: which are, what is chosen, and that training is what it was."""
+"""Schedules tried on training steps: which are tried, which is chosen, and that training is unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""timm without torchvision, and what is said where torchvision is missing or was built for another torch."""
+"""timm without torchvision, and messages about a torchvision that is missing or was built for another torch."""
 
 from __future__ import annotations
 

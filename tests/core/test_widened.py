@@ -1,4 +1,4 @@
-"""Kernels of 16-bit numbers that are computed in float32: as exact as torch's own, and laid out alike."""
+"""Kernels of 16-bit numbers computed in float32: as exact as torch's own, with the same layout."""
 
 from __future__ import annotations
 

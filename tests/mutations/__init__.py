@@ -1,1 +1,1 @@
-"""Deliberate faults, one at a time, and whether the tests find them: ``python -m tests.mutations``."""
+"""Deliberate faults, inserted one at a time to check that the tests find them: ``python -m tests.mutations``."""

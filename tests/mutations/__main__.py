@@ -1,4 +1,4 @@
-"""Which deliberate faults the tests find.
+"""Reports which deliberate faults the tests find.
 
 Example:
     $ python -m tests.mutations --only rmsprop-eps

@@ -1,4 +1,4 @@
-"""Puts a fault into a copy of the checkout and lets the tests look for it."""
+"""Inserts a fault into a copy of the checkout and runs the tests."""
 
 from __future__ import annotations
 

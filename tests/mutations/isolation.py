@@ -1,4 +1,4 @@
-"""Faults by which a member learns of its neighbours, or loses what is its own."""
+"""Faults by which a member depends on its neighbours or loses its own state."""
 
 from __future__ import annotations
 

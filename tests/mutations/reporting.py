@@ -1,4 +1,4 @@
-"""A plugin of pytest's, in the runs that look for a fault: says which test failed first."""
+"""A pytest plugin for runs with a fault, which reports the first failing test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults in what a run keeps, tells and is asked: store, events, requests, resumption."""
+"""Faults in runs: store, events, requests, resumption."""
 
 from __future__ import annotations
 

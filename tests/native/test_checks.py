@@ -1,4 +1,4 @@
-"""The kernels without torch: C programs, each of which includes a kernel and compares it with loops."""
+"""The kernels without torch: C programs that include a kernel and compare it with loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every example on a page runs as it stands there, or says why it can't."""
+"""Every example on a page runs, or states why it cannot."""
 
 from __future__ import annotations
 

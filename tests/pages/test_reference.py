@@ -1,4 +1,4 @@
-"""The reference has an entry for each public name, and its tables hold what the code says."""
+"""The reference has an entry for each public name, and its tables agree with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The site is built without a warning, and takes nothing from the network."""
+"""The site builds without warnings and without network access."""
 
 from __future__ import annotations
 

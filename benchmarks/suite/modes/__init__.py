@@ -1,4 +1,4 @@
-"""Ways to train the members, by name."""
+"""Modes of training the members, by name."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ MODES: dict[str, Callable[[Job], Mode]] = {
     "ours_compiled": _ours_compiled,
     "ours_split": _ours_split,
 }
-"""From a job to what trains it. A maker raises `UnavailableError` where it can't."""
+"""From a job to the mode. A maker raises `UnavailableError` if the mode cannot run."""
 
 SERIAL = ("serial", "compiled")
 """The modes that train one member after another in one process."""
 
 
 def default(device: str) -> list[str]:
-    """The modes that are measured unless others are asked for."""
+    """The modes that are measured by default."""
     left_out = {"vmap_compiled", "ours_compiled"} | ({"mps"} if device == "cpu" else set())
     return [name for name in MODES if name not in left_out]

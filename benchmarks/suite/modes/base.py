@@ -1,4 +1,4 @@
-"""What all modes have in common: laps on a clock, losses afterwards."""
+"""Common base of all modes: timed laps, with losses read afterwards."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Lap:
     """Some training steps of all members.
 
     Attributes:
-        wall_s: by the clock.
-        cpu_s: processor time of all threads and processes that took part.
-        device_s: between two CUDA events; None on a CPU, or where no one stream did the work.
+        wall_s: wall time.
+        cpu_s: processor time of all threads and processes involved.
+        device_s: between two CUDA events; None on a CPU, or if the work is not on one stream.
         losses: ``[steps][M]``.
     """
 
@@ -31,12 +31,12 @@ class Lap:
 
 
 class Mode(abc.ABC):
-    """Trains all members of a job by one of the ways there are, always going on from where the last lap ended.
+    """Trains all members of a job in one mode; each lap continues the last one.
 
     Attributes:
-        job: what is trained.
+        job: the job.
         done: steps so far.
-        note: what a reader of its figures should know.
+        note: a remark for readers of its figures.
     """
 
     note = ""
@@ -46,7 +46,7 @@ class Mode(abc.ABC):
         self.done = 0
 
     def lap(self, steps: int) -> Lap:
-        """Time some steps. Losses are read when the clock has stopped: nothing waits within a lap."""
+        """Time some steps. Losses are read after the clock has stopped: nothing waits within a lap."""
         cuda = self.job.where.type == "cuda"
         self.synchronise()
         events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if cuda else []
@@ -66,11 +66,11 @@ class Mode(abc.ABC):
 
     @abc.abstractmethod
     def train(self, steps: int) -> Any:
-        """All members through steps `done`, `done + 1`, ...; gives what `losses` reads."""
+        """Train all members through steps `done`, `done + 1`, ...; returns what `losses` reads."""
 
     @abc.abstractmethod
     def losses(self, held: Any) -> list[list[float]]:
-        """``[steps][M]`` of what `train` gave."""
+        """``[steps][M]`` from the result of `train`."""
 
     def synchronise(self) -> None:
         """Wait until the device is done."""
@@ -78,11 +78,11 @@ class Mode(abc.ABC):
             torch.cuda.synchronize(self.job.where)
 
     def own_memory(self) -> int | None:
-        """Bytes, where the mode must count them itself (other processes, another allocator)."""
+        """Bytes, if the mode must count them itself (other processes, another allocator)."""
         return None
 
     def close(self) -> None:  # noqa: B027 - most have nothing to give back
-        """Give back what it holds."""
+        """Release its memory."""
 
 
 def table(losses: Sequence[torch.Tensor]) -> list[list[float]]:

@@ -40,7 +40,7 @@ def _mlp(p: Parameters, x: Any, half: Any) -> Any:
 
 
 def _cnn_converted(state: dict[str, np.ndarray]) -> Parameters:
-    """Channels last, which XLA is faster with: kernels to HWIO, the linear layer's columns in the new order."""
+    """Channels last, which is faster with XLA: kernels in HWIO, the linear layer's columns in the new order."""
     found = dict(state)
     for name in ("0.weight", "4.weight"):
         found[name] = state[name].transpose(2, 3, 1, 0)

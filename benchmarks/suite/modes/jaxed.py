@@ -17,7 +17,7 @@ PRODUCTS = {"float32": "highest", "tf32": "tensorfloat32", "bf16": "highest", "f
 
 
 class Jax(Mode):
-    """One jitted call a step: the batch drawn by index, vmapped loss and gradients, Adam; the states are donated."""
+    """One jitted call per step: batch selection by index, vmapped loss and gradients, Adam; states are donated."""
 
     on_torch_stream = False
     note = "jit time is in prepare_s"
@@ -113,7 +113,7 @@ class Jax(Mode):
 
 
 def _settle(job: Job) -> None:
-    """What must be set before jax is imported: no more threads than torch has, memory taken as needed."""
+    """Settings before jax is imported: as many threads as torch, memory allocated on demand."""
     if job.where.type == "cpu":
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
         if torch.get_num_threads() == 1:
@@ -123,7 +123,7 @@ def _settle(job: Job) -> None:
 
 
 def _arrays(module: torch.nn.Module) -> dict[str, Any]:
-    """All tensors of a member but masks, as numpy arrays."""
+    """All tensors of a member except masks, as numpy arrays."""
     named = [*module.named_parameters(), *((k, b) for k, b in module.named_buffers() if k != "mask")]
     return {k: v.detach().numpy() for k, v in named}
 

@@ -1,4 +1,4 @@
-"""hfta_nb: the training step of a study, and the split form by hand."""
+"""hfta_nb: the training step of a study, and the split form written by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TUNING_S = 0.3
 
 
 class Ours(Mode):
-    """`hfta_nb.step.ArrayStep`, which a study trains with: block size tuned, `array.backward`, the optimizer."""
+    """`hfta_nb.step.ArrayStep`, the step of a study: tuned block size, `array.backward`, the optimizer."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
@@ -43,7 +43,7 @@ class Ours(Mode):
         self._tune()
 
     def _tune(self) -> None:
-        """Beforehand, and everything that could be fast: what is compared is a study that is warm."""
+        """Tune in advance: the comparison is with a warm study."""
         if len(self.array) > 1 or torch.get_num_threads() > 1:
             self.stepper.tune(*self.feed(0), TUNING_S)
 
@@ -58,14 +58,14 @@ class Ours(Mode):
 
 
 class AsStudy(Ours):
-    """The same as a study begins: what is fastest is found by the first steps that train."""
+    """The same with the start of a study: the first training steps find the fastest schedule."""
 
     def _tune(self) -> None:
         self.stepper.tune_while_training()
 
 
 class OursCompiled(Ours):
-    """The same, its steps put through `torch.compile`'s compiler whether that is faster or not."""
+    """The same with steps compiled by `torch.compile`'s compiler, whether that is faster or not."""
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -83,7 +83,7 @@ class OursCompiled(Ours):
 
 
 class OursSplit(Ours):
-    """The split form, put together as a person does who writes the loop: `array(x)`, `array.losses`, autograd."""
+    """The split form as users write it: `array(x)`, `array.losses`, autograd."""
 
     def _prepare(self) -> None:
         job, named = self.job, dict(self.array.named_parameters())
@@ -114,7 +114,7 @@ class OursSplit(Ours):
             if len(self.updates) == 1:
                 self.array.tune(self.updates[0].loss, x, y)
                 return
-            # As a study does: the block size that is best for all updates together.
+            # As in a study: the block size that is best for all updates together.
             total: dict[int, float] = {}
             for update in self.updates:
                 self.array.block_size = len(self.array)

@@ -22,11 +22,11 @@ from benchmarks.suite.modes.base import Lap, Mode
 
 ROOT = Path(__file__).resolve().parents[3]
 PROCESS_BYTES = {"cpu": 300 * 2**20, "cuda": 2**30}
-"""What a process with torch needs of the machine's memory at most, beside its member."""
+"""The most memory that a process with torch needs besides its member."""
 
 
 class Child:
-    """A process that trains one member; started once, used for one job after another."""
+    """A process that trains one member; it is started once and used for several jobs."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         given = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
@@ -40,7 +40,7 @@ class Child:
         )
 
     def ask(self, **message: Any) -> None:
-        """Send without waiting for the answer.
+        """Send a request without waiting for the answer.
 
         Raises:
             UnavailableError: the process has ended.
@@ -53,7 +53,7 @@ class Child:
             raise UnavailableError("a member's process ended") from error
 
     def answer(self) -> dict[str, Any]:
-        """What it sends back.
+        """The answer of the process.
 
         Raises:
             UnavailableError: the process has ended, or failed; with its reason.
@@ -85,7 +85,7 @@ _idle: list[Child] = []
 class Processes(Mode):
     """As many processes as members, which begin each lap together; a lap ends with the last of them.
 
-    They share the cores that this process may use, and each has as many threads as this one.
+    They share the cores of this process, and each has as many threads as this one.
     """
 
     on_torch_stream = False
@@ -151,7 +151,7 @@ class Processes(Mode):
 
 
 class ProcessesMps(Processes):
-    """The same under a daemon of MPS of our own, so that kernels of several processes run at the same time."""
+    """The same under a separate MPS daemon, so that kernels of several processes run at the same time."""
 
     def __init__(self, job: Job) -> None:
         if job.where.type != "cuda":
@@ -173,10 +173,10 @@ class ProcessesMps(Processes):
 
 
 class MpsDaemon:
-    """NVIDIA's MPS control daemon, with its pipes in a folder of its own.
+    """NVIDIA's MPS control daemon, with its pipes in a separate folder.
 
     Raises:
-        UnavailableError: it is not there, or does not start.
+        UnavailableError: it is missing, or does not start.
     """
 
     def __init__(self) -> None:
@@ -202,6 +202,6 @@ class MpsDaemon:
 
 
 def end_idle() -> None:
-    """End the processes that wait for a further job."""
+    """End the processes that wait for a job."""
     while _idle:
         _idle.pop().close()

@@ -1,4 +1,4 @@
-"""One member after another, as people train today: eager, or compiled."""
+"""One member after another: eager or compiled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LossOf = Callable[[Any, Any], Tensor]
 
 
 def adam(parameters: Any, lr: float) -> torch.optim.Adam:
-    """torch's Adam in its fastest form: one fused kernel where that runs."""
+    """Torch's Adam in its fastest form: one fused kernel if it is supported."""
     parameters = list(parameters)
     try:
         return torch.optim.Adam(parameters, lr=lr, fused=True)
@@ -27,7 +27,7 @@ def adam(parameters: Any, lr: float) -> torch.optim.Adam:
 
 
 class PlainTrainer:
-    """One plain module with torch's own optimizer; what serial and one process per member run."""
+    """One plain module with torch's own optimizer, used by serial training and by one process per member."""
 
     def __init__(self, job: Job, module: nn.Module, lr: float, feed: Feed) -> None:
         self.job, self.feed = job, feed
@@ -79,7 +79,7 @@ class Serial(Mode):
 
 
 class Compiled(Serial):
-    """Forward, loss and backward compiled by `torch.compile`, once for all members, which take turns in one module."""
+    """Forward, loss and backward compiled by `torch.compile`, once for all members, which use one module in turn."""
 
     note = "one compiled module, whose tensors are exchanged between members; compile time is in prepare_s"
 
@@ -101,7 +101,7 @@ class Compiled(Serial):
 
 
 class _State:
-    """What tells one member from another, to be put into another's module."""
+    """The state of one member, to be put into another's module."""
 
     def __init__(self, trainer: PlainTrainer) -> None:
         self.tensors = [t.data for t in _tensors(trainer.module)]

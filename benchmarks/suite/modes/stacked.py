@@ -1,4 +1,5 @@
-"""`torch.func.vmap` as a capable user writes it: stacked states, `functional_call`, `grad_and_value`, stacked Adam."""
+"""`torch.func.vmap` as an experienced user writes it: stacked states, `functional_call`, `grad_and_value`, stacked
+Adam."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ _NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
 class Stacked(Mode):
     """Gradients of all members in one vmapped call.
 
-    Where all members have one learning rate, torch's own fused Adam steps the stacked parameters, as Adam is
-    elementwise; else `StackedAdam` does. Buffers that are no part of the `state_dict` are the same in all members
-    (masks, positions) and stay unstacked.
+    If all members have the same learning rate, torch's own fused Adam steps the stacked parameters, as Adam is
+    elementwise; otherwise `StackedAdam` does. Buffers outside of the `state_dict` are the same in all members (masks,
+    positions) and stay unstacked.
     """
 
     def __init__(self, job: Job) -> None:
@@ -57,7 +58,7 @@ class Stacked(Mode):
         return adam(parameters, lrs.pop()) if len(lrs) == 1 else StackedAdam(parameters, self.job.lrs)
 
     def _gradients(self, update: Update) -> Callable[..., Any]:
-        """From parameters that are trained, others, buffers, x, y and a scale to gradients and losses."""
+        """From trained parameters, others, buffers, x, y and a scale to gradients and losses."""
         job, base = self.job, self.base
 
         def loss(trained: Any, others: Any, buffers: Any, x: Any, y: Tensor, scale: Tensor | None) -> Any:
@@ -77,9 +78,9 @@ class Stacked(Mode):
         return table(held)
 
     def _choose_attention(self) -> None:
-        """Where there is attention: torch's own choice of kernel, or the one of plain operations if that is faster.
+        """For attention: torch's own choice of kernel, or the one from plain operations if that is faster.
 
-        `vmap` has no rule for the fused kernel on a CPU and calls it once per member, or can't run it at all.
+        `vmap` has no rule for the fused kernel on a CPU and calls it once per member, or cannot run it at all.
         """
         if not any(isinstance(m, torch.nn.MultiheadAttention) for m in self.base.modules()):
             return
@@ -95,7 +96,7 @@ class Stacked(Mode):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="There is a performance drop")
             for name in [*candidates] * 3:
-                with contextlib.suppress(RuntimeError):  # the fused kernel under bf16, for one, can't be vmapped
+                with contextlib.suppress(RuntimeError):  # the fused kernel under bf16, for example
                     self.synchronise()
                     begin_s = time.perf_counter()
                     candidates[name](self.parameters, {}, buffers, x, y, None)
@@ -106,7 +107,7 @@ class Stacked(Mode):
         self.notes["attention"] = f"attention by {best}, the faster of two"
 
     def _runs(self) -> bool:
-        """Whether the gradients of every update can be computed."""
+        """True if the gradients of every update can be computed."""
         x, y = self.feed(0)
         buffers = {k: v.clone() for k, v in self.buffers.items()}
         try:
@@ -119,7 +120,8 @@ class Stacked(Mode):
         return True
 
     def _norms_in_float32(self) -> None:
-        """`vmap`'s rules for norms can't mix half precision with float32 parameters, which torch's kernels can."""
+        """Norms in float32: `vmap`'s rules cannot mix half precision with float32 parameters, which torch's kernels
+        can."""
         half = self.job.half
 
         def before(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:

@@ -1,13 +1,13 @@
-/* A step of Adam or AdamW over some tensors in float32: one pass. The hyperparameters' products are in double precision. */
+/* A step of Adam or AdamW over several float32 tensors in one pass. Hyperparameters use double precision. */
 
 #include "alive.h"
 #include "vectors.h"
 
 typedef struct {
-    ptrdiff_t tensors, apart; /* apart: weight decay as AdamW has it */
+    ptrdiff_t tensors, apart; /* apart: decoupled weight decay, as in AdamW */
     const ptrdiff_t *sizes;
     float *const *values, *const *gradients, *const *means, *const *squares;
-    const float *const *counts; /* which step it is */
+    const float *const *counts; /* the number of the step */
     double lr, beta1, beta2, eps, decay;
 } adam;
 

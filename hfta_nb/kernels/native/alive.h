@@ -1,12 +1,12 @@
-/* What a child process runs of a new library before anything else does (alive.py): a compiler may have used instructions
-   that this processor, or the hypervisor above it, refuses, and such an instruction ends the process. */
+/* The test of a new library in a child process (alive.py): the compiler may have used instructions that this processor,
+   or its hypervisor, does not support, and such an instruction ends the process. */
 
 #ifndef HFTA_ALIVE
 #define HFTA_ALIVE
 
 #include "vectors.h"
 
-/* A number that comes of all kinds of vector code; volatile, so that none of it is done by the compiler. */
+/* Runs all kinds of vector code; volatile, so that the compiler does not evaluate it. */
 float hfta_alive(void) {
     volatile float given[2 * WIDE];
     float in[2 * WIDE], out[2 * WIDE] = {0};

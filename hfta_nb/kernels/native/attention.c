@@ -1,7 +1,7 @@
 /* Attention over short sequences in float32, forward and backward: one head of one sample at a time, whose scores stay
    in cache. The products are those of `product.c`.
 
-   All tensors are [B][H][L or S][D] with the D entries of a row side by side and any other strides; `logs`, the
+   All tensors are [B][H][L or S][D] with adjacent entries in a row and any other strides; `logs`, the
    logarithm of the sum of a row's exponentials, is [B][H][L]. */
 
 #include "product.c"
@@ -12,7 +12,7 @@ typedef struct {
     ptrdiff_t samples, heads, queries, keys, wide, causal;
     ptrdiff_t strides[TENSORS][3]; /* of sample, head and row, in entries */
     float *tensors[TENSORS];
-    float *room; /* `hfta_attention_room` entries */
+    float *room; /* work memory, `hfta_attention_room` entries */
     float scale;
 } attention;
 
@@ -25,7 +25,7 @@ static float *head_of(const attention *p, int which, ptrdiff_t sample, ptrdiff_t
     return p->tensors[which] + sample * p->strides[which][0] + head * p->strides[which][1];
 }
 
-/* c[rows][columns] of factors of which one axis or the other has entries side by side. */
+/* c[rows][columns] = a b, where entries are adjacent along one of the axes of each factor. */
 static void multiply(const attention *p, ptrdiff_t rows, ptrdiff_t inner, ptrdiff_t columns, const float *a,
                      ptrdiff_t a_row, ptrdiff_t a_inner, const float *b, ptrdiff_t b_inner, ptrdiff_t b_column, float *c,
                      ptrdiff_t c_row) {
@@ -35,12 +35,12 @@ static void multiply(const attention *p, ptrdiff_t rows, ptrdiff_t inner, ptrdif
     hfta_product(&one);
 }
 
-/* How many keys a query may see. */
+/* The number of keys that a query attends to. */
 static ptrdiff_t seen(const attention *p, ptrdiff_t query) {
     return p->causal && query + 1 < p->keys ? query + 1 : p->keys;
 }
 
-/* The largest of a row's first entries; not for what is no number, which the sum of the row then tells of. */
+/* The maximum of a row's first entries. NaNs are ignored here and show in the sum of the row. */
 static float top_of(const float *row, ptrdiff_t count) {
     const vec zero = {0};
     vec top = zero - INFINITY;
@@ -51,7 +51,7 @@ static float top_of(const float *row, ptrdiff_t count) {
     return largest_of(top);
 }
 
-/* exp(scale * score - less) in place of a row of scores, zero where nothing is seen; gives their sum. */
+/* Replaces a row of scores by exp(scale * score - less), and by zero for masked keys; returns the sum. */
 static float raised(const attention *p, float *row, ptrdiff_t count, float less) {
     const ptrdiff_t whole = filled(p->keys);
     vec sum = {0};

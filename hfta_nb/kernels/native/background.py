@@ -23,8 +23,7 @@ def compile_into(kept: Path, commands: Sequence[Sequence[str]], awaited: bool = 
         kept: the path of the library; the file appears there only when it is complete.
         commands: compilers with their arguments, without ``-o``; tried in order until a result is `alive`.
         awaited: this process will use the library. Then the compiler runs at normal priority; at low priority it would
-            not
-            finish while this process keeps the only processor busy.
+            not finish while this process keeps the only processor busy.
 
     Raises:
         OSError: its folder cannot be written to.

@@ -57,8 +57,7 @@ def library(name: str, wait: bool = True) -> ctypes.CDLL | None:
 
     Args:
         wait: while `compiling`, wait for it. Otherwise a missing library is compiled in the background for later
-            processes.
-            Within one process the answer does not change, so that results do not change either.
+            processes. Within one process the answer does not change, so that results do not change either.
     """
     if _switched_off():
         return None

@@ -1,14 +1,14 @@
 /* Convolutions of float32 images with channels last, and their gradients.
 
-   An image of a group is copied with its padding around it, so that a row of a window is a run of memory: what a product
-   would read of its unfolded copy is there, row below row. A tile of pixels by output channels stays in registers. The
-   gradient of the image is a convolution of the result's gradient, pixels a stride apart, by turned weights. */
+   An image of a group is copied with its padding, so that a row of a window is contiguous: products read the rows that
+   an unfolded copy would contain. A tile of pixels by output channels stays in registers. The gradient of the image is a
+   convolution of the result's gradient, with pixels a stride apart, and transposed weights. */
 
 #include "alive.h"
 #include "vectors.h"
 
 #define ACROSS_MOST 2
-#define MOST 16 /* rows of a tile that is one vector wide, of wider ones half as many: sums that are under way */
+#define MOST 16 /* rows of a tile that is one vector wide; half as many for wider tiles: the number of running sums */
 
 typedef struct {
     ptrdiff_t samples, groups, in, out; /* channels of a group */
@@ -23,7 +23,7 @@ typedef struct {
 
 static ptrdiff_t larger_of(ptrdiff_t a, ptrdiff_t b) { return a > b ? a : b; }
 
-/* For one padded image, weights, and their gradient. */
+/* Entries for one padded image, the packed weights, and their gradient. */
 ptrdiff_t hfta_conv_room(const conv *c) {
     const ptrdiff_t most = larger_of(c->height + 2 * c->above, c->height + c->tall - 1) *
                            larger_of(c->width + 2 * c->beside, c->width + c->wide - 1);
@@ -32,12 +32,12 @@ ptrdiff_t hfta_conv_room(const conv *c) {
            WIDE;
 }
 
-/* Of an image so many pixels high and wide, where it begins in its frame, and how far apart its pixels are there. */
+/* The offset and the pixel stride of an image of this height and width within its padded frame. */
 typedef struct {
     ptrdiff_t height, width, above, beside, down, along, full_height, full_width;
 } frame;
 
-/* A group's channels of a sample, zeros around them. */
+/* Copies a group's channels of a sample into a frame of zeros. */
 static void framed(const frame *f, const float *x, ptrdiff_t step, ptrdiff_t channels, float *to) {
     const ptrdiff_t across = f->full_width * channels;
     memset(to, 0, 4 * (size_t)(f->full_height * across));
@@ -54,12 +54,12 @@ static void framed(const frame *f, const float *x, ptrdiff_t step, ptrdiff_t cha
 
 typedef struct {
     ptrdiff_t tall, taps, run, row;                   /* rows of the window, runs of one, entries of those; of the image */
-    ptrdiff_t first, each, first_tap, each_tap;       /* which rows and runs there is anything in */
+    ptrdiff_t first, each, first_tap, each_tap;       /* the rows and runs that contain pixels */
     ptrdiff_t step, to_step;                          /* from pixel to pixel of the image and of the result */
     ptrdiff_t columns, last;                          /* of weights, filled up; entries of the last vector */
 } window;
 
-/* Some pixels of a row of the result by some vectors of its channels. */
+/* A tile of the result: some pixels of a row, some vectors of channels. */
 INLINE void tile(const int pixels, const int across, const window *p, const float *x, const float *weight,
                  const float *bias, float *to) {
     vec sum[MOST][ACROSS_MOST];
@@ -86,7 +86,7 @@ INLINE void tile(const int pixels, const int across, const window *p, const floa
             put(to + i * p->to_step + j * WIDE, sum[i][j], j + 1 < across ? WIDE : p->last);
 }
 
-/* Of the weights' gradient some rows, entries of a row of the window, by some vectors: sums over a sample's pixels. */
+/* A tile of the weights' gradient: some entries of a row of the window, some vectors; summed over a sample's pixels. */
 INLINE void sums(const int rows, const int across, const float *x, ptrdiff_t row, ptrdiff_t step, const float *grad,
                  ptrdiff_t grad_step, ptrdiff_t height, ptrdiff_t width, ptrdiff_t last, float *to, ptrdiff_t columns) {
     vec sum[MOST][ACROSS_MOST];
@@ -143,20 +143,20 @@ static void all_sums(int rows, int across, const float *x, ptrdiff_t row, ptrdif
 #undef TWO
 }
 
-/* As many at a time as a tile may have, all about as many. */
+/* Divides rows into tiles of about equal size. */
 static ptrdiff_t at_once(ptrdiff_t count, ptrdiff_t vectors) {
     const ptrdiff_t most = MOST / vectors, parts = (count + most - 1) / most;
     return (count + parts - 1) / parts;
 }
 
-/* The first row, or column, of a window at `at` in which there are pixels, which are `apart` and begin at `begin`. */
+/* The first row, or column, of a window at `at` that contains pixels; pixels are `apart` and begin at `begin`. */
 static ptrdiff_t first_of(ptrdiff_t at, ptrdiff_t begin, ptrdiff_t apart) {
     const ptrdiff_t over = (at - begin) % apart;
     return over > 0 ? apart - over : -over;
 }
 
-/* A framed image by weights [row][column][channel][columns], at every place or some rows and columns apart. Where there
-   is nothing between an image's pixels, places as far apart have the same ones in their windows. */
+/* Convolves a framed image with weights [row][column][channel][columns], at all positions or with a stride. If an
+   image's pixels are apart with zeros between them, positions at the same distance have the same pixels in their windows. */
 static void convolved(const frame *f, const float *x, ptrdiff_t down, ptrdiff_t along, ptrdiff_t in, ptrdiff_t out,
                       ptrdiff_t tall, ptrdiff_t wide, ptrdiff_t height, ptrdiff_t width, const float *weight,
                       const float *bias, float *to, ptrdiff_t to_step) {
@@ -182,7 +182,7 @@ static void convolved(const frame *f, const float *x, ptrdiff_t down, ptrdiff_t 
     }
 }
 
-/* A group's weights by channels of the result, or turned around, by those of the image. */
+/* A group's weights, packed by channels of the result, or transposed, by channels of the image. */
 static void arranged(const conv *c, ptrdiff_t group, int turned, float *to) {
     const ptrdiff_t in = turned ? c->out : c->in, out = turned ? c->in : c->out, columns = filled(out);
     const float *from = c->weight + group * c->out * c->weight_out;
@@ -229,7 +229,7 @@ static void by_weight(const conv *c, const float *image, const float *grad, floa
     }
 }
 
-/* The gradients; or with `by_x` for the result and `grad` for the image, a transposed convolution, which has a bias. */
+/* The gradients. With `grad` as the image and `by_x` as the result, a transposed convolution, which may have a bias. */
 void hfta_conv_backward(const conv *c) {
     const ptrdiff_t in_step = c->groups * c->in, out_step = c->groups * c->out, columns = filled(c->out);
     const ptrdiff_t pixels = c->made_height * c->made_width, window = c->tall * c->wide;

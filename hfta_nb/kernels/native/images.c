@@ -1,9 +1,9 @@
-/* Batch norm in training and group norm of float32 images, with the ReLU and the 2 x 2 max-pooling that may follow, and
-   the gradients of it all.
+/* Batch norm in training and group norm of float32 images, with optional subsequent ReLU and 2 x 2 max-pooling, and the
+   gradients.
 
-   What stands between the norm and the end is never written: forward it is computed where it is needed, backward once
-   more. Group norm goes sample by sample, so that a sample stays in cache from its sums to its result; sums are those of
-   64 entries in float32, added up in float64. */
+   Intermediate values are never written: forward computes them where they are needed, and backward recomputes them.
+   Group norm processes one sample after another, so that a sample stays in cache from its sums to its result. Sums of 64
+   entries in float32 are added up in float64. */
 
 #include "alive.h"
 #include "images.h"
@@ -72,7 +72,7 @@ static double total(const double *sums, ptrdiff_t count) {
     return sum;
 }
 
-/* From the scale of each group, here or kept from before, what each channel is multiplied by, and what is added. */
+/* The factor and the summand of each channel, from its group's new or given scale. */
 static void affine(const images *n, columns c, const float *mean, const float *scale, ptrdiff_t group) {
     for (ptrdiff_t i = 0; i < n->channels; i++) {
         c.mean[i] = mean[i / group];
@@ -113,7 +113,7 @@ void hfta_images(const images *n) {
     }
 }
 
-/* The gradient of a sample's result, its channels side by side if the image's are. */
+/* The gradient of a sample's result, in the layout of the image. */
 static const float *gradient(const images *n, ptrdiff_t sample, ptrdiff_t made) {
     const float *grad = n->grad + sample * made;
     if (!n->turned) return grad;
@@ -124,7 +124,7 @@ static const float *gradient(const images *n, ptrdiff_t sample, ptrdiff_t made) 
     return room;
 }
 
-/* Of images of which one deviation was taken, dx = scale (w g - mean(w g) - y mean(w g y)), of y = (x - mean) scale. */
+/* For images with a common deviation: dx = scale (w g - mean(w g) - y mean(w g y)), with y = (x - mean) scale. */
 void hfta_images_backward(const images *n) {
     const ptrdiff_t channels = n->channels, pixels = n->height * n->width, size = channels * pixels;
     const ptrdiff_t made = n->pool ? channels * (n->height / 2) * (n->width / 2) : size;

@@ -1,4 +1,4 @@
-/* What `images.c` does with one sample: vectors of channels that lie side by side, or of pixels. */
+/* The part of `images.c` for one sample, vectorised over channels or over pixels, whichever are adjacent in memory. */
 
 #ifndef HFTA_IMAGES
 #define HFTA_IMAGES
@@ -10,8 +10,8 @@
 typedef struct {
     ptrdiff_t samples, channels, height, width;
     ptrdiff_t groups; /* of a group norm; 0 for a batch norm */
-    ptrdiff_t last;   /* channels lie side by side; else pixels do */
-    ptrdiff_t turned; /* the gradient's pixels lie side by side, though the image's channels do */
+    ptrdiff_t last;   /* channels are adjacent in memory; otherwise pixels are */
+    ptrdiff_t turned; /* the gradient's pixels are adjacent, although the image's channels are */
     ptrdiff_t relu, pool;
     double eps, momentum;
     const float *x, *grad, *weight, *bias; /* weight and bias null for none; grad of the gradients alone */
@@ -23,8 +23,7 @@ typedef struct {
     double *sums;                      /* 4 for each channel */
 } images;
 
-/* Of each channel: what is taken off, what it is multiplied by, what is added; and of the gradients, what is taken off
-   for the mean, and for the deviation. */
+/* For each channel: subtrahend, factor and summand; and for the gradients, the subtrahends for mean and deviation. */
 typedef struct {
     float *mean, *scale, *shift, *off, *along;
 } columns;
@@ -44,9 +43,9 @@ static void flush(double *restrict sums, vec *parts, ptrdiff_t count) {
     UNROLLED for (int k = 0; k < 4; k++) parts[k] = zero;
 }
 
-/* Channels side by side: vectors are of channels, and go from pixel to pixel. */
+/* Adjacent channels: vectors contain channels, and the loops run over pixels. */
 
-/* Sums of a sample's pixels, or of their squares where there is a mean. */
+/* Sums of a sample's pixels, or of squared deviations if the mean is given. */
 INLINE void sum_last(const float *x, ptrdiff_t pixels, ptrdiff_t step, const float *mean, double *sums, ptrdiff_t left,
                      const int full) {
     vec parts[4] = {{0}, {0}, {0}, {0}};
@@ -67,7 +66,7 @@ INLINE void sum_last(const float *x, ptrdiff_t pixels, ptrdiff_t step, const flo
     }
 }
 
-/* The largest of a window of four, and how far what it is of lies from the mean; which it is, by its number. */
+/* The maximum of a window of four, the deviation of its input from the mean, and its index. */
 INLINE vec best_of(const float *x, ptrdiff_t step, ptrdiff_t row, vec mean, vec scale, vec shift, ptrdiff_t left,
                    const int full, vec *away, ivec *which) {
     vec best = {0}, chosen = {0};
@@ -113,7 +112,7 @@ INLINE void apply_last(const images *n, const float *x, float *out, columns c, p
         }
 }
 
-/* Sums of the gradients of the norm's result, and of their products with what lies off the mean. */
+/* Sums of the gradients of the norm's result, and of their products with the deviations from the mean. */
 INLINE void collect_last(const images *n, const float *x, const float *grad, columns c, double *sums, double *products,
                          ptrdiff_t j, const int full, const int relu) {
     const ptrdiff_t step = n->channels, left = step - j, row = n->width * step, count = left < WIDE ? left : WIDE;
@@ -188,7 +187,7 @@ INLINE void spread_last(const images *n, const float *x, const float *grad, floa
     }
 }
 
-/* Pixels side by side: vectors are of pixels, a channel at a time. */
+/* Adjacent pixels: vectors contain pixels of one channel. */
 
 INLINE double sum_first(const float *x, ptrdiff_t pixels, const float mean, const int squares) {
     double sum = 0;

@@ -1,14 +1,14 @@
-/* LSTMs member by member, so that what a member works on stays in cache: all time steps of one, then of the next.
+/* LSTMs of several members, all time steps of one member before the next, so that its values stay in cache.
 
-   Products of the input with its weights, and gradients of weights and of the input, are taken of some time steps together
-   while these are in cache; only the products with the state are a step's own. The gates' gradients are not kept any
-   longer than that.
+   Products of the input with its weights, and gradients of weights and input, are computed for several time steps at
+   once while these are in cache; only products with the state are computed per step. The gates' gradients are kept for
+   these steps only.
 
-   All arrays are float32 and without gaps within a member:
-     x, dx  [T][N][I]      members `x_stride` apart, 0 where they share x; of dx without gaps
+   All arrays are float32 and contiguous within a member:
+     x, dx  [T][N][I]      members `x_stride` apart, 0 if they share x; dx is contiguous
      w_x    [4H][I], w_h [4H][H], b_x and b_h [4H] or null; these and their gradients with members `*_stride` apart
      gates  [M][T][N][4H]  i, f, g, o
-     h, c   [M][T+1][N][H] states; the first is at 0, or at T where the last time step comes first
+     h, c   [M][T+1][N][H] states; the first is at 0, or at T if the last time step comes first
 */
 
 #include <pthread.h>
@@ -17,10 +17,10 @@
 #include "alive.h"
 #include "tiles.h"
 
-#define TOGETHER 128 /* rows of a product over several time steps, at least: what they need fits into the second cache */
+#define TOGETHER 128 /* minimum rows of a product over several time steps, whose operands fit into the second-level cache */
 #define MOST 64         /* threads */
-#define LEAST_SAMPLES 8 /* of a thread, where several share a member: fewer leave too few sums under way */
-#define LEAST_WORK 4e6 /* multiplications of a thread, there: fewer take no longer than starting one */
+#define LEAST_SAMPLES 8 /* minimum for a thread that shares a member: fewer give too few running sums */
+#define LEAST_WORK 4e6 /* minimum multiplications for such a thread: fewer take less time than starting it */
 
 typedef struct {
     ptrdiff_t steps, samples, inputs, hidden;
@@ -31,7 +31,7 @@ typedef struct {
     float *gates, *h, *c, *dh, *dc, *dx, *dw_x, *dw_h, *db;
     ptrdiff_t first, end;  /* members of a thread */
     ptrdiff_t left, right; /* samples of a thread */
-    float *apart;          /* a thread's own dw_x, dw_h and db, where another has the member's; else null */
+    float *apart;          /* separate dw_x, dw_h and db of a thread, if another thread has the member's; else null */
 } job;
 
 INLINE vec tanh_of(vec x) { return 2.0f * logistic(x + x) - 1.0f; }
@@ -41,13 +41,13 @@ static ptrdiff_t together(const job *j) {
     return steps < j->steps ? steps : j->steps;
 }
 
-/* How many rows lie side by side in `steps` of a thread's samples: all, or those of a step where others have samples too. */
+/* How many rows of `steps` are contiguous: all, or those of one step if other threads share the member. */
 static ptrdiff_t gapless(const job *j, ptrdiff_t steps) {
     const ptrdiff_t own = j->right - j->left;
     return own == j->samples ? own * steps : own;
 }
 
-/* The sums of `rows` samples become the gates, and c and h are filled in, and fetched of the step that is `next` to it. */
+/* Computes the gates of `rows` samples from their sums in place, and c and h; prefetches the `next` step. */
 static void cells(ptrdiff_t rows, ptrdiff_t hidden, float *gates, const float *c_before, float *c, float *h, ptrdiff_t next) {
     for (ptrdiff_t n = 0; n < rows; n++, gates += 4 * hidden)
         for (ptrdiff_t k = 0; k < hidden; k += WIDE) {
@@ -94,8 +94,8 @@ static void forward_member(const job *j, ptrdiff_t m, float *room) {
     }
 }
 
-/* The gradient of the gates' sums of `rows` samples, and from dc of this step to that of the step before, whose gates and
-   states (`next` to these) are fetched. */
+/* The gradient of the gates' sums of `rows` samples, and dc of the preceding step from dc of this one; prefetches the
+   gates and states of the `next` step. */
 static void cells_back(ptrdiff_t rows, ptrdiff_t hidden, const float *gates, const float *c_before, const float *c,
                        const float *dh, float *dc, float *grad, ptrdiff_t wide, float *db, ptrdiff_t next) {
     for (ptrdiff_t n = 0; n < rows; n++, gates += 4 * hidden, grad += wide)
@@ -120,7 +120,7 @@ static void cells_back(ptrdiff_t rows, ptrdiff_t hidden, const float *gates, con
         }
 }
 
-/* Rows of gradients lie a vector further apart than they are long: else those of all steps fall on few lines of the cache. */
+/* Rows of gradients are padded by a vector: otherwise those of all steps would share few cache lines. */
 static ptrdiff_t grad_row(const job *j) { return 4 * j->hidden + WIDE; }
 
 static size_t backward_room(const job *j) {
@@ -128,7 +128,7 @@ static size_t backward_room(const job *j) {
     return (size_t)(4 * H * (H + (j->dx ? I : 0)) + rows * (grad_row(j) + (I > H ? I : H)));
 }
 
-/* dw [4H][columns] is, or, if `adds`, += grad [rows][4H] turned, times `from` [rows][columns], which lies by steps. */
+/* dw [4H][columns] =, or += if `adds`, grad [rows][4H] transposed times `from` [rows][columns], stored by steps. */
 static void summed(const job *j, ptrdiff_t steps, const float *grad, const float *from, ptrdiff_t columns, float *room,
                    float *dw, int adds) {
     const ptrdiff_t count = (j->right - j->left) * steps, rows = gapless(j, steps);
@@ -159,10 +159,10 @@ static void backward_member(const job *j, ptrdiff_t m, float *room) {
     float *dh = j->dh + (m * N + left) * H, *dc = j->dc + (m * N + left) * H;
     for (ptrdiff_t step = 0; step < T; step++) {
         const ptrdiff_t t = j->last_first ? step : T - 1 - step, now = step % most;
-        const ptrdiff_t steps = T - step + now < most ? T - step + now : most; /* that are taken together */
+        const ptrdiff_t steps = T - step + now < most ? T - step + now : most; /* computed together */
         float *grad = grads + (j->last_first ? now : steps - 1 - now) * own * wide;
         const ptrdiff_t at = (m * T + t) * N + left, before = (t + (j->last_first ? 1 : 0)) * N + left;
-        const ptrdiff_t next = j->last_first ? N : -N; /* rows to the step that comes after this one */
+        const ptrdiff_t next = j->last_first ? N : -N; /* offset in rows of the following step */
         const float *go = j->go ? j->go + m * j->go_member + t * j->go_step + left * j->go_sample : 0;
         if (step == 0 && go)
             for (ptrdiff_t n = 0; n < own; n++)
@@ -192,14 +192,14 @@ static void *work(const job *j, size_t entries, void (*one)(const job *, ptrdiff
 static void *forward_work(void *given) { return work(given, forward_room(given), forward_member); }
 static void *backward_work(void *given) { return work(given, backward_room(given), backward_member); }
 
-/* All parts, each on a thread; 0 where all went well. */
+/* Runs all parts, each on a thread; returns 0 on success. */
 static int run(job *parts, int count, void *(*work)(void *)) {
     pthread_t made[MOST];
     int started = 0, failed = 0;
     for (int i = 1; i < count; i++, started++)
         if (pthread_create(&made[started], 0, work, &parts[i])) break;
     failed |= work(&parts[0]) != 0;
-    for (int i = started + 1; i < count; i++) failed |= work(&parts[i]) != 0; /* that could not be started */
+    for (int i = started + 1; i < count; i++) failed |= work(&parts[i]) != 0; /* those without a thread */
     for (int i = 0; i < started; i++) {
         void *result = 0;
         pthread_join(made[i], &result);
@@ -208,7 +208,7 @@ static int run(job *parts, int count, void *(*work)(void *)) {
     return failed;
 }
 
-/* Members in as many parts as threads; where there are more threads, each member's samples. Returns how many parts. */
+/* Divides the members among threads; with more threads than members, also each member's samples. Returns the number. */
 static int shared_out(job whole, ptrdiff_t members, ptrdiff_t threads, job *parts) {
     threads = threads > MOST ? MOST : threads < 1 ? 1 : threads;
     ptrdiff_t split = threads / members;
@@ -227,11 +227,11 @@ static int shared_out(job whole, ptrdiff_t members, ptrdiff_t threads, job *part
     return (int)(groups * split);
 }
 
-/* Units that are computed together: the hidden size must be a multiple. */
+/* The number of units computed together, which must divide the hidden size. */
 int hfta_wide(void) { return WIDE; }
 
 /* Sizes: M, T, N, I, H, whether the last time step comes first, threads, whether dh of the first step is wanted.
-   Memory: in the order below. Strides: of each by member, and then of go by step and sample. */
+   Memory: in the order below. Strides: by member for each, then of go by step and sample. */
 static job read(const ptrdiff_t *sizes, const ptrdiff_t *strides, float *const *at) {
     return (job){
         .steps = sizes[1], .samples = sizes[2], .inputs = sizes[3], .hidden = sizes[4],

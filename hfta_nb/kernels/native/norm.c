@@ -1,7 +1,7 @@
-/* Batch norm in training, and its gradients, of float32 images with channels last: pixels by channels without gaps.
+/* Batch norm in training, and its gradients, of float32 images with channels last: contiguous pixels by channels.
 
-   Sums go by rows of several pixels, so that few channels fill a vector too, in blocks of a few rows in float32 that are
-   added up in float64. */
+   A row contains several pixels, so that few channels fill a vector too. Sums of blocks of a few rows in float32 are added
+   up in float64. */
 
 #include <math.h>
 #include <stddef.h>
@@ -12,11 +12,11 @@
 #define BLOCK 64
 
 typedef struct {
-    ptrdiff_t pixels, channels, fold; /* fold: pixels of a row; divides their number */
+    ptrdiff_t pixels, channels, fold; /* fold: pixels per row; divides their number */
     double eps, momentum;
     const float *x, *grad, *weight, *bias; /* weight and bias null for none; grad of the gradients alone */
     float *out;
-    float *mean, *scale;                 /* of each channel: made forward, read backward; scale is 1 / deviation */
+    float *mean, *scale;                 /* per channel: written forward, read backward; scale is 1 / deviation */
     float *running_mean, *running_var;   /* null for none */
     float *weight_grad, *bias_grad;
     float *room;  /* 5 * channels * fold entries */
@@ -27,7 +27,7 @@ static void spread(float *restrict wide, const float *restrict values, ptrdiff_t
     for (ptrdiff_t f = 0; f < fold; f++) memcpy(wide + f * channels, values, 4 * (size_t)channels);
 }
 
-/* Of what stands in the rows' columns of a channel, the sum. */
+/* The sum over the columns of the rows that belong to a channel. */
 static double whole(const double *sums, ptrdiff_t channel, ptrdiff_t channels, ptrdiff_t fold) {
     double sum = 0;
     for (ptrdiff_t f = 0; f < fold; f++) sum += sums[f * channels + channel];

@@ -1,8 +1,7 @@
-/* Batched matrix products in float32, C = A B, with what stands around them in a network: a bias before, a ReLU or the
-   mask of a ReLU's gradient after.
+/* Batched matrix products in float32, C = A B, with optional bias, ReLU or mask of a ReLU's gradient.
 
-   B goes by panels of columns, copied without gaps (and turned, where its columns lie apart); A is read entry by entry,
-   so it may lie in any order. */
+   B is packed in panels of columns (and transposed if its columns are not adjacent). A is read entry by entry, so it may
+   have any strides. */
 
 #include "alive.h"
 #include "tiles.h"
@@ -12,14 +11,14 @@ typedef struct {
     ptrdiff_t members, rows, inner, columns;
     ptrdiff_t a_member, a_row, a_inner;
     ptrdiff_t b_member, b_inner, b_column;
-    ptrdiff_t c_member, c_row; /* the columns of C, of the bias and of the mask lie side by side */
+    ptrdiff_t c_member, c_row; /* columns of C, bias and mask are adjacent in memory */
     ptrdiff_t bias_member, bias_row;
     ptrdiff_t mask_member, mask_row;
     ptrdiff_t relu;
     const float *a, *b;
     float *c;
     const float *bias, *mask; /* null for none */
-    float *room;              /* for a panel of B: `hfta_product_room` entries */
+    float *room;              /* work memory for a panel of B: `hfta_product_room` entries */
 } product;
 
 ptrdiff_t hfta_product_room(ptrdiff_t inner) { return (inner < DEEP ? inner : DEEP) * PANEL; }
@@ -30,7 +29,7 @@ void hfta_product(const product *p) {
             const ptrdiff_t columns = p->columns - left < PANEL ? p->columns - left : PANEL;
             const int across = (int)((columns + WIDE - 1) / WIDE);
             ptrdiff_t top = 0;
-            do { /* also of no inner axis at all */
+            do { /* runs once even if the inner axis is empty */
                 const ptrdiff_t inner = p->inner - top < DEEP ? p->inner - top : DEEP;
                 const float *b = p->b + member * p->b_member + top * p->b_inner + left * p->b_column;
                 panel now = {inner, columns - (across - 1) * WIDE, p->a_row, p->a_inner, p->b_inner, p->c_row,

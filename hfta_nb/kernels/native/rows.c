@@ -1,4 +1,4 @@
-/* What is computed row by row in float32: layer norm, forward and backward; the gradient of log-softmax; sums of rows.
+/* Row-wise operations in float32: layer norm, forward and backward; the gradient of log-softmax; sums of rows.
 
    All tensors are [rows][columns] without gaps. Rows may be shorter than a vector. */
 
@@ -11,7 +11,7 @@ typedef struct {
     ptrdiff_t rows, columns;
     const float *x, *by;           /* the input, or the output; the gradient of the output */
     const float *weight, *bias;    /* [columns], or null */
-    float *out, *mean, *scale;     /* of a row, its mean and one over its deviation */
+    float *out, *mean, *scale;     /* per row, its mean and 1 / deviation */
     float *by_weight, *by_bias;    /* [columns], or null */
     float eps;
 } rows;
@@ -42,7 +42,7 @@ void hfta_layer_norm(const rows *p) {
     }
 }
 
-/* dx = scale (g - mean(g) - y mean(g y)), of g = by weight and y the normalised row. */
+/* dx = scale (g - mean(g) - y mean(g y)), with g = by weight and the normalised row y. */
 void hfta_layer_norm_backward(const rows *p) {
     const ptrdiff_t columns = p->columns;
     const vec zero = {0};
@@ -88,7 +88,7 @@ void hfta_log_softmax_backward(const rows *p) {
     }
 }
 
-/* Of each `height` rows, the sum. Every so many rows it is set apart, so that errors grow with the root of their number. */
+/* The sum of each `height` rows, by partial sums over blocks, so that errors grow with the root of their number. */
 #define ASIDE 256
 INLINE void sums_of(const float *x, float *out, ptrdiff_t height, ptrdiff_t columns, const int count, ptrdiff_t left) {
     vec total[8], sum[8];
@@ -115,7 +115,7 @@ void hfta_column_sums(const rows *p, ptrdiff_t height) {
     }
 }
 
-/* The gradient of a table of which row x[i] was looked up as row i; x are int64. Torch's order of summing. */
+/* The gradient of a table whose row x[i] was looked up as row i; x are int64. Sums are in torch's order. */
 void hfta_embedding_backward(const rows *p, ptrdiff_t table, ptrdiff_t padding) {
     const ptrdiff_t columns = p->columns;
     const int64_t *index = (const int64_t *)p->x;

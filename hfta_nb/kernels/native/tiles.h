@@ -1,5 +1,5 @@
-/* Tiles of products in float32: some rows by some vectors of columns stay in registers while the inner axis is summed
-   over. The second factor lies by panels of columns without gaps; the first is read entry by entry, in any order. */
+/* Tiles of float32 products: some rows by some vectors of columns stay in registers during the sum over the inner axis.
+   The second factor is packed in panels of columns; the first is read entry by entry, with any strides. */
 
 #ifndef HFTA_TILES
 #define HFTA_TILES
@@ -7,11 +7,11 @@
 #include "vectors.h"
 
 #define PANEL (WIDE * ACROSS)
-#define DEEP 512 /* of the inner axis at a time: a panel of so many rows stays in the second cache */
+#define DEEP 512 /* length of the inner axis per pass: a panel of this many rows stays in the second-level cache */
 
-/* What a tile works on. */
+/* The operands of a tile. */
 typedef struct {
-    ptrdiff_t inner, last; /* of the last vector, how many entries there are */
+    ptrdiff_t inner, last; /* last: the number of entries in the last vector */
     ptrdiff_t a_row, a_inner, b_inner, c_row, bias_row, mask_row;
     const float *b, *bias, *mask;
     int begins, ends, relu;
@@ -28,7 +28,7 @@ INLINE void tile(const int rows, const int across, const panel *p, const float *
         const float *from = !p->begins ? c + i * p->c_row : p->bias ? p->bias + (row + i) * p->bias_row : 0;
         UNROLLED for (int j = 0; j < across; j++)
             sum[i][j] = !from ? zero : whole || j + 1 < across ? load(from + j * WIDE) : some(from + rest, p->last);
-        if (p->begins) /* it will be written to, and comes meanwhile */
+        if (p->begins) /* prefetched, as it will be written */
             UNROLLED for (int j = 0; j < across; j++) __builtin_prefetch(c + i * p->c_row + j * WIDE, 1);
     }
     for (ptrdiff_t k = 0; k < inner; k++) {
@@ -78,7 +78,7 @@ static const tiled TILED[ACROSS][4] = {ROW(1), ROW(2), ROW(3), ROW(4)};
 static const tiled TILED[ACROSS][4] = {ROW(1), ROW(2)};
 #endif
 
-/* 6 rows at a time; the rest without single rows where that can be, as they have too few sums under way. */
+/* 6 rows at a time. Single rows are avoided in the rest, as they have too few running sums. */
 static void rows_of(const panel *p, int across, const float *a, float *c, ptrdiff_t rows) {
     static const ptrdiff_t HEIGHTS[4] = {1, 2, 4, 6};
     for (ptrdiff_t i = 0; i < rows;) {
@@ -90,7 +90,7 @@ static void rows_of(const panel *p, int across, const float *a, float *c, ptrdif
 }
 
 #ifdef SHUFFLED
-/* Of 16 rows, 16 columns. */
+/* Transposes 16 rows of 16 columns. */
 static void turn(const float *from, ptrdiff_t apart, float *to, ptrdiff_t width) {
     vec r[16], t[16];
     UNROLLED for (int i = 0; i < 16; i++) r[i] = load(from + i * apart);
@@ -98,7 +98,7 @@ static void turn(const float *from, ptrdiff_t apart, float *to, ptrdiff_t width)
         t[i] = PICK(r[i], r[i + 1], 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
         t[i + 1] = PICK(r[i], r[i + 1], 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
     }
-    UNROLLED for (int i = 0; i < 16; i++) { /* in lanes of four, 4 x 4 are turned afterwards */
+    UNROLLED for (int i = 0; i < 16; i++) { /* lanes of four; blocks of 4 x 4 are transposed afterwards */
         const int first = (i & ~3) + (i >> 1 & 1);
         r[i] = i & 1 ? PICK(t[first], t[first + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31)
                      : PICK(t[first], t[first + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
@@ -116,7 +116,7 @@ static void turn(const float *from, ptrdiff_t apart, float *to, ptrdiff_t width)
 }
 #endif
 
-/* `columns` of B without gaps, each row filled up to whole vectors. */
+/* Packs `columns` of B contiguously, each row padded to whole vectors. */
 static void packed(const float *b, ptrdiff_t inner, ptrdiff_t step, ptrdiff_t apart, ptrdiff_t columns, float *room) {
     const ptrdiff_t width = filled(columns);
     if (apart == 1) {
@@ -138,13 +138,13 @@ static void packed(const float *b, ptrdiff_t inner, ptrdiff_t step, ptrdiff_t ap
     }
 }
 
-/* All columns of B, panel by panel; `room` has `inner * filled(columns)` entries. */
+/* Packs all columns of B in panels; `room` has `inner * filled(columns)` entries. */
 static inline void all_packed(const float *b, ptrdiff_t inner, ptrdiff_t step, ptrdiff_t apart, ptrdiff_t columns, float *room) {
     for (ptrdiff_t left = 0; left < columns; left += PANEL)
         packed(b + left * apart, inner, step, apart, columns - left < PANEL ? columns - left : PANEL, room + left * inner);
 }
 
-/* C = A B, of B as `all_packed` lays it; plus a bias where there is one, or, if `adds`, what stands in C. */
+/* C = A B for a B packed by `all_packed`; plus the bias if there is one, or the content of C if `adds`. */
 static inline void by_panels(ptrdiff_t rows, ptrdiff_t inner, ptrdiff_t columns, const float *a, ptrdiff_t a_row, ptrdiff_t a_inner,
                       const float *b, const float *bias, ptrdiff_t bias_row, float *c, ptrdiff_t c_row, int adds) {
     for (ptrdiff_t left = 0; left < columns; left += PANEL) {

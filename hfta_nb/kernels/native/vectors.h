@@ -1,4 +1,4 @@
-/* Vectors of float32 by the extensions of GCC and clang (parts of vectors by AVX-512's masks), for the kernels beside this file. */
+/* Vectors of float32 by extensions of GCC and clang (partial vectors by AVX-512's masks). */
 
 #ifndef HFTA_VECTORS
 #define HFTA_VECTORS
@@ -24,13 +24,13 @@ typedef int ivec __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
 INLINE vec load(const float *p) { return *(const vec *)p; }
 INLINE void store(float *p, vec v) { *(vec *)p = v; }
 
-/* v where x is above zero or not a number, else zero. */
+/* v where x is positive or NaN, otherwise zero. */
 INLINE vec where_positive(vec x, vec v) {
     const vec zero = {0};
     return (vec)(~(ivec)(x <= zero) & (ivec)v);
 }
 
-/* The first `count` entries, fewer than a vector has; zero beyond. */
+/* The first `count` entries, fewer than a full vector; the rest are zero. */
 #if defined(__AVX512F__)
 #define FIRST(count) ((__mmask16)((1u << (count)) - 1))
 INLINE vec some(const float *p, ptrdiff_t count) { return (vec)_mm512_maskz_loadu_ps(FIRST(count), p); }
@@ -44,7 +44,7 @@ INLINE vec some(const float *p, ptrdiff_t count) {
 INLINE void put_some(float *p, vec v, ptrdiff_t count) { memcpy(p, &v, 4 * (size_t)count); }
 #endif
 
-#if defined(__has_builtin) && !defined(HFTA_NO_SHUFFLE) /* which tests define: GCC 11 and older have none */
+#if defined(__has_builtin) && !defined(HFTA_NO_SHUFFLE) /* defined by tests; GCC 11 and older lack the builtin */
 #if __has_builtin(__builtin_shufflevector)
 #define PICK __builtin_shufflevector
 #if WIDE == 16
@@ -53,7 +53,7 @@ INLINE void put_some(float *p, vec v, ptrdiff_t count) { memcpy(p, &v, 4 * (size
 #endif
 #endif
 
-/* exp by 2^n times a polynomial of |r| <= ln(2) / 2; a NaN stays one. */
+/* exp as 2^n times a polynomial in r, |r| <= ln(2) / 2; NaN stays NaN. */
 INLINE vec exponential(vec x) {
     const vec zero = {0};
     const ivec low = x < zero - 87.0f, high = x > zero + 88.0f;
@@ -75,13 +75,12 @@ INLINE vec exponential(vec x) {
     return p * (vec)e;
 }
 
-/* 1 / (1 + exp(-x)), to 1e-7 of one: what rounding does to the exponent where that is large is lost beside it. A NaN stays
-   one. */
+/* 1 / (1 + exp(-x)) with an absolute error of 1e-7: rounding errors of a large exponent are negligible. NaN stays NaN. */
 INLINE vec logistic(vec x) {
     const vec zero = {0};
     vec y = x * -1.44269504f;
 #if defined(__AVX512F__)
-    y = (vec)_mm512_min_ps((__m512)(zero + 125.0f), (__m512)y); /* of a NaN and a number, the second */
+    y = (vec)_mm512_min_ps((__m512)(zero + 125.0f), (__m512)y); /* for a NaN and a number, returns the second */
     y = (vec)_mm512_max_ps((__m512)(zero - 125.0f), (__m512)y);
     const vec n = (vec)_mm512_roundscale_ps((__m512)y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #else
@@ -115,7 +114,7 @@ INLINE vec larger(vec a, vec b) {
     return (vec)((first & (ivec)a) | (~first & (ivec)b));
 }
 
-/* The sum of a vector, or the largest of it: halves are joined until one entry is left. */
+/* The sum or the maximum of a vector: halves are combined until one entry is left. */
 #if defined(PICK)
 #define JOIN(joined, ...) \
     w = PICK(v, v, __VA_ARGS__); \
@@ -149,7 +148,7 @@ INLINE vec larger(vec a, vec b) {
 ACROSS_ALL(sum_of, v + w)
 ACROSS_ALL(largest_of, larger(v, w))
 
-/* Which of the vector's entries are among the first `count`. */
+/* The mask of a vector's first `count` entries. */
 INLINE ivec among(ptrdiff_t count) {
     ivec lane;
     UNROLLED for (int i = 0; i < WIDE; i++) lane[i] = i;
@@ -159,7 +158,7 @@ INLINE ivec among(ptrdiff_t count) {
 
 INLINE ptrdiff_t filled(ptrdiff_t count) { return (count + WIDE - 1) / WIDE * WIDE; }
 
-/* Up to a vector of the entries that are left, from and to memory; and what lies beyond them set to zero. */
+/* Loads and stores up to a vector of remaining entries; the entries beyond them are set to zero. */
 INLINE vec part(const float *row, ptrdiff_t left) { return left >= WIDE ? load(row) : some(row, left); }
 
 INLINE void put(float *row, vec v, ptrdiff_t left) {

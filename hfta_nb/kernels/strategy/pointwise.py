@@ -86,8 +86,7 @@ def _by_group(a: Tensor, b: Tensor, groups: int, across: bool) -> Tensor:
 
     Args:
         across: groups are columns of `a`, rows of `b` and columns of the result; otherwise rows of `a` and of the
-            result,
-            and columns of `b`.
+            result, and columns of `b`.
     """
     if groups == 1:
         return torch.mm(a, b)

@@ -54,8 +54,7 @@ class KernelVariant:
     Attributes:
         name: shown to people, and the key of kept times.
         make: creates the function to call, with the same arguments, from torch's function; once for each place of use,
-            as
-            it may own memory.
+            as it may own memory.
         setting: the precision setting of oneDNN's products (`precision`) while it runs; None for the current one.
         copies: its last two tensors are copied to contiguous memory first.
     """

@@ -1,1 +1,1 @@
-"""Modules that hold, change and call again what one module can't hold for many."""
+"""Modules that hold, change and call again values that one module cannot hold for many members."""

@@ -1,4 +1,4 @@
-"""Modules out of parts that change what they hold, in an order that hypothesis chooses."""
+"""Modules composed by hypothesis of parts that change their own state."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The one comparison of the whole proof: an array's call against every member's plain module, run alone.
+"""Compares an array's call with every member's plain module, run alone.
 
-A call is compared in what it returns (any tree), in the gradients of parameters and inputs, and in the buffers it
-leaves. Nothing here knows what the module is.
+Compared are the results (any tree), the gradients of parameters and inputs, and the buffers afterwards. The comparison
+does not depend on the module.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Torch's own list of all its module kinds, with sample inputs: what a newer torch adds is tested by itself.
+"""Torch's own list of its module classes, with sample inputs, so that classes of a newer torch are tested
+automatically.
 
 Source: `torch.testing._internal.common_modules.module_db`.
 """

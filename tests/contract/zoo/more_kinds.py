@@ -1,4 +1,4 @@
-"""Module kinds of `torch.nn` that torch's own list leaves out, and ways of using kinds that its samples leave out."""
+"""Classes of `torch.nn` that torch's own list omits, and uses of classes that its samples omit."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Lets torchvision be imported where its compiled part doesn't load, as with a CPU build of torch.
+"""Lets torchvision be imported if its compiled part does not load, for example with a CPU build of torch.
 
-A plugin of pytest for `make zoo`, in whose process torchvision is on the path; no other test may load it, for it hides
-what Python says of such a torchvision. torchvision registers what two operators do to shapes when it is imported, so
-they must have a name by then. Detection models call them and are not tested; all others are pure Python.
+This is a pytest plugin for `make zoo`, whose process has torchvision on the path. No other test may load it, as it
+hides Python's error message about such a torchvision. On import, torchvision registers shape functions of two
+operators, which must therefore exist. Detection models call them and are not tested; all other models are pure Python.
 """
 
 from __future__ import annotations

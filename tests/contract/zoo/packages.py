@@ -1,4 +1,4 @@
-"""Importing model libraries that the tests can do without."""
+"""Imports of optional model libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unmodified models of timm, built small: the ways of building blocks that torchvision doesn't have."""
+"""Unmodified models of timm at small sizes, with building blocks that torchvision does not have."""
 
 from __future__ import annotations
 

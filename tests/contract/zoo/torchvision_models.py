@@ -1,4 +1,4 @@
-"""Unmodified models of torchvision, built small."""
+"""Unmodified models of torchvision at small sizes."""
 
 from __future__ import annotations
 

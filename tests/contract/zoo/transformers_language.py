@@ -1,4 +1,4 @@
-"""Language models of transformers, unmodified and small: named inputs, masks, labels, outputs that are dataclasses."""
+"""Unmodified language models of transformers at small sizes: named inputs, masks, labels, dataclass outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unmodified models of transformers for pictures and sound, and those with an encoder and a decoder; built small."""
+"""Unmodified models of transformers for images and sound, and encoder-decoder models, at small sizes."""
 
 from __future__ import annotations
 
