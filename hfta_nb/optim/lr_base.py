@@ -97,6 +97,17 @@ class ArrayLRScheduler:
             self._go_to(rows, epochs)
         push(self.optimizer)
 
+    def step_some(self, places: Sequence[int], metrics: Sequence[float] | None = None) -> None:
+        """Go one step on with these members alone.
+
+        Args:
+            metrics: for `ReduceLROnPlateau`, one per member of the array.
+        """
+        pull(self.optimizer)
+        for place in places:
+            self._members[place].step(*(() if metrics is None else (metrics[place],)))
+        push(self.optimizer)
+
     def _go_to(self, rows: Sequence[tuple[Any, ...]], epochs: Sequence[Any]) -> None:
         """Go to these epochs; what torch warns of for each member is told once."""
         with warnings.catch_warnings(record=True) as told:

@@ -70,7 +70,7 @@ def make_plan(
     _check_stream(grid, checked_fixed, data)
     builder = Builder(family, data)
     defaults = {k: spec.default for k, spec in family.training.items()}
-    drafts = [_Draft.of(v, family, data, checked_fixed, builder, defaults) for v in variants]
+    drafts = [Draft.of(v, family, data, checked_fixed, builder, defaults) for v in variants]
     found = _alone(drafts) if serial else _shared_out(drafts, across)
     settings = [augment.Setting.of(row) for draft in found for row in draft.rows]
     augment.check(settings, data, [name for name in specs if len(grid.axes.get(name, ())) > 1])
@@ -80,15 +80,15 @@ def make_plan(
     return groups if capacity is None else _capped(groups, capacity)
 
 
-def _alone(drafts: list[_Draft]) -> list[_Draft]:
+def _alone(drafts: list[Draft]) -> list[Draft]:
     for draft in drafts[1:]:
         draft.reason = "trained alone, as asked"
     return drafts
 
 
-def _shared_out(drafts: Iterable[_Draft], across: float | str) -> list[_Draft]:
+def _shared_out(drafts: Iterable[Draft], across: float | str) -> list[Draft]:
     """Drafts of a variant each, joined: first those of one architecture, then what may be padded."""
-    same: dict[tuple[Any, ...], _Draft] = {}
+    same: dict[tuple[Any, ...], Draft] = {}
     for draft in drafts:
         if (home := same.setdefault(draft.key, draft)) is not draft:
             home.join(draft, "never")
@@ -129,7 +129,7 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass
-class _Draft:
+class Draft:
     """A group while it grows; its first variant speaks for it."""
 
     variants: list[Variant]
@@ -154,14 +154,20 @@ class _Draft:
         fixed: Mapping[str, Any],
         builder: Builder,
         defaults: Mapping[str, Any],
-    ) -> _Draft:
+    ) -> Draft:
         values = {**fixed, **variant.config}
         row = {k: values.get(k, default) for k, default in defaults.items()}
         row["batch_size"] = data.batch_size or row["batch_size"]
         if family.param_groups is not None:
             row["param_groups"] = family.param_groups
         row |= {k: values[k] for k in augment.AXES if k in values and k not in family.axes}
-        arguments = family.arguments(values, data)
+        return cls.known(variant, row, family.arguments(values, data), family, builder)
+
+    @classmethod
+    def known(
+        cls, variant: Variant, row: dict[str, Any], arguments: dict[str, Any], family: Family, builder: Builder
+    ) -> Draft:
+        """The draft of a variant of which it is known what it is trained and built with."""
         own_scores = family.loss is not None or family.metrics is not None or bool(family.phases)
         modules = [builder.build(variant, arguments)]
         made = cls([variant], [row], [arguments], modules, own_scores, family.phases, own=builder.count(modules[0]))
@@ -184,7 +190,7 @@ class _Draft:
         """Whether its targets are shares of classes."""
         return augment.Setting.of(self.rows[0]).mixes
 
-    def apart(self, other: _Draft, across: float | str) -> str | None:
+    def apart(self, other: Draft, across: float | str) -> str | None:
         """What keeps the other out of this group."""
         for name in SPLITTING:
             mine, theirs = self.rows[0][name], other.rows[0][name]
@@ -203,7 +209,7 @@ class _Draft:
                 found = f"{waste:.0%} of the parameters would be padding, more than {float(across):.0%}"
         return found
 
-    def _waste(self, fit: Blueprint, *more: _Draft) -> float:
+    def _waste(self, fit: Blueprint, *more: Draft) -> float:
         """The share of padding, with the members of further drafts."""
         drafts = (self, *more)
         return 1 - sum(d.own for d in drafts) / max(
@@ -236,7 +242,7 @@ class _Draft:
         except FusionError as error:
             return error.what.partition(": ")[2] or error.what, None
 
-    def join(self, other: _Draft, across: float | str) -> None:
+    def join(self, other: Draft, across: float | str) -> None:
         """Take in the members of a draft of one architecture that `apart` has nothing against."""
         if id(other.modules[0]) not in self.unlike:
             if across != "never":
@@ -291,10 +297,10 @@ def reckoned(group: Group, family: Family, data: AnyData) -> Group:
     return replace(group, **more)
 
 
-def _why(found: Sequence[_Draft], draft: _Draft, across: float | str) -> str:
+def _why(found: Sequence[Draft], draft: Draft, across: float | str) -> str:
     """Why a new group is opened, against the group that is nearest: same training settings, if any."""
 
-    def distance(group: _Draft) -> int:
+    def distance(group: Draft) -> int:
         return sum(group.rows[0][n] != draft.rows[0][n] for n in SPLITTING)
 
     index = min(range(len(found)), key=lambda i: distance(found[i]))

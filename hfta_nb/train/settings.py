@@ -35,6 +35,9 @@ class Settings:
         strategy: how kernels are chosen; see `FusedArray.strategy`.
         deterministic: nothing is chosen by time; see `hfta_nb.Study`.
         verify: when calls are compared with the plain module; see `FusedArray.verify`.
+        slots: the most members that train at the same time in a search, whose free places others take; None where
+            arrays are not refilled.
+        across: the largest share of padding of an array; see `plan.make_plan`.
     """
 
     family: Family
@@ -56,6 +59,8 @@ class Settings:
     strategy: str = "measured"
     deterministic: bool = False
     verify: str = "first"
+    slots: int | None = None
+    across: float | str = "never"
 
     @property
     def score_dtype(self) -> torch.dtype:
