@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from hfta_nb.array import schedule, surgery
+from hfta_nb.array import fusing, schedule, surgery
 from hfta_nb.array.fused import FusedArray
 from hfta_nb.array.schedule_tuner import Tuning
 from hfta_nb.eager.engine import Inputs
@@ -21,9 +21,11 @@ __all__ = [
     "Program",
     "call_module",
     "checkpoint",
+    "fuse_roomy",
     "owner",
     "same_architecture",
     "snapshot",
+    "suits",
     "take_member",
     "tuning_of",
     "untimed_block_size",
@@ -48,13 +50,26 @@ def take_member(array: FusedArray, index: int, other: FusedArray, src: int) -> N
 
     Raises:
         IndexError: there is no such member.
-        FusionError: the two have different architectures. Nothing has changed then.
+        FusionError: the two have different architectures, and the array is not roomy. Nothing has changed then.
     """
     surgery.take_member(array._state, index, other._state, src)
 
 
-def same_architecture(array: FusedArray, index: int, other: FusedArray, src: int) -> bool:
+def suits(array: FusedArray, index: int, other: FusedArray, src: int) -> bool:
     """Whether `take_member` is possible."""
+    return surgery.suits(array._state, index, other._state, src)
+
+
+def fuse_roomy(modules: Sequence[nn.Module], seeds: Sequence[int], verify: str) -> FusedArray:
+    """As `fuse`; members of other sizes can take the places of those that leave, where the model keeps zeros at zero.
+
+    Source: see `padded.roomy`.
+    """
+    return fusing.fuse_roomy(modules, seeds, verify)
+
+
+def same_architecture(array: FusedArray, index: int, other: FusedArray, src: int) -> bool:
+    """Whether two members differ in nothing but the values of their tensors."""
     return surgery.same_architecture(array._state, index, other._state, src)
 
 

@@ -14,8 +14,10 @@ from hfta_nb.array.storage import take
 from hfta_nb.eager import attributes
 from hfta_nb.eager.attributes import Attributes
 from hfta_nb.eager.handlers import install
+from hfta_nb.eager.padding import Padding
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
+from hfta_nb.padded import roomy
 from hfta_nb.padded.compare import difference
 from hfta_nb.padded.runtime import across_of
 
@@ -66,6 +68,8 @@ def select(state: ArrayState, indices: Sequence[int], block_size: int) -> ArrayS
     other = ArrayState(state.generators.select(chosen))
     other.pending = [copied(state.pending[i]) for i in chosen] if state.pending else []
     take(other, skeleton, parameters, buffers, blueprint)
+    if across is not None and other.engine.across is not None:
+        other.engine.across.roomy = across.roomy
     other.settings = state.settings.copy()
     other.settings.block_size = len(chosen) if block_size == len(state) else min(block_size, len(chosen))
     other.proven, other.verified, other.told = set(state.proven), dict(state.verified), state.told
@@ -104,9 +108,15 @@ def take_member(state: ArrayState, index: int, source: ArrayState, src: int) -> 
     for one in (state, source):
         check_settled(one, "take_member")
     index, src = _checked(state, index), _checked(source, src)
-    if not same_architecture(state, index, source, src):
+    if not suits(state, index, source, src):
         why = difference(_template(state, index), _template(source, src)) or "other shapes"
         raise FusionError(f"members of different architecture: {why}", where=f"take_member, member {index}", got=src)
+    template, across = _template(source, src), across_of(state)
+    if across is not None and difference(across.template(index), template) is not None:
+        roomy.admit(across, index, template)
+        _cleared(state, index)
+        state.owned = dict(across.blueprint.owned())
+        state.padding = Padding(state.arenas, state.owned)
     own, given = _own_tensors(state, index), _own_tensors(source, src)
     for name, value in given.items():
         own[name].copy_(value)
@@ -157,6 +167,21 @@ def _copy_flags(source: nn.Module, target: nn.Module) -> None:
         b.training = a.training
     for p, q in zip(source.parameters(), target.parameters(), strict=True):
         q.requires_grad_(p.requires_grad)
+
+
+def suits(state: ArrayState, index: int, source: ArrayState, src: int) -> bool:
+    """Whether a member of another array can be put in a member's place."""
+    if same_architecture(state, index, source, src):
+        return True
+    across = across_of(state)
+    together = state.settings.block_size > 1  # alone a member runs at its own sizes, and is recorded with them
+    return across is not None and together and roomy.admits(across, index, _template(source, src))
+
+
+def _cleared(state: ArrayState, index: int) -> None:
+    """A member's entries, padding too, become zero."""
+    for arena in [*state.arenas, *state.buffer_arenas]:
+        arena.data[index].zero_()
 
 
 def same_architecture(state: ArrayState, index: int, source: ArrayState, src: int) -> bool:

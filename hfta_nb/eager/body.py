@@ -73,6 +73,8 @@ class Site(Protocol):
 class Architectures(Protocol):
     """What makes the bodies to run, where members are of different architecture; see `Across`."""
 
+    roomy: bool
+
     @property
     def templates(self) -> Sequence[nn.Module]:
         """A plain module of each architecture."""

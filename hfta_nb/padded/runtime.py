@@ -33,20 +33,37 @@ class Across:
 
     Attributes:
         apart: why members of different architecture don't run together; empty where they do.
+        roomy: whether those that do run at the full sizes; see `roomy`.
+        separate: whether parts of the model run each architecture by itself.
     """
+
+    roomy = False
 
     def __init__(self, blueprint: Blueprint, slots: Slots) -> None:
         self.blueprint, self.slots = blueprint, slots
         self.apart = ""
         self._template_slots = [Slots(t) for t in blueprint.templates]
-        here = dict(blueprint.skeleton.named_modules())
-        self._flags = [
-            (module, _nearest(here, blueprint.modules[a][path]))
-            for a, template in enumerate(blueprint.templates)
-            for path, module in template.named_modules()
-        ]
+        self._find_flags()
         self._handlers: dict[str, Handler] = {}
         self._masks: dict[tuple[str, tuple[int, ...], torch.device], Tensor] = {}
+
+    def _find_flags(self) -> None:
+        here = dict(self.blueprint.skeleton.named_modules())
+        self._flags = [
+            (module, _nearest(here, self.blueprint.modules[a][path]))
+            for a, template in enumerate(self.blueprint.templates)
+            for path, module in template.named_modules()
+        ]
+
+    @property
+    def separate(self) -> bool:
+        return bool(self._handlers)
+
+    def replaced(self, architecture: int, slots: Slots) -> None:
+        """An architecture has another template now, with these slots."""
+        self._template_slots[architecture] = slots
+        self._find_flags()
+        self._masks.clear()
 
     def bodies(self, run: Run) -> list[Body]:
         """The bodies for some members with their tensors ``[k, *shape]``, or ``[*shape]`` of a single one."""
@@ -151,6 +168,9 @@ class Across:
         parts: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
         for part, tensors in zip(parts, (run.parameters, run.buffers), strict=True):
             for name, tensor in tensors.items():
+                if self.roomy:
+                    part[name] = tensor
+                    continue
                 own = [b.get(name) or (0,) * (tensor.ndim - 1) for b in boxes]
                 shape = [max(n) for n in zip(*own, strict=True)]
                 value = narrowed(tensor, shape)
@@ -167,7 +187,7 @@ class Across:
             for site in self.blueprint.sites:
                 site.set(of)
             for name, tensor in state.items():
-                tagged(tensor, tags[name])
+                tagged(tensor, tags.get(name))
             with PaddedMode(context, PADDED, of):
                 yield
 

@@ -24,8 +24,9 @@ from hfta_nb.step import by_step
 SPLITTING = ("optimizer", "lr_scheduler", "batch_size", "decay_on")
 """Training axes whose values can't differ within an array."""
 
-MOST_PADDING = {"cuda": 0.5, "cpu": 0.25}
-"""The largest share of an array's parameters that is padding by default: a GPU has room to spare, a CPU has none."""
+MOST_PADDING = {"cuda": 0.5, "cpu": 0.25, "search": 0.75}
+"""The largest share of an array's parameters that is padding by default: a GPU has room to spare, a CPU has none. In a
+search it is paid for by arrays that need not be built: trials train for few epochs, and are of any size."""
 
 _OPTIMIZER_STATES = {"sgd": 1, "adagrad": 1}
 """States as large as the parameters; others have two."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from hfta_nb.array.access import same_architecture, take_member
+from hfta_nb.array.access import same_architecture, suits, take_member
 from hfta_nb.errors import FusionError
+from hfta_nb.optim.members import MemberOptimizer
 from hfta_nb.step.fused import ArrayStep
 
 
@@ -77,7 +78,8 @@ def put_member(step: ArrayStep, place: int, origin: Origin) -> None:
 
     Args:
         step: of the array.
-        place: of the member that is replaced; its architecture is that of the origin.
+        place: of the member that is replaced; its architecture is that of the origin, unless `fits` says that another
+            one does as well.
         origin: a member of this step or of another one, of one that has not trained too: a member that begins.
 
     Raises:
@@ -103,4 +105,8 @@ def put_member(step: ArrayStep, place: int, origin: Origin) -> None:
 
 def fits(step: ArrayStep, place: int, origin: Origin) -> bool:
     """Whether `put_member` can put a member there."""
-    return same_architecture(step.array, place, origin.step.array, origin.place)
+    array, other = step.array, origin.step.array
+    if same_architecture(array, place, other, origin.place):
+        return True
+    by_member = any(isinstance(update.optimizer, MemberOptimizer) for update in step.updates)  # of fixed sizes
+    return not by_member and suits(array, place, other, origin.place)

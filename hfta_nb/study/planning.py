@@ -31,7 +31,8 @@ def settings_of(study: Definition) -> Settings:
     searcher = study.searcher
     slots = None if searcher is None or study.serial else searcher.slots * max(1, len(searcher.seeds))
     how_fast = study.strategy, study.deterministic, study.verify
-    return Settings(study.family, study.data, *settings, *how_fast, slots, study.across)
+    limits = study.member_steps, study.member_seconds
+    return Settings(study.family, study.data, *settings, *how_fast, slots, study.across, *limits)
 
 
 def fitted(study: Definition) -> list[Group]:

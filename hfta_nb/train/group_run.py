@@ -259,8 +259,15 @@ class GroupRun(Progress):
         values = {name: tuple(row) for name, row in zip(found, together.tolist(), strict=True)}
         for start, places in cohorts.items():
             yield self._done(start, places, values, validates[start])
-        if not due:
-            return
+        if due:
+            yield from self._judged(values, due)
+        if self.settings.member_seconds is not None:
+            self.trainer.clock.tick()
+        for variant, why in self.members.spent(self.settings, self.steps, self.trainer.clock.elapsed_s):
+            yield from self.leave([variant], ev.COMPLETE, why, hold=slots.refills(self))
+
+    def _judged(self, values: Mapping[str, Sequence[float]], due: Sequence[int]) -> Iterator[Event]:
+        """What follows from a validation of the members at these places."""
         if self.judged < self.epoch:  # a run that was left among these events has done it
             told = list(self.members.take_epoch(self.epoch, values, self.step.weights(), due))
             monitored = [-v if self.settings.maximize else v for v in values[self.settings.monitor]]

@@ -14,6 +14,7 @@ from torch import Tensor
 from hfta_nb import events as ev
 from hfta_nb.events import Event
 from hfta_nb.plan import Group
+from hfta_nb.train.settings import Settings
 
 
 @dataclass
@@ -133,6 +134,21 @@ class Members:
                 what = "epochs" if self.every_epoch else "validations"
                 why = f"no better {self.monitor} for {member.waited} {what}, best at epoch {member.best_epoch}"
                 yield [member.id], ev.COMPLETE, why
+
+    def spent(self, settings: Settings, steps: int, elapsed_s: float) -> Iterator[tuple[int, str]]:
+        """Members that have had all the steps or seconds that they may have, each with why.
+
+        Args:
+            steps: of the array.
+            elapsed_s: seconds of training of the run.
+        """
+        most, most_s = settings.member_steps, settings.member_seconds
+        for member in [] if most is None and most_s is None else list(self.active):
+            own, own_s = steps - member.first_step, elapsed_s - member.begin_s
+            if most is not None and own >= most:
+                yield member.id, f"{own} steps, of {most} that it may have"
+            elif most_s is not None and own_s >= most_s:
+                yield member.id, f"{own_s:.0f} seconds, of {most_s:g} that it may have"
 
     def leave(
         self, gone: Sequence[int], keep: Sequence[int], state: str, reason: str, detail: str = ""

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
-from hfta_nb.array.access import checkpoint, untimed_block_size
+from hfta_nb.array.access import checkpoint, fuse_roomy, untimed_block_size
 from hfta_nb.data import placed
 from hfta_nb.errors import MemberError, StoreError, out_of_memory
 from hfta_nb.events import Add, Control, Event, GroupRecord, PhaseChanged, Pin
@@ -277,7 +277,8 @@ class Schedule:
         steps = self.batches(group)
         if group.serial:
             return PlainStep(modules[0], group.rows[0], objective, metrics, s.epochs, generators, s.precision, steps)
-        array = fuse(modules, [v.seed for v in (*group.variants, *(v for v, _ in group.likes))], verify=s.verify)
+        seeds = [v.seed for v in (*group.variants, *(v for v, _ in group.likes))]
+        array = fuse(modules, seeds, verify=s.verify) if s.slots is None else fuse_roomy(modules, seeds, s.verify)
         array.generators.states = generators.states
         if group.likes:
             array = array.select(range(len(group.variants)))

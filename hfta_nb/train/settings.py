@@ -38,6 +38,8 @@ class Settings:
         slots: the most members that train at the same time in a search, whose free places others take; None where
             arrays are not refilled.
         across: the largest share of padding of an array; see `plan.make_plan`.
+        member_steps, member_seconds: optimizer steps and seconds of training after which a member ends, at the end of
+            its epoch; None for no such limit.
     """
 
     family: Family
@@ -61,6 +63,8 @@ class Settings:
     verify: str = "first"
     slots: int | None = None
     across: float | str = "never"
+    member_steps: int | None = None
+    member_seconds: float | None = None
 
     @property
     def score_dtype(self) -> torch.dtype:
