@@ -195,7 +195,10 @@ def same_architecture(state: ArrayState, index: int, source: ArrayState, src: in
 def _template(state: ArrayState, index: int) -> nn.Module:
     """A plain module of a member's architecture."""
     across = across_of(state)
-    return _tensors_of(state, index) if across is None else across.template(index)
+    if across is None:
+        return _tensors_of(state, index)
+    across.copy_flags()
+    return across.template(index)
 
 
 def _own_tensors(state: ArrayState, index: int) -> dict[str, Tensor]:

@@ -67,7 +67,7 @@ class Across:
 
     def bodies(self, run: Run) -> list[Body]:
         """The bodies for some members with their tensors ``[k, *shape]``, or ``[*shape]`` of a single one."""
-        self._copy_flags()
+        self.copy_flags()
         of = [self.blueprint.of[i] for i in run.members]
         if run.single:
             return [self._like(run, [0], of[0], alone=True)]
@@ -109,7 +109,7 @@ class Across:
     def member(self, index: int, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
         """A member as its own plain module, with copies of its tensors."""
         a = self.blueprint.of[index]
-        self._copy_flags()
+        self.copy_flags()
         own: dict[str, Tensor] = {
             k: nn.Parameter(v.detach().clone(), requires_grad=v.requires_grad)
             for k, v in self.blueprint.own_tensors(index, parameters).items()
@@ -125,7 +125,7 @@ class Across:
         with self._template_slots[a].filled(self.blueprint.own_tensors(index, tensors)):
             return self.blueprint.templates[a].state_dict()
 
-    def _copy_flags(self) -> None:
+    def copy_flags(self) -> None:
         """Train and eval of the plain modules are those of the skeleton."""
         for module, here in self._flags:
             if module.training is not here.training:

@@ -87,6 +87,7 @@ def put_member(step: ArrayStep, place: int, origin: Origin) -> None:
         OptimError: they have different optimizers.
     """
     source, src = origin.step, origin.place
+    _in_training(step, source)
     take_member(step.array, place, source.array, src)
     for update, other in zip(step.updates, source.updates, strict=True):
         update.optimizer.take_member(place, other.optimizer, src, values=not origin.changed)
@@ -106,7 +107,15 @@ def put_member(step: ArrayStep, place: int, origin: Origin) -> None:
 def fits(step: ArrayStep, place: int, origin: Origin) -> bool:
     """Whether `put_member` can put a member there."""
     array, other = step.array, origin.step.array
+    _in_training(step, origin.step)
     if same_architecture(array, place, other, origin.place):
         return True
     by_member = any(isinstance(update.optimizer, MemberOptimizer) for update in step.updates)  # of fixed sizes
     return not by_member and suits(array, place, other, origin.place)
+
+
+def _in_training(*steps: ArrayStep) -> None:
+    """Let modules be in the mode in which they train: after a validation they are not."""
+    for step in steps:
+        if not step.array.training:
+            step.array.train()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hfta_nb import events as ev
 from hfta_nb.data import Stream
-from hfta_nb.errors import HftaError, MemberError, out_of_memory
+from hfta_nb.errors import FusionError, MemberError, out_of_memory
 from hfta_nb.events import Event
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, Origin, put_member, recomposed
@@ -97,8 +97,10 @@ def _join(run: GroupRun, joiner: Joiner, done: Sequence[int]) -> Iterator[Event]
             if todo is None:
                 raise
             failure = failures.noted(run.trainer, failing, error)
-        except HftaError:
-            return  # they train in an array of their own, where it is told
+        except FusionError as error:  # they train in an array of their own
+            why = f"{len(joiner.found)} trials wait for another array: {error.message}"
+            yield ev.PhaseChanged(time.time(), run.group.index, "training", why)
+            return
         except Exception as error:
             if not out_of_memory(error):
                 raise
@@ -122,7 +124,7 @@ def _order(run: GroupRun, joiner: Joiner) -> list[int]:
         places[row] = variant
     shapes = {id: repr(a) for id, a in zip(run.group.ids, run.group.arguments, strict=True)}
     joins = {variant.id: repr(joiner.arguments(todo, variant)) for todo, variant in joiner.found}
-    for place, variant in enumerate(run.held):
+    for place, variant in enumerate(run.members.ids if run._rows is None else run.held):
         like = next((v for v, shape in joins.items() if shape == shapes[variant]), None)
         if places[place] is None and like is not None:
             places[place] = like

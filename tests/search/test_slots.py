@@ -73,7 +73,7 @@ def test_the_best_weights_of_all_are_kept(ran: hfta.Study) -> None:
         module = ran.member(variant).module()
         assert all(bool(p.isfinite().all()) and bool(p.any()) for p in module.parameters())
     best = ran.best()
-    x, y = ran.data.floats(ran.data.x_validation, torch.float64), ran.data.y_validation
+    x, y = ran.data.floats(ran.data.x_validation, torch.float32), ran.data.y_validation
     accuracy = float((best.module().eval()(x).argmax(1) == y).double().mean())
     assert accuracy == pytest.approx(ran.history.members[best.variant.id].best_value)
 
@@ -153,7 +153,7 @@ def test_a_trial_that_can_not_be_built_fails_alone(tmp_path: Path) -> None:
 def test_most_of_the_slots_are_used(tmp_path: Path) -> None:
     """Hyperband with rungs at 1, 3, 9, 27 and 81 epochs."""
     space = {"lr": LR, "width": [8]}
-    made = study(tmp_path / "run", space, pruner="hyperband", epochs=81, slots=4, trials=24, batch_size=128)
+    made = study(tmp_path / "run", space, pruner="hyperband", epochs=81, slots=3, trials=12, batch_size=128)
     events = list(made.run())
     ends = {len(m.curves["train_loss"].values) for m in made.history.members.values() if m.state == "PRUNED"}
     assert len(ends) >= 3
