@@ -71,6 +71,10 @@ class Blueprint:
             return Blueprint(self.templates, [self.of[i] for i in indices])
         chosen = [self.templates[self.of[i]] for i in indices]
         others = [t for t in [*self.templates, *self.spare] if not any(t is own for own in chosen)]
+        modes = {path: module.training for path, module in chosen[0].named_modules()}
+        for other in others:  # nobody has kept up the mode of those that are spare
+            for path, module in other.named_modules():
+                module.training = modes.get(path, chosen[0].training)
         made = Blueprint([*chosen, *_needed(chosen, others)], range(len(chosen)))
         made.spare = made.templates[len(chosen) :]
         return made

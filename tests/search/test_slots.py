@@ -73,8 +73,8 @@ def test_the_best_weights_of_all_are_kept(ran: hfta.Study) -> None:
         module = ran.member(variant).module()
         assert all(bool(p.isfinite().all()) and bool(p.any()) for p in module.parameters())
     best = ran.best()
-    x, y = ran.data.floats(ran.data.x_validation, torch.float32), ran.data.y_validation
-    accuracy = float((best.module().eval()(x).argmax(1) == y).double().mean())
+    x, y = ran.data.floats(ran.data.x_validation, torch.float64), ran.data.y_validation
+    accuracy = float((best.module().double().eval()(x).argmax(1) == y).double().mean())
     assert accuracy == pytest.approx(ran.history.members[best.variant.id].best_value)
 
 
@@ -157,4 +157,4 @@ def test_most_of_the_slots_are_used(tmp_path: Path) -> None:
     events = list(made.run())
     ends = {len(m.curves["train_loss"].values) for m in made.history.members.values() if m.state == "PRUNED"}
     assert len(ends) >= 3
-    assert useful(events, 4)["until_last_asked"] >= 0.9
+    assert useful(events, 3)["until_last_asked"] >= 0.9
