@@ -324,6 +324,9 @@ class FusedArray(Adjustable, Answering, Savable):
         super().train(mode)
         for module in (self._skeleton, *self._state.pending):
             module.train(mode)
+        across = across_of(self._state)
+        if across is not None:  # now, not by the next call: what a call changes can't be recorded
+            across.copy_flags()
         return self
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> FusedArray:

@@ -85,7 +85,7 @@ def _array(members: Sequence[nn.Module], generators: MemberGenerators, roomy: bo
     state = ArrayState(generators)
     take(state, *stack_members(members, roomy))
     if roomy and state.engine.across is not None:
-        state.engine.across.roomy = True
+        state.engine.across.set_roomy(generators.device)
     return FusedArray(state)
 
 

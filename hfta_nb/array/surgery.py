@@ -68,8 +68,8 @@ def select(state: ArrayState, indices: Sequence[int], block_size: int) -> ArrayS
     other = ArrayState(state.generators.select(chosen))
     other.pending = [copied(state.pending[i]) for i in chosen] if state.pending else []
     take(other, skeleton, parameters, buffers, blueprint)
-    if across is not None and other.engine.across is not None:
-        other.engine.across.roomy = across.roomy
+    if across is not None and across.roomy and other.engine.across is not None and len(chosen) > 1:
+        other.engine.across.set_roomy(other.generators.device)
     other.settings = state.settings.copy()
     other.settings.block_size = len(chosen) if block_size == len(state) else min(block_size, len(chosen))
     other.proven, other.verified, other.told = set(state.proven), dict(state.verified), state.told

@@ -135,7 +135,7 @@ def _react(state: ArrayState, error: Exception, differs: bool) -> None:
     """Let the array run in another way, as this error asks; note where a member differs from its plain module."""
     across = state.engine.across
     if across is not None and across.roomy:  # which may be all that is wrong
-        across.roomy = False
+        across.set_roomy(None)
         return
     apart = set(state.settings.paths)
     state.settings.react(error, state.skeleton)

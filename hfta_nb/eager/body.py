@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from hfta_nb.eager.intercept import Handler
@@ -74,6 +75,9 @@ class Architectures(Protocol):
     """What makes the bodies to run, where members are of different architecture; see `Across`."""
 
     roomy: bool
+
+    def set_roomy(self, device: torch.device | None) -> None:
+        """Let members run at the full sizes, or no longer; see `Across`."""
 
     @property
     def templates(self) -> Sequence[nn.Module]:

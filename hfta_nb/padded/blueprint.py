@@ -28,7 +28,8 @@ class Blueprint:
         every_name: the same with all names of a tied tensor.
         modules: by architecture, its own paths of modules to those of the skeleton.
         shapes: by architecture and own name, the shape.
-        spare: templates of no member, for whose sizes there is room.
+        roomy: whether member i has architecture i, and that alone; see `padded.roomy`.
+        spare: of such, templates of no member, for whose sizes there is room.
 
     Raises:
         FusionError: they can't be fused.
@@ -37,6 +38,7 @@ class Blueprint:
     def __init__(self, templates: Sequence[nn.Module], of: Sequence[int]) -> None:
         self.templates, self.of = [copy.deepcopy(t) for t in templates], list(of)
         self.spare: list[nn.Module] = []
+        self.roomy = False
         merger = Merger(self.templates, [self.of.index(a) if a in self.of else 0 for a in range(len(templates))])
         self.skeleton = merger.merge()
         self.names, self.modules, self.sites = merger.names, merger.modules, merger.sites
@@ -54,7 +56,9 @@ class Blueprint:
     def for_modules(cls, modules: Sequence[nn.Module], roomy: bool = False) -> Blueprint:
         """The blueprint of these members; with `roomy`, each has an architecture of its own, which may be replaced."""
         if roomy:
-            return cls(modules, range(len(modules)))
+            made = cls(modules, range(len(modules)))
+            made.roomy = True
+            return made
         templates: list[nn.Module] = []
         of: list[int] = []
         for module in modules:
@@ -67,7 +71,7 @@ class Blueprint:
 
     def select(self, indices: Sequence[int]) -> Blueprint:
         """That of some of the members; the skeleton is the same, so that every tensor keeps its layout."""
-        if not self.spare:
+        if not self.roomy:
             return Blueprint(self.templates, [self.of[i] for i in indices])
         chosen = [self.templates[self.of[i]] for i in indices]
         others = [t for t in [*self.templates, *self.spare] if not any(t is own for own in chosen)]
@@ -76,7 +80,7 @@ class Blueprint:
             for path, module in other.named_modules():
                 module.training = modes.get(path, chosen[0].training)
         made = Blueprint([*chosen, *_needed(chosen, others)], range(len(chosen)))
-        made.spare = made.templates[len(chosen) :]
+        made.spare, made.roomy = made.templates[len(chosen) :], True
         return made
 
     def replace(self, architecture: int, template: nn.Module) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 from torch import nn
 
 from hfta_nb.members.slots import Slots
-from hfta_nb.padded.compare import INTERNAL, Comparison
+from hfta_nb.padded.compare import INTERNAL, Comparison, difference
 from hfta_nb.padded.runtime import Across
+from hfta_nb.padded.unlike import Unlike
 
 
 def admits(across: Across, member: int, module: nn.Module) -> bool:
@@ -44,19 +45,28 @@ def _alike(across: Across, a: int, old: nn.Module, new: nn.Module) -> bool:
     for path, module in mine.items():
         other = theirs[path]
         comparison = Comparison(old, new)
+        here = skeleton.get(across.blueprint.modules[a][path])
+        if isinstance(here, Unlike) and here.choice is not None:
+            if _kind(here, other) is None:
+                return False
+            continue
         if not comparison.same_type(type(module), type(other)):
             return False
         left, right = (_attributes(m) for m in (module, other))
         if left.keys() != right.keys():
             return False
-        here = id(skeleton.get(across.blueprint.modules[a][path]))
         for name, value in left.items():
             if comparison.same(value, right[name]):
                 continue
             numbers = type(value) is int and type(right[name]) is int
-            if not numbers or (here, name) not in varied:
+            if not numbers or (id(here), name) not in varied:
                 return False
     return True
+
+
+def _kind(unlike: Unlike, module: nn.Module) -> int | None:
+    """Which of the kinds at a place a module is."""
+    return next((i for i, kind in enumerate(unlike.kinds) if difference(kind, module) is None), None)
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
@@ -70,6 +80,9 @@ def admit(across: Across, member: int, module: nn.Module) -> None:
     old, new = blueprint.templates[a], copy.deepcopy(module)
     skeleton = {id(m): path for path, m in blueprint.skeleton.named_modules()}
     paths = {target: own for own, target in blueprint.modules[a].items()}
+    for path, unlike in blueprint.skeleton.named_modules():
+        if isinstance(unlike, Unlike) and unlike.choice is not None:
+            unlike.put(a, _kind(unlike, new.get_submodule(paths[path])) or 0)
     for site in blueprint.sites:
         own = paths.get(skeleton[id(site.module)]) if id(site.module) in skeleton else None
         if own is not None and a in site.values:

@@ -21,7 +21,7 @@ from hfta_nb.padded.merge import Site
 from hfta_nb.padded.mode import PaddedMode, active
 from hfta_nb.padded.rules import PADDED
 from hfta_nb.padded.tags import Tag, rows_of, tag_of, tagged, views
-from hfta_nb.padded.unlike import Alternative, in_groups
+from hfta_nb.padded.unlike import Alternative, Unlike, in_groups
 from hfta_nb.rules import Context
 
 
@@ -37,10 +37,9 @@ class Across:
         separate: whether parts of the model run each architecture by itself.
     """
 
-    roomy = False
-
     def __init__(self, blueprint: Blueprint, slots: Slots) -> None:
         self.blueprint, self.slots = blueprint, slots
+        self.roomy = False
         self.apart = ""
         self._template_slots = [Slots(t) for t in blueprint.templates]
         self._find_flags()
@@ -54,6 +53,15 @@ class Across:
             for a, template in enumerate(self.blueprint.templates)
             for path, module in template.named_modules()
         ]
+
+    def set_roomy(self, device: torch.device | None) -> None:
+        """Let members run at the full sizes, with their tensors on this device; or no longer, without."""
+        self.roomy = device is not None
+        for module in self.blueprint.skeleton.modules():
+            if isinstance(module, Unlike):
+                module.choice = None
+                if device is not None:
+                    module.choose(len(self.blueprint.templates), device)
 
     @property
     def separate(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -140,11 +141,11 @@ class Draft:
     own_scores: bool
     phases: tuple[Phase, ...] = ()
     reason: str = ""
-    fit: Blueprint | None = None
+    fit: _Union | None = None
     unlike: dict[int, nn.Module] = field(default_factory=dict)  # of `modules`, each once
     architectures: dict[Shapes, nn.Module] = field(default_factory=dict)  # of `unlike`, one of each size
     own: int = 0  # parameters of all members, without padding
-    tried: dict[tuple[int, bool], tuple[str | None, Blueprint | None]] = field(default_factory=dict)  # by `_fit`
+    tried: dict[tuple[int, bool], tuple[str | None, _Union | None]] = field(default_factory=dict)  # by `_fit`
 
     @classmethod
     def of(
@@ -210,14 +211,12 @@ class Draft:
                 found = f"{waste:.0%} of the parameters would be padding, more than {float(across):.0%}"
         return found
 
-    def _waste(self, fit: Blueprint, *more: Draft) -> float:
+    def _waste(self, fit: _Union, *more: Draft) -> float:
         """The share of padding, with the members of further drafts."""
         drafts = (self, *more)
-        return 1 - sum(d.own for d in drafts) / max(
-            1, sum(len(d.modules) for d in drafts) * parameters_of(fit.skeleton)
-        )
+        return 1 - sum(d.own for d in drafts) / max(1, sum(len(d.modules) for d in drafts) * fit.parameters)
 
-    def _fit(self, new: nn.Module, across: float | str) -> tuple[str | None, Blueprint | None]:
+    def _fit(self, new: nn.Module, across: float | str) -> tuple[str | None, _Union | None]:
         """What keeps a module out, and how all would fit; the latter is None where they are alike.
 
         Raises:
@@ -230,7 +229,7 @@ class Draft:
             self.tried[key] = self._compared(new, across)
         return self.tried[key]
 
-    def _compared(self, new: nn.Module, across: float | str) -> tuple[str | None, Blueprint | None]:
+    def _compared(self, new: nn.Module, across: float | str) -> tuple[str | None, _Union | None]:
         found = difference(self.modules[0], new)
         if found is None or across == "never" or has_lazy(new):  # how lazy modules fit is seen when they have shapes
             return found, self.fit
@@ -238,8 +237,12 @@ class Draft:
             like = self.architectures.get(_shapes(new))
             if like is not None:  # padded as that one is: whether the two can share an array is all there is to see
                 pair = blueprint(like, new)
-                return None, self.fit or pair
-            return None, blueprint(*self.architectures.values(), new)
+                return None, self.fit or _union(pair, [like, new])
+            members = [*self.architectures.values(), new]
+            if len(members) > 2 and _alike_but_for_sizes(members):  # then what goes for one of them goes for all
+                blueprint(members[0], new)
+                return None, _union(None, members)
+            return None, _union(blueprint(*members), members)
         except FusionError as error:
             return error.what.partition(": ")[2] or error.what, None
 
@@ -259,8 +262,9 @@ class Draft:
 
     def group(self, index: int, data: AnyData, serial: bool) -> Group:
         row, fit = self.rows[0], self.fit
+        count = 1
         if fit is not None and len(self.unlike) > 1:
-            fit = blueprint(*self.unlike.values())
+            count, fit = self._all_fit(fit)
         order = sorted(range(len(self.variants)), key=lambda i: self.variants[i].id)
         largest = max(self.unlike.values(), key=parameters_of)
         memory = estimate(largest, _OPTIMIZER_STATES.get(row["optimizer"], 2))
@@ -270,12 +274,58 @@ class Draft:
             tuple(self.rows[i] for i in order),
             tuple(self.arguments[i] for i in order),
             self.reason,
-            parameters_of(largest if fit is None else fit.skeleton),
+            parameters_of(largest) if fit is None else fit.parameters,
             memory,
             serial,
-            1 if fit is None else len(fit.templates),
+            1 if fit is None else count,
             0.0 if fit is None else self._waste(fit),
         )
+
+    def _all_fit(self, fit: _Union) -> tuple[int, _Union | None]:
+        """How many architectures there are, and how all of them fit."""
+        members = list(self.unlike.values())
+        if len(members) > 2 and _alike_but_for_sizes(members):
+            kinds: list[nn.Module] = []
+            for module in members:
+                if all(difference(kind, module) is not None for kind in kinds):
+                    kinds.append(module)
+            return len(kinds), fit
+        whole = blueprint(*members)
+        return (1, None) if whole is None else (len(whole.templates), _union(whole, members))
+
+
+@dataclass(frozen=True)
+class _Union:
+    """How modules fit into one array.
+
+    Attributes:
+        parameters: of a member, with its padding.
+    """
+
+    parameters: int
+
+
+def _union(whole: Blueprint | None, modules: Sequence[nn.Module]) -> _Union:
+    """How modules fit; without a blueprint, of such that are alike but for sizes."""
+    if whole is not None:
+        return _Union(parameters_of(whole.skeleton))
+    sizes: dict[str, list[int]] = {}
+    for module in modules:
+        for name, p in module.named_parameters():
+            known = sizes.setdefault(name, [0] * p.ndim)
+            sizes[name] = [max(n, m) for n, m in zip(p.shape, known, strict=True)]
+    return _Union(sum(math.prod(shape) for shape in sizes.values()))
+
+
+def _alike_but_for_sizes(modules: Sequence[nn.Module]) -> bool:
+    """Whether modules have the same submodules, and parameters of the same names and dimensions."""
+    first = _names(modules[0])
+    return all(_names(module) == first for module in modules[1:])
+
+
+def _names(module: nn.Module) -> Any:
+    parts = [(path, bool(m._parameters) and type(m)) for path, m in module.named_modules()]
+    return parts, [(name, is_lazy(t) or t.ndim) for name, t in [*module.named_parameters(), *module.named_buffers()]]
 
 
 def _shapes(module: nn.Module) -> Shapes:

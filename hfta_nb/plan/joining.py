@@ -22,13 +22,13 @@ class Joining:
         family, data, across: see `make_plan`.
         group: the array's.
         members: of its variants, those that go on.
+        builder: makes modules to look at.
     """
 
     def __init__(
-        self, family: Family, data: AnyData, group: Group, members: Sequence[int], across: float | str
+        self, family: Family, data: AnyData, group: Group, members: Sequence[int], across: float | str, builder: Builder
     ) -> None:
-        self.family, self.data, self.across = family, data, across
-        self._builder = Builder(family, data)
+        self.family, self.data, self.across, self._builder = family, data, across, builder
         part = group.part(members, group.index, group.reason)
         first, *others = [self._draft(*one) for one in zip(part.variants, part.rows, part.arguments, strict=True)]
         self._whole = first

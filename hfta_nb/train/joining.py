@@ -33,7 +33,7 @@ class Joiner:
         self._group, self._seen = group, set[int]()
         s = trainer.settings
         # Of an array that all have left, the last members say what fuses.
-        self._joining = Joining(s.family, s.data, group, members or group.ids, s.across)
+        self._joining = Joining(s.family, s.data, group, members or group.ids, s.across, trainer.builder)
 
     @staticmethod
     def room(settings: Settings, group: Group) -> int:

@@ -19,7 +19,7 @@ from hfta_nb.events import Add, Control, Event, GroupRecord, PhaseChanged, Pin
 from hfta_nb.grid import Variant
 from hfta_nb.members.generators import seeded_state
 from hfta_nb.memory import MemoryModel, free_bytes, shown
-from hfta_nb.plan import Group
+from hfta_nb.plan import Builder, Group
 from hfta_nb.recipes.undisturbed import undisturbed
 from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
 from hfta_nb.train.clock import Clock
@@ -94,6 +94,7 @@ class Schedule:
         self.ended: dict[int, End] = {}
         self.clock = Clock()
         self.joiner: Joiner | None = None
+        self.builder = Builder(settings.family, settings.data)
         self.early_stops: set[int] = set()
         self.pinned: set[int] = set()
         self.last_save, self.save_s = time.perf_counter(), 0.0  # when there was a checkpoint, and how long it took
