@@ -6,11 +6,11 @@ names two exceptions, which involve no array: the C kernel of Adam (`optim`) and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from hfta_nb.array import schedule
+from hfta_nb.array import fusing, schedule, surgery
 from hfta_nb.array.fused import FusedArray
 from hfta_nb.array.schedule_tuner import Tuning
 from hfta_nb.eager.engine import Inputs
@@ -30,9 +30,13 @@ __all__ = [
     "call_module",
     "checkpoint",
     "flatten",
+    "fuse_roomy",
     "owner",
+    "same_architecture",
     "seeded_state",
     "snapshot",
+    "suits",
+    "take_member",
     "tensor_map",
     "thread_scope",
     "tuning_of",
@@ -51,6 +55,36 @@ def owner(parameter: Tensor) -> tuple[FusedArray, str] | None:
 def snapshot(array: FusedArray) -> Callable[[], None]:
     """Save the state that a call changes, except gradients; the returned function restores it."""
     return array._state.snapshot()
+
+
+def take_member(array: FusedArray, index: int, other: FusedArray, src: int) -> None:
+    """Make a member the same as member `src` of another array, in place: tensors, random streams, attributes.
+
+    Nothing that was recorded is lost. What follows the array (optimizers, lr schedulers, scalers) is left alone.
+
+    Raises:
+        IndexError: there is no such member.
+        FusionError: the two have different architectures, and the array is not roomy. Nothing has changed then.
+    """
+    surgery.take_member(array._state, index, other._state, src)
+
+
+def suits(array: FusedArray, index: int, other: FusedArray, src: int) -> bool:
+    """Whether `take_member` is possible."""
+    return surgery.suits(array._state, index, other._state, src)
+
+
+def fuse_roomy(modules: Sequence[nn.Module], seeds: Sequence[int], verify: str) -> FusedArray:
+    """As `fuse`; members of other sizes can take the places of those that leave, where the model keeps zeros at zero.
+
+    Source: see `padded.roomy`.
+    """
+    return fusing.fuse_roomy(modules, seeds, verify)
+
+
+def same_architecture(array: FusedArray, index: int, other: FusedArray, src: int) -> bool:
+    """Whether two members differ in nothing but the values of their tensors."""
+    return surgery.same_architecture(array._state, index, other._state, src)
 
 
 def tuning_of(array: FusedArray, what: str) -> Tuning:

@@ -324,6 +324,9 @@ class FusedArray(Adjustable, Answering, Savable):
         super().train(mode)
         for module in (self._skeleton, *self._state.pending):
             module.train(mode)
+        architectures = architectures_of(self._state)
+        if architectures is not None:  # now, not by the next call: what a call changes can't be recorded
+            architectures.copy_flags()
         return self
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> FusedArray:

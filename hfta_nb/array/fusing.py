@@ -69,9 +69,23 @@ def fuse(
     return array
 
 
-def _array(members: Sequence[nn.Module], generators: MemberGenerators) -> FusedArray:
+def fuse_roomy(modules: Sequence[nn.Module], seeds: Sequence[int], verify: str) -> FusedArray:
+    """See `access.fuse_roomy`."""
+    if any(has_lazy(m) for m in modules):
+        return fuse(modules, seeds, verify=verify)
+    check_members(modules, seeds)
+    device = next((t.device for m in modules for t in [*m.parameters(), *m.buffers()]), torch.device("cpu"))
+    array = _array(modules, MemberGenerators.seeded(seeds, device), roomy=True)
+    if verify != "first":
+        array.verify = verify
+    return array
+
+
+def _array(members: Sequence[nn.Module], generators: MemberGenerators, roomy: bool = False) -> FusedArray:
     state = ArrayState(generators)
-    take(state, *stack_members(members))
+    take(state, *stack_members(members, roomy))
+    if roomy and state.engine.architectures is not None:
+        state.engine.architectures.set_roomy(generators.device)
     return FusedArray(state)
 
 

@@ -49,14 +49,17 @@ def check_members(members: Sequence[Any], seeds: Sequence[int] | None) -> None:
 
 
 def stack_members(
-    members: Sequence[nn.Module],
+    members: Sequence[nn.Module], roomy: bool = False
 ) -> tuple[nn.Module, dict[str, Tensor], dict[str, Tensor], Blueprint | None]:
     """A module that represents all, their parameters and buffers with a member axis, and the blueprint of padding.
+
+    Args:
+        roomy: unlike members each have an architecture of their own; see `padded.roomy`.
 
     Raises:
         FusionError: they cannot be fused.
     """
-    padded = blueprint(*members)
+    padded = blueprint(*members, roomy=roomy)
     if padded is not None:
         with torch.no_grad():
             return padded.skeleton, *padded.stacked(members), padded
@@ -68,7 +71,7 @@ def stack_members(
     return copy.deepcopy(members[0]), parameters, stacked, None
 
 
-def blueprint(*modules: nn.Module) -> Blueprint | None:
+def blueprint(*modules: nn.Module, roomy: bool = False) -> Blueprint | None:
     """How modules of different architectures fit into one array; None if all have the same architecture.
 
     Raises:
@@ -76,4 +79,4 @@ def blueprint(*modules: nn.Module) -> Blueprint | None:
     """
     first = modules[0]
     alike = all(m is first or difference(first, m) is None for m in modules[1:])
-    return None if alike else Blueprint.for_modules(modules)
+    return None if alike else Blueprint.for_modules(modules, roomy)

@@ -12,9 +12,13 @@ from hfta_nb.array.lazy import check_settled, copied
 from hfta_nb.array.saving import STREAMS, put_row
 from hfta_nb.array.storage import take
 from hfta_nb.eager import attributes
+from hfta_nb.eager.attributes import Attributes
 from hfta_nb.eager.handlers import install
+from hfta_nb.eager.padding import Padding
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
+from hfta_nb.padded import roomy
+from hfta_nb.padded.compare import difference
 from hfta_nb.padded.runtime import architectures_of
 
 
@@ -64,6 +68,8 @@ def select(state: ArrayState, indices: Sequence[int], block_size: int) -> ArrayS
     other = ArrayState(state.generators.select(chosen))
     other.pending = [copied(state.pending[i]) for i in chosen] if state.pending else []
     take(other, skeleton, parameters, buffers, blueprint)
+    if architectures is not None and architectures.roomy and other.engine.architectures is not None and len(chosen) > 1:
+        other.engine.architectures.set_roomy(other.generators.device)
     other.settings = state.settings.copy()
     other.settings.block_size = len(chosen) if block_size == len(state) else min(block_size, len(chosen))
     other.proven, other.verified, other.told = set(state.proven), dict(state.verified), state.told
@@ -94,6 +100,32 @@ def copy_member(state: ArrayState, src: int, dst: int) -> None:
     state.engine.reset_member_modules()
     for follower in list(state.followers):
         follower.copy_member(src, dst)
+
+
+@torch.no_grad()
+def take_member(state: ArrayState, index: int, source: ArrayState, src: int) -> None:
+    """See `access.take_member`."""
+    for one in (state, source):
+        check_settled(one, "take_member")
+    index, src = _checked(state, index), _checked(source, src)
+    if not suits(state, index, source, src):
+        why = difference(_template(state, index), _template(source, src)) or "other shapes"
+        raise FusionError(f"members of different architecture: {why}", where=f"take_member, member {index}", got=src)
+    template, architectures = _template(source, src), architectures_of(state)
+    if architectures is not None and difference(architectures.template(index), template) is not None:
+        roomy.admit(architectures, index, template)
+        _cleared(state, index)
+        state.owned = dict(architectures.blueprint.owned())
+        state.padding = Padding(state.arenas, state.owned)
+    own, given = _own_tensors(state, index), _own_tensors(source, src)
+    for name, value in given.items():
+        own[name].copy_(value)
+    state.generators.keep(index, source.generators.states[src])
+    theirs = Attributes(1)
+    theirs.keep(0, source.engine.attributes.of(src))
+    state.engine.attributes.drop(index)
+    state.engine.attributes.keep(index, theirs.select([0]).of(0))
+    state.engine.forget_own()
 
 
 @torch.no_grad()
@@ -135,6 +167,49 @@ def _copy_flags(source: nn.Module, target: nn.Module) -> None:
         b.training = a.training
     for p, q in zip(source.parameters(), target.parameters(), strict=True):
         q.requires_grad_(p.requires_grad)
+
+
+def suits(state: ArrayState, index: int, source: ArrayState, src: int) -> bool:
+    """Whether a member of another array can be put in a member's place."""
+    if same_architecture(state, index, source, src):
+        return True
+    architectures = architectures_of(state)
+    together = state.settings.block_size > 1  # alone a member runs at its own sizes, and is recorded with them
+    return architectures is not None and together and roomy.admits(architectures, index, _template(source, src))
+
+
+def _cleared(state: ArrayState, index: int) -> None:
+    """A member's entries, padding too, become zero."""
+    for arena in [*state.arenas, *state.buffer_arenas]:
+        arena.data[index].zero_()
+
+
+def same_architecture(state: ArrayState, index: int, source: ArrayState, src: int) -> bool:
+    """See `access.same_architecture`."""
+    if difference(_template(state, index), _template(source, src)) is not None:
+        return False
+    own, given = _own_tensors(state, index), _own_tensors(source, src)
+    return own.keys() == given.keys() and all(own[k].shape == given[k].shape for k in own)
+
+
+def _template(state: ArrayState, index: int) -> nn.Module:
+    """A plain module of a member's architecture."""
+    architectures = architectures_of(state)
+    if architectures is None:
+        return _tensors_of(state, index)
+    architectures.copy_flags()
+    return architectures.template(index)
+
+
+def _own_tensors(state: ArrayState, index: int) -> dict[str, Tensor]:
+    """Views of a member's parameters and buffers, by the names of its plain module."""
+    tensors = {k: v.detach() for k, v in [*state.tensors.named_parameters(), *state.tensors.named_buffers()]}
+    architectures = architectures_of(state)
+    return (
+        {k: v[index] for k, v in tensors.items()}
+        if architectures is None
+        else architectures.blueprint.own_tensors(index, tensors)
+    )
 
 
 def _own_state(state: ArrayState, index: int) -> dict[str, Tensor]:

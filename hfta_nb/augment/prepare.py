@@ -31,17 +31,20 @@ class Augmenting:
         self.data, self.dtype = data, dtype
         self.statistics = Statistics(data, device)
 
-    def of(self, rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Prepared | None:
+    def of(
+        self, rows: Sequence[Mapping[str, Any]], seeds: Sequence[int], behind: Sequence[int] = ()
+    ) -> Prepared | None:
         """The preparation of these members' batches; None if batches are used as stored.
 
         Args:
             rows: per member, its values of the axes.
             seeds: per member, the seed of its data order.
+            behind: per member, how many epochs later it has begun; none without.
         """
         settings = [Setting.of(row) for row in rows]
         if all(setting == Setting() for setting in settings):
             return None
-        return Prepared(self, settings, seeds)
+        return Prepared(self, settings, seeds, behind)
 
 
 class Prepared:
@@ -51,11 +54,14 @@ class Prepared:
         augmenting: the data and what is known of it.
         settings: per member.
         seeds: per member, the seed of its data order.
+        behind: per member, how many epochs later it has begun; none without.
     """
 
-    def __init__(self, augmenting: Augmenting, settings: Sequence[Setting], seeds: Sequence[int]) -> None:
+    def __init__(
+        self, augmenting: Augmenting, settings: Sequence[Setting], seeds: Sequence[int], behind: Sequence[int] = ()
+    ) -> None:
         self.data, self.dtype, self.statistics = augmenting.data, augmenting.dtype, augmenting.statistics
-        self.keys = list(zip(seeds, settings, strict=True))
+        self.keys = list(zip(zip(seeds, behind or [0] * len(seeds), strict=True), settings, strict=True))
         self.mixes = any(s.mixes for s in settings)
         self.of_clouds = kind_of(self.data) == CLOUDS
 
@@ -72,13 +78,13 @@ class Prepared:
             classes]``.
         """
         size = x.shape[1] if own else x.shape[0]
-        draws: dict[int, Draws] = {}
+        draws: dict[tuple[int, int], Draws] = {}
 
-        def make(key: tuple[int, Setting], member: int) -> Pair:
-            seed, setting = key
-            if seed not in draws:
-                draws[seed] = Draws(seed, epoch, number, size, x.device)
-            return self._augmented(x[member] if own else x, y[member] if own else y, setting, draws[seed])
+        def make(key: tuple[tuple[int, int], Setting], member: int) -> Pair:
+            (seed, late), setting = key
+            if key[0] not in draws:
+                draws[key[0]] = Draws(seed, epoch - late, number, size, x.device)
+            return self._augmented(x[member] if own else x, y[member] if own else y, setting, draws[key[0]])
 
         return _spread(self.keys, make)
 

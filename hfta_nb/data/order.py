@@ -19,8 +19,17 @@ def order(samples: int, seed: int, epoch: int) -> Int[Tensor, " samples"]:
     return torch.randperm(samples, generator=torch.Generator().manual_seed(mixed))
 
 
-def orders(samples: int, seeds: Sequence[int], epoch: int) -> Int[Tensor, " samples"] | Int[Tensor, "M samples"]:
-    """One order for all if the seeds agree, else one per member."""
-    if len(set(seeds)) == 1:
-        return order(samples, seeds[0], epoch)
-    return torch.stack([order(samples, seed, epoch) for seed in seeds])
+def orders(
+    samples: int, seeds: Sequence[int], epoch: int, behind: Sequence[int] = ()
+) -> Int[Tensor, " samples"] | Int[Tensor, "M samples"]:
+    """One order for all if the seeds agree, else one per member.
+
+    Args:
+        samples: how many there are.
+        seeds: per member.
+        epoch: of the first members.
+        behind: per member, how many epochs later it has begun; none without.
+    """
+    keys = [(seed, epoch - late) for seed, late in zip(seeds, behind or [0] * len(seeds), strict=True)]
+    made = {key: order(samples, *key) for key in dict.fromkeys(keys)}
+    return made[keys[0]] if len(made) == 1 else torch.stack([made[key] for key in keys])

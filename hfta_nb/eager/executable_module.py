@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from hfta_nb.eager.intercept import Handler
@@ -72,6 +73,11 @@ class Site(Protocol):
 
 class Architectures(Protocol):
     """Creates the executable modules for members of different architectures; see `PaddedArchitectures`."""
+
+    roomy: bool
+
+    def set_roomy(self, device: torch.device | None) -> None:
+        """Let members run at the full sizes, or no longer; see `PaddedArchitectures`."""
 
     @property
     def templates(self) -> Sequence[nn.Module]:

@@ -134,6 +134,10 @@ def _retry_until_done(
 
 def _change_settings(state: ArrayState, error: Exception, differs: bool) -> None:
     """Change the settings as this error requires; record where a member differs from its plain module."""
+    architectures = state.engine.architectures
+    if architectures is not None and architectures.roomy:  # which may be all that is wrong
+        architectures.set_roomy(None)
+        return
     before = set(state.settings.paths)
     state.settings.react(error, state.skeleton)
     if differs:  # the whole model where it is no submodule

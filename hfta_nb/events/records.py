@@ -234,6 +234,21 @@ class EpochDone(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class SlotsFreed(Event):
+    """An array of a search is between two epochs and has room for other members, which join before its next step.
+
+    Attributes:
+        group: the array.
+        members: that go on.
+        free: how many more may join.
+    """
+
+    group: int
+    members: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemberImproved(Event):
     """A variant reached a new best of the monitored metric; its weights of that epoch are kept."""
 

@@ -337,6 +337,7 @@ class FlatOptimizer(FlatState):
 
     def _reset_row(self, index: int) -> None:
         self._bound_step = None
+        self._padding.clear()  # of a member of other sizes, perhaps
         for segment in self._segments:
             steps = segment.steps.copy()
             steps[index] = 0

@@ -28,6 +28,8 @@ class Blueprint:
         every_name: the same with all names of a tied tensor.
         modules: by architecture, from its own paths of modules to those of the skeleton.
         shapes: by architecture and own name, the shape.
+        roomy: whether member i has architecture i, and that alone; see `padded.roomy`.
+        spare: of such, templates of no member, for whose sizes there is room.
 
     Raises:
         FusionError: they cannot be fused.
@@ -35,6 +37,8 @@ class Blueprint:
 
     def __init__(self, templates: Sequence[nn.Module], of: Sequence[int]) -> None:
         self.templates, self.of = [copy.deepcopy(t) for t in templates], list(of)
+        self.spare: list[nn.Module] = []
+        self.roomy = False
         merger = Merger(self.templates, [self.of.index(a) if a in self.of else 0 for a in range(len(templates))])
         self.skeleton = merger.merge()
         self.names, self.modules, self.sites = merger.names, merger.modules, merger.sites
@@ -49,8 +53,12 @@ class Blueprint:
         self.union = {n: tuple(t.shape) for n, t in [*self.skeleton.named_parameters(), *self.skeleton.named_buffers()]}
 
     @classmethod
-    def for_modules(cls, modules: Sequence[nn.Module]) -> Blueprint:
-        """The blueprint of these members."""
+    def for_modules(cls, modules: Sequence[nn.Module], roomy: bool = False) -> Blueprint:
+        """The blueprint of these members; with `roomy`, each has an architecture of its own, which may be replaced."""
+        if roomy:
+            made = cls(modules, range(len(modules)))
+            made.roomy = True
+            return made
         templates: list[nn.Module] = []
         of: list[int] = []
         for module in modules:
@@ -63,7 +71,26 @@ class Blueprint:
 
     def select(self, indices: Sequence[int]) -> Blueprint:
         """The blueprint of some of the members, with the same skeleton, so that every tensor keeps its layout."""
-        return Blueprint(self.templates, [self.of[i] for i in indices])
+        if not self.roomy:
+            return Blueprint(self.templates, [self.of[i] for i in indices])
+        chosen = [self.templates[self.of[i]] for i in indices]
+        others = [t for t in [*self.templates, *self.spare] if not any(t is own for own in chosen)]
+        modes = {path: module.training for path, module in chosen[0].named_modules()}
+        for other in others:  # nobody has kept up the mode of those that are spare
+            for path, module in other.named_modules():
+                module.training = modes.get(path, chosen[0].training)
+        made = Blueprint([*chosen, *_needed(chosen, others)], range(len(chosen)))
+        made.spare, made.roomy = made.templates[len(chosen) :], True
+        return made
+
+    def replace(self, architecture: int, template: nn.Module) -> None:
+        """Let an architecture have other sizes, for which there is room in the skeleton."""
+        self.templates[architecture] = template
+        self.shapes[architecture] = {
+            n: tuple(t.shape) for n, t in [*template.named_parameters(), *template.named_buffers()]
+        }
+        names = self.names[architecture]
+        self._boxes[architecture] = {target: self.shapes[architecture][own] for own, target in names.items()}
 
     def boxes(self, architecture: int) -> dict[str, tuple[int, ...]]:
         """An architecture's shapes, by name in the skeleton."""
@@ -120,3 +147,19 @@ class Blueprint:
             return {key: narrowed(row[names[key]], shape, 0) for key, shape in shapes.items()}
 
         return narrow
+
+
+def _needed(chosen: Sequence[nn.Module], others: Sequence[nn.Module]) -> list[nn.Module]:
+    """Those of the others without which a tensor would be smaller."""
+    largest: dict[str, list[int]] = {}
+    found = []
+    for module in [*chosen, *sorted(others, key=lambda m: -sum(p.numel() for p in m.parameters()))]:
+        more = False
+        for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+            known = largest.setdefault(name, [0] * tensor.ndim)
+            if any(n > m for n, m in zip(tensor.shape, known, strict=True)):
+                largest[name] = [max(n, m) for n, m in zip(tensor.shape, known, strict=True)]
+                more = True
+        if more and not any(module is one for one in chosen):
+            found.append(module)
+    return found

@@ -21,7 +21,7 @@ from hfta_nb.padded.merge import Site
 from hfta_nb.padded.mode import PaddedMode, active
 from hfta_nb.padded.rules import PADDED
 from hfta_nb.padded.tags import Tag, rows_of, tag_of, tagged, views
-from hfta_nb.padded.unlike import Alternative, in_groups
+from hfta_nb.padded.unlike import Alternative, Unlike, in_groups
 from hfta_nb.rules import Context
 
 
@@ -33,24 +33,49 @@ class PaddedArchitectures:
 
     Attributes:
         separate_reason: why members of different architectures do not run together; empty if they do.
+        roomy: whether those that do run at the full sizes; see `roomy`.
+        separate: whether parts of the model run each architecture by itself.
     """
 
     def __init__(self, blueprint: Blueprint, slots: TensorSlots) -> None:
         self.blueprint, self.slots = blueprint, slots
+        self.roomy = False
         self.separate_reason = ""
         self._template_slots = [TensorSlots(t) for t in blueprint.templates]
-        here = dict(blueprint.skeleton.named_modules())
-        self._flags = [
-            (module, _nearest(here, blueprint.modules[a][path]))
-            for a, template in enumerate(blueprint.templates)
-            for path, module in template.named_modules()
-        ]
+        self._find_flags()
         self._handlers: dict[str, Handler] = {}
         self._masks: dict[tuple[str, tuple[int, ...], torch.device], Tensor] = {}
 
+    def _find_flags(self) -> None:
+        here = dict(self.blueprint.skeleton.named_modules())
+        self._flags = [
+            (module, _nearest(here, self.blueprint.modules[a][path]))
+            for a, template in enumerate(self.blueprint.templates)
+            for path, module in template.named_modules()
+        ]
+
+    def set_roomy(self, device: torch.device | None) -> None:
+        """Let members run at the full sizes, with their tensors on this device; or no longer, without."""
+        self.roomy = device is not None
+        for module in self.blueprint.skeleton.modules():
+            if isinstance(module, Unlike):
+                module.choice = None
+                if device is not None:
+                    module.choose(len(self.blueprint.templates), device)
+
+    @property
+    def separate(self) -> bool:
+        return bool(self._handlers)
+
+    def replaced(self, architecture: int, slots: TensorSlots) -> None:
+        """An architecture has another template now, with these slots."""
+        self._template_slots[architecture] = slots
+        self._find_flags()
+        self._masks.clear()
+
     def executables(self, run: BlockTensors) -> list[ExecutableModule]:
         """The executable modules for members with tensors ``[k, *shape]``, or ``[*shape]`` for a single one."""
-        self._copy_flags()
+        self.copy_flags()
         of = [self.blueprint.of[i] for i in run.members]
         if run.single:
             return [self._like(run, [0], of[0], alone=True)]
@@ -92,7 +117,7 @@ class PaddedArchitectures:
     def member(self, index: int, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
         """A member as its own plain module, with copies of its tensors."""
         a = self.blueprint.of[index]
-        self._copy_flags()
+        self.copy_flags()
         own: dict[str, Tensor] = {
             k: nn.Parameter(v.detach().clone(), requires_grad=v.requires_grad)
             for k, v in self.blueprint.own_tensors(index, parameters).items()
@@ -108,7 +133,7 @@ class PaddedArchitectures:
         with self._template_slots[a].filled(self.blueprint.own_tensors(index, tensors)):
             return self.blueprint.templates[a].state_dict()
 
-    def _copy_flags(self) -> None:
+    def copy_flags(self) -> None:
         """Set train and eval flags of the plain modules to those of the skeleton."""
         for module, here in self._flags:
             if module.training is not here.training:
@@ -151,6 +176,9 @@ class PaddedArchitectures:
         parts: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
         for part, tensors in zip(parts, (run.parameters, run.buffers), strict=True):
             for name, tensor in tensors.items():
+                if self.roomy:
+                    part[name] = tensor
+                    continue
                 own = [b.get(name) or (0,) * (tensor.ndim - 1) for b in boxes]
                 shape = [max(n) for n in zip(*own, strict=True)]
                 value = narrowed(tensor, shape)
@@ -167,7 +195,7 @@ class PaddedArchitectures:
             for site in self.blueprint.sites:
                 site.set(of)
             for name, tensor in state.items():
-                tagged(tensor, tags[name])
+                tagged(tensor, tags.get(name))
             with PaddedMode(context, PADDED, of):
                 yield
 

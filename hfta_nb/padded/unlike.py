@@ -43,6 +43,8 @@ class Unlike(Holder):
     Attributes:
         kinds: the modules, each for some of the architectures.
         kind_of: by architecture, the index of its kind; None if it has no such module.
+        choice: in a roomy array, by kind, which architectures have it, bool on the device: all kinds run for all
+            members then, and a member takes what its own gives. Which that is may change after a call was recorded.
     """
 
     _kinds: list[Alternative]
@@ -52,6 +54,7 @@ class Unlike(Holder):
         super().__init__()
         self.kinds, self.kind_of = list(kinds), kind_of
         self.training = kinds[0].training
+        self.choice: list[Tensor] | None = None
 
     def index_tensors(self) -> None:
         """Find the slots of the tensors of the kinds, after all kinds have been added."""
@@ -60,10 +63,42 @@ class Unlike(Holder):
             slots = TensorSlots(module)
             self._kinds.append(Alternative(module, slots, {n: n for n in [*slots.parameters, *slots.buffers]}))
 
+    def train(self, mode: bool = True) -> Unlike:
+        """See `torch.nn.Module`; the kinds are no submodules, and follow."""
+        super().train(mode)
+        for kind in self.kinds:
+            kind.train(mode)
+        return self
+
+    def choose(self, architectures: int, device: torch.device) -> None:
+        """Let all kinds run for all members, if they are functions of one tensor."""
+        bare = all(not kind.names for kind in self._kinds)
+        if not bare or None in self.kind_of.values() or self._own.parameters or self._own.buffers:
+            return
+        self.choice = [torch.zeros(architectures, dtype=torch.bool, device=device) for _ in self.kinds]
+        for architecture, number in self.kind_of.items():
+            if number is not None:
+                self.put(architecture, number)
+
+    def put(self, architecture: int, kind: int) -> None:
+        """Let an architecture have this kind."""
+        for number, own in enumerate(self.choice or ()):
+            own[architecture] = number == kind
+
+    def _chosen(self, mode: PaddedMode, choice: Sequence[Tensor], x: Tensor) -> Tensor:
+        first, last = mode.architectures[0], mode.architectures[-1]
+        own = [mode.context.wrapped(column[first : last + 1]) for column in choice]
+        found: Tensor = self.kinds[-1](x)
+        for kind, mine in zip(self.kinds[:-1], own, strict=False):
+            found = torch.where(mine, kind(x), found)
+        return found
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         for kind in self.kinds:
             if kind.training != self.training:
                 kind.train(self.training)
+        if self.choice is not None and len(args) == 1 and not kwargs and isinstance(args[0], Tensor):
+            return self._chosen(active(), self.choice, args[0])
         return in_groups(active(), self._kinds, self.kind_of, self._own.current(), args, kwargs)
 
 

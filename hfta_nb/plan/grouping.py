@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,8 +25,9 @@ from hfta_nb.step import by_step
 SPLITTING = ("optimizer", "lr_scheduler", "batch_size", "decay_on")
 """Training axes whose values can't differ within an array."""
 
-MOST_PADDING = {"cuda": 0.5, "cpu": 0.25}
-"""The largest share of an array's parameters that is padding by default: a GPU has room to spare, a CPU has none."""
+MOST_PADDING = {"cuda": 0.5, "cpu": 0.25, "search": 0.75}
+"""The largest share of an array's parameters that is padding by default: a GPU has room to spare, a CPU has none. In a
+search it is paid for by arrays that need not be built: trials train for few epochs, and are of any size."""
 
 _OPTIMIZER_STATES = {"sgd": 1, "adagrad": 1}
 """States as large as the parameters; others have two."""
@@ -70,7 +72,7 @@ def make_plan(
     _check_stream(grid, checked_fixed, data)
     builder = Builder(family, data)
     defaults = {k: spec.default for k, spec in family.training.items()}
-    drafts = [_Draft.of(v, family, data, checked_fixed, builder, defaults) for v in variants]
+    drafts = [Draft.of(v, family, data, checked_fixed, builder, defaults) for v in variants]
     found = _alone(drafts) if serial else _shared_out(drafts, across)
     settings = [augment.Setting.of(row) for draft in found for row in draft.rows]
     augment.check(settings, data, [name for name in specs if len(grid.axes.get(name, ())) > 1])
@@ -80,15 +82,15 @@ def make_plan(
     return groups if capacity is None else _capped(groups, capacity)
 
 
-def _alone(drafts: list[_Draft]) -> list[_Draft]:
+def _alone(drafts: list[Draft]) -> list[Draft]:
     for draft in drafts[1:]:
         draft.reason = "trained alone, as asked"
     return drafts
 
 
-def _shared_out(drafts: Iterable[_Draft], across: float | str) -> list[_Draft]:
+def _shared_out(drafts: Iterable[Draft], across: float | str) -> list[Draft]:
     """Drafts of a variant each, joined: first those of one architecture, then what may be padded."""
-    same: dict[tuple[Any, ...], _Draft] = {}
+    same: dict[tuple[Any, ...], Draft] = {}
     for draft in drafts:
         if (home := same.setdefault(draft.key, draft)) is not draft:
             home.join(draft, "never")
@@ -129,7 +131,7 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass
-class _Draft:
+class Draft:
     """A group while it grows; its first variant speaks for it."""
 
     variants: list[Variant]
@@ -139,11 +141,11 @@ class _Draft:
     own_scores: bool
     phases: tuple[Phase, ...] = ()
     reason: str = ""
-    fit: Blueprint | None = None
+    fit: _Union | None = None
     unlike: dict[int, nn.Module] = field(default_factory=dict)  # of `modules`, each once
     architectures: dict[Shapes, nn.Module] = field(default_factory=dict)  # of `unlike`, one of each size
     own: int = 0  # parameters of all members, without padding
-    tried: dict[tuple[int, bool], tuple[str | None, Blueprint | None]] = field(default_factory=dict)  # by `_fit`
+    tried: dict[tuple[int, bool], tuple[str | None, _Union | None]] = field(default_factory=dict)  # by `_fit`
 
     @classmethod
     def of(
@@ -154,14 +156,20 @@ class _Draft:
         fixed: Mapping[str, Any],
         builder: Builder,
         defaults: Mapping[str, Any],
-    ) -> _Draft:
+    ) -> Draft:
         values = {**fixed, **variant.config}
         row = {k: values.get(k, default) for k, default in defaults.items()}
         row["batch_size"] = data.batch_size or row["batch_size"]
         if family.param_groups is not None:
             row["param_groups"] = family.param_groups
         row |= {k: values[k] for k in augment.AXES if k in values and k not in family.axes}
-        arguments = family.arguments(values, data)
+        return cls.known(variant, row, family.arguments(values, data), family, builder)
+
+    @classmethod
+    def known(
+        cls, variant: Variant, row: dict[str, Any], arguments: dict[str, Any], family: Family, builder: Builder
+    ) -> Draft:
+        """The draft of a variant of which it is known what it is trained and built with."""
         own_scores = family.loss is not None or family.metrics is not None or bool(family.phases)
         modules = [builder.build(variant, arguments)]
         made = cls([variant], [row], [arguments], modules, own_scores, family.phases, own=builder.count(modules[0]))
@@ -184,7 +192,7 @@ class _Draft:
         """Whether its targets are shares of classes."""
         return augment.Setting.of(self.rows[0]).mixes
 
-    def apart(self, other: _Draft, across: float | str) -> str | None:
+    def apart(self, other: Draft, across: float | str) -> str | None:
         """What keeps the other out of this group."""
         for name in SPLITTING:
             mine, theirs = self.rows[0][name], other.rows[0][name]
@@ -203,14 +211,12 @@ class _Draft:
                 found = f"{waste:.0%} of the parameters would be padding, more than {float(across):.0%}"
         return found
 
-    def _waste(self, fit: Blueprint, *more: _Draft) -> float:
+    def _waste(self, fit: _Union, *more: Draft) -> float:
         """The share of padding, with the members of further drafts."""
         drafts = (self, *more)
-        return 1 - sum(d.own for d in drafts) / max(
-            1, sum(len(d.modules) for d in drafts) * parameters_of(fit.skeleton)
-        )
+        return 1 - sum(d.own for d in drafts) / max(1, sum(len(d.modules) for d in drafts) * fit.parameters)
 
-    def _fit(self, new: nn.Module, across: float | str) -> tuple[str | None, Blueprint | None]:
+    def _fit(self, new: nn.Module, across: float | str) -> tuple[str | None, _Union | None]:
         """What keeps a module out, and how all would fit; the latter is None where they are alike.
 
         Raises:
@@ -223,7 +229,7 @@ class _Draft:
             self.tried[key] = self._compared(new, across)
         return self.tried[key]
 
-    def _compared(self, new: nn.Module, across: float | str) -> tuple[str | None, Blueprint | None]:
+    def _compared(self, new: nn.Module, across: float | str) -> tuple[str | None, _Union | None]:
         found = difference(self.modules[0], new)
         if found is None or across == "never" or has_lazy(new):  # how lazy modules fit is seen when they have shapes
             return found, self.fit
@@ -231,12 +237,16 @@ class _Draft:
             like = self.architectures.get(_shapes(new))
             if like is not None:  # padded as that one is: whether the two can share an array is all there is to see
                 pair = blueprint(like, new)
-                return None, self.fit or pair
-            return None, blueprint(*self.architectures.values(), new)
+                return None, self.fit or _union(pair, [like, new])
+            members = [*self.architectures.values(), new]
+            if len(members) > 2 and _alike_but_for_sizes(members):  # then what goes for one of them goes for all
+                blueprint(members[0], new)
+                return None, _union(None, members)
+            return None, _union(blueprint(*members), members)
         except FusionError as error:
             return error.what.partition(": ")[2] or error.what, None
 
-    def join(self, other: _Draft, across: float | str) -> None:
+    def join(self, other: Draft, across: float | str) -> None:
         """Take in the members of a draft of one architecture that `apart` has nothing against."""
         if id(other.modules[0]) not in self.unlike:
             if across != "never":
@@ -252,8 +262,9 @@ class _Draft:
 
     def group(self, index: int, data: AnyData, serial: bool) -> Group:
         row, fit = self.rows[0], self.fit
+        count = 1
         if fit is not None and len(self.unlike) > 1:
-            fit = blueprint(*self.unlike.values())
+            count, fit = self._all_fit(fit)
         order = sorted(range(len(self.variants)), key=lambda i: self.variants[i].id)
         largest = max(self.unlike.values(), key=parameters_of)
         memory = estimate(largest, _OPTIMIZER_STATES.get(row["optimizer"], 2))
@@ -263,12 +274,58 @@ class _Draft:
             tuple(self.rows[i] for i in order),
             tuple(self.arguments[i] for i in order),
             self.reason,
-            parameters_of(largest if fit is None else fit.skeleton),
+            parameters_of(largest) if fit is None else fit.parameters,
             memory,
             serial,
-            1 if fit is None else len(fit.templates),
+            1 if fit is None else count,
             0.0 if fit is None else self._waste(fit),
         )
+
+    def _all_fit(self, fit: _Union) -> tuple[int, _Union | None]:
+        """How many architectures there are, and how all of them fit."""
+        members = list(self.unlike.values())
+        if len(members) > 2 and _alike_but_for_sizes(members):
+            kinds: list[nn.Module] = []
+            for module in members:
+                if all(difference(kind, module) is not None for kind in kinds):
+                    kinds.append(module)
+            return len(kinds), fit
+        whole = blueprint(*members)
+        return (1, None) if whole is None else (len(whole.templates), _union(whole, members))
+
+
+@dataclass(frozen=True)
+class _Union:
+    """How modules fit into one array.
+
+    Attributes:
+        parameters: of a member, with its padding.
+    """
+
+    parameters: int
+
+
+def _union(whole: Blueprint | None, modules: Sequence[nn.Module]) -> _Union:
+    """How modules fit; without a blueprint, of such that are alike but for sizes."""
+    if whole is not None:
+        return _Union(parameters_of(whole.skeleton))
+    sizes: dict[str, list[int]] = {}
+    for module in modules:
+        for name, p in module.named_parameters():
+            known = sizes.setdefault(name, [0] * p.ndim)
+            sizes[name] = [max(n, m) for n, m in zip(p.shape, known, strict=True)]
+    return _Union(sum(math.prod(shape) for shape in sizes.values()))
+
+
+def _alike_but_for_sizes(modules: Sequence[nn.Module]) -> bool:
+    """Whether modules have the same submodules, and parameters of the same names and dimensions."""
+    first = _names(modules[0])
+    return all(_names(module) == first for module in modules[1:])
+
+
+def _names(module: nn.Module) -> Any:
+    parts = [(path, bool(m._parameters) and type(m)) for path, m in module.named_modules()]
+    return parts, [(name, is_lazy(t) or t.ndim) for name, t in [*module.named_parameters(), *module.named_buffers()]]
 
 
 def _shapes(module: nn.Module) -> Shapes:
@@ -291,10 +348,10 @@ def reckoned(group: Group, family: Family, data: AnyData) -> Group:
     return replace(group, **more)
 
 
-def _why(found: Sequence[_Draft], draft: _Draft, across: float | str) -> str:
+def _why(found: Sequence[Draft], draft: Draft, across: float | str) -> str:
     """Why a new group is opened, against the group that is nearest: same training settings, if any."""
 
-    def distance(group: _Draft) -> int:
+    def distance(group: Draft) -> int:
         return sum(group.rows[0][n] != draft.rows[0][n] for n in SPLITTING)
 
     index = min(range(len(found)), key=lambda i: distance(found[i]))

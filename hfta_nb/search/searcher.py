@@ -143,7 +143,7 @@ class Searcher:
 
     def _asked(self) -> Trial:
         for _ in range(_TRIES):
-            self.optuna.sampler = self._sampler(len(self.optuna.trials))
+            self.optuna.sampler = self._sampler(len(self._frozen()))
             handle = self.optuna.ask()
             config = asked(handle, self.space)
             if self.constraint is None or self.constraint(config):
@@ -187,7 +187,7 @@ class Searcher:
             if trial.live <= reported.keys():
                 told[trial.number] = sum(reported.values()) / len(reported), trial
         for value, trial in self._in_turn(list(told.values())):
-            if epoch not in self.optuna.trials[trial.number].intermediate_values:
+            if epoch not in self._frozen()[trial.number].intermediate_values:
                 trial.handle.report(value, epoch)
             if epoch < self.epochs and trial.handle.should_prune():
                 reason = f"pruned after epoch {epoch}: {self.monitor} {value:.4g}"
@@ -221,8 +221,12 @@ class Searcher:
             self.optuna.tell(trial.handle, **told)
         except RuntimeError:
             # A grid's sampler, of which every point was tried, wants to stop a loop that is not Optuna's.
-            if not self.optuna.trials[trial.number].state.is_finished():
+            if not self._frozen()[trial.number].state.is_finished():
                 raise
+
+    def _frozen(self) -> list[optuna.trial.FrozenTrial]:
+        """What Optuna knows of the trials; not copied."""
+        return self.optuna.get_trials(deepcopy=False)
 
     @staticmethod
     def _ended(trial: Trial) -> bool:
@@ -255,7 +259,7 @@ class Searcher:
         )
         self._trials.clear()
         self._of.clear()
-        for frozen in self.optuna.get_trials(deepcopy=False):
+        for frozen in self._frozen():
             if _CONFIG in frozen.user_attrs:
                 self._taken_up(frozen)
 

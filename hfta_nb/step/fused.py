@@ -232,15 +232,21 @@ class ArrayStep:
         if not self.by_step:
             self.step_lr_schedulers()
 
-    def end_validation(self, values: Sequence[float]) -> None:
+    def end_validation(self, values: Sequence[float], due: Sequence[int] | None = None) -> None:
+        """See `Step`; of the members at these places alone, where some are named."""
         for update in self.updates:
             if isinstance(update.lr_scheduler, ReduceLROnPlateau):
-                update.lr_scheduler.step(list(values))
+                update.lr_scheduler.step_some(range(len(self)) if due is None else due, list(values))
 
-    def step_lr_schedulers(self) -> None:
+    def step_lr_schedulers(self, due: Sequence[int] | None = None) -> None:
+        """See `Step`; of the members at these places alone, where some are named."""
         for update in self.updates:
-            if not isinstance(update.lr_scheduler, ReduceLROnPlateau | None):
+            if isinstance(update.lr_scheduler, ReduceLROnPlateau | None):
+                continue
+            if due is None:
                 update.lr_scheduler.step()
+            else:
+                update.lr_scheduler.step_some(due)
 
     def evaluate(self, x: Any, y: Any) -> Scores:
         self.array.eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -152,8 +153,26 @@ def precision_of(name: str, device: torch.device, dtype: torch.dtype) -> Precisi
     return Precision(check(name, device, dtype), device)
 
 
-def across_of(given: float | str, device: torch.device) -> float | str:
-    """The largest share of padding, or "never"."""
+def seconds(name: str, given: float | None) -> float | None:
+    """A time in seconds, or None.
+
+    Raises:
+        StudyError: it is something else.
+    """
+    number = isinstance(given, int | float) and not isinstance(given, bool)
+    if given is not None and not (number and 0 < float(given) < math.inf):
+        raise StudyError("not a time", where=name, got=given, accepted="seconds, above 0")
+    return None if given is None else float(given)
+
+
+def across_of(given: float | str, device: torch.device, search: bool = False) -> float | str:
+    """The largest share of padding, or "never".
+
+    Args:
+        search: trials of any size come to train together, for which an array that is there is worth more padding.
+    """
+    if given == "auto" and search:
+        return MOST_PADDING["search"]
     if given == "auto":
         return MOST_PADDING["cuda" if device.type == "cuda" else "cpu"]
     number = isinstance(given, int | float) and not isinstance(given, bool)

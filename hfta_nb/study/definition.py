@@ -66,6 +66,8 @@ class Definition:
         sampler: Any = None,
         pruner: Any = None,
         constraint: Callable[[Mapping[str, Any]], bool] | None = None,
+        member_steps: int | None = None,
+        member_seconds: float | None = None,
         **fixed: Any,
     ) -> None:
         self.family = arguments.family_of(family, loss, metrics, param_groups)
@@ -73,6 +75,8 @@ class Definition:
         self.epochs = arguments.positive("epochs", epochs)
         self.seed = arguments.seed_of(seed)
         self.patience = None if patience is None else arguments.positive("patience", patience)
+        self.member_steps = None if member_steps is None else arguments.positive("member_steps", member_steps)
+        self.member_seconds = arguments.seconds("member_seconds", member_seconds)
         self.validate_every = arguments.positive("validate_every", validate_every)
         self.steps_per_epoch = arguments.steps_of(steps_per_epoch, self.data)
         self.monitor, self.maximize = arguments.monitor_of(self.family, self.data, monitor)
@@ -82,7 +86,7 @@ class Definition:
         self.fixed = fixed | own
         self.dtype, self.device = arguments.dtype_of(dtype), arguments.device_of(device)
         self._precision = arguments.precision_of(precision, self.device, self.dtype)
-        self.across = arguments.across_of(across, self.device)
+        self.across = arguments.across_of(across, self.device, self.searcher is not None)
         self.capacity, self.checkpointing = arguments.capacity_of(capacity), arguments.checkpointing_of(checkpointing)
         self.compile, self.deterministic = arguments.compile_of(compile), deterministic
         self.strategy = arguments.strategy_of(strategy, deterministic, self.capacity, self.compile)

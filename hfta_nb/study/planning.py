@@ -28,7 +28,11 @@ def settings_of(study: Definition) -> Settings:
     memory = study.capacity, study.checkpointing
     compiling = "never" if study.deterministic else study.compile
     settings = *how, *where, study.seed, True, *pace, study._precision, *memory, compiling
-    return Settings(study.family, study.data, *settings, study.strategy, study.deterministic, study.verify)
+    searcher = study.searcher
+    slots = None if searcher is None or study.serial else searcher.slots * max(1, len(searcher.seeds))
+    how_fast = study.strategy, study.deterministic, study.verify
+    limits = study.member_steps, study.member_seconds
+    return Settings(study.family, study.data, *settings, *how_fast, slots, study.across, *limits)
 
 
 def fitted(study: Definition) -> list[Group]:

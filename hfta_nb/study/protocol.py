@@ -44,6 +44,8 @@ class Definition(Protocol):
     patience: int | None
     validate_every: int
     steps_per_epoch: int | None
+    member_steps: int | None
+    member_seconds: float | None
     dtype: torch.dtype
     device: torch.device
     serial: bool

@@ -54,6 +54,7 @@ def options(study: Definition) -> dict[str, Any]:
         "name": study.name,
         "validate_every": study.validate_every,
         "steps_per_epoch": study.steps_per_epoch,
+        **{n: v for n in ("member_steps", "member_seconds") if (v := getattr(study, n)) is not None},
         **study.fixed,
     }
 

@@ -13,6 +13,7 @@ from hfta_nb.search import Searcher, Trial, heard, is_space
 from hfta_nb.study import adding
 from hfta_nb.study.arguments import positive
 from hfta_nb.study.protocol import Study
+from hfta_nb.train.joining import Joiner
 
 FILE = "optuna.log"
 """Optuna's journal of the trials, beside the run's own files."""
@@ -112,10 +113,23 @@ def follow(study: Study, control: Control, event: Event) -> None:
         return
     for request in searcher.saw(event):
         control.post(request)
+    if isinstance(event, ev.SlotsFreed) and trainer.joiner is not None:
+        _fill(study, searcher, trainer.joiner)
     ended = isinstance(event, ev.MemberChanged) and event.state in ev.FINAL_STATES
     if ended and not study._history.count(ev.RUNNING):
         while searcher.free and not _add(study, searcher, searcher.ask(searcher.free)):
             pass
+
+
+def _fill(study: Study, searcher: Searcher, joiner: Joiner) -> None:
+    """Ask for as many trials as may join the array; of those that can't, as many as there are slots may wait."""
+    each = max(1, len(searcher.seeds))
+    while searcher.left:
+        wanted = (joiner.free - joiner.look()) // each
+        count = min(wanted, searcher.left, searcher.slots - joiner.waiting // each)
+        if count <= 0:
+            return
+        _add(study, searcher, searcher.ask(count))
 
 
 def _add(study: Study, searcher: Searcher, trials: Sequence[Trial]) -> int:

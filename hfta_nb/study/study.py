@@ -70,6 +70,10 @@ class Study(Definition):
         steps_per_epoch: optimizer steps of an epoch; the order of the data continues from one epoch to the next. None
             for one pass through the training data. Required for data that is known to have no end; if that can't be
             known, a `DataWarning` is issued after 10,000 batches.
+        member_steps: optimizer steps after which a member ends, at the end of its epoch, even if `epochs` is not
+            reached. None for no limit.
+        member_seconds: the same in seconds of training (an array's members train at the same time). What ends then
+            depends on the machine.
         loss: function of one member's output and the target that returns a scalar; replaces the family's loss.
         metrics: dict of names to functions of one member's output and the target (or to `Metric` or torchmetrics
             objects), or a list of functions; replaces the family's metrics.

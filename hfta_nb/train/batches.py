@@ -106,13 +106,14 @@ class Batches(ABC):
         """Mini-batches in a pass; None while that is not known."""
 
     @abstractmethod
-    def epoch(self, epoch: int, start: int, seeds: Sequence[int]) -> Iterator[Batch]:
+    def epoch(self, epoch: int, start: int, seeds: Sequence[int], behind: Sequence[int] = ()) -> Iterator[Batch]:
         """The batches of a pass through the training samples, from number `start` on.
 
         Args:
             epoch: which pass, from 0.
             start: the first batch, from 0.
             seeds: per member that still trains, of the order of its data.
+            behind: per such member, how many passes later than the array it has begun; none without.
         """
 
     @abstractmethod
@@ -176,8 +177,8 @@ class Whole(Batches):
 class Resident(Whole):
     """Of data that is wholly on the device."""
 
-    def epoch(self, epoch: int, start: int, seeds: Sequence[int]) -> Iterator[Batch]:
-        order = orders(len(self.data), seeds, epoch)
+    def epoch(self, epoch: int, start: int, seeds: Sequence[int], behind: Sequence[int] = ()) -> Iterator[Batch]:
+        order = orders(len(self.data), seeds, epoch, behind)
         if self.device.type == "cuda":  # so that the host does not wait for the copy
             order = order.pin_memory()
         order = order.to(self.device, non_blocking=True)
@@ -203,8 +204,8 @@ class Hosted(Whole):
         self._transfer = DeviceTransfer(device, dtype)
         self._open: Ahead[InFlight] | None = None
 
-    def epoch(self, epoch: int, start: int, seeds: Sequence[int]) -> Iterator[Batch]:
-        order = orders(len(self.data), seeds, epoch)
+    def epoch(self, epoch: int, start: int, seeds: Sequence[int], behind: Sequence[int] = ()) -> Iterator[Batch]:
+        order = orders(len(self.data), seeds, epoch, behind)
         several = self._together(order)
         self.close()
         self._open = self._begin(self.data.x, self.data.y, parts(order, self.batch_size, start, several))
@@ -247,8 +248,10 @@ class Streamed(Batches):
     def length(self) -> int | None:
         return self._length
 
-    def epoch(self, epoch: int, start: int, seeds: Sequence[int]) -> Iterator[Batch]:
-        """See `Batches`. Where the stream stands already it goes on, elsewhere it begins anew and skips.
+    def epoch(self, epoch: int, start: int, seeds: Sequence[int], behind: Sequence[int] = ()) -> Iterator[Batch]:
+        """See `Batches`; all members begin together.
+
+        Where the stream stands already it goes on, elsewhere it begins anew and skips.
 
         Raises:
             DataError: the pass gives no batch, or one that can't be used.

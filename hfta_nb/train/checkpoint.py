@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hfta_nb.errors import HftaError, StoreError, out_of_memory
+from hfta_nb.step import ArrayStep
 from hfta_nb.step.choices import by_step, lr_scheduler_of
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.settings import End
@@ -51,6 +52,26 @@ def keep_end(run: Progress) -> None:
     trainer.ended[index] = End(index, trainer.ends.write_end(index, state), run.epoch, ids)
 
 
+def end_of(run: Progress, done: Sequence[int]) -> Callable[[int], None]:
+    """Take down how far members are that end before the others of their array, as if they had begun with it.
+
+    Returns:
+        A function that keeps it, as an array of this number.
+    """
+    trainer = run.trainer
+    if trainer.ends is None:
+        return lambda index: None
+    ends, first, state = trainer.ends, next(m for m in run.members.active if m.id == done[0]), run.state(done)
+    books = {**state["members"], "best": {}, "begun": [[0, 0, 0, 0.0]] * len(done)}
+    begun = {"epoch": first.start, "steps": first.first_step, "pass": first.first_pass, "judged": first.start}
+    state |= {"members": books, **{name: state[name] - before for name, before in begun.items()}}
+
+    def keep(index: int) -> None:
+        trainer.ended[index] = End(index, ends.write_end(index, state), int(state["epoch"]), list(done))
+
+    return keep
+
+
 def _replanned(run: Progress, state: Mapping[str, Any]) -> Mapping[str, Any]:
     """The state of the step, with the lr schedules of a run of as many epochs as are wanted now.
 
@@ -66,10 +87,31 @@ def _replanned(run: Progress, state: Mapping[str, Any]) -> Mapping[str, Any]:
         return step
     with warnings.catch_warnings():  # torch's own: no optimizer has stepped
         warnings.simplefilter("ignore")
-        for _ in range(int(state["steps" if by_step(rows[0]) else "epoch"])):
-            run.step.step_lr_schedulers()
+        _go_on(run, state, "steps" if by_step(rows[0]) else "epoch")
     fresh = run.step.state()
     groups = [{k: v for k, v in one.items() if k in ("groups", "param_groups")} for one in fresh["optimizers"]]
     values = copy.deepcopy({"lr_schedulers": fresh["lr_schedulers"], "groups": groups})
     optimizers = [{**old, **new} for old, new in zip(step["optimizers"], values["groups"], strict=True)]
     return {**step, "lr_schedulers": values["lr_schedulers"], "optimizers": optimizers}
+
+
+def _go_on(run: Progress, state: Mapping[str, Any], unit: str) -> None:
+    """Let lr schedules that are at their start go as far as the members have trained.
+
+    Args:
+        unit: what they count, "steps" or "epoch".
+    """
+    begun = {page[0]: first for page, first in zip(state["members"]["pages"], _begun(state), strict=True)}
+    counts = [int(state[unit]) - begun[v][1 if unit == "steps" else 0] for v in state["ids"]]
+    for number in range(max(counts)):
+        due = [place for place, count in enumerate(counts) if count > number]
+        if len(due) < len(counts) and isinstance(run.step, ArrayStep):
+            run.step.step_lr_schedulers(due)
+        else:
+            run.step.step_lr_schedulers()
+
+
+def _begun(state: Mapping[str, Any]) -> list[list[int]]:
+    """Per page of the books, what its array had done when it began; nothing in checkpoints of earlier versions."""
+    books = state["members"]
+    return list(books.get("begun") or [[0, 0, 0, 0]] * len(books["pages"]))

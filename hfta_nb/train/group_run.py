@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -12,7 +12,7 @@ from hfta_nb import events as ev
 from hfta_nb.events import Event
 from hfta_nb.memory import Meter, can_record, free_bytes
 from hfta_nb.step import ArrayStep, Scores
-from hfta_nb.train import checkpoint, failures, requests
+from hfta_nb.train import checkpoint, failures, requests, slots
 from hfta_nb.train.batches import Batch
 from hfta_nb.train.long_pass import LONG_PASS, long_pass
 from hfta_nb.train.members import Members
@@ -52,7 +52,9 @@ class GroupRun(Progress):
         self.probe = self._probe()
         if self.ending and self.members.ids:
             yield from self._end_epoch()
-        while self.members.ids and self.epoch < self.settings.epochs:
+        if slots.refills(self) and self.batch == 0 and self.epoch:
+            yield from slots.turn(self)
+        while self.members.ids and not self.over:
             yield from self._run_epoch()
             if self.trainer.stopped:
                 return
@@ -75,12 +77,22 @@ class GroupRun(Progress):
         narrowers = [self.step.narrower(i) for i in range(len(self.step))]
         self.members = Members(self.group, s.monitor, s.maximize, s.patience, narrowers, s.validate_every == 1)
         self.metrics = s.family.metrics_for(s.data)
-        training, self.validated = s.family.scores_for(s.data)
-        self.scores = EpochScores(
-            training, self.metrics, self.length or UNKNOWN_STEPS, len(self.members.ids), s.score_dtype, s.device
-        )
+        _, self.validated = s.family.scores_for(s.data)
+        self.scores = self.new_scores()
         if self.resume is not None:
             checkpoint.load(self, self.resume)
+
+    def new_scores(self) -> EpochScores:
+        """Room for an epoch's scores of all members."""
+        s = self.settings
+        training, _ = s.family.scores_for(s.data)
+        steps = self.length or UNKNOWN_STEPS
+        return EpochScores(training, self.metrics, steps, len(self.members.ids), s.score_dtype, s.device)
+
+    @property
+    def over(self) -> bool:
+        """Whether all members have trained as long as they may."""
+        return all(self.epoch - member.start >= self.settings.epochs for member in self.members.active)
 
     # An epoch.
 
@@ -107,7 +119,9 @@ class GroupRun(Progress):
         self.step.end_epoch()
         self.ending = True
         yield from self._end_epoch()
-        if self.trainer.save_due:
+        if slots.refills(self):
+            yield from slots.turn(self)
+        if self.trainer.save_due and self.members.ids:
             yield from self.save()
 
     def _next_batch(self) -> Batch | None:
@@ -118,11 +132,11 @@ class GroupRun(Progress):
         most = self.settings.steps_per_epoch
         if most is not None and self.batch >= most:
             return None
-        seeds = self._order_seeds()
+        seeds, behind = order = self._order_seeds(), [m.first_pass for m in self.members.active]
         while True:
-            if self._stream is None or len(seeds) != len(self._stream_seeds):  # a pass begins, or members left
+            if self._stream is None or order != self._stream_order:  # a pass begins, or members left
                 self._prepare()
-                self._stream, self._stream_seeds = self.source.epoch(self.pass_, self.place, seeds), seeds
+                self._stream, self._stream_order = self.source.epoch(self.pass_, self.place, seeds, behind), order
             batch = next(self._stream, None)
             if batch is not None:
                 self.place += 1
@@ -140,7 +154,9 @@ class GroupRun(Progress):
 
     def _prepare(self) -> None:
         """Make the next batches as the active members want them augmented and standardised."""
-        self.source.prepare = self.augmenting.of([m.row for m in self.members.active], self._order_seeds())
+        active = self.members.active
+        behind = [m.first_pass for m in active]
+        self.source.prepare = self.augmenting.of([m.row for m in active], self._order_seeds(), behind)
 
     def _train_step(self, batch: Batch) -> Iterator[Event]:
         tuning = isinstance(self.step, ArrayStep) and self.step.trying
@@ -233,23 +249,44 @@ class GroupRun(Progress):
         scales = self.step.scales()
         if scales is not None:
             found["train_loss_scale"] = scales.to(self.settings.score_dtype)
-        validated = self.settings.validates(self.epoch)
-        if validated:
+        cohorts = self.members.cohorts
+        validates = {start: self.settings.validates(self.epoch - start) for start in cohorts}
+        due = sorted(place for start, places in cohorts.items() if validates[start] for place in places)
+        if due:
             found |= {f"val_{n}": v.to(self.settings.score_dtype) for n, v in self._evaluate().items()}
         yield from self._differences()
         together = torch.stack(list(found.values()))
         values = {name: tuple(row) for name, row in zip(found, together.tolist(), strict=True)}
-        yield ev.EpochDone(time.time(), self.group.index, self.epoch, self.steps, tuple(self.members.ids), values)
-        if not validated:
-            return
+        for start, places in cohorts.items():
+            yield self._done(start, places, values, validates[start])
+        if due:
+            yield from self._judged(values, due)
+        if self.settings.member_seconds is not None:
+            self.trainer.clock.tick()
+        for variant, why in self.members.spent(self.settings, self.steps, self.trainer.clock.elapsed_s):
+            yield from self.leave([variant], ev.COMPLETE, why, hold=slots.refills(self))
+
+    def _judged(self, values: Mapping[str, Sequence[float]], due: Sequence[int]) -> Iterator[Event]:
+        """What follows from a validation of the members at these places."""
         if self.judged < self.epoch:  # a run that was left among these events has done it
-            told = list(self.members.take_epoch(self.epoch, values, self.step.weights()))
-            monitored = values[self.settings.monitor]
-            self.step.end_validation([-v for v in monitored] if self.settings.maximize else monitored)
+            told = list(self.members.take_epoch(self.epoch, values, self.step.weights(), due))
+            monitored = [-v if self.settings.maximize else v for v in values[self.settings.monitor]]
+            if len(due) < len(monitored) and isinstance(self.step, ArrayStep):
+                self.step.end_validation(monitored, due)
+            else:
+                self.step.end_validation(monitored)
             self.judged = self.epoch
             yield from told
-        for ids, state, reason in self.members.verdicts(self.epoch, values):
-            yield from self.leave(ids, state, reason)
+        hold = slots.refills(self)
+        for ids, state, reason in list(self.members.verdicts(self.epoch, values, due)):
+            yield from self.leave(ids, state, reason, hold=hold)
+
+    def _done(self, start: int, places: Sequence[int], values: Mapping[str, Sequence[float]], whole: bool) -> Event:
+        """The end of an epoch of members that began together; `whole` says whether they were validated."""
+        members = [self.members.active[place] for place in places]
+        told = {n: tuple(v[p] for p in places) for n, v in values.items() if whole or not n.startswith("val_")}
+        step, ids = self.steps - members[0].first_step, tuple(member.id for member in members)
+        return ev.EpochDone(time.time(), self.group.index, self.epoch - start, step, ids, told)
 
     def _evaluate(self) -> Scores:
         total: Scores = {}

@@ -14,6 +14,7 @@ from torch import Tensor
 from hfta_nb import events as ev
 from hfta_nb.events import Event
 from hfta_nb.plan import Group
+from hfta_nb.train.settings import Settings
 
 
 @dataclass
@@ -25,6 +26,9 @@ class MemberRecord:
         waited: validations since the best.
         slot: its row in the tensors of best weights.
         unsaved: whether its best weights changed since they were last saved.
+        start: epochs that its array had done when it joined.
+        first_step, first_pass: likewise optimizer steps, and passes through the data.
+        begin_s: seconds that the run had trained.
     """
 
     id: int
@@ -34,6 +38,10 @@ class MemberRecord:
     best_epoch: int = 0
     waited: int = 0
     unsaved: bool = False
+    start: int = 0
+    first_step: int = 0
+    first_pass: int = 0
+    begin_s: float = 0.0
 
 
 class Members:
@@ -64,44 +72,83 @@ class Members:
         self.narrowers = narrowers
         self.every_epoch = every_epoch
         self.best: dict[str, Tensor] = {}
+        self.departed: dict[int, dict[str, Tensor]] = {}  # best weights of members that are no longer in the group
 
     @property
     def ids(self) -> list[int]:
         """Variants that still train, in the order of the array."""
         return [m.id for m in self.active]
 
+    @property
+    def cohorts(self) -> dict[int, list[int]]:
+        """By the epoch at which they joined, the places of those that still train: the first to join first."""
+        found: dict[int, list[int]] = {}
+        for place, member in sorted(enumerate(self.active), key=lambda pair: pair[1].start):
+            found.setdefault(member.start, []).append(place)
+        return found
+
     def start(self) -> Iterator[Event]:
         for member in self.active:
             yield ev.MemberChanged(time.time(), member.id, ev.RUNNING)
 
     def take_epoch(
-        self, epoch: int, values: Mapping[str, Sequence[float]], weights: Mapping[str, Tensor]
+        self,
+        epoch: int,
+        values: Mapping[str, Sequence[float]],
+        weights: Mapping[str, Tensor],
+        due: Sequence[int] | None = None,
     ) -> Iterator[Event]:
-        """Note an epoch's values; keep the weights of those that were never better."""
-        pairs = list(zip(self.active, values[self.monitor], strict=True))
-        better = [math.isfinite(value) and self._better(value, member.best_value) for member, value in pairs]
-        improved = [place for place, yes in enumerate(better) if yes]
+        """Note an epoch's values; keep the weights of those that were never better.
+
+        Args:
+            epoch: of the array.
+            due: places of the members that were validated; all without.
+        """
+        places = range(len(self.active)) if due is None else due
+        found = {place: values[self.monitor][place] for place in places}
+        better = {p: math.isfinite(v) and self._better(v, self.active[p].best_value) for p, v in found.items()}
+        improved = [place for place, yes in better.items() if yes]
         if improved:  # before the books: where this needs more memory than there is, the epoch's end comes again
             self._keep(weights, improved, [self.active[place].slot for place in improved])
-        for (member, value), yes in zip(pairs, better, strict=True):
-            if yes:
-                member.best_value, member.best_epoch, member.waited = value, epoch, 0
+        for place, value in found.items():
+            member = self.active[place]
+            if better[place]:
+                member.best_value, member.best_epoch, member.waited = value, epoch - member.start, 0
                 member.unsaved = True
             else:
                 member.waited += 1
         for place in improved:
             member = self.active[place]
-            yield ev.MemberImproved(time.time(), member.id, epoch, self.monitor, member.best_value)
+            yield ev.MemberImproved(time.time(), member.id, member.best_epoch, self.monitor, member.best_value)
 
-    def verdicts(self, epoch: int, values: Mapping[str, Sequence[float]]) -> Iterator[tuple[list[int], str, str]]:
-        """Members that end with this epoch, each with its state and why."""
-        for member, loss in list(zip(self.active, values["val_loss"], strict=True)):
+    def verdicts(
+        self, epoch: int, values: Mapping[str, Sequence[float]], due: Sequence[int] | None = None
+    ) -> Iterator[tuple[list[int], str, str]]:
+        """Members that end with this epoch of the array, each with its state and why; see `take_epoch`."""
+        places = list(range(len(self.active)) if due is None else due)
+        for member, loss in [(self.active[place], values["val_loss"][place]) for place in places]:
             if not math.isfinite(loss):
-                yield [member.id], ev.DIVERGED, f"validation loss is not finite after epoch {epoch}"
+                why = f"validation loss is not finite after epoch {epoch - member.start}"
+                yield [member.id], ev.DIVERGED, why
             elif self.patience is not None and member.waited >= self.patience:
                 what = "epochs" if self.every_epoch else "validations"
                 why = f"no better {self.monitor} for {member.waited} {what}, best at epoch {member.best_epoch}"
                 yield [member.id], ev.COMPLETE, why
+
+    def spent(self, settings: Settings, steps: int, elapsed_s: float) -> Iterator[tuple[int, str]]:
+        """Members that have had all the steps or seconds that they may have, each with why.
+
+        Args:
+            steps: of the array.
+            elapsed_s: seconds of training of the run.
+        """
+        most, most_s = settings.member_steps, settings.member_seconds
+        for member in [] if most is None and most_s is None else list(self.active):
+            own, own_s = steps - member.first_step, elapsed_s - member.begin_s
+            if most is not None and own >= most:
+                yield member.id, f"{own} steps, of {most} that it may have"
+            elif most_s is not None and own_s >= most_s:
+                yield member.id, f"{own_s:.0f} seconds, of {most_s:g} that it may have"
 
     def leave(
         self, gone: Sequence[int], keep: Sequence[int], state: str, reason: str, detail: str = ""
@@ -120,12 +167,33 @@ class Members:
         for slot, member in enumerate(kept):
             member.slot = slot
 
+    def regrouped(self, group: Group, narrowers: Sequence[Any], joined: MemberRecord) -> Members:
+        """The books of an array with other members: those that still train keep their pages, the others begin.
+
+        Best weights that nobody has saved yet are kept until somebody does.
+
+        Args:
+            group, narrowers: of the new array.
+            joined: what a member's page that begins has of `start` and the like.
+        """
+        made = Members(group, self.monitor, self.maximize, self.patience, narrowers, self.every_epoch)
+        made.departed = {**self.unsaved()}
+        known = {member.id: member for member in self.active}
+        begins = ("start", "first_step", "first_pass", "begin_s")
+        fields = ("best_value", "best_epoch", "waited", *begins)
+        for member in made.all:
+            old = known.get(member.id)
+            for name in begins if old is None else fields:
+                setattr(member, name, getattr(old or joined, name))
+        return made
+
     def unsaved(self) -> dict[int, dict[str, Tensor]]:
         """Best weights that changed since they were last saved, by variant."""
         rows = {m.id: (m.slot, {k: v[m.slot] for k, v in self.best.items()}) for m in self.all if m.unsaved}
-        return {variant: self.narrowers[slot](row) for variant, (slot, row) in rows.items()}
+        return self.departed | {variant: self.narrowers[slot](row) for variant, (slot, row) in rows.items()}
 
     def saved(self) -> None:
+        self.departed = {}
         for member in self.all:
             member.unsaved = False
 
@@ -134,12 +202,16 @@ class Members:
         kept = [m for m in self.all if ids is None or m.id in ids]
         pages = [[m.id, repr(m.best_value), m.best_epoch, m.waited] for m in kept]
         slots = [m.slot for m in kept]
-        return {"pages": pages, "best": {k: v if ids is None else v[slots] for k, v in self.best.items()}}
+        best = {k: v if ids is None else v[slots] for k, v in self.best.items()}
+        begun = [[m.start, m.first_step, m.first_pass, m.begin_s] for m in kept]
+        return {"pages": pages, "best": best, "begun": begun}
 
     def load(self, state: Mapping[str, Any], ids: Sequence[int]) -> None:
         """Take what `state` gave, with these variants still training."""
         for member, (_, value, epoch, waited) in zip(self.all, state["pages"], strict=True):
             member.best_value, member.best_epoch, member.waited = float(value), epoch, waited
+        for member, begun in zip(self.all, state.get("begun", ()), strict=False):  # earlier versions: all at once
+            member.start, member.first_step, member.first_pass, member.begin_s = *map(int, begun[:3]), float(begun[3])
         self.active = [m for m in self.all if m.id in ids]
         self.best = dict(state["best"])
 

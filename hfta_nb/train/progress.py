@@ -53,7 +53,9 @@ class Progress:
         self.steps = 0  # in all
         self.pass_, self.place = 0, 0  # passes through the data done, and batches of the next
         self._stream: Iterator[Batch] | None = None
-        self._stream_seeds: list[int] = []
+        self._stream_order: tuple[list[int], list[int]] = ([], [])  # of its members' data
+        self._rows: list[int] | None = None  # of the members, in a step that is still to be cut down to them
+        self.held: list[int] = []  # the variants that such a step has
         self.told = 0  # steps of this epoch whose losses have been told
         self.samples = 0
         self.last_told = time.perf_counter()
@@ -80,33 +82,29 @@ class Progress:
         block = self.scores.rows["loss"][self.told : end]  # reading it waits for the device, so it is read seldom
         finite = torch.isfinite(block).all(0).tolist()
         losses = block.mean(0).tolist()
-        lost = [v for v, ok in zip(self.members.ids, finite, strict=True) if not ok]
+        ids = self.members.ids
+        lost = [v for v, ok in zip(ids, finite, strict=True) if not ok]
         rate = self.samples / max(1e-9, now - self.last_told)
         clock = self.trainer.clock
         clock.tick()
         fresh = self.told
         waiting = min(1.0, self.source.waited_s / max(1e-9, now - self.last_told))
         self.told, self.samples, self.last_told, self.source.waited_s = end, 0, now, 0.0
-        length = self.length
-        yield ev.StepsDone(
-            time.time(),
-            self.group.index,
-            self.steps,
-            self.settings.epochs * length if length else 0,
-            self.epoch + (min(1.0, end / length) if length else 0.0),
-            rate,
-            clock.elapsed_s,
-            clock.remaining_s(self.work_left()),
-            tuple(self.members.ids),
-            tuple(losses),
-            waiting,
-        )
+        length, left = self.length, clock.remaining_s(self.work_left())
+        total = self.settings.epochs * length if length else 0
+        done = self.epoch + (min(1.0, end / length) if length else 0.0)
+        for start, places in reversed(list(self.members.cohorts.items())):  # those that are farthest, last
+            step = self.steps - self.members.active[places[0]].first_step
+            own = tuple(ids[i] for i in places), tuple(losses[i] for i in places)
+            of = self.group.index, step, total, done - start
+            yield ev.StepsDone(time.time(), *of, rate, clock.elapsed_s, left, *own, waiting)
         if lost:
             bad = (~torch.isfinite(block)).int().argmax(0).tolist()
-            at = {v: fresh + b for v, b in zip(self.members.ids, bad, strict=True)}
-            of = f" of {length}" if length else ""
+            at = {v: fresh + b for v, b in zip(ids, bad, strict=True)}
+            begun = {m.id: m.start for m in self.members.active}
+            among = f" of {length}" if length else ""
             for variant in lost:
-                where = f"in epoch {self.epoch + 1}, step {at[variant] + 1}{of}"
+                where = f"in epoch {self.epoch - begun[variant] + 1}, step {at[variant] + 1}{among}"
                 yield from self.leave([variant], ev.DIVERGED, f"training loss is not finite {where}")
 
     def work_left(self) -> float:
@@ -118,7 +116,7 @@ class Progress:
             length = trainer.batches(group)
             return math.nan if length is None else members * max(0.0, trainer.settings.epochs * length - steps)
 
-        total = work(self.group, len(self.members.ids), self.steps)
+        total = sum(work(self.group, 1, self.steps - m.first_step) for m in self.members.active)
         for todo in trainer.waiting:
             if todo.end is not None:
                 total += work(todo.group, len(todo.end.members), todo.end.epochs * (trainer.batches(todo.group) or 0))
@@ -130,21 +128,38 @@ class Progress:
 
     # Members.
 
-    def leave(self, ids: Sequence[int], state: str, reason: str, detail: str = "") -> Iterator[Event]:
-        """Members end: the array goes on without them."""
+    def leave(
+        self, ids: Sequence[int], state: str, reason: str, detail: str = "", hold: bool = False
+    ) -> Iterator[Event]:
+        """Members end: the array goes on without them.
+
+        Args:
+            hold: it is cut down to the others by `settle` only, or by whatever puts others in their places.
+        """
         gone = [v for v in ids if v in self.members.ids]
         if not gone:
             return
         keep = [i for i, v in enumerate(self.members.ids) if v not in gone]
-        if keep:
-            self.step = self.step.select(keep)
-            self.scores.select(keep)
+        if self._rows is None:
+            self.held = list(self.members.ids)
+        rows = list(range(len(self.members.ids))) if self._rows is None else self._rows
+        self._rows = [rows[i] for i in keep]
+        if not hold:
+            self.settle()
         yield from self.members.leave(gone, keep, state, reason, detail)
+
+    def settle(self) -> None:
+        """Cut the array down to the members that still train."""
+        rows, self._rows = self._rows, None
+        if rows and len(rows) < len(self.step):
+            self.step = self.step.select(rows)
+            self.scores.select(rows)
 
     # Checkpoints.
 
     def save(self, done: bool = False) -> Iterator[Event]:
         """Keep how far the run is."""
+        self.settle()
         if self.trainer.save is None:
             return
         path = self.trainer.checkpoint(self.group, None if done else self.state(), self.members.unsaved())
@@ -153,9 +168,12 @@ class Progress:
 
     def state(self, ids: Sequence[int] | None = None) -> dict[str, Any]:
         """All that is needed to carry on: a tree of tensors and plain data; of these members alone, if given."""
+        if ids is None:
+            self.settle()
         step, scores, kept = self.step, self.scores, list(self.members.ids)
         if ids is not None:
-            places = [i for i, v in enumerate(kept) if v in ids]
+            rows = range(len(kept)) if self._rows is None else self._rows
+            places = [row for row, v in zip(rows, kept, strict=True) if v in ids]
             step, scores, kept = step.select(places), copy.deepcopy(scores), list(ids)
             scores.select(places)
         return {

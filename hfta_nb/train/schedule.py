@@ -12,16 +12,17 @@ import torch
 from torch import nn
 
 from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
-from hfta_nb.array.access import checkpoint, seeded_state, untimed_block_size
+from hfta_nb.array.access import checkpoint, fuse_roomy, seeded_state, untimed_block_size
 from hfta_nb.data import placed
 from hfta_nb.errors import MemberError, StoreError, out_of_memory
 from hfta_nb.events import Add, Control, Event, GroupRecord, PhaseChanged, Pin
 from hfta_nb.grid import Variant
 from hfta_nb.memory import MemoryModel, free_bytes, shown
-from hfta_nb.plan import Group
+from hfta_nb.plan import Builder, Group
 from hfta_nb.recipes.undisturbed import undisturbed
 from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
 from hfta_nb.train.clock import Clock
+from hfta_nb.train.joining import Joiner
 from hfta_nb.train.settings import End, Ends, Save, Settings
 
 CHECKPOINT_SHARE = 0.05
@@ -63,6 +64,7 @@ class Schedule:
         error: the first that a member's own code has raised.
         early_stops: variants that were stopped before their group began.
         pinned: variants that are not to be pruned.
+        joiner: finds what may join the array that trains, while it has room and is between two epochs.
         arrays: all arrays of the run in the order of training, done ones as well; more where memory makes it so.
     """
 
@@ -90,6 +92,8 @@ class Schedule:
         self.waiting: deque[Todo] = deque()
         self.ended: dict[int, End] = {}
         self.clock = Clock()
+        self.joiner: Joiner | None = None
+        self.builder = Builder(settings.family, settings.data)
         self.early_stops: set[int] = set()
         self.pinned: set[int] = set()
         self.last_save, self.save_s = time.perf_counter(), 0.0  # when there was a checkpoint, and how long it took
@@ -273,7 +277,8 @@ class Schedule:
         steps = self.batches(group)
         if group.serial:
             return PlainStep(modules[0], group.rows[0], objective, metrics, s.epochs, generators, s.precision, steps)
-        array = fuse(modules, [v.seed for v in (*group.variants, *(v for v, _ in group.likes))], verify=s.verify)
+        seeds = [v.seed for v in (*group.variants, *(v for v, _ in group.likes))]
+        array = fuse(modules, seeds, verify=s.verify) if s.slots is None else fuse_roomy(modules, seeds, s.verify)
         array.generators.states = generators.states
         if group.likes:
             array = array.select(range(len(group.variants)))
@@ -293,9 +298,14 @@ def _unbuilt(variant: Variant, place: int, error: Exception) -> MemberError:
 
 def _group_state(group: Group) -> dict[str, Any]:
     """What of an array its plan does not say."""
-    sizes = {"memory_bytes": group.memory_bytes, "fixed_bytes": group.fixed_bytes, "capacity": group.capacity}
+    sizes: dict[str, Any] = {
+        "memory_bytes": group.memory_bytes,
+        "fixed_bytes": group.fixed_bytes,
+        "capacity": group.capacity,
+    }
     flags = {"fitted": group.fitted, "measured": group.measured, "checkpointed": group.checkpointed}
     flags |= {"captured": group.captured, "serial": group.serial}
+    sizes |= {"parameters": group.parameters, "architectures": group.architectures, "padding": group.padding}
     likes = [v.id for v, _ in group.likes]
     return {"index": group.index, "variants": list(group.ids), "reason": group.reason, "likes": likes, **sizes, **flags}
 
@@ -305,13 +315,23 @@ def _group_from(told: Mapping[str, Any], plan: Sequence[Group]) -> Group:
     ids = tuple(told["variants"])
     whole = next(g for g in plan if ids[0] in g.ids)
     every = {v.id: (v, a) for g in plan for v, a in zip(g.variants, g.arguments, strict=True)}
+    rows = {id: row for g in plan for id, row in zip(g.ids, g.rows, strict=True)}
     known = {
         k: told[k]
         for k in ("memory_bytes", "fixed_bytes", "capacity", "fitted", "measured", "checkpointed", "captured")
     }
     known["serial"] = bool(told.get("serial", whole.serial))
-    likes = tuple(every[i] for i in told["likes"])
-    return replace(whole.part(ids, int(told["index"]), told["reason"]), likes=likes, **known)
+    known |= {k: told[k] for k in ("parameters", "architectures", "padding") if k in told}
+    return replace(
+        whole,
+        index=int(told["index"]),
+        reason=told["reason"],
+        variants=tuple(every[i][0] for i in ids),
+        rows=tuple(rows[i] for i in ids),
+        arguments=tuple(every[i][1] for i in ids),
+        likes=tuple(every[i] for i in told["likes"]),
+        **known,
+    )
 
 
 def alike(a: Group, b: Group) -> bool:

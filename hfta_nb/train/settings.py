@@ -35,6 +35,11 @@ class Settings:
         strategy: how kernels are chosen; see `FusedArray.strategy`.
         deterministic: nothing is chosen by time; see `hfta_nb.Study`.
         verify: when calls are compared with the plain module; see `FusedArray.verify`.
+        slots: the most members that train at the same time in a search, whose free places others take; None where
+            arrays are not refilled.
+        across: the largest share of padding of an array; see `plan.make_plan`.
+        member_steps, member_seconds: optimizer steps and seconds of training after which a member ends, at the end of
+            its epoch; None for no such limit.
     """
 
     family: Family
@@ -56,6 +61,10 @@ class Settings:
     strategy: str = "measured"
     deterministic: bool = False
     verify: str = "first"
+    slots: int | None = None
+    across: float | str = "never"
+    member_steps: int | None = None
+    member_seconds: float | None = None
 
     @property
     def score_dtype(self) -> torch.dtype:

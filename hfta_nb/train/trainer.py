@@ -13,6 +13,7 @@ from hfta_nb.train import failures
 from hfta_nb.train.capacity import fit
 from hfta_nb.train.group_run import GroupRun
 from hfta_nb.train.halving import halve
+from hfta_nb.train.joining import gathered
 from hfta_nb.train.schedule import Schedule, Todo
 
 
@@ -28,7 +29,7 @@ class Trainer(Schedule):
             if stop:
                 yield from self._stop()
                 return
-            todo = self.waiting.popleft()
+            todo = gathered(self, self.waiting.popleft())
             if todo.end is not None and self.ends is not None:
                 todo = Todo(todo.group, self.ends.read_end(todo.end.file))
                 del self.ended[todo.group.index]

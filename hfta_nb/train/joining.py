@@ -1,0 +1,116 @@
+"""Which of the variants that wait can train in an array with others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hfta_nb.grid import Variant
+from hfta_nb.plan import Group, Joining
+from hfta_nb.train.settings import Settings
+
+if TYPE_CHECKING:
+    from hfta_nb.train.schedule import Schedule, Todo
+
+
+class Joiner:
+    """Finds variants that fuse with the members of an array, among those that wait.
+
+    Args:
+        trainer: whose variants wait.
+        group: the array's.
+        members: of its variants, those that go on.
+        free: the most that may join.
+
+    Attributes:
+        found: those that may join, each with the array in which it was to train.
+    """
+
+    def __init__(self, trainer: Schedule, group: Group, members: Sequence[int], free: int) -> None:
+        self.trainer, self.free = trainer, free
+        self.found: list[tuple[Todo, Variant]] = []
+        self._group, self._seen = group, set[int]()
+        s = trainer.settings
+        # Of an array that all have left, the last members say what fuses.
+        self._joining = Joining(s.family, s.data, group, members or group.ids, s.across, trainer.builder)
+
+    @staticmethod
+    def room(settings: Settings, group: Group) -> int:
+        """Members that an array may have."""
+        slots = settings.slots or 0
+        return min(slots, group.capacity) if group.capacity else slots
+
+    def look(self) -> int:
+        """Take in what has come to wait; how many may join."""
+        for todo in self.trainer.waiting:
+            group = todo.group
+            if todo.run is not None or todo.end is not None or group.serial or group.index == self._group.index:
+                continue
+            for variant, row, arguments in zip(group.variants, group.rows, group.arguments, strict=True):
+                if len(self.found) >= self.free:
+                    return len(self.found)
+                if variant.id in self._seen or variant.id in self.trainer.early_stops:
+                    continue
+                self._seen.add(variant.id)
+                if self._joining.add(variant, row, arguments):
+                    self.found.append((todo, variant))
+        return len(self.found)
+
+    @property
+    def waiting(self) -> int:
+        """Variants that wait for another array."""
+        todos = [todo for todo in self.trainer.waiting if todo.run is None and todo.end is None]
+        return sum(len(todo.group.variants) for todo in todos) - len(self.found)
+
+    def arguments(self, todo: Todo, variant: Variant) -> dict[str, Any]:
+        """What the family builds a variant with."""
+        return todo.group.arguments[todo.group.ids.index(variant.id)]
+
+    def group(self, order: Sequence[int]) -> Group:
+        """The array of these variants, of those that were there and those that join."""
+        known = {v.id: (v, r, a) for v, r, a in _triples(self._group)}
+        known |= {v.id: (v, r, a) for todo, _ in self.found for v, r, a in _triples(todo.group)}
+        chosen = [known[id] for id in order]
+        variants, rows, arguments = (tuple(column) for column in zip(*chosen, strict=True))
+        found = self._joining.group(self._group)
+        return replace(found, variants=variants, rows=rows, arguments=arguments, likes=())
+
+
+def taken_off(trainer: Schedule, found: Sequence[tuple[Todo, Variant]]) -> None:
+    """These variants wait no longer."""
+    for todo in {id(todo): todo for todo, _ in found}.values():
+        group = todo.group
+        joined = {variant.id for other, variant in found if other is todo}
+        rest = [v for v in group.ids if v not in joined]
+        left = [group.part(rest, group.index, group.reason)] if rest else []
+        trainer.replace(group, left)
+        place = next(i for i, other in enumerate(trainer.waiting) if other is todo)
+        del trainer.waiting[place]
+        for one in left:
+            trainer.waiting.insert(place, replace(todo, group=one))
+
+
+def gathered(trainer: Schedule, todo: Todo) -> Todo:
+    """An array that is to begin, with what else waits and fuses with it; at most as many as there are slots."""
+    s, group = trainer.settings, todo.group
+    if s.slots is None or group.serial or group.fitted or todo.run is not None or todo.end is not None:
+        return todo
+    if len(group.ids) > s.slots:
+        now, later = group.ids[: s.slots], group.ids[s.slots :]
+        rest = group.part(later, trainer.free_index, group.reason)
+        first = group.part(now, group.index, group.reason)
+        trainer.replace(group, [first, rest])
+        trainer.waiting.append(replace(todo, group=rest))
+        return replace(todo, group=first)
+    joiner = Joiner(trainer, group, group.ids, Joiner.room(s, group) - len(group.ids))
+    if joiner.free <= 0 or not joiner.look():
+        return todo
+    taken_off(trainer, joiner.found)
+    whole = replace(joiner.group([*group.ids, *(v.id for _, v in joiner.found)]), fitted=False)
+    trainer.replace(group, [whole])
+    return replace(todo, group=whole)
+
+
+def _triples(group: Group) -> Any:
+    return zip(group.variants, group.rows, group.arguments, strict=True)

@@ -1,0 +1,173 @@
+"""Members that go on in an array that was put together anew are what they are alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hfta_nb.array import MemberGenerators, fuse
+from hfta_nb.errors import FusionError
+from hfta_nb.members.generators import seeded_state
+from hfta_nb.step import ArrayStep, Origin, PlainStep, Precision, put_member, recomposed
+from hfta_nb.training_axes import TRAINING_AXES
+
+CPU = torch.device("cpu")
+EPOCHS, LENGTH = 6, 3
+DEFAULTS = {name: spec.default for name, spec in TRAINING_AXES.items()}
+KINDS: dict[str, dict[str, Any]] = {
+    "sgd": {"optimizer": "sgd", "momentum": 0.9},
+    "adam": {"optimizer": "adam", "lr_scheduler": "cosine"},
+    "adamw": {"optimizer": "adamw", "lr_scheduler": "cosine", "warmup_steps": 4, "weight_decay": 0.1},
+    "nadam": {"optimizer": "nadam", "lr_scheduler": "step", "step_size": 2, "gamma": 0.5},
+    "rmsprop": {"optimizer": "rmsprop", "lr_scheduler": "onecycle"},
+    "adagrad": {"optimizer": "adagrad", "lr_scheduler": "linear"},
+    "plateau": {"optimizer": "sgd", "lr_scheduler": "plateau", "plateau_patience": 0, "gamma": 0.5},
+    "adafactor": {"optimizer": "adafactor", "lr_scheduler": "sequential", "step_size": 2},
+    "clipped": {"optimizer": "adam", "max_norm": 0.05},
+}
+
+
+def module(width: int = 6) -> nn.Module:
+    """With buffers, and random numbers drawn in training."""
+    body = [nn.Linear(5, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(0.3), nn.Linear(width, 3)]
+    return nn.Sequential(*body).double()
+
+
+def row(kind: str, number: int) -> dict[str, Any]:
+    return DEFAULTS | KINDS[kind] | {"lr": 0.02 / (number + 1)}
+
+
+def streams(numbers: Sequence[int]) -> MemberGenerators:
+    return MemberGenerators([seeded_state(100 + n, CPU) for n in numbers], CPU)
+
+
+def built(numbers: Sequence[int], width: int = 6) -> nn.Module:
+    torch.manual_seed(numbers[0])
+    return module(width)
+
+
+def fused(kind: str, numbers: Sequence[int], widths: Sequence[int] = (), rows: Sequence[Any] | None = None) -> Any:
+    """The step of an array of these members, at their beginning."""
+    array = fuse([built([n], w) for n, w in zip(numbers, widths or [6] * len(numbers), strict=True)])
+    array.generators.states = streams(numbers).states
+    array.strategy = "fixed"
+    return ArrayStep(array, rows or [row(kind, n) for n in numbers], F.cross_entropy, {}, EPOCHS, Precision(), LENGTH)
+
+
+def alone(kind: str, number: int, width: int = 6, epochs: int = EPOCHS, changed: Any = None) -> list[float]:
+    """Losses of a member's steps, as a plain module."""
+    step: Any = PlainStep(
+        built([number], width), row(kind, number), F.cross_entropy, {}, EPOCHS, streams([number]), Precision(), LENGTH
+    )
+    return [v[0] for v in trained(step, [number], [0], epochs)]
+
+
+def data(number: int, epoch: int, batch: int) -> tuple[Tensor, Tensor]:
+    """A member's own mini-batch."""
+    generator = torch.Generator().manual_seed(1000 * number + 10 * epoch + batch)
+    x = torch.randn(8, 5, generator=generator, dtype=torch.float64)
+    return x, torch.randint(3, (8,), generator=generator)
+
+
+def trained(step: Any, numbers: Sequence[int], begun: Sequence[int], epochs: int, first: int = 0) -> list[list[float]]:
+    """Per step the losses of all members, each on the data of its own epochs."""
+    from hfta_nb.array import per_member
+
+    found = []
+    for epoch in range(first, first + epochs):
+        for batch in range(LENGTH):
+            own = [data(n, epoch - b, batch) for n, b in zip(numbers, begun, strict=True)]
+            x, y = (torch.stack([pair[k] for pair in own]) for k in (0, 1))
+            found.append(step.train(per_member(x), per_member(y))["loss"].tolist())
+        step.end_epoch()
+        step.end_validation([float((n * 7 + epoch - b) % 3) for n, b in zip(numbers, begun, strict=True)])
+    return found
+
+
+def check(kind: str, number: int, losses: Sequence[float], width: int = 6) -> None:
+    expected = alone(kind, number, width, epochs=len(losses) // LENGTH)
+    assert list(losses) == pytest.approx(expected, rel=0, abs=1e-10)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.only(kind=["sgd", "adamw", "plateau", "nadam"])
+def test_a_refilled_place_is_what_it_is_alone(kind: str, in_place: bool) -> None:
+    """Two epochs, then member 1 makes room for member 7, which begins; the others go on as if nothing had been."""
+    step = fused(kind, [0, 1, 2])
+    before = trained(step, [0, 1, 2], [0, 0, 0], 2)
+    if in_place:
+        put_member(step, 1, Origin(fused(kind, [7]), 0))
+    else:
+        step = recomposed(fused(kind, [0, 7, 2]), [Origin(step, 0), None, Origin(step, 2)])
+    after = trained(step, [0, 7, 2], [0, 2, 0], 4, first=2)
+    for place, number in ((0, 0), (2, 2)):
+        check(kind, number, [losses[place] for losses in before + after])
+    check(kind, 7, [losses[1] for losses in after])
+
+
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+def test_members_of_two_arrays_of_other_widths_go_on_in_one(kind: str) -> None:
+    """Three and one epochs of two arrays; the members that go on are padded to the wider ones."""
+    first, second = fused(kind, [0, 1]), fused(kind, [2, 3], [4, 9])
+    done = trained(first, [0, 1], [0, 0], 3), trained(second, [2, 3], [0, 0], 1)
+    widths = [9, 6, 4, 8]
+    joined = recomposed(
+        fused(kind, [3, 0, 2, 5], widths), [Origin(second, 1), Origin(first, 0), Origin(second, 0), None]
+    )
+    after = trained(joined, [3, 0, 2, 5], [2, 0, 2, 3], 3, first=3)
+    check(kind, 3, [losses[1] for losses in done[1]] + [losses[0] for losses in after], 9)
+    check(kind, 0, [losses[0] for losses in done[0]] + [losses[1] for losses in after], 6)
+    check(kind, 2, [losses[0] for losses in done[1]] + [losses[2] for losses in after], 4)
+    check(kind, 5, [losses[3] for losses in after], 8)
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "rmsprop", "nadam"])
+@pytest.mark.only(kind=["adamw", "nadam"])
+def test_a_clone_with_another_lr_has_the_schedule_of_that_lr(kind: str) -> None:
+    """Weights, moments and streams are the origin's, and lr is where a schedule of the new lr would be by then."""
+    step = fused(kind, [0, 1])
+    trained(step, [0, 1], [0, 0], 2)
+    rows = [row(kind, 0), row(kind, 1), row(kind, 0) | {"lr": 0.005}]
+    origins = [Origin(step, 0), Origin(step, 1), Origin(step, 0, changed=True)]
+    made = recomposed(fused(kind, [0, 1, 0], rows=rows), origins)
+    like = fused(kind, [0], rows=[rows[2]])
+    trained(like, [0], [0], 2)
+    lr = made.updates[0].optimizer.rows(0, "lr")
+    assert lr[2] == like.updates[0].optimizer.rows(0, "lr")[0]
+    assert lr[2] == pytest.approx(lr[0] * 0.005 / 0.02)
+    state = made.updates[0].optimizer.state_of(2)["state"]
+    for number, tensors in step.updates[0].optimizer.state_of(0)["state"].items():
+        for name, value in tensors.items():
+            torch.testing.assert_close(state[number][name], value, rtol=0, atol=0)
+    for mine, theirs in zip(made.array[2].parameters(), step.array[0].parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+    both = trained(made, [0, 1, 0], [0, 0, 0], 1, first=2)
+    assert both[0][0] == pytest.approx(both[0][2], abs=1e-12)  # lr has not had an effect yet
+    assert abs(both[-1][0] - both[-1][2]) > 1e-6
+
+
+def test_nothing_is_recorded_anew_for_a_member_put_in_place() -> None:
+    step = fused("adam", [0, 1, 2])
+    trained(step, [0, 1, 2], [0, 0, 0], 2)
+    ready = [entry for entry in step.array._steps.cache if entry.ready]
+    assert ready
+    put_member(step, 1, Origin(fused("adam", [7]), 0))
+    trained(step, [0, 7, 2], [0, 2, 0], 1, first=2)
+    assert [entry for entry in step.array._steps.cache if entry.ready] == ready
+
+
+def test_members_of_other_architecture_are_refused() -> None:
+    step = fused("sgd", [0, 1])
+    before = step.array.state_dict()
+    with pytest.raises(FusionError, match="members of different architecture"):
+        put_member(step, 1, Origin(fused("sgd", [7], [4]), 0))
+    for name, value in step.array.state_dict().items():
+        assert torch.equal(value, before[name])
+    with pytest.raises(FusionError, match="not one origin per member"):
+        recomposed(step, [None])

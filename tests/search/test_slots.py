@@ -1,0 +1,160 @@
+"""Slots of a search: trials join the array that trains, in the places of those that have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hfta_nb as hfta
+from benchmarks.search import useful
+from hfta_nb import events as ev
+
+LR = hfta.uniform(1e-4, 1e-1, log=True)
+
+
+def study(directory: Path, space: Any = None, **given: Any) -> hfta.Study:
+    given = {"epochs": 4, "trials": 9, "slots": 3, "sampler": "random", "pruner": "asha", "seed": 1} | given
+    given = {"dtype": "float64", "dropout": 0.2, "batch_size": 32, "lr_scheduler": "cosine", "depth": 1} | given
+    axes = space or {"lr": LR, "data_seed": [0, 1], "width": [8]}
+    return hfta.Study("mlp", axes, "iris", directory=directory, device="cpu", strategy="fixed", **given)
+
+
+def built(study: hfta.Study) -> int:
+    """Arrays that were built from nothing."""
+    found = [event for event, _ in study.store.events() if isinstance(event, ev.PhaseChanged)]
+    return sum(event.phase == "building" for event in found)
+
+
+def curves(study: hfta.Study) -> dict[int, Mapping[str, list[float]]]:
+    return {m.id: {n: c.values for n, c in m.curves.items()} for m in study.history.members.values()}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> hfta.Study:
+    made = study(tmp_path_factory.mktemp("slots") / "run")
+    list(made.run())
+    return made
+
+
+def test_trials_join_the_array_that_trains(ran: hfta.Study) -> None:
+    assert built(ran) == 1
+    assert [m.state for m in ran.history.members.values()].count("PRUNED") > 2
+    assert len(ran.results()) == len(ran.optuna.trials) == 9
+    most = 0
+    for event, _ in ran.store.events():
+        if isinstance(event, ev.SlotsFreed):
+            assert event.members + event.free == 3
+            most = max(most, event.free)
+    assert most
+
+
+def test_a_member_counts_its_own_epochs(ran: hfta.Study) -> None:
+    for trial, member in zip(ran.optuna.trials, ran.history.members.values(), strict=True):
+        for name, curve in member.curves.items():
+            assert curve.epochs == list(range(1, len(curve.epochs) + 1)), name
+            assert curve.steps == [4 * epoch for epoch in curve.epochs]  # of 120 samples, 32 at a time
+        assert list(trial.intermediate_values) == member.curves[ran.monitor].epochs
+        assert member.state != "COMPLETE" or member.epoch == 4
+        assert member.step_loss.epochs[-1] <= 4
+
+
+def test_members_are_what_they_are_alone(ran: hfta.Study) -> None:
+    """With dropout, a cosine schedule, and an order of the data of their own."""
+    assert ran.check(list(ran.history.members))["equal"].all()
+
+
+def test_the_best_weights_of_all_are_kept(ran: hfta.Study) -> None:
+    for variant in ran.history.members:
+        module = ran.member(variant).module()
+        assert all(bool(p.isfinite().all()) and bool(p.any()) for p in module.parameters())
+    best = ran.best()
+    x, y = ran.data.floats(ran.data.x_validation, torch.float64), ran.data.y_validation
+    accuracy = float((best.module().double().eval()(x).argmax(1) == y).double().mean())
+    assert accuracy == pytest.approx(ran.history.members[best.variant.id].best_value)
+
+
+@pytest.mark.parametrize("after", [1, 4, 7, 11])
+def test_a_search_that_was_left_goes_on_as_if_it_had_not_been(ran: hfta.Study, tmp_path: Path, after: int) -> None:
+    cut = study(tmp_path / "run")
+    count = 0
+    for event in cut.run():
+        count += isinstance(event, ev.EpochDone)
+        if count == after:
+            break
+    again = hfta.Study.load(tmp_path / "run")
+    list(again.run(resume=True))
+    assert [t.params for t in again.optuna.trials] == [t.params for t in ran.optuna.trials]
+    assert [t.state for t in again.optuna.trials] == [t.state for t in ran.optuna.trials]
+    assert curves(again) == curves(ran)
+
+
+def test_a_search_trains_on(tmp_path: Path) -> None:
+    """Members that ended with others still training are kept like all others, and go on to more epochs."""
+    made = study(tmp_path / "run", pruner="none", trials=5, epochs=2)
+    list(made.run())
+    list(made.run(epochs=4))
+    whole = study(tmp_path / "whole", pruner="none", trials=5, epochs=4)
+    list(whole.run())
+    for variant, found in curves(made).items():
+        assert len(found["train_loss"]) == 4
+        alone = curves(whole)[variant]["train_loss"]
+        assert found["train_loss"][2:] != alone[2:]  # lr has fallen to its end once before
+    assert made.history.count(ev.COMPLETE) == 5
+
+
+def test_trials_that_do_not_fuse_wait_for_an_array_of_theirs(tmp_path: Path) -> None:
+    made = study(tmp_path / "run", {"lr": LR, "optimizer": ["sgd", "adam"], "width": [8]}, trials=12)
+    running: set[int] = set()
+    for event in made.run():
+        if isinstance(event, ev.MemberChanged):
+            (running.add if event.state == ev.RUNNING else running.discard)(event.variant)
+            kinds = {made.history.members[v].config["optimizer"] for v in running}
+            assert len(kinds) <= 1
+            assert len(running) <= 3
+    assert len(made.results()) == 12
+    assert made.history.count(ev.COMPLETE, ev.PRUNED) == 12
+    assert {t.params["optimizer"] for t in made.optuna.trials} == {"sgd", "adam"}
+
+
+def test_widths_share_an_array(tmp_path: Path) -> None:
+    made = study(tmp_path / "run", {"lr": LR, "width": hfta.integers(6, 12)}, trials=8, dropout=0.0)
+    list(made.run())
+    assert len(made.results()) == 8
+    assert made.check(list(made.history.members))["equal"].all()
+    for variant in made.variants:
+        assert made.member(variant.id).module()[1].out_features == variant.config["width"]
+
+
+def only_as_a_plan(width: int = 8, in_features: int = 4, out_features: int = 3) -> nn.Module:
+    if width == 13 and torch.empty(0).device.type != "meta":
+        raise RuntimeError("no thirteen")
+    return nn.Sequential(nn.Linear(in_features, width), nn.ReLU(), nn.Linear(width, out_features))
+
+
+def test_a_trial_that_can_not_be_built_fails_alone(tmp_path: Path) -> None:
+    def space(trial: Any) -> dict[str, Any]:
+        return {"width": 13 if trial.number == 4 else 8, "lr": trial.suggest_float("lr", 1e-3, 1e-1)}
+
+    given: dict[str, Any] = {"trials": 7, "slots": 3, "sampler": "random", "epochs": 2, "across": 0.9}
+    made = hfta.Study(only_as_a_plan, space, "iris", directory=tmp_path / "run", device="cpu", **given)
+    list(made.run())
+    states = dict(made.results()["state"])
+    assert states.pop(4) == "FAILED"
+    assert set(states.values()) == {"COMPLETE"}
+    assert len(states) == 6
+    assert "no thirteen" in made.history.members[4].reason
+
+
+def test_most_of_the_slots_are_used(tmp_path: Path) -> None:
+    """Hyperband with rungs at 1, 3, 9, 27 and 81 epochs."""
+    space = {"lr": LR, "width": [8]}
+    made = study(tmp_path / "run", space, pruner="hyperband", epochs=81, slots=3, trials=12, batch_size=128)
+    events = list(made.run())
+    ends = {len(m.curves["train_loss"].values) for m in made.history.members.values() if m.state == "PRUNED"}
+    assert len(ends) >= 3
+    assert useful(events, 3)["until_last_asked"] >= 0.9
