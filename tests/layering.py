@@ -72,7 +72,7 @@ TABLE: dict[str, set[str]] = {
     "plan": {"errors", "events", "grid", "data", "augment", "recipes", "phases", "array", "step"},
     "train": {*_TRAINING, "own_lines"},
     "fleet": {"errors", "events", "plan", "step", "train", "data", "tables"},
-    "study": {*_HEADLESS},
+    "study": {*_HEADLESS, "figures"},
     "executors": {"study", "errors", "events", "history"},
     "figures": {"errors", "events", "grid", "history", "colors", "averages"},
     "callbacks": {"errors", "events", "grid"},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from hfta_nb.plan.building import parameters_of
 from hfta_nb.plan.group import Group
 from hfta_nb.plan.grouping import MOST_PADDING, SPLITTING, make_plan, reckoned, whole
 
-__all__ = ["MOST_PADDING", "SPLITTING", "Group", "make_plan", "reckoned", "whole"]
+__all__ = ["MOST_PADDING", "SPLITTING", "Group", "make_plan", "parameters_of", "reckoned", "whole"]

@@ -38,7 +38,7 @@ def options(study: Definition) -> dict[str, Any]:
     return {
         "epochs": study.epochs,
         "patience": study.patience,
-        "monitor": study.monitor,
+        "monitor": study.monitor if len(study.objectives) == 1 else [name for name, _ in study.objectives],
         "device": str(study.device),
         "dtype": str(study.dtype).removeprefix("torch."),
         "precision": study.precision,
@@ -54,6 +54,7 @@ def options(study: Definition) -> dict[str, Any]:
         "name": study.name,
         "validate_every": study.validate_every,
         "steps_per_epoch": study.steps_per_epoch,
+        **({} if study.seeds_by == "mean" else {"seeds_by": study.seeds_by}),
         **study.fixed,
     }
 
