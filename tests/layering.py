@@ -112,7 +112,7 @@ AT_TOP: dict[str, set[str]] = {
 
 ANYWHERE: dict[str, set[str]] = {
     **{name: {"ui"} for name in JUPYTER},
-    "matplotlib": {"figures", "ui"},
+    "matplotlib": {"figures", "study", "ui"},
     "matplotlib.pyplot": set(),
     "pylab": set(),
     "rich": {"cli", "study"},  # study: the progress bar of `fit`

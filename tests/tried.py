@@ -25,7 +25,7 @@ def loss(config: dict[str, Any], seed: int) -> float:
 
 def random_configs(count: int) -> list[dict[str, Json]]:
     """As a search draws them."""
-    draw = random.Random(5)
+    draw = random.Random(2)
     return [
         {
             "lr": 10 ** draw.uniform(-4, -1),

@@ -138,6 +138,9 @@ class StudyFile:
     def _placed(self, error: HftaError) -> HftaError:
         """An error of the study, at the key that it is about."""
         name = re.split(r"[ ,.:]", error.where or "", maxsplit=1)[0]
+        got = error.got.strip("'\"")
+        if name == "grid" and got in self._table("space"):  # an axis that the family has not
+            return error.at(self.place("space", got))
         for table in ((), ("space",), ("fixed",)):
             found: Any = self.given
             for key in table:

@@ -63,9 +63,8 @@ def _kept(study: Study, file: StudyFile) -> tuple[bool, int | None]:
         remedy = f"undo the change, or choose another directory than {study.directory.name}"
         raise StudyError("was otherwise when the study began", where=place, got=change.now,
                          accepted=repr(change.before), remedy=remedy)  # fmt: skip
-    wanted = study.epochs
-    if wanted < found.epochs:
-        raise StudyError("not more epochs than before", where=file.place("epochs"), got=wanted,
+    if found.wanted < found.epochs:
+        raise StudyError("fewer epochs than before", where=file.place("epochs"), got=found.wanted,
                          accepted=f"{found.epochs} or more")  # fmt: skip
     study.epochs = found.epochs
-    return found.done, wanted if wanted > found.epochs else None
+    return found.done, found.wanted if found.wanted > found.epochs else None

@@ -16,14 +16,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_LEVELS = 12
+_LEVELS, _CELLS = 14, 80
+_SMOOTH = 24
+"""With more points than this, the surface is a mean of those nearby: other axes vary as well."""
 
 
 def contour(history: History, a: str, b: str, metric: str | None = None, *, log: Collection[str] = ()) -> Figure:
-    """The result over two axes: points where configurations lie, and between them, linearly interpolated, a surface.
+    """The result over two axes: points where configurations lie, and a surface between them.
 
-    There is no surface where an axis has no numbers, nor outside of the points. Configurations at one place (other axes
-    vary, or seeds) count by their mean. The best configuration is ringed.
+    The surface is interpolated linearly; between more than 24 points it is a mean of those nearby. There is none where
+    an axis has no numbers, nor outside of the points. Configurations at one place (other axes vary, or seeds) count by
+    their mean. The best configuration is ringed.
 
     Args:
         history: the run.
@@ -52,7 +55,9 @@ def contour(history: History, a: str, b: str, metric: str | None = None, *, log:
     across.dress(axes, "x")
     up.dress(axes, "y")
     if not across.labels and not up.labels:
-        _surface(axes, places, (across, up), norm, shades)
+        _surface(axes, places, (across, up), norm, color_map(pale=0.3))
+        axes.use_sticky_edges = False
+        axes.margins(0.04)
     drawn = axes.scatter(
         [x for x, _ in places],
         [y for _, y in places],
@@ -63,6 +68,7 @@ def contour(history: History, a: str, b: str, metric: str | None = None, *, log:
         edgecolors="white",
         linewidths=0.9,
         zorder=3,
+        clip_on=False,
     )
     _ring(axes, points, across, up)
     bar = figure.colorbar(drawn, ax=axes, fraction=0.06, pad=0.03, extend=_extend(norm, list(places.values())))
@@ -94,19 +100,31 @@ def _place(points: Points, place: int, across: Scale, up: Scale) -> tuple[float,
 def _surface(
     axes: Axes, places: dict[tuple[float, float], float], scales: tuple[Scale, Scale], norm: Any, shades: Any
 ) -> None:
-    from matplotlib.tri import Triangulation
+    """Colour what lies between the points; as it is seen, so in shares of each axis, logarithmic ones too."""
+    import numpy as np
+    from matplotlib.tri import LinearTriInterpolator, Triangulation
 
     across, up = scales
-    xs, ys = [x for x, _ in places], [y for _, y in places]
-    # Triangles are made as they are seen: in shares of each axis, logarithmic ones too.
-    seen = [across.share(x) for x in xs], [up.share(y) for y in ys]
+    xs, ys = np.array([across.share(x) for x, _ in places]), np.array([up.share(y) for _, y in places])
+    values = np.array(list(places.values()))
     try:
-        triangles = Triangulation(*seen).triangles
+        linear = LinearTriInterpolator(Triangulation(xs, ys), values)
     except (RuntimeError, ValueError):  # fewer than three points, or all on one line
         return
-    axes.tricontourf(
-        xs, ys, triangles, list(places.values()), levels=_LEVELS, cmap=shades, norm=norm, alpha=0.75, extend="both"
-    )
+    sides = np.meshgrid(np.linspace(0, 1, _CELLS), np.linspace(0, 1, _CELLS))
+    surface = linear(*sides)
+    if len(places) > _SMOOTH:
+        width = min(0.15, max(0.05, 0.7 / len(places) ** 0.5))
+        far = (sides[0][..., None] - xs) ** 2 + (sides[1][..., None] - ys) ** 2
+        near = np.exp(-far / (2 * width**2)) + 1e-12
+        surface = np.ma.array((near * values).sum(-1) / near.sum(-1), mask=np.ma.getmaskarray(surface))
+    grids = across.value(sides[0]), up.value(sides[1])
+    levels = np.linspace(norm.vmin, norm.vmax, _LEVELS)
+    if type(norm).__name__ == "LogNorm":
+        levels = np.geomspace(norm.vmin, norm.vmax, _LEVELS)
+    axes.contourf(*grids, surface, levels=levels, cmap=shades, norm=norm, extend="both", zorder=1)
+    axes.set_axisbelow(False)
+    axes.grid(visible=False)
 
 
 def _ring(axes: Axes, points: Points, across: Scale, up: Scale) -> None:

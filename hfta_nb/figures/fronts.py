@@ -105,7 +105,7 @@ def _panel(
     xs, ys = [values[m][i] for m in order], [values[m][j] for m in order]
     if len(objectives) == 2:
         axes.step(xs, ys, where="pre" if objectives[i][1] else "post", color=BEST, linewidth=1.2, alpha=0.7, zorder=3)
-    axes.scatter(xs, ys, s=1.5 * size, color=BEST, edgecolors="white", linewidths=0.8, zorder=4)
+    axes.scatter(xs, ys, s=max(26.0, 1.5 * size), color=BEST, edgecolors="white", linewidths=0.6, zorder=4)
     if len(order) <= _MOST_NAMES:
         for member, x, y in zip(order, xs, ys, strict=True):
             axes.annotate(f"#{member}", (x, y), (5, 5), textcoords="offset points", fontsize=8, color=INK, zorder=5)

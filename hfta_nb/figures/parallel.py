@@ -101,6 +101,8 @@ def _ticks(scale: Scale) -> list[tuple[float, str]]:
         step = math.ceil(len(scale.labels) / (2 * _TICKS))
         return [(scale.low if scale.high == scale.low else i / scale.high, plain(scale.labels[i], 14))
                 for i in range(0, len(scale.labels), step)]  # fmt: skip
+    if scale.few:
+        return [(scale.share(v), f"{v:.4g}") for v in scale.few]
     if scale.log:
         found = LogLocator(10, numticks=_TICKS + 1).tick_values(scale.low, scale.high)
         inside = [v for v in found if scale.low <= v <= scale.high]

@@ -27,6 +27,8 @@ BEST, POINT, FAINT = colors.OKABE_ITO[3].light, colors.OKABE_ITO[0].light, "#9aa
 MOST_TICKS = 9
 _RANGE = 100.0
 _FENCE = 1.5
+_FEW = 6
+_WORDS = {"time_s": "training time, s", "memory_bytes": "memory, bytes"}
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Scale:
         labels: of values in a row; empty for numbers.
         log: whether a numeric axis is logarithmic.
         low, high: the ends of the positions.
+        few: the numbers, where there are few.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Scale:
     log: bool
     low: float
     high: float
+    few: tuple[float, ...] = ()
 
     def at(self, value: Json) -> float:
         """The position of a value."""
@@ -63,8 +67,23 @@ class Scale:
             places = range(0, len(self.labels), step)
             axis.set_ticks(list(places), labels=[plain(self.labels[i], 16) for i in places])
             getattr(axes, f"set_{which}lim")(self.low - 0.5, self.high + 0.5)
-        elif self.log:
+            return
+        if self.log:
             getattr(axes, f"set_{which}scale")("log")
+            axis.set_major_formatter(lambda value, _: f"{value:g}")
+            if self.high >= 10 * self.low:
+                axis.set_minor_formatter(lambda value, _: "")
+            else:
+                axis.set_minor_formatter(lambda value, _: f"{value:g}")
+        if self.few:
+            axis.set_ticks(list(self.few), labels=[show(v) for v in self.few])
+            axis.set_ticks([], minor=True)
+
+    def value(self, share: Any) -> Any:
+        """The position of a share from 0 to 1, or of many."""
+        if self.log:
+            return self.low * (self.high / self.low) ** share
+        return self.low + (self.high - self.low) * share
 
 
 @dataclass(frozen=True)
@@ -160,7 +179,8 @@ def _scale(name: str, values: Sequence[Json], log: bool) -> Scale:
         labels = tuple(dict.fromkeys(show(v) for v in sorted(values, key=_rank)))
         return Scale(name, labels, False, 0.0, float(len(labels) - 1))
     log = (log or colors.axis(name, numbers).log) and min(numbers) > 0
-    return Scale(name, (), log, min(numbers), max(numbers))
+    distinct = tuple(sorted(set(numbers)))
+    return Scale(name, (), log, distinct[0], distinct[-1], distinct if len(distinct) <= _FEW else ())
 
 
 def _rank(value: Json) -> tuple[bool, float, str]:
@@ -170,7 +190,9 @@ def _rank(value: Json) -> tuple[bool, float, str]:
 
 
 def label(metric: str) -> str:
-    """A metric in words."""
+    """A metric or a cost in words."""
+    if metric in _WORDS:
+        return _WORDS[metric]
     return metric.replace("val_", "validation ").replace("train_", "training ").replace("_", " ")
 
 
@@ -196,11 +218,12 @@ def norm_of(values: Sequence[float]) -> Any:
     return Normalize(*limits(values))
 
 
-def color_map() -> Any:
-    """Viridis without its brightest end, which would vanish on white."""
-    from matplotlib.colors import ListedColormap
+def color_map(pale: float = 0.0) -> Any:
+    """Viridis without its brightest end, which would vanish on white; mixed with so much white."""
+    from matplotlib.colors import ListedColormap, to_rgb
 
-    return ListedColormap([colors.sequential(i / 255).light for i in range(256)])
+    shades = [to_rgb(colors.sequential(i / 255).light) for i in range(256)]
+    return ListedColormap([tuple(c + pale * (1 - c) for c in shade) for shade in shades])
 
 
 def jitter(place: int) -> float:

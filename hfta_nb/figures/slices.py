@@ -55,18 +55,22 @@ def slices(history: History, metric: str | None = None, *, log: Collection[str] 
 def _panel(axes: Axes, points: Points, scale: Scale, ends: tuple[float, float], first: bool) -> None:
     low, high = ends
     size = max(14.0, min(42.0, 1600 / len(points.tried)))
+    kinds: dict[tuple[str, bool, bool], list[tuple[float, float]]] = {}
     for place, (one, value) in enumerate(zip(points.tried, points.values, strict=True)):
         if not points.has(place, scale.name):
             continue
         x = scale.at(one.config.get(scale.name)) + (0.22 * jitter(place) if scale.labels else 0.0)
         best = points.maximize is not None and place == len(points.tried) - 1
+        marker = "^" if value > high else "v" if value < low else "o"
+        kinds.setdefault((marker, pruned(one) and not best, best), []).append((x, min(max(value, low), high)))
+    for (marker, ring, best), places in kinds.items():
         color = BEST if best else POINT
         axes.scatter(
-            [x],
-            [min(max(value, low), high)],
+            [x for x, _ in places],
+            [y for _, y in places],
             s=1.6 * size if best else size,
-            marker="^" if value > high else "v" if value < low else "o",
-            facecolors="white" if pruned(one) and not best else color,
+            marker=marker,
+            facecolors="white" if ring else color,
             edgecolors=color,
             linewidths=1.0,
             alpha=1.0 if best else 0.75,

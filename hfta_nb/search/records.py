@@ -40,7 +40,7 @@ def heard(body: Mapping[str, Any]) -> optuna.trial.FrozenTrial:
     """The trial of `told`.
 
     Raises:
-        KeyError, TypeError, ValueError: it is not one.
+        KeyError, TypeError, ValueError, AttributeError: it is not one.
     """
     optuna = methods.optuna()
     to_distribution = optuna.distributions.json_to_distribution
@@ -72,6 +72,6 @@ def in_order(bodies: Mapping[str, Mapping[str, Any]]) -> list[optuna.trial.Froze
     for number in range(1 + max(numbers, default=-1)):
         try:
             found.append(heard(numbers[number]))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, AttributeError):
             found.append(lost())
     return found

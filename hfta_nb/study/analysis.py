@@ -77,7 +77,8 @@ class Analysis:
         swept = colors.swept(history.run.axes if history.run else {})
         if over is None:
             over = "seed" if "seed" in swept else ()
-        return figures.curves(history, metric, over=over or None)
+        few = len(history.members) <= colors.MAX_LEGEND  # beside many curves, dotted ones of training say nothing
+        return figures.curves(history, metric, over=over or None, train=few)
 
     def pareto(self: Study, *objectives: str) -> Figure:
         """Members by two to four objectives, with the Pareto front; see `hfta_nb.figures.pareto`.

@@ -187,11 +187,6 @@ def device_of(name: str | None) -> torch.device:
     return device
 
 
-def monitor_of(family: Family, data: AnyData, name: str | None) -> tuple[str, bool]:
-    """The metric that decides which epoch is best, and whether more of it is better."""
-    return objectives_of(family, data, name)[0]
-
-
 def objectives_of(family: Family, data: AnyData, given: Any) -> tuple[tuple[str, bool], ...]:
     """The objectives: the metric that decides which epoch is best, then further metrics or costs.
 

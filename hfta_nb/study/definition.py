@@ -76,9 +76,7 @@ class Definition:
         self.patience = None if patience is None else arguments.positive("patience", patience)
         self.validate_every = arguments.positive("validate_every", validate_every)
         self.steps_per_epoch = arguments.steps_of(steps_per_epoch, self.data)
-        self.objectives = arguments.objectives_of(self.family, self.data, monitor)
-        self.monitor, self.maximize = self.objectives[0]
-        self.seeds_by = arguments.seeds_by_of(seeds_by)
+        self.objectives, self.seeds_by = self._judged(monitor), arguments.seeds_by_of(seeds_by)
         how = {"trials": trials, "slots": slots, "sampler": sampler, "pruner": pruner, "constraint": constraint}
         self.grid, self.searcher = self._searched(grid, how)
         own = {} if batch_size is None or "batch_size" in self.grid.axes else {"batch_size": batch_size}
@@ -109,6 +107,12 @@ class Definition:
         """The data, which suits the family."""
         found = datasets.resolve(self.family.data[0] if data is None else data)
         check_data(self.family, found)
+        return found
+
+    def _judged(self, given: Any) -> tuple[tuple[str, bool], ...]:
+        """The objectives, the first of which is monitored."""
+        found = arguments.objectives_of(self.family, self.data, given)
+        self.monitor, self.maximize = found[0]
         return found
 
     def _searched(self, grid: Any, asked: Mapping[str, Any]) -> tuple[Grid, Searcher | None]:

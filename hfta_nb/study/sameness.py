@@ -36,11 +36,13 @@ class Kept:
     Attributes:
         changes: what was otherwise.
         epochs: of the run.
+        wanted: epochs that are asked for now.
         done: whether it is complete, and nothing more is asked of it now.
     """
 
     changes: tuple[Change, ...]
     epochs: int
+    wanted: int
     done: bool
 
 
@@ -51,11 +53,11 @@ def kept(study: Study) -> Kept:
         StoreError: it can't be read.
     """
     before, now = study.store.read_study(), json.loads(json.dumps(saving.describe(study)))
-    epochs = int(before["options"]["epochs"])
+    epochs, wanted = int(before["options"]["epochs"]), study.epochs  # of which reading the history makes the run's
     searching.look(study)
     left = 0 if study.searcher is None else study.searcher.left
-    done = study.history.state == ev.COMPLETE and study.epochs <= epochs and not left
-    return Kept(tuple(_changes(now, before)), epochs, done)
+    done = study.history.state == ev.COMPLETE and wanted <= epochs and not left
+    return Kept(tuple(_changes(now, before)), epochs, wanted, done)
 
 
 def _changes(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Change]:

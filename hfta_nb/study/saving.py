@@ -54,7 +54,6 @@ def options(study: Definition) -> dict[str, Any]:
         "name": study.name,
         "validate_every": study.validate_every,
         "steps_per_epoch": study.steps_per_epoch,
-        **({} if study.seeds_by == "mean" else {"seeds_by": study.seeds_by}),
         **study.fixed,
     }
 

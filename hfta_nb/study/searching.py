@@ -140,6 +140,7 @@ def restore(study: Study) -> None:
     asked = study.store.read_study().get("search")
     if asked is not None:
         study.searcher = heard(asked, study.epochs, study.objectives[0], study.objectives[1:])
+        study.seeds_by = study.searcher.seeds_by
         look(study)
         if not study.searcher.numbers:  # the process was killed before it wrote down what it had asked for
             first(study.searcher)

@@ -7,9 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from run_events import whole_run
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
@@ -18,6 +21,7 @@ from hfta_nb.errors import WorkerError
 from hfta_nb.events import Pin, Stop
 from hfta_nb.executors import attaching
 from hfta_nb.store import Store
+from hfta_nb.study import running
 
 DEADLINE_S = 60.0
 FILE = """
@@ -52,6 +56,7 @@ def tuning(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
+@pytest.mark.long
 def test_a_run_is_watched_and_controlled_from_another_process(
     tuning: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +78,7 @@ def test_a_run_is_watched_and_controlled_from_another_process(
     assert handle.error is None
 
 
+@pytest.mark.long
 def test_a_process_that_is_killed_is_told_of(
     tuning: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,6 +88,39 @@ def test_a_process_that_is_killed_is_told_of(
     tuning.kill()
     assert handle.wait(DEADLINE_S) == ev.FAILED
     assert "the process that ran it has ended before the run did" in str(handle.error)
+
+
+def test_a_run_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this very process, whose requests take the same way; tests of the Workbench pause, resume and stop so."""
+    monkeypatch.setattr(attaching, "LOOK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(running, "SAMPLE_INTERVAL_S", 0.0)
+    study = hfta.Study("mlp", {"lr": [1e-3, 1e-2]}, "iris", epochs=100_000, device="cpu", directory=tmp_path)
+    work = executors.start(study, kind="inline")
+    eventually(lambda: study.store.has_events and study.store.running)
+    handle = executors.attach(hfta.Study.load(tmp_path))
+    eventually(lambda: len(handle.history.members) == 2 and handle.history.members[0].epoch > 2)
+    seen: list[ev.Event] = []
+    handle.subscribe(seen.append)
+    handle.control.stop(1)
+    eventually(lambda: handle.history.members[1].state == ev.STOPPED)
+    assert handle.state == ev.RUNNING
+    handle.control.stop()
+    assert handle.wait(DEADLINE_S) == work.wait(DEADLINE_S) == ev.STOPPED
+    assert isinstance(seen[-1], ev.RunChanged)
+    assert handle.error is None
+
+
+def test_a_process_that_is_gone_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    going = iter([True, True])
+    monkeypatch.setattr(Store, "running", property(lambda self: next(going, False)))
+    monkeypatch.setattr(attaching, "LOOK_INTERVAL_S", 0.0)
+    store = Store(tmp_path)
+    for event in islice(whole_run({"lr": [1e-3, 1e-2]}), 8):
+        store.append(event)
+    handle = executors.attach(SimpleNamespace(store=store, directory=tmp_path))
+    assert handle.wait(DEADLINE_S) == ev.FAILED
+    assert "the process that ran it has ended before the run did" in str(handle.error)
+    assert len(handle.history.members) == 2
 
 
 def test_nobody_can_attach_to_a_run_that_nobody_runs(tmp_path: Path) -> None:
