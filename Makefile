@@ -28,6 +28,8 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=$(WORKERS)
 TESTS := $(PYTEST) --dist loadgroup --no-loadscope-reorder -p no:nbval tests
 # Belongs to the lock's torch (a test compares them).
 TORCHVISION := torchvision==0.28.0
+# The oldest release of Optuna that pyproject.toml allows, and the last of its major version: both have to do.
+OPTUNA4 ?= 'optuna==4.*'
 # Where Sphinx and what it needs lie, beside the environment, which `make lab` and `make test` need not wait for.
 DOCS := $(VENV)/docs
 BROWSER := $(if $(HFTA_NB_NO_BROWSER),,chromium)
@@ -35,7 +37,7 @@ BROWSER := $(if $(HFTA_NB_NO_BROWSER),,chromium)
 SANITIZERS := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 KERNEL_TESTS := $(wildcard tests/core/test_own_*.py) $(addprefix tests/core/test_,$(addsuffix .py,conv images native norm product rows))
 
-.PHONY: help lab test test-all test-share checks checks-all lint types format nbval nbval-all pytest pytest-all sanitize zoo docs \
+.PHONY: help lab test test-all test-share checks checks-all lint types format nbval nbval-all pytest pytest-all sanitize zoo optuna4 docs \
 	coverage chromium lock clean venv notebooks coverage-page performance-page
 
 help: ## show this list
@@ -78,6 +80,11 @@ zoo: venv ## torchvision's models, which the other tests skip
 	$(BIN)/python -m pip install --quiet --no-deps --no-compile --upgrade --target $(VENV)/zoo $(TORCHVISION)
 	PYTHONPATH=$(VENV)/zoo $(PYTEST) -p tests.contract.zoo.operators -k torchvision \
 		tests/contract/test_zoo.py tests/core/test_constructors.py $(PYTEST_ARGS)
+
+# The environment has the newest release. This one lies in a folder of its own, with what it alone needs.
+optuna4: venv ## the tests of searches with Optuna 4
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target $(VENV)/optuna4 $(OPTUNA4)
+	PYTHONPATH=$(VENV)/optuna4 $(PYTEST) tests/search $(PYTEST_ARGS)
 
 docs: venv $(DOCS)/installed ## the documentation site, into build/site
 	PYTHONPATH=$(CURDIR):$(DOCS) OMP_NUM_THREADS=1 $(BIN)/python -m docs._site build/site

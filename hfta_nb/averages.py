@@ -45,6 +45,13 @@ class Average:
         values = self._values(metric)
         return statistics.stdev(values) if len(values) > 1 else math.nan
 
+    def bound(self, metric: str, maximize: bool) -> float:
+        """The mean's bound on its worse side, one standard error away: the lower confidence bound where more is better;
+        the mean of a single value."""
+        values = self._values(metric)
+        error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+        return self.mean(metric) - error if maximize else self.mean(metric) + error
+
     def count(self, metric: str) -> int:
         """How many members have a finite value."""
         return len(self._values(metric))

@@ -63,12 +63,23 @@ class Member:
     replanned: int = 0
     curves: dict[str, Curve] = field(default_factory=dict)
     step_loss: Curve = field(default_factory=Curve)
+    shares: Curve = field(default_factory=Curve)  # seconds of training since the last such point, shared by the array
     check: ev.MemberChecked | None = None
 
     @property
     def epoch(self) -> int:
         """Epochs done."""
         return max((int(c.epochs[-1]) for c in self.curves.values() if c.epochs), default=0)
+
+    @property
+    def time_s(self) -> float:
+        """Its part of the time that its array has trained, in seconds: members that train together share it evenly."""
+        return math.fsum(self.shares.values)
+
+    def last(self, metric: str) -> float:
+        """The metric's last value; NaN without values."""
+        curve = self.curves.get(metric)
+        return curve.values[-1] if curve is not None and curve.values else math.nan
 
     def at_best(self, metric: str) -> float:
         """The metric at the best epoch; its last value if there is no best epoch; NaN without values."""
@@ -152,8 +163,16 @@ class History:
 
         return sorted(self.members.values(), key=key)
 
+    def memory_of(self, member: Member) -> tuple[float, float]:
+        """The memory that a member takes in its array, in bytes, and its share of the array's; NaN where not known."""
+        group = next((g for g in self.groups if member.id in g.variants), None)
+        if group is None or not group.memory_bytes:
+            return math.nan, math.nan
+        count = len(group.variants)  # members of an array take the same, and as much again of what is for all
+        return group.memory_bytes + group.fixed_bytes / count, 1 / count
+
     def rows(self) -> list[dict[str, Any]]:
-        """The leaderboard as plain rows: member, state, best epoch, metrics at it, then the axes."""
+        """The leaderboard as plain rows: member, state, best epoch, metrics at it, the axes, and the last metrics."""
         found = []
         for member in self.leaderboard():
             row: dict[str, Any] = {"member": member.id, "state": member.state}
@@ -161,8 +180,19 @@ class History:
             row |= {name: member.at_best(name) for name in self.metrics}
             row |= member.config
             row["reason"] = member.reason
+            row.setdefault("seed", member.seed)
+            row |= {f"last_{name}": member.last(name) for name in self.metrics}
             found.append(row)
         return found
+
+    def costs(self, member: Member) -> dict[str, float]:
+        """What a member took: seconds and their share of the time that the run has trained, bytes and their share of
+        its array's; NaN where that isn't known."""
+        total_s = math.fsum(m.time_s for m in self.members.values())
+        memory_bytes, memory_share = self.memory_of(member)
+        time_share = member.time_s / total_s if total_s else math.nan
+        return {"time_s": member.time_s, "time_share": time_share,
+                "memory_bytes": memory_bytes, "memory_share": memory_share}  # fmt: skip
 
     # One handler per event.
 
@@ -201,10 +231,13 @@ class History:
         self.differences = [*(d for d in self.differences if (d.group, d.submodule) != where), event]
 
     def _steps_done(self, event: ev.StepsDone) -> None:
-        self.progress = event
+        last, self.progress = self.progress, event
+        since = 0.0 if last is None else last.elapsed_s  # a run that was resumed counts on from its checkpoint
+        share = max(0.0, event.elapsed_s - since) / max(1, len(event.variants))
         for variant, loss in zip(event.variants, event.train_loss, strict=True):
             epoch = event.epochs_done
             self.members[variant].step_loss.add(epoch, event.step, loss, event.time_s)
+            self.members[variant].shares.add(epoch, event.step, share, event.time_s)
 
     def _epoch_done(self, event: ev.EpochDone) -> None:
         for name, values in event.metrics.items():

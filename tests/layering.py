@@ -71,7 +71,7 @@ TABLE: dict[str, set[str]] = {
     "plan": {"errors", "events", "grid", "data", "augment", "recipes", "phases", "array", "step"},
     "train": {*_TRAINING, "own_lines"},
     "fleet": {"errors", "events", "plan", "step", "train", "data", "tables"},
-    "study": {*_HEADLESS},
+    "study": {*_HEADLESS, "figures"},
     "executors": {"study", "errors", "events", "history"},
     "figures": {"errors", "events", "grid", "history", "colors", "averages"},
     "callbacks": {"errors", "events", "grid"},
@@ -117,7 +117,7 @@ AT_TOP: dict[str, set[str]] = {
 
 ANYWHERE: dict[str, set[str]] = {
     **{name: {"ui"} for name in JUPYTER},
-    "matplotlib": {"figures", "ui"},
+    "matplotlib": {"figures", "study", "ui"},
     "matplotlib.pyplot": set(),
     "pylab": set(),
     "rich": {"cli", "study"},  # study: the progress bar of `fit`

@@ -22,6 +22,7 @@ examples:
   hfta-nb run --family mlp --grid 'lr=logspace(1e-4,1e-1,6)' --grid 'seed=seeds(3)' --set optimizer=sgd
   hfta-nb plan --family mlp --grid width=8,16 --grid lr=1e-3,1e-2
   hfta-nb families
+  hfta-nb tune study.toml
   hfta-nb results hfta_runs/RUN
 """
 
@@ -44,6 +45,30 @@ examples:
 
 Ctrl-C stops between two steps and keeps everything; a second Ctrl-C exits at once.
 Exit code: 0; 1 if the run failed or a check found a difference; 2 for wrong input; 130 if it was interrupted.
+"""
+
+TUNE_EXAMPLES = """\
+a file:
+  family = "mlp"
+  data = "digits"
+  epochs = 9
+  trials = 32
+  sampler = "tpe"
+  pruner = "asha"
+  directory = "hfta_runs/first"       # by default hfta_runs/NAME-OF-THE-FILE
+
+  [space]
+  lr = { low = 1e-4, high = 1e-1, log = true }
+  width = { low = 8, high = 64, step = 8 }
+  activation = ["relu", "gelu"]
+
+  [fixed]
+  optimizer = "adam"
+
+Other keys are the options of `hfta-nb run`, with _ for -. Without trials, every combination of lists is trained.
+
+Ctrl-C stops between two steps and keeps everything; the same command goes on. More epochs or trials in the file are
+trained as well. Exit code: 0; 1 if the run failed; 2 for wrong input; 130 if it was interrupted.
 """
 
 STUDY_OPTIONS = (
@@ -111,6 +136,13 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument("--check", metavar="IDS", nargs="?", const=(), type=_numbers, help=check)
     shown.add_argument("--plain", action="store_true", help="plain lines (the default if output is not a terminal)")
     shown.add_argument("--quiet", action="store_true", help="the leaderboard only")
+
+    tune = _command(commands, "tune", "run the study of a TOML file, or go on with it", TUNE_EXAMPLES)
+    tune.add_argument("file", metavar="FILE", type=_path, help="the study: family, data, space, trials, ...")
+    tune.add_argument("--plain", action="store_true", help="plain lines (the default if output is not a terminal)")
+    tune.add_argument("--quiet", action="store_true", help="the leaderboard only")
+    _csv_option(tune)
+    _threads_option(tune)
 
     plan = _command(commands, "plan", "show which variants train together, and why others don't", GRID_HELP)
     _study_options(plan)
@@ -181,7 +213,11 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     )
     study.add_argument("--verify", choices=("first", "always", "never"), help=compared)
     study.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: the GPU if there is one)")
-    study.add_argument(
+    _threads_option(study)
+
+
+def _threads_option(parser: Any) -> None:
+    parser.add_argument(
         "--threads", metavar="N", type=_whole(1, MOST_THREADS), help="torch threads on the CPU (default: automatic)"
     )
 

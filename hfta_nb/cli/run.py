@@ -41,7 +41,7 @@ def main(given: argparse.Namespace) -> int:
     study = studies.saved(given.resume, given.trust) if given.resume else studies.new(given)
     _check_members(study, given.check)
     out = tables.console(given.plain or given.quiet)
-    code = train(study, _display(given, study, out), out, resume=given.resume is not None)
+    code = train(study, display_of(given, study, out), out, resume=given.resume is not None)
     if code in (0, STOPPED):
         report(study.history, study.directory, out, given.csv)
     if code == 0 and given.check is not None:
@@ -49,8 +49,8 @@ def main(given: argparse.Namespace) -> int:
     return code
 
 
-def train(study: Study, display: Display, out: Console, *, resume: bool = False) -> int:
-    """Iterate the study to its end, or to an interrupt.
+def train(study: Study, display: Display, out: Console, *, resume: bool = False, epochs: int | None = None) -> int:
+    """Iterate the study to its end, or to an interrupt; `resume` and `epochs` as for `Study.run`.
 
     Returns:
         0; 1 where the run failed; 130 where it was interrupted.
@@ -58,7 +58,8 @@ def train(study: Study, display: Display, out: Console, *, resume: bool = False)
     control, began = Control(), False
     try:
         with display, Interrupts(control, display.note) as interrupts:
-            for event in study.run(control, resume=resume):
+            more = {} if epochs is None else {"epochs": epochs}
+            for event in study.run(control, resume=resume, **more):
                 began = True
                 display.add(event)
     except HftaError as error:
@@ -75,8 +76,8 @@ def train(study: Study, display: Display, out: Console, *, resume: bool = False)
     return 0
 
 
-def report(history: History, directory: Path, out: Console, csv: str | None) -> None:
-    """Print the leaderboard and the location of the results."""
+def report(history: History, directory: Path, out: Console, csv: str | None, again: str = "") -> None:
+    """Print the leaderboard and the location of the results; `again` is the command that resumes the run."""
     place = shown_path(directory)
     out.print()
     tables.leaderboard(history, out)
@@ -93,7 +94,7 @@ def report(history: History, directory: Path, out: Console, csv: str | None) -> 
         tables.write_csv(history, csv)
         out.print(Text(f"leaderboard: {show.clean(csv)}"), soft_wrap=True)
     if history.state == ev.STOPPED:
-        out.print(Text(f"stopped; to resume: hfta-nb run --resume {place}"), soft_wrap=True)
+        out.print(Text(f"stopped; to resume: {again or f'hfta-nb run --resume {place}'}"), soft_wrap=True)
 
 
 def check(study: Study, members: tuple[int, ...], out: Console) -> int:
@@ -156,7 +157,8 @@ class Interrupts:
         self._note("stopping after this step, everything is kept (Ctrl-C again to exit at once)")
 
 
-def _display(given: argparse.Namespace, study: Study, out: Console) -> Display:
+def display_of(given: argparse.Namespace, study: Study, out: Console) -> Display:
+    """The display that the options ask for."""
     if given.quiet:
         return Silent(out)
     return (LiveDisplay if out.is_terminal else Lines)(out, lambda: study.history)

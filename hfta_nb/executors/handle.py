@@ -133,6 +133,11 @@ class RunHandle:
 
     # For the executors only.
 
+    def joins(self) -> None:
+        """Called where the run is on already, as the history says."""
+        if self.history.state in (ev.RUNNING, ev.PAUSED):
+            self._state = self.history.state
+
     def moves(self, why: str) -> None:
         """Called when the worker process is gone and another one continues the run.
 

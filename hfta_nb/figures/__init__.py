@@ -1,9 +1,27 @@
 """Figures of a run or a plan, for notebooks and export."""
 
 from hfta_nb.figures.canvas import png
+from hfta_nb.figures.contours import contour
 from hfta_nb.figures.flotillas import gantt
+from hfta_nb.figures.fronts import pareto
 from hfta_nb.figures.maps import heat_map
+from hfta_nb.figures.parallel import parallel_coordinates
 from hfta_nb.figures.runs import curves, summary, utilization
+from hfta_nb.figures.shares import importances
+from hfta_nb.figures.slices import slices
 from hfta_nb.figures.speeds import speedup
 
-__all__ = ["curves", "gantt", "heat_map", "png", "speedup", "summary", "utilization"]
+__all__ = [
+    "contour",
+    "curves",
+    "gantt",
+    "heat_map",
+    "importances",
+    "parallel_coordinates",
+    "pareto",
+    "png",
+    "slices",
+    "speedup",
+    "summary",
+    "utilization",
+]

@@ -11,7 +11,7 @@ from hfta_nb import colors
 from hfta_nb.averages import Average, averages
 from hfta_nb.errors import HftaError
 from hfta_nb.figures.canvas import plain
-from hfta_nb.figures.drawing import X_LABELS, dress, legend, place_ticks, say
+from hfta_nb.figures.drawing import X_LABELS, color_bar, dress, legend, place_ticks, say
 from hfta_nb.history import History
 
 if TYPE_CHECKING:
@@ -38,24 +38,27 @@ def draw_bands(
         raise HftaError("the run has no such metric", where="metric", got=metric, accepted=", ".join(history.metrics))
     entries = []
     found = averages(history, over) if history.members else []
+    many = len(found) > colors.MAX_LEGEND
+    swept = {n: v for n, v in history.run.axes.items() if n in found[0].config} if history.run and many else {}
+    scheme = colors.Scheme([a.members[0] for a in found], swept)
     for place, average in enumerate(sorted(found, key=lambda a: a.members[0].id)):
         points = points_of(average, metric, x_axis)
         if not points:
             continue
         xs, means, deviations = (list(column) for column in zip(*points, strict=True))
-        stroke = colors.member(place)
+        stroke = colors.member(place) if scheme.axis is None else scheme.stroke(average.members[0])
         (line,) = axes.plot(
             xs,
             means,
             color=stroke.light,
             linestyle=(0, stroke.dash) if stroke.dash else "-",
-            linewidth=1.6,
+            linewidth=1.0 if many else 1.6,
             marker="o" if len(xs) == 1 else None,
             zorder=3,
         )
         low = [m - d for m, d in zip(means, deviations, strict=True)]
         high = [m + d for m, d in zip(means, deviations, strict=True)]
-        axes.fill_between(xs, low, high, color=stroke.light, alpha=0.18, linewidth=0, zorder=2)
+        axes.fill_between(xs, low, high, color=stroke.light, alpha=0.08 if many else 0.18, linewidth=0, zorder=2)
         entries.append((line, plain(f"{average.label} (of {len(average.members)})")))
     name = metric.replace("val_", "validation ").replace("_", " ")
     dress(axes, f"{name}, mean \u00b1 std", X_LABELS[x_axis])
@@ -67,7 +70,9 @@ def draw_bands(
         axes.set_xscale("log")
     if log_y:
         axes.set_yscale("log")
-    if len(entries) <= colors.MAX_LEGEND:
+    if scheme.axis is not None:
+        color_bar(axes, scheme.axis)
+    elif not many:
         legend(axes, entries, room)
 
 

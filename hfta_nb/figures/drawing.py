@@ -279,7 +279,9 @@ def color_bar(axes: Axes, axis: colors.AxisColors) -> None:
     figure: Any = axes.figure
     bar = figure.colorbar(mappable, ax=axes, fraction=0.06, pad=0.02)
     ticks = range(0, count, math.ceil(count / _MAX_TICKS))
-    bar.set_ticks(list(ticks), labels=[plain(axis.labels[i], 20) for i in ticks])
+    rough = axis.sequential and count > _MAX_TICKS  # values that were drawn, of which a few are named
+    labels = [f"{axis.values[i]:.2g}" if rough else plain(axis.labels[i], 20) for i in ticks]
+    bar.set_ticks(list(ticks), labels=labels)
     bar.ax.minorticks_off()
     bar.ax.tick_params(colors=MUTED, labelcolor=INK, length=0, labelsize=8)
     bar.outline.set_visible(False)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from hfta_nb.plan.building import Builder
+from hfta_nb.plan.building import Builder, parameters_of
 from hfta_nb.plan.group import Group
 from hfta_nb.plan.grouping import MOST_PADDING, SPLITTING, make_plan, reckoned, whole
 from hfta_nb.plan.joining import Joining
 
-__all__ = ["MOST_PADDING", "SPLITTING", "Builder", "Group", "Joining", "make_plan", "reckoned", "whole"]
+__all__ = [
+    "MOST_PADDING",
+    "SPLITTING",
+    "Builder",
+    "Group",
+    "Joining",
+    "make_plan",
+    "parameters_of",
+    "reckoned",
+    "whole",
+]

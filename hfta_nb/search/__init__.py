@@ -4,8 +4,25 @@
 and Optuna only when something is searched. Begin reading at `searcher.py`.
 """
 
+from hfta_nb.search.importances import importances
+from hfta_nb.search.mirror import Mirror
 from hfta_nb.search.saved import heard, told
-from hfta_nb.search.searcher import Searcher, Trial
-from hfta_nb.search.spaces import Space, Uniform, is_space, uniform
+from hfta_nb.search.searcher import Searcher
+from hfta_nb.search.spaces import Space, Uniform, is_space, logarithmic, uniform
+from hfta_nb.search.trials import AGGREGATES, COSTS, Trial
 
-__all__ = ["Searcher", "Space", "Trial", "Uniform", "heard", "is_space", "told", "uniform"]
+__all__ = [
+    "AGGREGATES",
+    "COSTS",
+    "Mirror",
+    "Searcher",
+    "Space",
+    "Trial",
+    "Uniform",
+    "heard",
+    "importances",
+    "is_space",
+    "logarithmic",
+    "told",
+    "uniform",
+]

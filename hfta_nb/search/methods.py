@@ -78,6 +78,21 @@ def pruner_of(given: Any, epochs: int) -> BasePruner:
     return _made(made[given])  # type: ignore[no-any-return]
 
 
+def check_many(sampler: Any, pruner: Any) -> None:
+    """Check that a search of several objectives can be made in this way.
+
+    Raises:
+        SearchError: Optuna prunes by one objective only, and CMA-ES optimises one only.
+    """
+    nothing = optuna().pruners.NopPruner
+    if not (pruner in (None, "none") or isinstance(pruner, nothing)):
+        what = "trials of several objectives can't be pruned: they have no order"
+        raise SearchError(what, where="pruner", got=pruner, accepted="none", remedy="or give one metric as monitor")
+    if sampler == "cmaes" or isinstance(sampler, optuna().samplers.CmaEsSampler):
+        accepted = ", ".join(name for name in SAMPLERS if name != "cmaes")
+        raise SearchError("searches one objective only", where="sampler", got=sampler, accepted=accepted)
+
+
 def _made(make: Callable[[], Any]) -> Any:
     """Without a warning that Optuna may change it: which releases are used is the project's business."""
     with warnings.catch_warnings():

@@ -22,14 +22,18 @@ def told(searcher: Searcher) -> dict[str, Any] | None:
     space = {name: _axis_told(axis) for name, axis in searcher.space.items()}
     if searcher.seeds:
         space["seed"] = {"choices": list(searcher.seeds)}
-    return {"space": space, "trials": searcher.trials, "slots": searcher.slots, **names, "seed": searcher.seed}
+    numbers = {"trials": searcher.trials, "slots": searcher.slots, "seed": searcher.seed}
+    return {"space": space, **numbers, **names, "seeds_by": searcher.seeds_by}
 
 
-def heard(asked: Mapping[str, Any], epochs: int, monitor: tuple[str, bool]) -> Searcher:
+def heard(
+    asked: Mapping[str, Any], epochs: int, monitor: tuple[str, bool], others: Sequence[tuple[str, bool]] = ()
+) -> Searcher:
     """The search that `told` told of."""
     space = {name: _axis_heard(axis) for name, axis in asked["space"].items()}
     names = ("trials", "slots", "sampler", "pruner", "seed")
-    return Searcher(space, epochs=epochs, monitor=monitor, **{name: asked[name] for name in names})
+    given = {name: asked[name] for name in names} | {"seeds_by": asked.get("seeds_by", "mean")}
+    return Searcher(space, epochs=epochs, monitor=monitor, others=others, **given)
 
 
 def _axis_told(axis: Any) -> dict[str, Any]:

@@ -5,53 +5,26 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfta_nb import events as ev
 from hfta_nb.errors import SearchError
 from hfta_nb.events import Event, Json, Prune
-from hfta_nb.search import methods
+from hfta_nb.search import methods, records
 from hfta_nb.search.methods import REDUCTION
+from hfta_nb.search.mirror import NAME
 from hfta_nb.search.spaces import Space, asked, checked
+from hfta_nb.search.trials import COSTS, Trial, aggregate
 
 if TYPE_CHECKING:
     import optuna
 
-_NAME = "study"
-_CONFIG, _VARIANTS = "config", "variants"
+_CONFIG, _VARIANTS, _VERDICTS, _REASON = "config", "variants", "prune_after", "reason"
 _TRIES = 100
 """Configurations that a constraint may reject one after another."""
 _STATELESS = ("random", "tpe", "gp", "cmaes")
 """Samplers whose only state, beside what the trials keep, are random numbers: each trial has its own seed, so that a
 search that is resumed goes on as if it had not been interrupted."""
-
-
-@dataclass
-class Trial:
-    """A configuration that is tried, by one member or by one for each seed.
-
-    Attributes:
-        number: Optuna's.
-        config: values by axis, without the seeds.
-        variants: the members that train it; empty before they are planned.
-        live: those of them that have not ended.
-        epochs: values of the monitored metric by epoch, by variant.
-        best: the best of them, by variant.
-        states: how each member that has ended did.
-        pruned_at: the epoch after which it was pruned in an earlier run of the study; 0 where it was not.
-    """
-
-    number: int
-    config: dict[str, Json]
-    handle: optuna.trial.Trial
-    variants: list[int] = field(default_factory=list)
-    live: set[int] = field(default_factory=set)
-    epochs: dict[int, dict[int, float]] = field(default_factory=dict)
-    best: dict[int, float] = field(default_factory=dict)
-    states: dict[int, str] = field(default_factory=dict)
-    pruned_at: int = 0
 
 
 class Searcher:
@@ -69,6 +42,11 @@ class Searcher:
         monitor: the metric, and whether more of it is better.
         seed: of the sampler.
         constraint: from a configuration to whether it may be tried.
+        others: further objectives, likewise: metrics, taken at the best epoch of `monitor`, or `COSTS`.
+        seeds_by: what the values of a trial's seeds come to, one of `AGGREGATES`.
+
+    Attributes:
+        cost: from a variant and one of `COSTS` to its value; whoever trains the members sets it.
 
     Raises:
         SearchError: Optuna is not installed, or one of these can't be used.
@@ -85,26 +63,45 @@ class Searcher:
         monitor: tuple[str, bool],
         seed: int,
         constraint: Callable[[Mapping[str, Json]], bool] | None = None,
+        others: Sequence[tuple[str, bool]] = (),
+        seeds_by: str = "mean",
     ) -> None:
-        optuna = methods.optuna()
+        methods.optuna()
         self.seeds: Sequence[int] = ()
         if not callable(space) and not isinstance(space.get("seed", 0), int):
             self.seeds, space = list(space["seed"]), {k: v for k, v in space.items() if k != "seed"}
         self.space, self.trials, self.slots, self.epochs = checked(space), trials, slots, epochs
         self.monitor, self.maximize = monitor
         self.sampler, self.pruner, self.seed, self.constraint = sampler, pruner, seed, constraint
-        with methods.quiet():
-            self.optuna: optuna.Study = optuna.create_study(
-                study_name=_NAME,
-                sampler=self._sampler(0),
-                pruner=methods.pruner_of(pruner, epochs),
-                direction="maximize" if self.maximize else "minimize",
-            )
+        self.others, self.seeds_by = tuple(others), seeds_by
+        if self.others:
+            methods.check_many(sampler, pruner)
+        self.cost: Callable[[int, str], float] = lambda variant, name: math.nan
+        self.optuna: optuna.Study = self._created()
         if sampler == "grid":
             points: list[int] = [len(axis) for axis in dict(space).values()]  # type: ignore[arg-type]
             self.trials = min(trials, math.prod(points))
         self._trials: dict[int, Trial] = {}
         self._of: dict[int, Trial] = {}  # by variant
+        self._touched: set[int] = set()  # trials that `changes` has not given since they changed
+        self._told: Any = None  # what it gave of the search as a whole
+
+    def _created(self) -> optuna.Study:
+        """An Optuna study in memory, without trials."""
+        directions = ["maximize" if more else "minimize" for _, more in self.objectives]
+        with methods.quiet():
+            made: optuna.Study = methods.optuna().create_study(
+                study_name=NAME,
+                sampler=self._sampler(0),
+                pruner=methods.pruner_of(self.pruner, self.epochs),
+                directions=directions,
+            )
+        return made
+
+    @property
+    def objectives(self) -> tuple[tuple[str, bool], ...]:
+        """All objectives: their names, and whether more is better."""
+        return ((self.monitor, self.maximize), *self.others)
 
     # Asking.
 
@@ -116,7 +113,12 @@ class Searcher:
     @property
     def free(self) -> int:
         """Slots for trials that were not asked for yet."""
-        return min(self.left, self.slots - sum(1 for trial in self._trials.values() if not self._ended(trial)))
+        return min(self.left, self.slots - sum(1 for trial in self._trials.values() if not trial.ended))
+
+    @property
+    def idle(self) -> bool:
+        """Whether all trials that were asked for have ended."""
+        return all(trial.ended for trial in self._trials.values())
 
     def ask(self, count: int) -> list[Trial]:
         """The next trials.
@@ -134,17 +136,20 @@ class Searcher:
         """These members train a trial."""
         trial.variants, trial.live = list(variants), set(variants)
         self._of.update(dict.fromkeys(variants, trial))
-        trial.handle.set_user_attr(_VARIANTS, list(variants))
+        trial.asked.set_user_attr(_VARIANTS, list(variants))
+        self._touched.add(trial.number)
 
-    def refused(self, trial: Trial) -> None:
+    def refused(self, trial: Trial, why: str = "") -> None:
         """A trial can't be trained."""
         trial.states[-1] = ev.FAILED
+        trial.asked.set_user_attr(_REASON, why)
         self._tell(trial)
 
     def _asked(self) -> Trial:
         for _ in range(_TRIES):
             self.optuna.sampler = self._sampler(len(self._frozen()))
             handle = self.optuna.ask()
+            self._touched.add(handle.number)
             config = asked(handle, self.space)
             if self.constraint is None or self.constraint(config):
                 handle.set_user_attr(_CONFIG, json.dumps(config))
@@ -162,36 +167,50 @@ class Searcher:
     def saw(self, event: Event) -> list[Prune]:
         """Take in what happened; which members to prune."""
         if isinstance(event, ev.EpochDone) and self.monitor in event.metrics:
-            values = zip(event.variants, event.metrics[self.monitor], strict=True)
-            return list(self._judged(event.epoch, dict(values)))
+            return list(self._judged(event.epoch, _by_variant(event)))
         if isinstance(event, ev.MemberChanged) and event.state in ev.FINAL_STATES:
             trial = self._of.get(event.variant)
             if trial is not None and event.variant in trial.live:
                 trial.live.discard(event.variant)
                 trial.states[event.variant] = event.state
+                if event.reason and event.state in (ev.FAILED, ev.DIVERGED):
+                    trial.asked.set_user_attr(_REASON, event.reason)
+                    self._touched.add(trial.number)
                 if not trial.live:
                     self._tell(trial)
         return []
 
-    def _judged(self, epoch: int, values: Mapping[int, float]) -> Iterator[Prune]:
+    def _judged(self, epoch: int, found: Mapping[int, Mapping[str, float]]) -> Iterator[Prune]:
         told: dict[int, tuple[float, Trial]] = {}
-        for variant, value in values.items():
+        for variant, metrics in found.items():
             trial = self._of.get(variant)
             if trial is None:
                 continue
             if trial.pruned_at and epoch >= trial.pruned_at:  # it trains from a checkpoint before that
-                yield Prune(variant, f"pruned after epoch {trial.pruned_at}")
-            if variant not in trial.live or not math.isfinite(value):
+                yield Prune(variant, trial.pruned_because)
+            if variant not in trial.live or not math.isfinite(metrics[self.monitor]):
                 continue
-            reported = self._note(trial, epoch, variant, value)
-            if trial.live <= reported.keys():
-                told[trial.number] = sum(reported.values()) / len(reported), trial
+            reported = self._note(trial, epoch, variant, metrics)
+            if trial.live <= reported.keys() and not self.others:  # Optuna has no pruner for several objectives
+                told[trial.number] = aggregate(list(reported.values()), self.maximize, self.seeds_by), trial
         for value, trial in self._in_turn(list(told.values())):
-            if epoch not in self._frozen()[trial.number].intermediate_values:
-                trial.handle.report(value, epoch)
-            if epoch < self.epochs and trial.handle.should_prune():
-                reason = f"pruned after epoch {epoch}: {self.monitor} {value:.4g}"
-                yield from (Prune(variant, reason) for variant in sorted(trial.live))
+            if self._given_up(trial, epoch, value):
+                yield from (Prune(variant, self._because(epoch, value)) for variant in sorted(trial.live))
+
+    def _because(self, epoch: int, value: float) -> str:
+        return f"pruned after epoch {epoch}: {self.monitor} {value:.4g}"
+
+    def _given_up(self, trial: Trial, epoch: int, value: float) -> bool:
+        """The pruner's verdict; the same again after an epoch that comes again, whatever became of others meanwhile."""
+        if epoch in self._frozen()[trial.number].intermediate_values:
+            return epoch in trial.verdicts
+        trial.asked.report(value, epoch)
+        self._touched.add(trial.number)
+        if epoch >= self.epochs or not trial.asked.should_prune():
+            return False
+        trial.verdicts.add(epoch)
+        trial.asked.set_user_attr(_VERDICTS, sorted(trial.verdicts))
+        return True
 
     def _in_turn(self, told: list[tuple[float, Trial]]) -> list[tuple[float, Trial]]:
         """The order in which a pruner judges trials that were trained side by side.
@@ -203,22 +222,27 @@ class Searcher:
         promoted = -(-len(ranked) // REDUCTION)
         return [*reversed(ranked[:promoted]), *ranked[promoted:]]
 
-    def _note(self, trial: Trial, epoch: int, variant: int, value: float) -> dict[int, float]:
+    def _note(self, trial: Trial, epoch: int, variant: int, metrics: Mapping[str, float]) -> dict[int, float]:
+        value = metrics[self.monitor]
         trial.epochs.setdefault(epoch, {})[variant] = value
-        better = max if self.maximize else min
-        trial.best[variant] = better(value, trial.best.get(variant, value))
+        before = trial.best.get(variant)
+        if before is None or (value > before if self.maximize else value < before):
+            trial.best[variant] = value
+            trial.others[variant] = {name: metrics[name] for name, _ in self.others if name in metrics}
         return trial.epochs[epoch]
 
     def _tell(self, trial: Trial) -> None:
-        states = set(trial.states.values())
-        if states & {ev.DIVERGED, ev.FAILED} or not trial.best:
-            told: dict[str, Any] = {"state": _state("FAIL")}
+        states, values = set(trial.states.values()), self._values(trial)
+        told: dict[str, Any] = {"state": _state("PRUNED")}
+        if states & {ev.DIVERGED, ev.FAILED} or not all(map(math.isfinite, values)):
+            told = {"state": _state("FAIL")}
         elif states == {ev.COMPLETE}:
-            told = {"values": sum(trial.best.values()) / len(trial.best)}
-        else:
-            told = {"state": _state("PRUNED")}
+            told = {"values": values}
+        elif self.others:  # Optuna takes no pruned trials of several objectives: this one was stopped
+            told = {"state": _state("FAIL")}
+        self._touched.add(trial.number)
         try:
-            self.optuna.tell(trial.handle, **told)
+            self.optuna.tell(trial.asked, **told)
         except RuntimeError:
             # A grid's sampler, of which every point was tried, wants to stop a loop that is not Optuna's.
             if not self._frozen()[trial.number].state.is_finished():
@@ -228,53 +252,90 @@ class Searcher:
         """What Optuna knows of the trials; not copied."""
         return self.optuna.get_trials(deepcopy=False)
 
-    @staticmethod
-    def _ended(trial: Trial) -> bool:
-        return bool(trial.states) and not trial.live
+    def _values(self, trial: Trial) -> list[float]:
+        """What a trial came to, by objective."""
+        if not trial.best:
+            return [math.nan]
+        found = [aggregate(list(trial.best.values()), self.maximize, self.seeds_by)]
+        for name, more in self.others:
+            own = {v: self.cost(v, name) if name in COSTS else trial.others[v].get(name, math.nan) for v in trial.best}
+            found.append(aggregate(list(own.values()), more, self.seeds_by))
+        return found
 
     # Keeping.
 
     def recall(self, event: Event) -> None:
         """Take in what happened in an earlier run of the study: its trials are told of already."""
         if isinstance(event, ev.EpochDone) and self.monitor in event.metrics:
-            for variant, value in zip(event.variants, event.metrics[self.monitor], strict=True):
+            for variant, metrics in _by_variant(event).items():
                 trial = self._of.get(variant)
-                if trial is not None and math.isfinite(value):
-                    self._note(trial, event.epoch, variant, value)
+                if trial is not None and math.isfinite(metrics[self.monitor]):
+                    self._note(trial, event.epoch, variant, metrics)
 
     @property
     def waiting(self) -> list[Trial]:
         """Trials that were asked for and that no member trains yet."""
         return [trial for trial in self._trials.values() if not trial.variants and not trial.states]
 
-    def keep(self, path: Path) -> None:
-        """Go on in a file, which optuna-dashboard and other processes can read; take up what is in it."""
-        optuna = methods.optuna()
-        storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
-        if not path.exists() or not any(s.study_name == _NAME for s in optuna.get_all_study_summaries(storage)):
-            with methods.quiet():
-                optuna.copy_study(from_study_name=_NAME, from_storage=self.optuna._storage, to_storage=storage)
-        self.optuna = optuna.load_study(
-            study_name=_NAME, storage=storage, sampler=self._sampler(0), pruner=self.optuna.pruner
-        )
+    @property
+    def numbers(self) -> dict[int, int]:
+        """By variant, the trial that it trains."""
+        return {variant: trial.number for variant, trial in self._of.items()}
+
+    def touch(self) -> None:
+        """Let `changes` give all trials."""
+        self._touched.update(range(len(self._frozen())))
+
+    def changes(self) -> dict[str, dict[str, Any]]:
+        """What has changed since this was last called, as plain data by its key; `take_up` takes all of it."""
+        trials = self._frozen()
+        found = {records.key_of(number): records.told(trials[number]) for number in sorted(self._touched)}
+        self._touched.clear()
+        whole = {"system": dict(self.optuna._storage.get_study_system_attrs(self.optuna._study_id))}
+        if whole != self._told:
+            found[records.STUDY] = self._told = json.loads(json.dumps(whole))
+        return found
+
+    def take_up(self, bodies: Mapping[str, Mapping[str, Any]]) -> None:
+        """Go on with the trials that `changes` told of, in place of those that there are."""
+        system = bodies.get(records.STUDY, {}).get("system", {})
+        self.take_up_trials(records.in_order(bodies), system)
+
+    def take_up_trials(
+        self, trials: Sequence[optuna.trial.FrozenTrial], system: Mapping[str, Any] | None = None
+    ) -> None:
+        """Go on with these trials of Optuna's."""
+        self.optuna = self._created()
+        self.optuna.add_trials(trials)
+        for name, value in (system or {}).items():
+            self.optuna._storage.set_study_system_attr(self.optuna._study_id, name, value)
         self._trials.clear()
         self._of.clear()
+        self._touched.clear()
+        self._told = None
         for frozen in self._frozen():
             if _CONFIG in frozen.user_attrs:
                 self._taken_up(frozen)
 
     def _taken_up(self, frozen: optuna.trial.FrozenTrial) -> None:
-        optuna = methods.optuna()
         config = {name: ev.tuples(value) for name, value in json.loads(frozen.user_attrs[_CONFIG]).items()}
-        trial = Trial(frozen.number, config, optuna.trial.Trial(self.optuna, frozen._trial_id))
-        trial.variants = list(frozen.user_attrs.get(_VARIANTS, ()))
+        ended = frozen.state.is_finished()
+        handle = None if ended else methods.optuna().trial.Trial(self.optuna, frozen._trial_id)
+        trial = Trial(frozen.number, config, handle, list(frozen.user_attrs.get(_VARIANTS, ())))
+        trial.verdicts = set(frozen.user_attrs.get(_VERDICTS, ()))
         self._trials[trial.number] = trial
         self._of.update(dict.fromkeys(trial.variants, trial))
-        if frozen.state.is_finished():
+        if ended:
             trial.states[-1] = frozen.state.name
-            trial.pruned_at = max(frozen.intermediate_values, default=0) if frozen.state.name == "PRUNED" else 0
+            if frozen.state.name == "PRUNED" and frozen.intermediate_values:
+                trial.pruned_at, value = max(frozen.intermediate_values.items())
+                trial.pruned_because = self._because(trial.pruned_at, value)
         else:
             trial.live = set(trial.variants)
+
+
+def _by_variant(event: ev.EpochDone) -> dict[int, dict[str, float]]:
+    return {v: {name: values[i] for name, values in event.metrics.items()} for i, v in enumerate(event.variants)}
 
 
 def _state(name: str) -> Any:

@@ -63,6 +63,13 @@ def is_space(given: Any) -> bool:
     return callable(given) and not isinstance(given, type)
 
 
+def logarithmic(space: Space) -> set[str]:
+    """The axes of a dict whose logarithm is drawn uniformly."""
+    return (
+        {name for name, axis in space.items() if getattr(axis, "log", False)} if isinstance(space, Mapping) else set()
+    )
+
+
 def asked(trial: Trial, space: Space) -> dict[str, Json]:
     """The configuration of a trial.
 

@@ -7,6 +7,7 @@
 | `database` | ``study.sqlite``: its tables, connections, the sum of each row, SQLite's errors as typed ones |
 | `facts` | what is known once: what was asked, in which environment |
 | `journal` | events: appended, read from a number on, left out where damaged or gone back behind |
+| `mailbox` | requests of other processes to the one that runs the study |
 | `checkpoints` | checkpoints and best weights: committed, verified, kept by policy |
 | `files` | files of tensors: written whole or not at all, with their sums |
 | `trees` | trees of tensors and plain data, taken apart and put together |

@@ -22,6 +22,7 @@ from hfta_nb.store import checkpoints, copying, database, facts, files, journal,
 from hfta_nb.store.access import Access
 from hfta_nb.store.checkpoints import Checkpoint
 from hfta_nb.store.files import Entry
+from hfta_nb.store.mailbox import Requests
 
 _STUDY, _FILE = "study", "file"
 
@@ -31,11 +32,15 @@ class Store:
 
     Args:
         directory: where it lies; made when something is first written.
+
+    Attributes:
+        requests: of other processes to the one that runs the study.
     """
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
         self._access = Access(self.directory)
+        self.requests = Requests(self._access)
         self._staged: dict[str, tuple[Entry, Any]] = {}  # ends that the next checkpoint commits
         self._told: set[str] = set()  # damage that was told of
 
@@ -117,9 +122,12 @@ class Store:
             raise StoreError("what was asked is damaged", where=str(self.path), remedy=remedy)
         return found
 
-    def note(self, kind: str, bodies: Mapping[str, Mapping[str, Any]]) -> None:
-        """Write down what is known of a study beside what was asked: of a kind, by keys, plain data."""
-        with self._access.writing() as connection:
+    def note(self, kind: str, bodies: Mapping[str, Mapping[str, Any]], lasting: bool = True) -> None:
+        """Write down what is known of a study beside what was asked: of a kind, by keys, plain data.
+
+        What is not `lasting` a power cut may take with the events before and after it, a killed process not.
+        """
+        with self._access.writing(lasting) as connection:
             for key, body in bodies.items():
                 facts.put(connection, kind, key, body)
 

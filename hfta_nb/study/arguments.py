@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from hfta_nb.losses import Loss
 from hfta_nb.model_zoo import family
 from hfta_nb.plan import MOST_PADDING, Group
 from hfta_nb.recipes import Family, from_callable, with_own
+from hfta_nb.search import AGGREGATES, COSTS
 from hfta_nb.step import Precision, by_step
 from hfta_nb.step.choices import factory_of
 from hfta_nb.step.precision import check
@@ -203,16 +204,43 @@ def device_of(name: str | None) -> torch.device:
     return device
 
 
-def monitor_of(family: Family, data: AnyData, name: str | None) -> tuple[str, bool]:
-    """The metric that decides which epoch is best, and whether more of it is better."""
+def objectives_of(family: Family, data: AnyData, given: Any) -> tuple[tuple[str, bool], ...]:
+    """The objectives: the metric that decides which epoch is best, then further metrics or costs.
+
+    Returns:
+        The name of each, and whether more of it is better.
+
+    Raises:
+        StudyError: one of them is unknown or given twice, or the first is no metric.
+    """
     metrics = family.metrics_for(data)
-    if name is None:
-        name = family.monitor
-    if name is None:
-        first = next(iter(metrics), None)
-        name = f"val_{first}" if first and metrics[first].maximize else "val_loss"
     known = {"val_loss": False, **{f"val_{p.score}": False for p in family.phases}}
     known |= {f"val_{n}": m.maximize for n, m in metrics.items()}
-    if name not in known:
-        raise StudyError("unknown metric", where="monitor", got=name, accepted=", ".join(known))
-    return name, known[name]
+    costs = dict.fromkeys(COSTS, False)
+    names = [given] if given is None or isinstance(given, str) else given
+    if not isinstance(names, list | tuple) or not names:
+        raise StudyError("not a metric or a list of objectives", where="monitor", got=given, accepted=", ".join(known))
+    for place, name in enumerate(names):
+        accepted = known | costs if place else known
+        if name is not None and (not isinstance(name, str) or name not in accepted):
+            what = "the first objective decides which epoch is best, so it is a metric" if name in costs else ""
+            raise StudyError(what or "unknown metric", where="monitor", got=name, accepted=", ".join(accepted))
+    found = [_first(family, metrics) if name is None else name for name in names]
+    if len(set(found)) < len(found):
+        raise StudyError("is there twice", where="monitor", got=given)
+    return tuple((name, (known | costs)[name]) for name in found)
+
+
+def _first(family: Family, metrics: Mapping[str, Any]) -> str:
+    """The metric that decides where nobody says which."""
+    if family.monitor is not None:
+        return family.monitor
+    first = next(iter(metrics), None)
+    return f"val_{first}" if first and metrics[first].maximize else "val_loss"
+
+
+def seeds_by_of(given: Any) -> str:
+    """What a trial's seeds come to."""
+    if given not in AGGREGATES:
+        raise StudyError("unknown choice", where="seeds_by", got=given, accepted=", ".join(AGGREGATES))
+    return str(given)

@@ -20,7 +20,7 @@ from hfta_nb.history import History
 from hfta_nb.losses import Loss
 from hfta_nb.model_zoo import check_data
 from hfta_nb.recipes import Family
-from hfta_nb.search import Searcher
+from hfta_nb.search import Mirror, Searcher
 from hfta_nb.store import Store
 from hfta_nb.study import adding, arguments, planning, saving, searching
 from hfta_nb.train import Settings, Trainer
@@ -41,7 +41,7 @@ class Definition:
         epochs: int = 20,
         batch_size: int | None = None,
         patience: int | None = None,
-        monitor: str | None = None,
+        monitor: str | Sequence[str] | None = None,
         device: str | None = None,
         dtype: str | torch.dtype = "float32",
         precision: str = "fp32",
@@ -68,6 +68,7 @@ class Definition:
         constraint: Callable[[Mapping[str, Any]], bool] | None = None,
         member_steps: int | None = None,
         member_seconds: float | None = None,
+        seeds_by: str = "mean",
         **fixed: Any,
     ) -> None:
         self.family = arguments.family_of(family, loss, metrics, param_groups)
@@ -79,7 +80,7 @@ class Definition:
         self.member_seconds = arguments.seconds("member_seconds", member_seconds)
         self.validate_every = arguments.positive("validate_every", validate_every)
         self.steps_per_epoch = arguments.steps_of(steps_per_epoch, self.data)
-        self.monitor, self.maximize = arguments.monitor_of(self.family, self.data, monitor)
+        self.objectives, self.seeds_by = self._judged(monitor), arguments.seeds_by_of(seeds_by)
         how = {"trials": trials, "slots": slots, "sampler": sampler, "pruner": pruner, "constraint": constraint}
         self.grid, self.searcher = self._searched(grid, how)
         own = {} if batch_size is None or "batch_size" in self.grid.axes else {"batch_size": batch_size}
@@ -104,6 +105,7 @@ class Definition:
         self._running = 0  # runs of this very object, which fold their events in themselves
         self._trainer: Trainer | None = None  # of the run that is on
         self._extended = False  # variants were added that its events do not have yet
+        self._mirror = Mirror(self.directory / searching.FILE)  # of the trials, where this is a search
 
     def _suited(self, data: Any) -> AnyData:
         """The data, which suits the family."""
@@ -111,9 +113,15 @@ class Definition:
         check_data(self.family, found)
         return found
 
+    def _judged(self, given: Any) -> tuple[tuple[str, bool], ...]:
+        """The objectives, the first of which is monitored."""
+        found = arguments.objectives_of(self.family, self.data, given)
+        self.monitor, self.maximize = found[0]
+        return found
+
     def _searched(self, grid: Any, asked: Mapping[str, Any]) -> tuple[Grid, Searcher | None]:
         """The grid to train, or that of a search's first trials."""
-        searcher = searching.searcher_of(grid, asked, self.epochs, (self.monitor, self.maximize), self.seed)
+        searcher = searching.searcher_of(grid, asked, self)
         return (Grid(grid), None) if searcher is None else (searching.first(searcher), searcher)
 
     @property

@@ -32,8 +32,12 @@ def results(study: Study, over: str | Sequence[str] | None = None) -> pandas.Dat
     if over is not None:
         return _averaged(study, averages(history, over))
     rows: list[dict[str, Any]] = [{"member": row["member"], "rank": ""} | row for row in history.rows()]
+    trials = {} if study.searcher is None else study.searcher.numbers
     for rank, (row, member) in enumerate(zip(rows, history.leaderboard(), strict=True), start=1):
         row["rank"] = str(rank) if member.best_epoch else "-"
+        row |= history.costs(member)
+        if trials:
+            row["trial"] = trials.get(member.id, -1)
     first = ["rank", *varying(study), study.monitor, "state", "best_epoch"]
     return Table(rows, "member", first, dict.fromkeys(axes(study), show))
 
@@ -46,6 +50,7 @@ def _averaged(study: Study, found: list[Average]) -> pandas.DataFrame:
         row: dict[str, Any] = {"rank": rank, **one.config}
         for metric in study.metrics:
             row |= {metric: one.mean(metric), f"{metric}_std": one.std(metric)}
+        row[f"{study.monitor}_bound"] = one.bound(study.monitor, study.maximize)
         row |= {"count": one.count(study.monitor), "lost": one.lost, "members": [m.id for m in one.members]}
         rows.append(row)
     names = [name for name in varying(study) if name in found[0].config]

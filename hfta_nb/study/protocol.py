@@ -15,7 +15,7 @@ from hfta_nb.grid import Grid, Variant
 from hfta_nb.history import History
 from hfta_nb.plan import Group
 from hfta_nb.recipes import Family
-from hfta_nb.search import Searcher
+from hfta_nb.search import Mirror, Searcher
 from hfta_nb.step import Precision
 from hfta_nb.store import Store
 from hfta_nb.train import Settings, Trainer
@@ -59,6 +59,8 @@ class Definition(Protocol):
     verify: str
     monitor: str
     maximize: bool
+    objectives: tuple[tuple[str, bool], ...]
+    seeds_by: str
     name: str
     plan_groups: list[Group]
     added: list[Added]
@@ -82,6 +84,7 @@ class Study(Definition, Protocol):
     _running: int
     _trainer: Trainer | None
     _extended: bool
+    _mirror: Mirror
 
     @property
     def variants(self) -> list[Variant]:

@@ -44,6 +44,7 @@ def run(study: Study, control: Control, resume: bool, epochs: int | None, again:
         trainer = Trainer(settings, plan, control, save, state, ends=study.store, take=take)
         study.plan_groups, study._trainer, study._extended = trainer.arrays, trainer, False
         sampled = 0.0
+        study.store.requests.take()  # what was asked of an earlier run is not asked of this one
         study._running += 1
         try:
             for event in events(study, trainer, state is not None):
@@ -52,6 +53,8 @@ def run(study: Study, control: Control, resume: bool, epochs: int | None, again:
                 yield event
                 if time.perf_counter() - sampled >= SAMPLE_INTERVAL_S:
                     sampled = time.perf_counter()
+                    for request in study.store.requests.take():
+                        control.post(request)
                     sample = sampler.sample()
                     keep(study, sample)
                     yield sample
@@ -207,6 +210,9 @@ def _check_more(study: Study, state: Any, epochs: int) -> None:
     where, ends = str(study.directory), () if state is None else state.get("ends", ())
     if len(study.variants) > len(study.history.members) and epochs >= study.epochs and state is not None:
         return  # some were added since
+    if searching.more(study):
+        study.store.write_study(saving.describe(study))
+        return
     if epochs == study.epochs:
         raise StudyError("the run is complete", where=where, remedy=f"train on with run(epochs={2 * epochs}), say")
     if epochs < study.epochs:

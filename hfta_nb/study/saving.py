@@ -38,7 +38,7 @@ def options(study: Definition) -> dict[str, Any]:
     return {
         "epochs": study.epochs,
         "patience": study.patience,
-        "monitor": study.monitor,
+        "monitor": study.monitor if len(study.objectives) == 1 else [name for name, _ in study.objectives],
         "device": str(study.device),
         "dtype": str(study.dtype).removeprefix("torch."),
         "precision": study.precision,

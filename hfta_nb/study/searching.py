@@ -6,17 +6,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hfta_nb import events as ev
-from hfta_nb.errors import HftaError, SearchError, StudyError
+from hfta_nb.errors import HftaError, SearchError, StoreError, StudyError
 from hfta_nb.events import Control, Event
 from hfta_nb.grid import Grid
-from hfta_nb.search import Searcher, Trial, heard, is_space
-from hfta_nb.study import adding
+from hfta_nb.search import Mirror, Searcher, Trial, heard, is_space
+from hfta_nb.study import adding, costs
 from hfta_nb.study.arguments import positive
-from hfta_nb.study.protocol import Study
+from hfta_nb.study.protocol import Definition, Study
 from hfta_nb.train.joining import Joiner
 
 FILE = "optuna.log"
-"""Optuna's journal of the trials, beside the run's own files."""
+"""A copy of the trials in Optuna's format, beside the run's own files."""
+
+TRIAL = "trial"
+"""Facts of this kind are the trials. Each change is written before anything follows from it."""
+
+_KEY = "trials"
+"""What is added for trials has a key of this word and their numbers, so that they are added once."""
 
 SLOTS = 16
 """Trials that train at the same time, where nobody says how many."""
@@ -24,14 +30,13 @@ SLOTS = 16
 _METHODS: dict[str, Any] = {"sampler": "tpe", "pruner": "none"}
 
 
-def searcher_of(
-    given: Any, asked: Mapping[str, Any], epochs: int, monitor: tuple[str, bool], seed: int
-) -> Searcher | None:
+def searcher_of(given: Any, asked: Mapping[str, Any], study: Definition) -> Searcher | None:
     """The search that a study was asked for; None where its grid is trained as it is.
 
     Args:
         given: the study's grid, or search space.
         asked: its arguments trials, slots, sampler, pruner and constraint; None for those that were not given.
+        study: of which epochs, objectives and seed are known.
 
     Raises:
         StudyError, SearchError: they can't be used, or don't go together.
@@ -40,9 +45,10 @@ def searcher_of(
         if is_space(given):
             raise StudyError("how many configurations are tried is missing", where="trials", got=None,
                              accepted="1, 2, 3, ...", remedy="say trials=64, for example")  # fmt: skip
-        extra = [name for name, value in asked.items() if value is not None]
-        if extra:
-            raise StudyError("belongs to a search", where=extra[0], got=asked[extra[0]],
+        extra = {name: value for name, value in asked.items() if value is not None}
+        extra |= {} if study.seeds_by == "mean" else {"seeds_by": study.seeds_by}
+        for name, value in extra.items():
+            raise StudyError("belongs to a search", where=name, got=value,
                              remedy="say how many configurations to try: trials=64, for example")  # fmt: skip
         return None
     if not (isinstance(given, Mapping) or is_space(given)) or not given:
@@ -51,8 +57,8 @@ def searcher_of(
     trials = positive("trials", asked["trials"])
     slots = min(trials, SLOTS) if asked["slots"] is None else positive("slots", asked["slots"])
     methods = {name: asked[name] or default for name, default in _METHODS.items()}
-    return Searcher(given, trials, slots, **methods, epochs=epochs, monitor=monitor, seed=seed,
-                    constraint=asked["constraint"])  # fmt: skip
+    return Searcher(given, trials, slots, **methods, epochs=study.epochs, monitor=study.objectives[0], seed=study.seed,
+                    constraint=asked["constraint"], others=study.objectives[1:], seeds_by=study.seeds_by)  # fmt: skip
 
 
 def first(searcher: Searcher) -> Grid:
@@ -72,27 +78,92 @@ def begin(study: Study, resumed: bool) -> None:
         StudyError: a run that was a search is resumed without its space.
     """
     searcher = study.searcher
+    kept = study.store.notes(TRIAL)
     if searcher is None:
-        if (study.directory / FILE).exists():
+        if kept or (study.directory / FILE).exists():
             remedy = "make the study again, with the same arguments and directory=..., and run(resume=True)"
             what = "the search's space, sampler, pruner or constraint is code, which is not loaded"
             raise StudyError(what, where=str(study.directory), remedy=remedy)
         return
-    searcher.keep(study.directory / FILE)
+    mirror = Mirror(study.directory / FILE)
+    older = [] if kept else mirror.read()
+    if older:
+        searcher.take_up_trials(older)
+    elif kept:
+        searcher.take_up(kept)
+    if older or not kept:
+        searcher.touch()
     searcher.epochs = study.epochs
+    searcher.cost = lambda variant, name: costs.of(study, variant)[name]
+    study._mirror = mirror
     if resumed:
+        _reclaim(study, searcher)
         for event, _ in study.store.events():
             searcher.recall(event)
-        _add(study, searcher, searcher.waiting)
-        if searcher.free == searcher.slots:
-            _add(study, searcher, searcher.ask(searcher.slots))
+    _keep(study, searcher)
+    mirror.begin(searcher.optuna)
+    if resumed:
+        study._running += 1  # nobody else runs it: what is added here is added by the run
+        try:
+            _add(study, searcher, searcher.waiting)
+            while searcher.idle and searcher.free and not _add(study, searcher, _asked(study, searcher, searcher.free)):
+                pass
+        finally:
+            study._running -= 1
+
+
+def _reclaim(study: Study, searcher: Searcher) -> None:
+    """Give trials their members where the process was killed between adding these and saying whose they are."""
+    waiting = {trial.number: trial for trial in searcher.waiting}
+    first = len(study.variants) - sum(len(one.variants) for one in study.added)
+    for one in study.added:
+        word, *numbers = one.key.split() or [""]
+        if word == _KEY:
+            each = len(one.variants) // len(numbers)
+            for place, number in enumerate(map(int, numbers)):
+                if number in waiting:
+                    begin = first + place * each
+                    searcher.started(waiting[number], range(begin, begin + each))
+        first += len(one.variants)
+
+
+def _keep(study: Study, searcher: Searcher) -> None:
+    """Write what has changed of the trials: into the database, in one go, and then into the copy."""
+    changed = searcher.changes()
+    if not changed:
+        return
+    study.store.note(TRIAL, changed, lasting=False)
+    study._mirror.follow(searcher.optuna, [int(key) for key in changed if key.isdigit()])
 
 
 def restore(study: Study) -> None:
     """Take in the search of the study on disk, unless a part of it is code."""
     asked = study.store.read_study().get("search")
     if asked is not None:
-        study.searcher = heard(asked, study.epochs, (study.monitor, study.maximize))
+        study.searcher = heard(asked, study.epochs, study.objectives[0], study.objectives[1:])
+        study.seeds_by = study.searcher.seeds_by
+        look(study)
+        if not study.searcher.numbers:  # the process was killed before it wrote down what it had asked for
+            first(study.searcher)
+
+
+def look(study: Study) -> None:
+    """Read the trials of a search that another process runs, or has run."""
+    searcher = study.searcher
+    if searcher is None or study._running or not study.store.exists:
+        return
+    kept = study.store.notes(TRIAL)
+    older = [] if kept else Mirror(study.directory / FILE).read()
+    if kept:
+        searcher.take_up(kept)
+    elif older:
+        searcher.take_up_trials(older)
+
+
+def more(study: Study) -> bool:
+    """Whether more trials are asked for now than were tried."""
+    look(study)
+    return study.searcher is not None and study.searcher.left > 0
 
 
 def optuna_study(study: Study) -> Any:
@@ -101,8 +172,7 @@ def optuna_study(study: Study) -> Any:
     if searcher is None:
         remedy = "say how many configurations to try: Study(..., trials=64)"
         raise StudyError("the study is no search", where=study.name, remedy=remedy)
-    if not study._running and (study.directory / FILE).exists():  # by a worker, perhaps
-        searcher.keep(study.directory / FILE)
+    look(study)
     return searcher.optuna
 
 
@@ -111,13 +181,15 @@ def follow(study: Study, control: Control, event: Event) -> None:
     searcher, trainer = study.searcher, study._trainer
     if searcher is None or trainer is None or trainer.stopped:
         return
-    for request in searcher.saw(event):
+    requests = searcher.saw(event)
+    _keep(study, searcher)
+    for request in requests:
         control.post(request)
     if isinstance(event, ev.SlotsFreed) and trainer.joiner is not None:
         _fill(study, searcher, trainer.joiner)
     ended = isinstance(event, ev.MemberChanged) and event.state in ev.FINAL_STATES
     if ended and not study._history.count(ev.RUNNING):
-        while searcher.free and not _add(study, searcher, searcher.ask(searcher.free)):
+        while searcher.free and not _add(study, searcher, _asked(study, searcher, searcher.free)):
             pass
 
 
@@ -129,31 +201,43 @@ def _fill(study: Study, searcher: Searcher, joiner: Joiner) -> None:
         count = min(wanted, searcher.left, searcher.slots - joiner.waiting // each)
         if count <= 0:
             return
-        _add(study, searcher, searcher.ask(count))
+        _add(study, searcher, _asked(study, searcher, count))
+
+
+def _asked(study: Study, searcher: Searcher, count: int) -> list[Trial]:
+    """The next trials, which are on the disk before anything is done with them."""
+    found = searcher.ask(count)
+    _keep(study, searcher)
+    return found
 
 
 def _add(study: Study, searcher: Searcher, trials: Sequence[Trial]) -> int:
     """Train these trials as well; how many can be."""
     if not trials:
         return 0
+    count = len(trials)
     try:
         _added(study, searcher, trials)
-        return len(trials)
+    except StoreError:
+        raise
     except HftaError:
-        pass
-    count = 0
-    for trial in trials:
-        try:
-            _added(study, searcher, [trial])
-            count += 1
-        except HftaError:
-            searcher.refused(trial)
+        count = 0
+        for trial in trials:
+            try:
+                _added(study, searcher, [trial])
+                count += 1
+            except StoreError:
+                raise
+            except HftaError as error:
+                searcher.refused(trial, error.message)
+    _keep(study, searcher)
     return count
 
 
 def _added(study: Study, searcher: Searcher, trials: Iterable[Trial]) -> None:
     configs = [(trial, config) for trial in trials for config in searcher.configurations(trial)]
-    ids = adding.add(study, [config for _, config in configs])
+    key = " ".join([_KEY, *dict.fromkeys(str(trial.number) for trial, _ in configs)])
+    ids = adding.add(study, [config for _, config in configs], key)
     for trial in dict.fromkeys(trial.number for trial, _ in configs):
         members = [id for id, (one, _) in zip(ids, configs, strict=True) if one.number == trial]
         searcher.started(next(one for one, _ in configs if one.number == trial), members)

@@ -14,6 +14,7 @@ from hfta_nb.events import Control, Event
 from hfta_nb.history import History
 from hfta_nb.recipes import Family
 from hfta_nb.study import adding, code, exporting, loop, outcome, reading, running, saving, searching
+from hfta_nb.study.analysis import Analysis
 from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.definition import Definition
 from hfta_nb.study.fitting import fit
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-class Study(Definition):
+class Study(Analysis, Definition):
     """One sweep: its definition, its run and its results.
 
     Args:
@@ -38,7 +39,8 @@ class Study(Definition):
         batch_size: samples in a mini-batch, unless it is an axis.
         patience: a member stops after this many validations without improvement of `monitor`; None for never.
         monitor: the metric that decides which epoch is best: ``val_<metric>`` or ``val_loss``. By default the
-            family's, or the task's first metric if it is a score, else "val_loss".
+            family's, or the task's first metric if it is a score, else "val_loss". A list has several objectives: that
+            metric first, then further metrics (at the best epoch), "parameters", "time_s" or "memory_bytes".
         device: "cpu", "cuda", "cuda:1", ...; by default the GPU if there is one.
         dtype: dtype of parameters, activations and data: "float32", "float64" or "bfloat16", or torch's dtype of that
             name.
@@ -89,6 +91,8 @@ class Study(Definition):
         pruner: what ends them early: "none" (the default), "median", "percentile", "asha", "hyperband", "wilcoxon",
             "patient", or a pruner of Optuna's. It is asked after each epoch with a validation.
         constraint: from a configuration to whether it may be tried.
+        seeds_by: what sampler and pruner see of a trial with several seeds: their "mean", or the "bound" of the mean on
+            its worse side, one standard error away (the lower confidence bound where more is better).
         fixed: one value for any other axis that is not in the grid, for example ``optimizer="sgd"``.
 
     Raises:
@@ -243,14 +247,16 @@ class Study(Definition):
     def results(self, over: str | Sequence[str] | None = None) -> pandas.DataFrame:
         """The leaderboard, one row per variant, best first: state, best epoch, metrics at it, the axes' values.
 
-        A notebook and ``print`` show the rank, the axes that vary, the monitored metric, state and best epoch; the
-        table has all columns.
+        Further columns are the ``seed``, the last value of each metric (``last_<metric>``), ``epochs``, the ``reason``
+        of an early end, ``time_s`` and ``time_share`` (members that train together share the time evenly),
+        ``memory_bytes`` and ``memory_share`` (of its array), and of a search the number of the ``trial``. A notebook
+        and ``print`` show the rank, the axes that vary, the monitored metric, state and best epoch.
 
         Args:
             over: one or several axes to average over, most often "seed". The table then has one row per configuration
                 of the other axes, with each metric's mean (under its name) and sample standard deviation ("_std"), the
-                ``count`` of finite values, the number of ``lost`` members, and ``members``. Configurations that lost a
-                member come last.
+                monitored metric's "_bound" (see `seeds_by`), the ``count`` of finite values, the number of ``lost``
+                members, and ``members``. Configurations that lost a member come last.
 
         Raises:
             StudyError: the study has not run yet, or `over` is not an axis of its grid.

@@ -26,11 +26,10 @@ def latest(definition: FormValues) -> SavedRun | None:
 
 
 def loaded(path: str | Path, family: Any = None, data: Any = None) -> Study:
-    """The study of a saved run that is not in progress.
+    """The study of a saved run, or of one in progress in another process.
 
     Raises:
         StoreError: there is no run, it is damaged, or its data must be given.
-        StudyError: the run is in progress in another process.
         FamilyError: its family is not known.
     """
     call = f"Workbench.reattach({str(path)!r}"

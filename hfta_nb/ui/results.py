@@ -1,4 +1,4 @@
-"""Results: the leaderboard and its exports."""
+"""Results: the leaderboard, its exports, and figures."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import ipywidgets
 from hfta_nb import events as ev
 from hfta_nb.grid import Variant
 from hfta_nb.history import History
+from hfta_nb.study import Study
+from hfta_nb.ui.figure_box import FigureBox
 from hfta_nb.ui.leaderboard import Leaderboard
 from hfta_nb.ui.text import count, escape, memory, metric, number
 from hfta_nb.ui.widgets import CodeBox, button, words
@@ -46,14 +48,17 @@ def summary(history: History) -> str:
 
 
 class Results(ipywidgets.VBox):  # type: ignore[misc]
-    """Leaderboard, exports, code.
+    """Leaderboard, exports, figures, code.
 
     Args:
         pressed: called with "csv", "png", "code" or "check" when that button is.
         asked: called with "stop" or "take" and a member's id.
+        study: gives the study of the run, for figures.
     """
 
-    def __init__(self, pressed: Callable[[str], None], asked: Callable[[str, int], None]) -> None:
+    def __init__(
+        self, pressed: Callable[[str], None], asked: Callable[[str, int], None], study: Callable[[], Study]
+    ) -> None:
         self.leaderboard = Leaderboard(asked)
         self.code_box = CodeBox()
         self.note = words("hfta-note")
@@ -61,7 +66,8 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
         for name, made in self.buttons.items():
             made.on_click(lambda _, name=name: pressed(name))
         tools = ipywidgets.HBox([*self.buttons.values(), self.note]).add_class("hfta-results-tools")
-        super().__init__([tools, self.leaderboard, self.code_box])
+        self.figures = FigureBox(study)
+        super().__init__([tools, self.leaderboard, self.figures, self.code_box])
 
     def __repr__(self) -> str:
         return "Results()"
@@ -78,6 +84,7 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
             if at_rest
             else "Wait until the run has ended, or stop it",
         }
+        self.figures.enable(has_run)
         for name, reason in reasons.items():
             self.buttons[name].disabled = bool(reason)
             self.buttons[name].tooltip = reason or _BUTTONS[name][1]

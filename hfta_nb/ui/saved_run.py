@@ -7,7 +7,6 @@ from typing import Any
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.errors import StudyError
 from hfta_nb.grid import Grid
 from hfta_nb.study import Study
 
@@ -15,20 +14,10 @@ INTERRUPTED = "the process that trained it ended before the run did (the kernel 
 
 
 def as_interrupted(study: Study) -> Study:
-    """The study; its run is marked as failed if its process is gone.
-
-    Raises:
-        StudyError: the run is in progress in another process.
-    """
+    """The study; its run is marked as failed if its process is gone."""
     history = study.history  # FAILED if the run was in progress and nobody holds its lock
-    if history.run is None or history.state in ev.FINAL_STATES:
+    if history.run is None or history.state in ev.FINAL_STATES or study.store.running:
         return study
-    if study.store.running:
-        raise StudyError(
-            "the run is in progress in another process",
-            where=str(study.directory),
-            remedy="watch it there, or stop it there and try again in some seconds",
-        )
     # Without file locks, the user who reattaches is responsible.
     history.add(ev.RunChanged(time.time(), ev.FAILED, INTERRUPTED))
     return study
@@ -68,7 +57,7 @@ def arguments_of(study: Study) -> dict[str, Any]:
         ),
         **({"verify": study.verify} if study.verify != "first" else {}),
         "device": str(study.device),
-        "monitor": study.monitor,
+        "monitor": study.options["monitor"],
         **({"serial": True} if study.serial else {}),
         "across": study.across,
         **({"validate_every": study.validate_every} if study.validate_every > 1 else {}),

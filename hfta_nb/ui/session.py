@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from threading import RLock
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 
 from hfta_nb import events as ev
 from hfta_nb import executors
-from hfta_nb.errors import HftaError, StudyError
+from hfta_nb.errors import HftaError, StudyError, WorkerError
 from hfta_nb.history import History
 from hfta_nb.study import Study
 from hfta_nb.ui.debounce import Later
@@ -167,7 +168,11 @@ class Session:
         return handle
 
     def adopt(self, study: Study) -> None:
-        """Show a run that was read from disk."""
+        """Show a run that was read from disk; follow and control it where another process runs it."""
+        if study.store.running:
+            with contextlib.suppress(WorkerError):  # it has ended meanwhile
+                self._join(study)
+                return
         self.study, self.history, self.handle = study, study.history, None
         states = {ev.COMPLETE: RunPhase.FINISHED, ev.STOPPED: RunPhase.STOPPED, ev.WAITING: RunPhase.IDLE}
         self.phase = states.get(self.history.state, RunPhase.FAILED)
@@ -182,6 +187,16 @@ class Session:
         self._stop_checking()
 
     # Within.
+
+    def _join(self, study: Study) -> None:
+        handle = executors.attach(study)
+        self._unfollow()
+        with self._lock:
+            self.phase, self.study, self.handle = RunPhase.STARTING, study, handle
+        self._screen.phase_changed()
+        self._follow(handle)
+        if handle.state == ev.PAUSED:
+            self._signal("paused")
 
     def _unfollow(self) -> None:
         if self._follower is not None:

@@ -106,7 +106,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self._dry_run = DryRun(executor, self._later, self._tried)
         self.train_view = TrainView(self._pressed)
         self.watch = Watch()
-        self.results = Results(self._pressed, self._asked)
+        self.results = Results(self._pressed, self._asked, lambda: self.study)
         self.live, self.leaderboard = self.watch.live, self.results.leaderboard
         bodies = self.define, self.plan_view, self.train_view, self.watch, self.results
         self.sections = sections_of(bodies)
@@ -265,7 +265,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     @classmethod
     def reattach(cls, path: str | Path, *, family: Any = None, data: Any = None, executor: str = "worker") -> Workbench:
-        """A Workbench that shows a saved run, which can be resumed.
+        """A Workbench that shows a saved run, which can be resumed, or one that another process runs, and controls it.
 
         Args:
             path: the directory of the run.
@@ -275,7 +275,6 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
         Raises:
             StoreError: there is no run, it is damaged, or its data must be given.
-            StudyError: the run is in progress in another process.
             FamilyError: its family is not known.
         """
         study = loaded(path, family, data)
@@ -291,7 +290,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
         Raises:
             StoreError: there is no run, or it is damaged.
-            StudyError: a run is in progress, here or in that directory.
+            StudyError: a run is in progress in this Workbench.
             FamilyError: its family is not known.
         """
         restore(self, path)

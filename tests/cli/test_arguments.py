@@ -10,7 +10,7 @@ import pytest
 from hfta_nb.cli import main, studies
 from hfta_nb.cli.arguments import parse
 
-COMMANDS = ["run", "plan", "families", "results"]
+COMMANDS = ["run", "tune", "plan", "families", "results"]
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

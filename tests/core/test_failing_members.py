@@ -16,6 +16,7 @@ from hfta_nb import events as ev
 from hfta_nb.cli import main
 from hfta_nb.errors import MemberError, StudyError
 from hfta_nb.metrics import Metric
+from tests.frames import steady
 
 
 class Net(nn.Module):
@@ -60,7 +61,7 @@ def make(place: Path, widths: list[int], **more: Any) -> hfta.Study:
 
 def same(one: hfta.Study, other: hfta.Study, members: list[int]) -> None:
     drop = ["rank", "where", "late", "reason"]
-    tables = [s.results().drop(columns=drop, errors="ignore").loc[members] for s in (one, other)]
+    tables = [steady(s.results()).drop(columns=drop, errors="ignore").loc[members] for s in (one, other)]
     pd.testing.assert_frame_equal(*tables, atol=1e-10, rtol=0)
 
 

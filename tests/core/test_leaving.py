@@ -21,6 +21,7 @@ from hfta_nb.cli import main
 from hfta_nb.errors import StudyError
 from hfta_nb.step import ArrayStep
 from hfta_nb.study import loop
+from tests.frames import steady
 
 
 def make(place: Path, **more: Any) -> hfta.Study:
@@ -33,7 +34,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     study = make(tmp_path_factory.mktemp("leaving") / "whole")
     for _ in study.run():
         pass
-    return study.results()
+    return steady(study.results())
 
 
 def goes_on(place: Path, whole: pd.DataFrame, best: bool = True) -> None:
@@ -47,7 +48,7 @@ def goes_on(place: Path, whole: pd.DataFrame, best: bool = True) -> None:
         next(iter(found.run()))
     for _ in found.run(resume=True):
         pass
-    pd.testing.assert_frame_equal(found.results(), whole, atol=1e-10, rtol=0)
+    pd.testing.assert_frame_equal(steady(found.results()), whole, atol=1e-10, rtol=0)
 
 
 def at(event: ev.Event, group: int, epoch: int) -> bool:
@@ -80,7 +81,7 @@ def test_break_at_the_very_end_is_the_end(tmp_path: Path, whole: pd.DataFrame) -
         if at(event, 1, 4):
             break
     assert study.history.state == ev.COMPLETE
-    pd.testing.assert_frame_equal(study.results(), whole, atol=1e-10, rtol=0)
+    pd.testing.assert_frame_equal(steady(study.results()), whole, atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
@@ -253,7 +254,7 @@ def lost(place: Path, whole: pd.DataFrame) -> None:
     assert set(found.results()["state"]) == {ev.FAILED}
     for _ in found.run(resume=True):
         pass
-    pd.testing.assert_frame_equal(found.results(), whole, atol=1e-10, rtol=0)
+    pd.testing.assert_frame_equal(steady(found.results()), whole, atol=1e-10, rtol=0)
 
 
 def test_a_run_that_nobody_runs_is_not_running(tmp_path: Path, whole: pd.DataFrame) -> None:

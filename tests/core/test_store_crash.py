@@ -16,6 +16,7 @@ from hfta_nb import events as ev
 from hfta_nb.errors import StoreError
 from hfta_nb.store import Store
 from tests.core import crashing
+from tests.frames import steady
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,7 +31,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> hfta.Study:
 
 def same(study: hfta.Study, whole: hfta.Study) -> None:
     """Bit for bit, and nothing is there twice."""
-    pd.testing.assert_frame_equal(study.results(), whole.results(), check_exact=True)
+    pd.testing.assert_frame_equal(steady(study.results()), steady(whole.results()), check_exact=True)
     for variant in range(len(whole.variants)):
         ours, theirs = study.history.members[variant], whole.history.members[variant]
         assert {k: c.values for k, c in ours.curves.items()} == {k: c.values for k, c in theirs.curves.items()}

@@ -87,7 +87,7 @@ def test_commands_are_understood(page: str, line: str) -> None:
 
 def test_languages_are_told() -> None:
     """A block without one would be shown as Python by some viewers, and run by no test."""
-    known = {"python", "sh", "text", "eval", ""}
+    known = {"python", "sh", "text", "toml", "eval", ""}
     for path in pages():
         plain = [b for b in blocks(path) if b.language not in known or re.search(r"^\s*import \w+$", b.code, re.M)]
         assert [b.line for b in plain if b.language != "python"] == [], path

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
+import math
+import statistics
 from typing import Any
 
 import optuna
@@ -13,6 +15,7 @@ from hfta_nb import events as ev
 from hfta_nb.errors import SearchError
 from hfta_nb.events import Prune
 from hfta_nb.search import Searcher, heard, told
+from hfta_nb.search.trials import aggregate
 from tests.search.fake import ended, epoch, searcher
 
 SPACE = {"lr": hfta.uniform(1e-4, 1e-1, log=True), "width": hfta.integers(8, 64)}
@@ -116,39 +119,156 @@ def test_a_grid_has_so_many_trials_as_it_has_points() -> None:
     assert states(search) == ["COMPLETE"] * 6
 
 
-@pytest.mark.parametrize("sampler", ["random", "tpe", "qmc"])
-def test_a_search_that_is_resumed_asks_for_what_it_would_have_asked_for(tmp_path: Path, sampler: str) -> None:
+class Disk:
+    """What a study's database has of a search."""
+
+    def __init__(self) -> None:
+        self.bodies: dict[str, Any] = {}
+
+    def keep(self, search: Searcher) -> None:
+        self.bodies |= json.loads(json.dumps(search.changes()))
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "qmc", "cmaes", "gp"])
+def test_a_search_that_is_resumed_asks_for_what_it_would_have_asked_for(sampler: str) -> None:
+    space = {"lr": SPACE["lr"], "decay": hfta.uniform(0, 1)}
+
     def half(search: Searcher) -> None:
-        search.keep(tmp_path / f"{id(search)}.log")
         begun(search)
         for variant in range(4):
             search.saw(epoch(1, {variant: 0.1 * variant}))
             search.saw(ended(variant))
 
-    whole, cut = (searcher(SPACE, sampler=sampler) for _ in range(2))
+    whole, cut = (searcher(space, sampler=sampler) for _ in range(2))
     half(whole)
     half(cut)
-    resumed = searcher(SPACE, sampler=sampler)
-    resumed.keep(tmp_path / f"{id(cut)}.log")
+    resumed, disk = searcher(space, sampler=sampler), Disk()
+    disk.keep(cut)
+    resumed.take_up(disk.bodies)
     assert [trial.config for trial in resumed.ask(4)] == [trial.config for trial in whole.ask(4)]
 
 
-def test_trials_are_taken_up_where_they_were(tmp_path: Path) -> None:
-    search = searcher(SPACE, pruner=optuna.pruners.ThresholdPruner(upper=0.5))
-    search.keep(tmp_path / "log")
+def test_only_what_has_changed_is_given() -> None:
+    search, disk = searcher(SPACE), Disk()
+    begun(search, 3)
+    assert sorted(search.changes()) == ["000000", "000001", "000002", "study"]
+    search.saw(epoch(1, {1: 0.5}))
+    assert list(search.changes()) == ["000001"]
+    assert search.changes() == {}
+    search.touch()
+    disk.keep(search)
+    again = searcher(SPACE)
+    again.take_up(disk.bodies)
+    assert again.changes().keys() == {"study"}
+
+
+def test_trials_are_taken_up_where_they_were() -> None:
+    search, disk = searcher(SPACE, pruner=optuna.pruners.ThresholdPruner(upper=0.5)), Disk()
     begun(search, 2)
     search.ask(1)  # and killed before it was planned
     search.saw(epoch(1, {0: 0.3, 1: 0.9}))
     search.saw(ended(1, ev.PRUNED))
+    disk.keep(search)
     again = searcher(SPACE, pruner=optuna.pruners.ThresholdPruner(upper=0.5))
-    again.keep(tmp_path / "log")
+    again.take_up(disk.bodies)
     again.recall(epoch(1, {0: 0.3, 1: 0.9}))
     assert [trial.number for trial in again.waiting] == [2]
     assert again.free == 2
     # The checkpoint is of before the first epoch: what was reported is not reported again, and the pruned one ends.
-    assert again.saw(epoch(1, {0: 0.3, 1: 0.9})) == [Prune(1, "pruned after epoch 1")]
+    assert again.saw(epoch(1, {0: 0.3, 1: 0.9})) == [Prune(1, "pruned after epoch 1: val_loss 0.9")]
     again.saw(ended(0))
     assert again.optuna.trials[0].value == 0.3
+
+
+class Once(optuna.pruners.BasePruner):
+    """Has its say about each trial once, as successive halving has about each rung."""
+
+    def __init__(self) -> None:
+        self.asked: set[int] = set()
+
+    def prune(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> bool:
+        known = trial.number in self.asked
+        self.asked.add(trial.number)
+        return not known and trial.intermediate_values[1] > 0.3
+
+
+@pytest.mark.parametrize("pruner", ["asha", Once()])
+def test_the_pruner_says_the_same_again_after_a_kill_between_its_word_and_the_members_end(pruner: Any) -> None:
+    search, disk = searcher(SPACE, pruner=pruner, slots=6, trials=6), Disk()
+    begun(search, 6)
+    losses = {0: 0.6, 1: 0.1, 2: 0.5, 3: 0.2, 4: 0.4, 5: 0.3}
+    said = search.saw(epoch(1, losses))
+    assert said
+    disk.keep(search)
+    again = searcher(SPACE, pruner=pruner, slots=6, trials=6)
+    again.take_up(disk.bodies)
+    assert again.saw(epoch(1, losses)) == said
+
+
+def test_a_trial_that_is_damaged_is_a_failed_one_and_the_others_keep_their_numbers() -> None:
+    search, disk = searcher(SPACE), Disk()
+    begun(search, 4)
+    search.saw(epoch(1, {3: 0.5}))
+    search.saw(ended(3))
+    disk.keep(search)
+    del disk.bodies["000001"]
+    disk.bodies["000002"]["params"] = "?"
+    again = searcher(SPACE)
+    again.take_up(disk.bodies)
+    assert states(again) == ["RUNNING", "FAIL", "FAIL", "COMPLETE"]
+    assert again.optuna.best_trial.number == 3
+    assert again.optuna.trials[3].params == search.optuna.trials[3].params
+
+
+def test_the_worse_bound_of_seeds_counts_where_it_is_asked_for() -> None:
+    values = [0.2, 0.6]
+    error = statistics.stdev(values) / math.sqrt(2)
+    for maximize, bound in ((False, 0.4 + error), (True, 0.4 - error)):
+        search = searcher(SPACE | {"seed": [0, 1]}, monitor=("val_loss", maximize), seeds_by="bound")
+        [trial] = search.ask(1)
+        search.started(trial, [0, 1])
+        search.saw(epoch(1, dict(enumerate(values))))
+        assert search.optuna.trials[0].intermediate_values == {1: pytest.approx(bound)}
+        search.saw(ended(0))
+        search.saw(ended(1))
+        assert search.optuna.trials[0].value == pytest.approx(bound)
+    assert aggregate([0.5], True, "bound") == 0.5
+
+
+def test_several_objectives_are_told_of_and_nothing_is_pruned() -> None:
+    others = (("val_error", False), ("parameters", False))
+    search = searcher(SPACE, monitor=("val_accuracy", True), others=others)
+    search.cost = lambda variant, name: {"parameters": 100.0 + variant}[name]
+    begun(search, 2)
+    for number, values in enumerate([(0.5, 0.9), (0.8, 0.7), (0.6, 0.1)], 1):
+        accuracy, error = values
+        metrics = {"val_accuracy": (accuracy, 0.2), "val_error": (error, 0.5)}
+        assert search.saw(ev.EpochDone(0.0, 0, number, number, (0, 1), metrics)) == []
+    search.saw(ended(0))
+    search.saw(ended(1, ev.DIVERGED))
+    assert search.optuna.trials[0].values == [0.8, 0.7, 100.0]  # at the best epoch, the second
+    assert states(search) == ["COMPLETE", "FAIL"]
+    assert [d.name for d in search.optuna.directions] == ["MAXIMIZE", "MINIMIZE", "MINIMIZE"]
+    assert [t.number for t in search.optuna.best_trials] == [0]
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "qmc", "gp"])
+def test_samplers_of_several_objectives(sampler: str) -> None:
+    search = searcher(SPACE, sampler=sampler, others=(("parameters", False),), trials=16)
+    search.cost = lambda variant, name: float(variant)
+    for _ in range(12):
+        [trial] = begun(search, 1)
+        search.saw(epoch(1, {trial.number: 1 / (1 + trial.number)}))
+        search.saw(ended(trial.number))
+    assert len({str(t.params) for t in search.optuna.trials}) == 12
+
+
+def test_what_several_objectives_rule_out() -> None:
+    others = (("parameters", False),)
+    with pytest.raises(SearchError, match="pruner: trials of several objectives can't be pruned"):
+        searcher(SPACE, pruner="asha", others=others)
+    with pytest.raises(SearchError, match="sampler: searches one objective only; got 'cmaes'"):
+        searcher(SPACE, sampler="cmaes", others=others)
 
 
 def test_a_search_is_kept_as_json() -> None:

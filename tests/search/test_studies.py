@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Any
@@ -107,12 +108,89 @@ def test_seeds_train_side_by_side(tmp_path: Path) -> None:
     assert [t.value for t in made.optuna.trials] == pytest.approx([sum(values[:2]) / 2, sum(values[2:]) / 2])
 
 
+def test_both_levels_of_seeds_are_in_the_tables(tmp_path: Path) -> None:
+    space = {"lr": SPACE["lr"], "seed": [0, 1]}
+    made = study(tmp_path / "run", space, trials=2, slots=2, epochs=1, seeds_by="bound")
+    for _ in made.run():
+        pass
+    table, averaged = made.results(), made.results(over="seed")
+    assert table["trial"].to_dict() == {0: 0, 1: 0, 2: 1, 3: 1}
+    assert len(averaged) == 2
+    bounds = {table["trial"][row["members"][0]]: row[f"{made.monitor}_bound"] for _, row in averaged.iterrows()}
+    assert {t.number: t.value for t in made.optuna.trials} == pytest.approx(bounds)
+    assert hfta.Study.load(tmp_path / "run").seeds_by == "bound"
+
+
+def test_several_objectives(tmp_path: Path) -> None:
+    monitor = ["val_accuracy", "val_loss", "parameters", "time_s"]
+    made = study(tmp_path / "run", sampler="tpe", monitor=monitor, trials=4, slots=2, across=0.9)
+    for _ in made.run():
+        pass
+    table = made.results()
+    sizes = {i: sum(p.numel() for p in made.member(i).module().parameters()) for i in range(4)}
+    assert len(set(sizes.values())) == 2
+    for trial in made.optuna.trials:
+        row = table.loc[trial.number]
+        accuracy, loss, parameters, time_s = trial.values
+        assert (accuracy, loss) == (row["val_accuracy"], row["val_loss"])
+        assert parameters == sizes[trial.number]
+        assert 0 < time_s <= row["time_s"]
+    assert [d.name for d in made.optuna.directions] == ["MAXIMIZE", "MINIMIZE", "MINIMIZE", "MINIMIZE"]
+    again = hfta.Study.load(tmp_path / "run")
+    assert again.objectives == made.objectives
+    assert [t.values for t in again.optuna.trials] == [t.values for t in made.optuna.trials]
+    assert len(again.pareto().axes) == 6
+    assert again.best().variant.id == table.index[0]
+
+
+def test_a_grid_has_objectives_as_well(tmp_path: Path) -> None:
+    made = hfta.Study("mlp", {"lr": [1e-3, 1e-2]}, "iris", epochs=1, directory=tmp_path, device="cpu",
+                      monitor=["val_loss", "parameters"])  # fmt: skip
+    for _ in made.run():
+        pass
+    assert made.pareto().axes[0].get_xlabel() == "parameters (less is better)"
+    for draw in (made.slices, made.curves, made.importances):
+        with pytest.raises(HftaError) if draw == made.importances else contextlib.nullcontext():
+            assert draw().axes
+
+
+def test_every_figure_of_a_search(ran: hfta.Study) -> None:
+    found = [ran.importances(), ran.parallel_coordinates(), ran.slices(), ran.contour("lr", "width"), ran.curves()]
+    found += [ran.pareto("val_accuracy", "time_s"), ran.slices("train_loss")]
+    assert all(figure.axes for figure in found)
+    assert ran.slices().axes[0].get_xscale() == "log"
+    with pytest.raises(StudyError, match="objectives: not so many different objectives as can be drawn"):
+        ran.pareto()
+
+
+def test_results_have_what_members_took(ran: hfta.Study) -> None:
+    table = ran.results()
+    assert table["time_share"].sum() == pytest.approx(1)
+    assert (table["time_s"] > 0).all()
+    shares = {i: 1 / len(g.variants) for g in ran.groups() for i in g.variants}
+    assert table["memory_share"].to_dict() == pytest.approx(shares)
+    assert (table["memory_bytes"] > 0).all()
+    last = ran.history.members[0].curves["val_loss"].values[-1]
+    assert table["last_val_loss"][0] == last
+    assert list(table["seed"]) == [0] * 6
+
+
 WRONG = [
     ({"trials": None, "slots": None, "sampler": None}, "trials: how many configurations are tried is missing"),
     ({"trials": None, "space": {"lr": [1e-3]}, "slots": None}, "sampler: belongs to a search; got 'random'"),
     ({"trials": 0}, "trials: not a positive whole number; got 0"),
     ({"slots": 0}, "slots: not a positive whole number; got 0"),
     ({"space": [{"lr": 1e-3}]}, "grid: not a search space"),
+    ({"seeds_by": "median"}, "seeds_by: unknown choice; got 'median'; accepted: mean, bound"),
+    (
+        {"trials": None, "space": {"lr": [1e-3]}, "slots": None, "sampler": None, "seeds_by": "bound"},
+        "seeds_by: belongs to a search; got 'bound'",
+    ),
+    ({"monitor": ["parameters", "val_loss"]}, "monitor: the first objective decides which epoch is best"),
+    ({"monitor": ["val_loss", "size"]}, "monitor: unknown metric; got 'size'; accepted: val_loss"),
+    ({"monitor": ["val_loss", "val_loss"]}, "monitor: is there twice"),
+    ({"monitor": []}, "monitor: not a metric or a list of objectives"),
+    ({"monitor": ["val_loss", "time_s"], "pruner": "asha"}, "pruner: trials of several objectives can't be pruned"),
     ({"pruner": "ashaa"}, "pruner: unknown pruner; got 'ashaa'"),
     ({"space": {"widht": [1, 2]}}, "did you mean width?"),
 ]

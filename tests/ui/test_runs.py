@@ -16,7 +16,8 @@ from ui.bench import Make
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.errors import HftaError, StoreError, StudyError
+from hfta_nb.errors import HftaError, StoreError
+from hfta_nb.executors import attaching
 from hfta_nb.study import Study, saved_runs
 from hfta_nb.ui import Workbench, static
 
@@ -178,6 +179,47 @@ def test_stop_reattach_and_resume(make: Make, published: list[Any]) -> None:
     back.close()
 
 
+def test_reattach_to_a_run_that_is_on_follows_and_controls_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attaching, "LOOK_INTERVAL_S", 0.05)
+    bench = make(executor="inline", epochs=20_000)
+    bench.train()
+    eventually(lambda: bench.history.members and bench.history.members[0].epoch > 2)
+    back = Workbench.reattach(bench.study.directory, executor="inline")
+    eventually(lambda: back.state == "running")
+    assert back.live.running
+    back.train_view.buttons["pause"].click()
+    eventually(lambda: bench.state == back.state == "paused")
+    last = Workbench.reattach(bench.study.directory, executor="inline")
+    assert last.state == "paused"
+    last.train_view.buttons["resume"].click()
+    eventually(lambda: bench.state == back.state == last.state == "running")
+    back.stop(1)
+    eventually(lambda: bench.history.members[1].state == "STOPPED")
+    back.train_view.buttons["stop"].click()
+    eventually(lambda: bench.state == back.state == last.state == "stopped")
+    for one in (back, last):
+        one.close()
+
+
+def test_figures_are_drawn_as_they_are_chosen(ran: Workbench) -> None:
+    box = ran.results.figures
+    assert not box.kind.disabled
+    assert box.image.layout.display == "none"
+    for kind in ("slices", "curves", "pareto"):
+        box.kind.value = kind
+        assert box.note.value == ""
+        assert box.image.value.startswith(b"\x89PNG")
+    assert box.second.options == ("parameters", "time_s", "memory_bytes")
+    before = box.image.value
+    box.second.value = "time_s"
+    assert box.image.value != before
+    box.kind.value = "contour"  # of one axis
+    assert "only one axis varies" in box.note.value
+    assert box.image.layout.display == "none"
+    box.kind.value = "none"
+    assert (box.note.value, box.again.layout.display) == ("", "none")
+
+
 def test_reattach_to_a_run_whose_process_died(make: Make, published: Any, tmp_path: Path) -> None:
     bench = make(executor="inline", epochs=2000)
     bench.train()
@@ -186,8 +228,6 @@ def test_reattach_to_a_run_whose_process_died(make: Make, published: Any, tmp_pa
     )
     bench.pause()  # leaves a checkpoint
     eventually(lambda: bench.state == "paused")
-    with pytest.raises(StudyError, match="in progress in another process"):
-        Workbench.reattach(bench.study.directory)
     assert list(saved_runs(bench.study.directory.parent)) == []  # nothing is offered that somebody is at
     left = shutil.copytree(bench.study.directory, tmp_path / "left")  # whose lock nobody holds
     assert [run.directory for run in saved_runs(tmp_path)] == [left]

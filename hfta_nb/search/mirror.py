@@ -1,0 +1,149 @@
+"""``optuna.log``: a copy of the trials in Optuna's own format, which `optuna-dashboard` opens while a search is on.
+
+The trials themselves are in the study's database, which is written first. A process that is killed between the two
+leaves a copy that lacks something; the next run adds it, or makes the copy anew where it isn't one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hfta_nb.errors import StoreError, StoreWarning
+from hfta_nb.search import methods
+
+if TYPE_CHECKING:
+    import optuna
+
+NAME = "study"
+"""Of the Optuna study."""
+
+INTERVAL_S = 1.0
+"""Values of trials that go on are copied at most this often: Optuna syncs its file for each."""
+
+
+class Mirror:
+    """A copy of a search in a file.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._copy: optuna.Study | None = None
+        self._broken = False
+        self._due: set[int] = set()
+        self._written_s, self._count = 0.0, 0
+
+    def begin(self, study: optuna.Study) -> None:
+        """Bring the copy up to date. Only the process that runs the study may write to it."""
+        for left in (f"{self.path.name}.lock", f"{self.path.name}.tmp"):  # of a process that was killed
+            with contextlib.suppress(OSError):
+                self.path.with_name(left).unlink(missing_ok=True)
+        self._broken = False
+        self._copy = self._there(study)
+        if self._copy is None:
+            with self._guarded(), methods.quiet():
+                self._copy = self._made_anew(study)
+        self.follow(study, range(len(study.get_trials(deepcopy=False))))
+
+    def follow(self, study: optuna.Study, numbers: Iterable[int]) -> None:
+        """Copy what is new of these trials. Where that fails, a warning says so, and the search goes on without it."""
+        if self._copy is None or self._broken:
+            return
+        self._due.update(numbers)
+        trials, now = study.get_trials(deepcopy=False), time.monotonic()
+        ended = any(trials[number].state.is_finished() for number in self._due)
+        if not ended and len(trials) == self._count and now - self._written_s < INTERVAL_S:
+            return
+        self._written_s, self._count = now, len(trials)
+        with self._guarded():
+            known = {t.number: t for t in self._copy.get_trials(deepcopy=False)}
+            due, self._due = sorted(self._due), set()
+            for number in due:
+                if number not in known:
+                    self._copy.add_trial(trials[number])
+                else:
+                    _update(self._copy, known[number], trials[number])
+
+    def read(self) -> list[optuna.trial.FrozenTrial]:
+        """The trials in the file, of a search that was run before they were in the study's database.
+
+        Raises:
+            StoreError: it is damaged.
+        """
+        try:
+            return list(_open(self.path).get_trials()) if self.path.exists() else []
+        except Exception as error:  # whatever a damaged file makes Optuna raise
+            remedy = "start a new study; what has been trained stays readable"
+            raise StoreError(f"is damaged ({error})", where=str(self.path), remedy=remedy) from error
+
+    def _there(self, study: optuna.Study) -> optuna.Study | None:
+        """The copy that is there; None where it is damaged, or of other trials."""
+        if not self.path.exists():
+            return None
+        try:
+            found = _open(self.path)
+            mine, theirs = study.get_trials(deepcopy=False), found.get_trials(deepcopy=False)
+        except Exception:  # whatever a damaged file makes Optuna raise
+            return None
+        if found.directions != study.directions or len(theirs) > len(mine):
+            return None
+        return found if all(map(_before, theirs, mine)) else None
+
+    def _made_anew(self, study: optuna.Study) -> optuna.Study:
+        optuna = methods.optuna()
+        spare = self.path.with_name(f"{self.path.name}.tmp")
+        made = optuna.create_study(study_name=NAME, storage=_storage(spare), directions=study.directions)
+        made.add_trials(study.get_trials(deepcopy=False))
+        os.replace(spare, self.path)
+        return _open(self.path)
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Any:
+        try:
+            yield
+        except Exception as error:
+            self._broken = True
+            what = f"{self.path}: can't be written ({error}); the search itself is in the study's database"
+            warnings.warn(StoreWarning(what), stacklevel=2)
+
+
+def _storage(path: Path) -> Any:
+    optuna = methods.optuna()
+    return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+
+
+def _open(path: Path) -> optuna.Study:
+    found: optuna.Study = methods.optuna().load_study(study_name=NAME, storage=_storage(path))
+    return found
+
+
+def _before(copy: Any, trial: Any) -> bool:
+    """Whether a trial may have been as the copy says."""
+    steps = copy.intermediate_values.items() <= trial.intermediate_values.items()
+    same = copy.params == trial.params and steps
+    return bool(same and (not copy.state.is_finished() or (copy.state, copy.values) == (trial.state, trial.values)))
+
+
+def _update(study: optuna.Study, copy: Any, trial: Any) -> None:
+    if copy.state.is_finished():
+        return
+    storage, id = study._storage, copy._trial_id
+    for name, value in trial.user_attrs.items():
+        if copy.user_attrs.get(name) != value:
+            storage.set_trial_user_attr(id, name, value)
+    for name, value in trial.system_attrs.items():
+        if copy.system_attrs.get(name) != value:
+            storage.set_trial_system_attr(id, name, value)
+    for step, value in trial.intermediate_values.items():
+        if step not in copy.intermediate_values:
+            storage.set_trial_intermediate_value(id, step, value)
+    if trial.state.is_finished():
+        storage.set_trial_state_values(id, trial.state, trial.values)

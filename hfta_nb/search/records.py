@@ -1,0 +1,77 @@
+"""Trials as plain data, for the study's database, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from hfta_nb.search import methods
+
+if TYPE_CHECKING:
+    import optuna
+
+STUDY = "study"
+"""The key of what samplers keep of a search as a whole; trials have their numbers as keys."""
+
+
+def key_of(number: int) -> str:
+    """The key of a trial; keys sort as numbers do."""
+    return f"{number:06d}"
+
+
+def told(trial: optuna.trial.FrozenTrial) -> dict[str, Any]:
+    """A trial as plain data."""
+    to_json = methods.optuna().distributions.distribution_to_json
+    return {
+        "state": trial.state.name,
+        "values": trial.values,
+        "params": dict(trial.params),
+        "distributions": {name: json.loads(to_json(one)) for name, one in trial.distributions.items()},
+        "intermediate": {str(step): value for step, value in trial.intermediate_values.items()},
+        "user": dict(trial.user_attrs),
+        "system": dict(trial.system_attrs),
+        "times": [None if t is None else t.isoformat() for t in (trial.datetime_start, trial.datetime_complete)],
+    }
+
+
+def heard(body: Mapping[str, Any]) -> optuna.trial.FrozenTrial:
+    """The trial of `told`.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: it is not one.
+    """
+    optuna = methods.optuna()
+    to_distribution = optuna.distributions.json_to_distribution
+    found: optuna.trial.FrozenTrial = optuna.trial.create_trial(
+        state=optuna.trial.TrialState[body["state"]],
+        values=body["values"],
+        params=body["params"],
+        distributions={name: to_distribution(json.dumps(one)) for name, one in body["distributions"].items()},
+        intermediate_values={int(step): float(value) for step, value in body["intermediate"].items()},
+        user_attrs=body["user"],
+        system_attrs=body["system"],
+    )
+    began, ended = (None if t is None else datetime.fromisoformat(t) for t in body["times"])
+    found.datetime_start, found.datetime_complete = began, ended
+    return found
+
+
+def lost() -> optuna.trial.FrozenTrial:
+    """What stands in the place of a trial that can't be read: the numbers of the others stay theirs."""
+    optuna = methods.optuna()
+    found: optuna.trial.FrozenTrial = optuna.trial.create_trial(state=optuna.trial.TrialState.FAIL)
+    return found
+
+
+def in_order(bodies: Mapping[str, Mapping[str, Any]]) -> list[optuna.trial.FrozenTrial]:
+    """All trials by their numbers; damaged and missing ones as failed ones."""
+    numbers = {int(key): body for key, body in bodies.items() if key.isdigit()}
+    found = []
+    for number in range(1 + max(numbers, default=-1)):
+        try:
+            found.append(heard(numbers[number]))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            found.append(lost())
+    return found

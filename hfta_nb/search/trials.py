@@ -1,0 +1,79 @@
+"""A trial as the search sees it: its members, their values, and what they come to together."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hfta_nb.events import Json
+
+if TYPE_CHECKING:
+    import optuna
+
+COSTS = ("parameters", "time_s", "memory_bytes")
+"""Objectives that are no metrics, each of a member: fewer is better."""
+
+AGGREGATES = ("mean", "bound")
+"""What the values of a trial's seeds come to: their mean, or their mean less (or plus) its standard error."""
+
+
+@dataclass
+class Trial:
+    """A configuration that is tried, by one member or by one for each seed.
+
+    Attributes:
+        number: Optuna's.
+        config: values by axis, without the seeds.
+        handle: Optuna's handle of it; None of one that has ended in an earlier run of the study.
+        variants: the members that train it; empty before they are planned.
+        live: those of them that have not ended.
+        epochs: values of the monitored metric by epoch, by variant.
+        best: the best of them, by variant.
+        others: values of the other objectives that are metrics at that epoch, by variant.
+        states: how each member that has ended did.
+        pruned_at, pruned_because: the epoch after which it was pruned in an earlier run of the study, 0 where it was
+            not, and why.
+        verdicts: epochs after which the pruner gave it up.
+    """
+
+    number: int
+    config: dict[str, Json]
+    handle: optuna.trial.Trial | None
+    variants: list[int] = field(default_factory=list)
+    live: set[int] = field(default_factory=set)
+    epochs: dict[int, dict[int, float]] = field(default_factory=dict)
+    best: dict[int, float] = field(default_factory=dict)
+    others: dict[int, dict[str, float]] = field(default_factory=dict)
+    states: dict[int, str] = field(default_factory=dict)
+    pruned_at: int = 0
+    pruned_because: str = ""
+    verdicts: set[int] = field(default_factory=set)
+
+    @property
+    def asked(self) -> optuna.trial.Trial:
+        """Optuna's handle of a trial that has not ended."""
+        assert self.handle is not None  # it has one until it is told of
+        return self.handle
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.states) and not self.live
+
+
+def aggregate(values: Sequence[float], maximize: bool, how: str) -> float:
+    """What the values of a trial's seeds come to.
+
+    Args:
+        values: finite, at least one.
+        maximize: whether more is better.
+        how: one of `AGGREGATES`. "bound" is the bound of the mean on its worse side, one standard error away: the lower
+            confidence bound where more is better. Of one value it is that value.
+    """
+    mean = sum(values) / len(values)
+    if how == "mean" or len(values) < 2:
+        return mean
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return mean - error if maximize else mean + error

@@ -1,0 +1,111 @@
+"""Figures of what a study found: one call each, of a grid as well as of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hfta_nb import search
+from hfta_nb.study import costs
+from hfta_nb.study.protocol import Study
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Analysis:
+    """The analysis of a study; every figure may be drawn while it still runs."""
+
+    def importances(self: Study, metric: str | None = None) -> Figure:
+        """How much each axis decides, as bars: PED-ANOVA over all configurations with a finite value.
+
+        Optuna's `PedAnovaImportanceEvaluator` compares the best tenth of the configurations (at least five) with all.
+        Seeds are averaged. Axes that some configurations lack are left out. Below some 50 configurations the shares
+        are rough.
+
+        Args:
+            metric: at the best epoch; by default the monitored one.
+
+        Raises:
+            StudyError: nothing is finite, no axis varies, or an unknown metric.
+            SearchError: fewer than four configurations are finite, or Optuna is not installed.
+        """
+        from hfta_nb import figures
+        from hfta_nb.figures.points import points_of
+
+        points = points_of(self.history, metric, _log_axes(self))
+        log = {scale.name for scale in points.scales if scale.log}
+        tried = [({s.name: one.config[s.name] for s in points.scales if s.name in one.config}, value)
+                 for one, value in zip(points.tried, points.values, strict=True)]  # fmt: skip
+        maximize = _more_is_better(self, points.metric)
+        return figures.importances(search.importances(tried, maximize, log), points.metric)
+
+    def parallel_coordinates(self: Study, metric: str | None = None) -> Figure:
+        """Every configuration as a line through its values on all axes; see `hfta_nb.figures.parallel_coordinates`."""
+        from hfta_nb import figures
+
+        return figures.parallel_coordinates(self.history, metric, log=_log_axes(self))
+
+    def slices(self: Study, metric: str | None = None) -> Figure:
+        """The result over each axis by itself; see `hfta_nb.figures.slices`."""
+        from hfta_nb import figures
+
+        return figures.slices(self.history, metric, log=_log_axes(self))
+
+    def contour(self: Study, a: str, b: str, metric: str | None = None) -> Figure:
+        """The result over two axes; see `hfta_nb.figures.contour`."""
+        from hfta_nb import figures
+
+        return figures.contour(self.history, a, b, metric, log=_log_axes(self))
+
+    def curves(self: Study, metric: str | None = None, over: str | Sequence[str] | None = None) -> Figure:
+        """Learning curves; with bands of one standard deviation where seeds are swept.
+
+        Args:
+            metric: by default the monitored one.
+            over: axes to average over; by default "seed" where it is swept beside other axes. ``()`` for every
+                member's own curve.
+
+        Raises:
+            StudyError: the study has not run yet, an unknown metric, or `over` is not an axis.
+        """
+        from hfta_nb import colors, figures
+        from hfta_nb.figures.points import metric_of
+
+        history = self.history
+        metric = metric_of(history, metric)
+        swept = colors.swept(history.run.axes if history.run else {})
+        if over is None:
+            over = "seed" if "seed" in swept else ()
+        few = len(history.members) <= colors.MAX_LEGEND  # beside many curves, dotted ones of training say nothing
+        return figures.curves(history, metric, over=over or None, train=few)
+
+    def pareto(self: Study, *objectives: str) -> Figure:
+        """Members by two to four objectives, with the Pareto front; see `hfta_nb.figures.pareto`.
+
+        Args:
+            objectives: metrics, "parameters", "time_s" or "memory_bytes"; by default those of the study's `monitor`.
+
+        Raises:
+            StudyError: fewer than two objectives or more than four, an unknown one, or nothing finite.
+        """
+        from hfta_nb import figures
+
+        names = objectives or tuple(name for name, _ in self.objectives)
+        told = {name: {id: costs.of(self, id)[name] for id in self.history.members} for name in names
+                if name in search.COSTS}  # fmt: skip
+        return figures.pareto(self.history, [(name, _more_is_better(self, name)) for name in names], told)
+
+
+def _log_axes(study: Study) -> set[str]:
+    """Axes of which a search draws the logarithm."""
+    if study.searcher is None:
+        return set()
+    drawn = [trial.distributions for trial in study.searcher.optuna.get_trials(deepcopy=False)]
+    by_trial = {name for one in drawn for name, spread in one.items() if getattr(spread, "log", False)}
+    return by_trial | search.logarithmic(study.searcher.space)
+
+
+def _more_is_better(study: Study, name: str) -> bool:
+    metrics = study.family.metrics_for(study.data)
+    return name not in search.COSTS and getattr(metrics.get(name.partition("_")[2]), "maximize", False)

@@ -1,0 +1,30 @@
+"""What a variant costs: parameters, seconds, memory."""
+
+from __future__ import annotations
+
+import torch
+
+from hfta_nb.plan import parameters_of
+from hfta_nb.recipes.undisturbed import undisturbed
+from hfta_nb.study.protocol import Study
+
+
+def of(study: Study, variant: int) -> dict[str, float]:
+    """By name as in `hfta_nb.search.COSTS`; NaN where it isn't known."""
+    history = study._history
+    member = history.members[variant]
+    memory_bytes, _ = history.memory_of(member)
+    return {
+        "parameters": float(parameters(study, variant)),
+        "time_s": member.time_s,
+        "memory_bytes": memory_bytes,
+    }
+
+
+def parameters(study: Study, variant: int) -> int:
+    """How many parameters a variant's module has, padding left out."""
+    group, place = next((g, i) for g in study.plan_groups for i, v in enumerate(g.variants) if v.id == variant)
+    if group.architectures == 1:
+        return group.parameters
+    with undisturbed(), torch.device("meta"):
+        return parameters_of(study.family.build(**group.arguments[place])) or group.parameters
