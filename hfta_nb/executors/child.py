@@ -20,8 +20,8 @@ from typing import Any, NoReturn
 
 from hfta_nb import events as ev
 from hfta_nb.events import Control, Event
-from hfta_nb.executors import frames
 from hfta_nb.executors.jobs import failed, perform
+from hfta_nb.processes import frames
 
 _LOOK_ROUND_S = 2.0
 _BROKEN_PIPE = 74
@@ -72,7 +72,7 @@ def _do(header: dict[str, Any], payload: bytes, control: Control, sender: frames
     try:
         _open_outputs()
         _take_over(header)
-        from hfta_nb.executors.pickling import loads
+        from hfta_nb.processes.pickling import loads
 
         study, arguments = loads(payload)
     except BaseException as error:
@@ -188,7 +188,7 @@ def _take_over(header: dict[str, Any]) -> None:
 def _local_files() -> dict[str, int]:
     """The user's own modules that a job has imported, with their times of change: after an edit a later job needs a new
     process."""
-    from hfta_nb.executors.pickling import own_modules
+    from hfta_nb.processes.pickling import own_modules
 
     found = {}
     for file in own_modules():

@@ -17,11 +17,12 @@ from typing import Any
 from hfta_nb import events as ev
 from hfta_nb.errors import WorkerError
 from hfta_nb.events import Request
-from hfta_nb.executors import cores, frames
 from hfta_nb.executors.handle import RunHandle, remedy
 from hfta_nb.executors.jobs import AGAIN
 from hfta_nb.executors.log import Log
 from hfta_nb.history import History
+from hfta_nb.processes import cores, frames
+from hfta_nb.processes.ends import in_words, is_crash
 
 COMMAND = (sys.executable, "-P", "-m", "hfta_nb.executors.worker_main")
 """-P: a file beside the notebook with the name of a standard module must not prevent the worker from starting."""
@@ -40,7 +41,6 @@ _DRAIN_S = 2.0
 _CHUNK_BYTES = 1 << 16
 _RESTARTS = 3
 """The most restarts of a run; each time another computation is given up."""
-_CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE")
 
 
 class Worker:
@@ -205,7 +205,7 @@ class Worker:
         That computation is not tried again. Other crashes could repeat, so the user decides.
         """
         header, again = self._job
-        if handle.restarts >= _RESTARTS or header.get("job") not in ("run", AGAIN) or not _is_crash(code):
+        if handle.restarts >= _RESTARTS or header.get("job") not in ("run", AGAIN) or not is_crash(code):
             return False
         from hfta_nb.study.trials import under_trial  # it imports torch
 
@@ -222,27 +222,6 @@ class Worker:
             _logger.exception("the run can't go on in another process")
             return False
         return True
-
-
-def _is_crash(code: int) -> bool:
-    try:
-        return code < 0 and signal.Signals(-code).name in _CRASHES
-    except ValueError:
-        return False
-
-
-def in_words(code: int) -> str:
-    """How a process ended, in words, from its exit code."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        return f"was ended by signal {-code}"
-    if name == "SIGKILL":
-        return "was killed (SIGKILL): by a user, or by the system because memory ran out"
-    meaning = f"{name}, {signal.strsignal(-code)}"
-    return f"crashed ({meaning})" if name in _CRASHES else f"was ended by a signal ({meaning})"
 
 
 def _spawn(own: dict[str, str]) -> subprocess.Popen[bytes]:
