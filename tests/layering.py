@@ -73,9 +73,9 @@ TABLE: dict[str, set[str]] = {
     "train": {*_TRAINING, "own_lines"},
     "fleet": {"errors", "events", "plan", "step", "train", "data", "tables"},
     "processes": {"errors"},
-    "crews": {"errors", "events", "plan", "memory", "step", "kernels", "train", "fleet", "processes"},
+    "crews": {"errors", "events", "data", "plan", "step", "train", "fleet", "processes"},
     "study": {*_HEADLESS, "crews"},
-    "executors": {"study", "errors", "events", "history", "processes"},
+    "executors": {"study", "errors", "events", "history", "processes", "crews"},
     "figures": {"errors", "events", "grid", "history", "colors", "averages"},
     "callbacks": {"errors", "events", "grid"},
     "ui": {
@@ -112,7 +112,7 @@ AT_TOP: dict[str, set[str]] = {
 }
 """Packages that are slow to import or optional: where each may be imported at the top of a module."""
 
-_STARTING = {"data", "executors", "crews"}
+_STARTING = {"data", "executors", "processes", "crews"}
 
 ANYWHERE: dict[str, set[str]] = {
     **{name: {"ui"} for name in JUPYTER},
@@ -123,7 +123,7 @@ ANYWHERE: dict[str, set[str]] = {
     "ray": {"crews"},
     "pickle": {"processes", "crews"},
     "cloudpickle": {"processes"},
-    "threading": {*_STARTING, "processes", "members", "kernels"},  # the last two: see docs/decisions/0020 and 0022
+    "threading": {*_STARTING, "members", "kernels"},  # the last two: see docs/decisions/0020 and 0022
     "_thread": {"data", "executors"},
     "multiprocessing": {"data", "executors"},
     "torch.multiprocessing": {"data", "executors"},

@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,8 @@ def main(given: argparse.Namespace) -> int:
     study = studies.saved(given.resume, given.trust) if given.resume else studies.new(given)
     _check_members(study, given.check)
     out = tables.console(given.plain or given.quiet)
-    code = train(study, _display(given, study, out), out, resume=given.resume is not None)
+    where = studies.where(given)
+    code = train(study, _display(given, study, out), out, resume=given.resume is not None, where=where)
     if code in (0, STOPPED):
         report(study.history, study.directory, out, given.csv)
     if code == 0 and given.check is not None:
@@ -49,8 +50,12 @@ def main(given: argparse.Namespace) -> int:
     return code
 
 
-def train(study: Study, display: Display, out: Console, *, resume: bool = False) -> int:
+def train(study: Study, display: Display, out: Console, *, resume: bool = False, where: Mapping[str, Any] = {}) -> int:
     """Iterate the study to its end, or to an interrupt.
+
+    Args:
+        resume: continue from the last checkpoint.
+        where: its arrays train, as arguments of `Study.run`.
 
     Returns:
         0; 1 where the run failed; 130 where it was interrupted.
@@ -58,7 +63,7 @@ def train(study: Study, display: Display, out: Console, *, resume: bool = False)
     control, began = Control(), False
     try:
         with display, Interrupts(control, display.note) as interrupts:
-            for event in study.run(control, resume=resume):
+            for event in study.run(control, resume=resume, **where):
                 began = True
                 display.add(event)
     except HftaError as error:

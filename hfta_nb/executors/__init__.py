@@ -10,6 +10,7 @@ from __future__ import annotations
 from hfta_nb.executors.handle import RunHandle
 from hfta_nb.executors.pool import close_all, prewarm, warm
 from hfta_nb.executors.start import start
+from hfta_nb.executors.where import Where
 from hfta_nb.processes.cores import threads
 
-__all__ = ["RunHandle", "close_all", "prewarm", "start", "threads", "warm"]
+__all__ = ["RunHandle", "Where", "close_all", "prewarm", "start", "threads", "warm"]

@@ -14,10 +14,9 @@ from hfta_nb.executors import inline
 from hfta_nb.executors.handle import RunHandle
 from hfta_nb.executors.jobs import JOBS, Runnable
 from hfta_nb.executors.pool import pool
+from hfta_nb.executors.where import KINDS
 from hfta_nb.history import History
 from hfta_nb.processes import cores, pickling
-
-KINDS = ("worker", "inline")
 
 
 def start(

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from hfta_nb import data as datasets
+from hfta_nb.crews import Crew
 from hfta_nb.data import AnyData
 from hfta_nb.errors import StudyError
 from hfta_nb.events import GroupRecord
@@ -98,7 +99,7 @@ class Definition:
         self._history = History()
         self._read = 0  # the number of the last event that is in it
         self._running = 0  # runs of this very object, which fold their events in themselves
-        self._trainer: Trainer | None = None  # of the run that is on
+        self._trainer: Trainer | Crew | None = None  # of the run that is on
         self._extended = False  # variants were added that its events do not have yet
 
     def _suited(self, data: Any) -> AnyData:
