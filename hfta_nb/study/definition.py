@@ -16,6 +16,7 @@ from hfta_nb.crews import Crew
 from hfta_nb.data import AnyData
 from hfta_nb.errors import StudyError
 from hfta_nb.events import GroupRecord
+from hfta_nb.fleet import Profile
 from hfta_nb.grid import Grid, Variant
 from hfta_nb.history import History
 from hfta_nb.losses import Loss
@@ -166,6 +167,18 @@ class Definition:
         if measure:
             self.plan_groups = planning.fitted(self)
         return planning.table(self.plan_groups)
+
+    def profile(self, cache: str | Path | None = None) -> Profile:
+        """Measure how fast each array trains on this device, and how much memory that takes, in few batches.
+
+        Args:
+            cache: a JSON file that measurements are kept in and read from. It is for this study on this machine.
+
+        Returns:
+            ``rates`` of it are what `hfta_nb.fleet.plan` and `hfta_nb.crews.Terms` take; an array's name is "array 0",
+            "array 1", ... as in `plan`.
+        """
+        return planning.profiled(self, None if cache is None else Path(cache))
 
     def settings(self) -> Settings:
         """The settings of the training loop."""

@@ -51,7 +51,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         data: a name, own data (`hfta_nb.Data`), or tensors ``(x, y)``; by default the family's first data set.
         grid: axis names to values, which can be edited on the screen; or listed configurations.
         epochs, batch_size, patience, seed, dtype, precision, device: as in `hfta_nb.Study`.
-        executor: "worker" trains in a separate process, "inline" on a thread (for tests), "processes" and "ray" in many.
+        executor: "worker" trains in a separate process, "inline" on a thread (for tests), "processes" or "ray" in many.
         options: further arguments of `hfta_nb.Study`, such as ``optimizer="sgd"``; of its `run`: workers, address.
 
     Attributes:
