@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from hfta_nb import events as ev
-from hfta_nb.crews.executor import Executor, Site
+from hfta_nb.crews.executor import Executor, Site, Worker
 from hfta_nb.crews.places import Places
 from hfta_nb.crews.reports import Beat, Done, Lost, Order, Planned, Report, Saved, Told
 from hfta_nb.crews.turns import Turn, estimated_s
@@ -194,17 +194,24 @@ class Crew(Schedule):
         if not self._active and not self._turns:
             return
         reports = site.wait(TICK_S)
-        for worker, report in reports:
-            turn = next((turn for turn in self._active if turn.worker is worker), None)
+        # All that has come counts before silence does: whoever takes the events may not have asked for long.
+        for worker, _ in reports:
+            turn = self._turn_of(worker)
             if turn is not None:
                 turn.heard_s = time.monotonic()
+        yield from self._silent()
+        for worker, report in reports:
+            turn = self._turn_of(worker)
+            if turn is not None:
                 yield from self._take(turn, report)
             elif isinstance(report, Lost):
                 assert self._places is not None
                 self._places.gone(worker, report.reason)
-        yield from self._silent()
         if not reports:
             yield ev.Heartbeat(time.time())
+
+    def _turn_of(self, worker: Worker) -> Turn | None:
+        return next((turn for turn in self._active if turn.worker is worker), None)
 
     def _take(self, turn: Turn, report: Report) -> Iterator[Event]:
         if isinstance(report, Told):

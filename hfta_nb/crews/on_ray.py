@@ -68,10 +68,16 @@ class OnRay:
 
         own = not ray.is_initialized()
         if own:
+            quiet: dict[str, Any] = {"include_dashboard": False} if self.address is None else {}
             try:
-                ray.init(self.address, include_dashboard=False, log_to_driver=False, namespace="hfta_nb")
-            except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-                raise WorkerError(f"Ray can't be reached ({error})", where="address", got=self.address) from error
+                ray.init(self.address, log_to_driver=False, logging_level="warning", namespace="hfta_nb", **quiet)
+            except (ValueError, RuntimeError, OSError) as error:  # a ConnectionError is an OSError
+                words = " ".join(str(error).split())
+                raise WorkerError(f"Ray can't be reached ({words})", where="address", got=self.address) from error
+        elif self.address not in (None, "auto", ray.get_runtime_context().gcs_address):
+            raise WorkerError("this process is connected to another Ray cluster", where="address", got=self.address,
+                              accepted=f"auto, {ray.get_runtime_context().gcs_address}",
+                              remedy="leave address out, or call ray.shutdown() first")  # fmt: skip
         slots = self.workers or max(1, min(groups, MOST_WORKERS))
         gpus = 1 if settings.device.type == "cuda" else 0
         return RaySite(on_first_device(settings), slots, self.cpus, gpus, self.resources, own)

@@ -62,7 +62,7 @@ class Turn:
     def begin(self, worker: Worker, order: int) -> None:
         """A worker gets the turn."""
         self.worker, self.order, self.heard_s = worker, order, time.monotonic()
-        self.arrays = [todo.group for todo in self.todo]
+        self.arrays, self.numbers = [todo.group for todo in self.todo], {}
         self.leaving = self.paused = False
 
     def rest(self) -> None:
@@ -103,7 +103,7 @@ def estimated_s(turn: Turn, turns: Sequence[Turn], work: Callable[[Todo], float]
         return float("nan")
     paces = [one.pace for one in told if one.pace == one.pace]
     waiting = sum(work(todo) for one in turns if one.worker is None for todo in one.todo)
-    if waiting and not paces:
+    if waiting != waiting or (waiting and not paces):
         return float("nan")
     pace = sum(paces) / len(paces) if paces else 1.0
     running = [one.remaining_s for one in told]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hfta_nb.crews import Terms
-from hfta_nb.crews.reports import Lost, Order, Report
+from hfta_nb.crews.reports import Lost, Order, Report, Saved
 from hfta_nb.crews.task import perform
 from hfta_nb.events import Control, Request
 from hfta_nb.processes import pickling
@@ -63,8 +63,7 @@ class Track:
             return []
         self._next += 1
         runner = running[self._next % len(running)]
-        report = runner.step()
-        return [] if report is None else [(runner, report)]
+        return [(runner, report) for report in runner.step()]
 
     def close(self) -> None:
         for runner in self.made:
@@ -81,13 +80,14 @@ class Runner:
         self.thread: threading.Thread | None = None
         self.dead = False
         self._go, self._came = threading.Semaphore(0), threading.Semaphore(0)
-        self._report: Report | None = None
+        self._reports: list[Report] = []
+        self._over = False
         self._control = Control()
 
     def train(self, order: Order) -> None:
         assert self.thread is None
         self.orders.append(order)
-        self._control = Control()
+        self._control, self._over = Control(), False
         self.thread = threading.Thread(target=self._train, args=(pickling.packed(order),), daemon=True)
         self.thread.start()
 
@@ -104,16 +104,16 @@ class Runner:
             assert not self.thread.is_alive()
             self.thread = None
 
-    def step(self) -> Report | None:
+    def step(self) -> list[Report]:
         """Let it run to its next report."""
         self._go.release()
         assert self._came.acquire(timeout=LONGEST_S)
-        report, self._report = self._report, None
-        if report is None:  # the order is done
+        found, self._reports = self._reports, []
+        if self._over:
             assert self.thread is not None
             self.thread.join(LONGEST_S)
             self.thread = None
-        return report
+        return found
 
     def _train(self, order: bytes) -> None:
         self._go.acquire()
@@ -123,12 +123,17 @@ class Runner:
                 perform(settings, pickling.unpacked(order), self._control, self._emit)
         except Dead:
             pass
+        self._over = True
         self._came.release()
 
     def _emit(self, report: Report) -> None:
-        dies = self._dies(self, report)
-        self._report = Lost("died of a test") if dies else pickling.unpacked(pickling.packed(report))
+        if self._dies(self, report):
+            self._reports.append(Lost("died of a test"))
+            raise Dead
+        self._reports.append(pickling.unpacked(pickling.packed(report)))
+        if isinstance(report, Saved):  # within a step of the run, whose random numbers are torch's: nobody may cut in
+            return
         self._came.release()
         self._go.acquire()
-        if self.dead or dies:
+        if self.dead:
             raise Dead

@@ -15,6 +15,7 @@ import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.crews import OnRay, Terms
 from hfta_nb.crews.on_ray import RayWorker
+from hfta_nb.errors import WorkerError
 from tests.executors.test_crews import inline as inline
 from tests.executors.test_crews import make, same
 
@@ -88,6 +89,13 @@ def test_twenty_kills(tmp_path: Path, cluster: Any, workers: list[RayWorker]) ->
     study = make(tmp_path / "killed", 40)
     killed(study, workers, 20, 0.3)
     same(study, plain)
+
+
+def test_another_cluster_than_that_of_this_process_is_refused(tmp_path: Path, cluster: Any) -> None:
+    study = make(tmp_path, 1)
+    with pytest.raises(WorkerError, match="connected to another Ray cluster"):
+        list(study.run(executor="ray", address="ray://elsewhere:10001"))
+    assert study.history.state == ev.FAILED
 
 
 def test_requests_reach_actors(tmp_path: Path, cluster: Any) -> None:

@@ -107,10 +107,9 @@ def test_a_group_goes_on_from_its_last_checkpoint(tmp_path: Path, inline: hfta.S
         return True
 
     executor = Baton(terms=OFTEN, dies=dies)
-    orders = [e for e in study.run(executor=executor) if isinstance(e, ev.EpochDone) and e.group == seen[:1]]
+    list(study.run(executor=executor))
     again = [e for e in _events(study) if isinstance(e, ev.PhaseChanged) and e.phase == "starting again"]
     assert "its last checkpoint" in again[0].detail
-    assert orders == []
     epochs = [e.epoch for e in _events(study) if isinstance(e, ev.EpochDone) and e.group == seen[0]]
     assert epochs == [1, 2, 3]  # two were not trained again
     same(study, inline)
@@ -164,10 +163,10 @@ def test_a_silent_worker_is_replaced(tmp_path: Path, inline: hfta.Study, monkeyp
     mute: list[Runner] = []
     step = Runner.step
 
-    def stepped(self: Runner) -> Report | None:
+    def stepped(self: Runner) -> list[Report]:
         if mute[:1] == [self]:
             now[0] += 50.0
-            return None
+            return []
         return step(self)
 
     def falls_silent(worker: Runner, report: Report) -> bool:
@@ -330,8 +329,8 @@ def test_a_flotilla_that_has_shrunk_is_planned_anew(tmp_path: Path, inline: hfta
     slow = [False]
     step = Runner.step
 
-    def stepped(self: Runner) -> Report | None:
-        return None if self.name == "runner 1" and slow[0] and not self.requests else step(self)
+    def stepped(self: Runner) -> list[Report]:
+        return [] if self.name == "runner 1" and slow[0] and not self.requests else step(self)
 
     def ask(control: hfta.Control, event: ev.Event) -> None:
         slow[0] = slow[0] or (isinstance(event, ev.EpochDone) and event.epoch == 2)
