@@ -225,8 +225,8 @@ class Crew(Schedule):
             yield from self._done(turn, report)
         elif isinstance(report, Lost):
             yield from self._lost(turn, report.reason)
-        else:
-            assert isinstance(report, Beat)
+        elif isinstance(report, Beat):
+            yield ev.Heartbeat(time.time())
 
     def _event(self, turn: Turn, event: Event) -> Iterator[Event]:
         if isinstance(event, ev.RunChanged):

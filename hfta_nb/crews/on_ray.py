@@ -196,11 +196,11 @@ class RayWorker:
             yield Lost(_in_words(error))
             return
         self.answer = self.actor.reports.options(concurrency_group="tell").remote(BEAT_S)
-        if self.ready:
-            yield from map(pickling.unpacked, found)
-        else:
-            self.ready, self.name = True, str(found)
-        yield Beat()
+        if not self.ready:
+            self.ready, self.name, found = True, str(found), []
+        yield from map(pickling.unpacked, found)
+        if not found:
+            yield Beat()
 
 
 class Actor:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hfta_nb.crews.reports import NEW, Done, Order, Planned, Report, Saved, Told
+from hfta_nb.crews.reports import NEW, Beat, Done, Order, Planned, Report, Saved, Told
 from hfta_nb.errors import StoreError, WorkerError
 from hfta_nb.events import Control, Heartbeat, PlanMade
 from hfta_nb.processes import pickling
@@ -34,8 +34,8 @@ def perform(settings: Settings, order: Order, control: Control, emit: Emit) -> N
         for event in trainer:
             if isinstance(event, PlanMade):
                 emit(Planned(tuple(trainer.arrays)))
-            elif not isinstance(event, Heartbeat):
-                emit(Told(event))
+            else:
+                emit(Beat() if isinstance(event, Heartbeat) else Told(event))
     except Exception as error:
         detail = "".join(traceback.format_exception(error))
         emit(Done(error=_sendable(error), detail=detail))

@@ -95,6 +95,7 @@ class Rounds:
             within(alpha, "alpha", 0.0, 1.0),
             longest_first if paradigm == "alone" else choose,
             refill=paradigm != "global",
+            most=limit,
         )
 
     def start(self) -> dict[str, list[int]]:
@@ -185,13 +186,17 @@ class IndexedRounds:
         alpha: share of the devices below which a flotilla stops.
         choose: makes a flotilla.
         refill: True for the local paradigm.
+        most: the most devices of a group; None for any number.
 
     Attributes:
         running: devices of the groups that train now.
         unfinished: by group.
     """
 
-    def __init__(self, curves: Curves, per_node: int, alpha: float, choose: Chooser, refill: bool) -> None:
+    def __init__(
+        self, curves: Curves, per_node: int, alpha: float, choose: Chooser, refill: bool, most: int | None = None
+    ) -> None:
+        self._most = curves.gpus if most is None else most
         self.curves, self._per_node, self._alpha, self._choose, self.refill = curves, per_node, alpha, choose, refill
         self.running: dict[int, list[int]] = {}
         self.unfinished = np.ones(len(curves), dtype=np.bool_)
@@ -232,7 +237,7 @@ class IndexedRounds:
             self.unfinished[group] = False
         stopped: list[int] = []
         if not self.refill:
-            if self.running and self.curves.gpus - len(self._free) >= self._alpha * self.curves.gpus - 1e-9:
+            if self.running and (self._in_use >= self._alpha * self.curves.gpus - 1e-9 or self._settled):
                 return [], {}
             stopped = list(self.running)
             for group in stopped:
@@ -240,6 +245,15 @@ class IndexedRounds:
                 self._waiting[group] = True
         self._free.sort()
         return stopped, self.start(left)
+
+    @property
+    def _in_use(self) -> int:
+        return self.curves.gpus - len(self._free)
+
+    @property
+    def _settled(self) -> bool:
+        """Whether a new flotilla would be the same: nobody waits, and nobody may have more devices."""
+        return not self._waiting.any() and all(len(devices) >= self._most for devices in self.running.values())
 
 
 def longest_first(curves: Curves, groups: Integers, devices: int, left: Floats | None) -> dict[int, int]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hfta_nb.crews import Terms
-from hfta_nb.crews.reports import Lost, Order, Report, Saved
+from hfta_nb.crews.reports import Done, Lost, Order, Report, Saved
 from hfta_nb.crews.task import perform
 from hfta_nb.events import Control, Request
 from hfta_nb.processes import pickling
 
-LONGEST_S = 60.0
+LONGEST_S = 20.0
 
 Fault = Callable[["Runner", Report], bool]
 
@@ -131,7 +131,8 @@ class Runner:
             self._reports.append(Lost("died of a test"))
             raise Dead
         self._reports.append(pickling.unpacked(pickling.packed(report)))
-        if isinstance(report, Saved):  # within a step of the run, whose random numbers are torch's: nobody may cut in
+        # Within a step, whose random numbers are torch's, nobody may cut in; after the last report comes the end.
+        if isinstance(report, Saved | Done):
             return
         self._came.release()
         self._go.acquire()

@@ -53,9 +53,8 @@ def test_two_workers_give_the_bits_of_one_process(tmp_path: Path, inline: hfta.S
     same(hfta.Study.load(tmp_path), inline)
     assert study.best().module().state_dict().keys() == inline.best().module().state_dict().keys()
     started = [e for e in events if isinstance(e, ev.PhaseChanged) and e.phase == "starting"]
-    assert [(e.group, e.detail) for e in started[:2]] == [(2, "on runner 0"), (1, "on runner 1")]  # the widest first
-    assert len(started) == 3
-    assert {e.detail for e in started} == {"on runner 0", "on runner 1"}  # the third takes the free one
+    assert [e.group for e in started] in ([1, 2, 0], [2, 1, 0])  # the narrowest takes least
+    assert {e.detail for e in started} == {"on runner 0", "on runner 1"}  # the last takes a free one
     assert isinstance(events[-1], ev.RunChanged)
     assert events[-1].state == ev.COMPLETE
     checkpoints = [e for e in events if isinstance(e, ev.CheckpointSaved)]

@@ -197,6 +197,15 @@ def test_no_group_gets_more_devices_than_it_may() -> None:
     assert {n: len(d) for n, d in fleet.Rounds(rates, 4, most=1, delta=60).start().items()} == {"a": 1, "b": 1}
 
 
+def test_a_flotilla_that_would_be_the_same_goes_on() -> None:
+    rounds = fleet.Rounds({"a": [100.0], "b": [90.0], "c": [80.0]}, 3, most=1)
+    rounds.start()
+    assert rounds.finish(["a"]) == fleet.Change()  # one device is free, and nobody may have it
+    other = fleet.Rounds({"a": [100.0], "b": [90.0], "c": [80.0]}, 3)
+    other.start()
+    assert set(other.finish(["a"]).stopped) == {"b", "c"}
+
+
 def test_groups_come_in_while_others_run() -> None:
     rounds = fleet.Rounds({"a": [100.0], "b": [50.0]}, 3, paradigm="alone")
     first = rounds.start()
