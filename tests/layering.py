@@ -71,8 +71,10 @@ TABLE: dict[str, set[str]] = {
     "plan": {"errors", "events", "grid", "data", "augment", "recipes", "phases", "array", "step"},
     "train": {*_TRAINING, "own_lines"},
     "fleet": {"errors", "events", "plan", "step", "train", "data", "tables"},
-    "study": {*_HEADLESS, "figures"},
-    "executors": {"study", "errors", "events", "history"},
+    "processes": {"errors"},
+    "crews": {"errors", "events", "data", "plan", "step", "train", "fleet", "processes"},
+    "study": {*_HEADLESS, "crews", "figures"},
+    "executors": {"study", "errors", "events", "history", "processes", "crews"},
     "figures": {"errors", "events", "grid", "history", "colors", "averages"},
     "callbacks": {"errors", "events", "grid"},
     "ui": {
@@ -90,7 +92,7 @@ TABLE: dict[str, set[str]] = {
         FACE,
     },
     "cli": {"errors", "events", "grid", "history", "store", "study", "executors", FACE},
-    FACE: {*_HEADLESS, "study", "executors", "callbacks"},
+    FACE: {*_HEADLESS, "crews", "study", "executors", "callbacks"},
     "__main__": {"cli"},
 }
 
@@ -115,20 +117,23 @@ AT_TOP: dict[str, set[str]] = {
 }
 """Packages that are slow to import or optional: where each may be imported at the top of a module."""
 
+_STARTING = {"data", "executors", "processes", "crews"}
+
 ANYWHERE: dict[str, set[str]] = {
     **{name: {"ui"} for name in JUPYTER},
     "matplotlib": {"figures", "study", "ui"},
     "matplotlib.pyplot": set(),
     "pylab": set(),
     "rich": {"cli", "study"},  # study: the progress bar of `fit`
-    "pickle": {"executors"},
-    "cloudpickle": {"executors"},
-    "threading": {"data", "executors", "members", "kernels"},  # the last two: see docs/decisions/0020 and 0022
+    "ray": {"crews"},
+    "pickle": {"processes", "crews"},
+    "cloudpickle": {"processes"},
+    "threading": {*_STARTING, "members", "kernels"},  # the last two: see docs/decisions/0020 and 0022
     "_thread": {"data", "executors"},
     "multiprocessing": {"data", "executors"},
     "torch.multiprocessing": {"data", "executors"},
     "concurrent.futures": {"data", "executors"},
-    "subprocess": {"data", "executors", "kernels"},  # kernels: a C compiler (docs/decisions/0014), trials (0024)
+    "subprocess": {*_STARTING, "kernels"},  # kernels: a C compiler (docs/decisions/0014), trials (0024)
 }
 """Packages that belong to some parts alone, however they are imported."""
 

@@ -18,6 +18,7 @@ CONDA_NAMES = {
     "build": "python-build",
     "matplotlib": "matplotlib-base",
     "playwright": "playwright-python",
+    "ray": "ray-core",
     "torch": "pytorch",
 }
 """conda-forge's name where it isn't PyPI's."""

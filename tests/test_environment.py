@@ -7,7 +7,7 @@ from packaging.specifiers import SpecifierSet
 
 from tests.requirements_files import CONDA_NAMES, conda_ranges, environment, project, required
 
-EXPECTED = {CONDA_NAMES.get(name, name): r.specifier for name, r in required("lab", "search", "dev").items()}
+EXPECTED = {CONDA_NAMES.get(name, name): r.specifier for name, r in required("lab", "search", "ray", "dev").items()}
 
 
 def test_both_name_the_same_packages() -> None:

@@ -13,7 +13,7 @@ from packaging.version import Version
 from tests.requirements_files import DOCS_LOCK, LOCK, ROOT, lock_lines, locked, project, required
 
 PINS = {canonicalize_name(r.name): r for r in locked()}
-WANTED = required("lab", "dev")
+WANTED = required("lab", "ray", "dev")
 DOCS_PINS = {canonicalize_name(r.name): r for r in locked(DOCS_LOCK)}
 
 

@@ -25,6 +25,7 @@ MODULES = (
         "hfta_nb.losses",
         "hfta_nb.metrics",
         "hfta_nb.executors",
+        "hfta_nb.crews",
         "hfta_nb.fleet",
     ),
 )

@@ -129,6 +129,10 @@ def _parser() -> argparse.ArgumentParser:
         "--output", metavar="DIR", type=_path, help="directory of the run (default: a new folder in hfta_runs)"
     )
     run.add_argument("--resume", metavar="DIR", type=_path, help="resume the run in DIR from its last checkpoint")
+    where = "where arrays train: in this process, in processes of this machine, or in actors of Ray (default: inline)"
+    run.add_argument("--executor", choices=("inline", "processes", "ray"), help=where)
+    run.add_argument("--workers", metavar="N", type=_whole(1), help="the most processes or actors at a time")
+    run.add_argument("--address", metavar="ADDRESS", help="of the Ray cluster, such as auto (default: a new one here)")
     run.add_argument("--trust", action="store_true", help="with --resume: import the constructor that DIR names")
     shown = run.add_argument_group("display and check")
     _csv_option(shown)

@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,8 @@ def main(given: argparse.Namespace) -> int:
     study = studies.saved(given.resume, given.trust) if given.resume else studies.new(given)
     _check_members(study, given.check)
     out = tables.console(given.plain or given.quiet)
-    code = train(study, display_of(given, study, out), out, resume=given.resume is not None)
+    where = studies.where(given)
+    code = train(study, display_of(given, study, out), out, resume=given.resume is not None, where=where)
     if code in (0, STOPPED):
         report(study.history, study.directory, out, given.csv)
     if code == 0 and given.check is not None:
@@ -49,8 +50,20 @@ def main(given: argparse.Namespace) -> int:
     return code
 
 
-def train(study: Study, display: Display, out: Console, *, resume: bool = False, epochs: int | None = None) -> int:
-    """Iterate the study to its end, or to an interrupt; `resume` and `epochs` as for `Study.run`.
+def train(
+    study: Study,
+    display: Display,
+    out: Console,
+    *,
+    resume: bool = False,
+    epochs: int | None = None,
+    where: Mapping[str, Any] = {},
+) -> int:
+    """Iterate the study to its end, or to an interrupt.
+
+    Args:
+        resume, epochs: as of `Study.run`.
+        where: its arrays train, as arguments of `Study.run`.
 
     Returns:
         0; 1 where the run failed; 130 where it was interrupted.
@@ -58,7 +71,7 @@ def train(study: Study, display: Display, out: Console, *, resume: bool = False,
     control, began = Control(), False
     try:
         with display, Interrupts(control, display.note) as interrupts:
-            more = {} if epochs is None else {"epochs": epochs}
+            more = where if epochs is None else {**where, "epochs": epochs}
             for event in study.run(control, resume=resume, **more):
                 began = True
                 display.add(event)

@@ -59,6 +59,12 @@ def saved(directory: str, trust: bool = False) -> Study:
     return hfta_nb.Study.load(directory, trust=trust)
 
 
+def where(given: argparse.Namespace) -> dict[str, Any]:
+    """Where the arrays train, as arguments of `Study.run`."""
+    asked = {name: getattr(given, name) for name in ("executor", "workers", "address")}
+    return {name: value for name, value in asked.items() if value is not None}
+
+
 def set_threads(count: int | None) -> None:
     """Set torch's threads before anything runs, because torch's default stalls a busy machine."""
     import torch

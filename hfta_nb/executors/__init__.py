@@ -8,9 +8,10 @@ in cells work); events and requests are sent over pipes.
 from __future__ import annotations
 
 from hfta_nb.executors.attaching import attach
-from hfta_nb.executors.cores import threads
 from hfta_nb.executors.handle import RunHandle
 from hfta_nb.executors.pool import close_all, prewarm, warm
 from hfta_nb.executors.start import start
+from hfta_nb.executors.where import Where
+from hfta_nb.processes.cores import threads
 
-__all__ = ["RunHandle", "attach", "close_all", "prewarm", "start", "threads", "warm"]
+__all__ = ["RunHandle", "Where", "attach", "close_all", "prewarm", "start", "threads", "warm"]

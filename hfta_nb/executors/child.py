@@ -11,7 +11,6 @@ import faulthandler
 import gc
 import os
 import queue
-import select
 import signal
 import sys
 import threading
@@ -20,10 +19,10 @@ from typing import Any, NoReturn
 
 from hfta_nb import events as ev
 from hfta_nb.events import Control, Event
-from hfta_nb.executors import frames
 from hfta_nb.executors.jobs import failed, perform
+from hfta_nb.processes import frames
+from hfta_nb.processes.inside import open_outputs, parent_of, private_pipes, read
 
-_LOOK_ROUND_S = 2.0
 _BROKEN_PIPE = 74
 
 UNSENT = 10_000
@@ -41,7 +40,7 @@ def main(kernel: int) -> NoReturn:
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     faulthandler.enable()  # a crash leaves a traceback in the log
-    inbox, outbox = _private_pipes()
+    inbox, outbox = private_pipes()
     jobs: queue.SimpleQueue[tuple[frames.Message, bytes]] = queue.SimpleQueue()
     controls: dict[int, Control] = {}
     threading.Thread(target=_listen, args=(inbox, kernel, jobs, controls), name="hfta_nb listener", daemon=True).start()
@@ -70,36 +69,14 @@ def _do(header: dict[str, Any], payload: bytes, control: Control, sender: frames
         sender.put({"run": run, "event": ev.to_json(event)})
 
     try:
-        _open_outputs()
+        open_outputs()
         _take_over(header)
-        from hfta_nb.executors.pickling import loads
+        from hfta_nb.processes.pickling import loads
 
         study, arguments = loads(payload)
     except BaseException as error:
         return failed(error)
     return perform(study, header["job"], control, header["resume"], arguments, emit)
-
-
-def _private_pipes() -> tuple[int, int]:
-    """Move the two pipes to private descriptors, so that a job's ``print`` and ``input`` can't mix with the messages.
-
-    Printed text goes to standard error; reading from the keyboard finds end of file.
-    """
-    inbox, outbox = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    _open_outputs()
-    return inbox, outbox
-
-
-def _open_outputs() -> None:
-    """New standard streams: a job may have closed or replaced the last ones."""
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        stream = open(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
 
 
 def _listen(
@@ -108,9 +85,9 @@ def _listen(
     """Receive jobs and requests until the sender is gone; then end the process."""
     code = _BROKEN_PIPE
     try:
-        parent = _parent(kernel)
+        parent = parent_of(kernel)
         unpacker = frames.Unpacker()
-        while data := _read(inbox, parent):
+        while data := read(inbox, parent):
             for message, payload in unpacker.feed(data):
                 if "job" in message:
                     controls[message["run"]] = Control()
@@ -122,33 +99,6 @@ def _listen(
         traceback.print_exc()
     finally:
         os._exit(code)
-
-
-def _parent(kernel: int) -> int:
-    """The process whose end also ends this one: the kernel, or a wrapper around the interpreter.
-
-    0 if the kernel ended before this process looked.
-    """
-    parent = os.getppid()
-    if parent == kernel:
-        return parent
-    import psutil
-
-    with contextlib.suppress(psutil.Error):
-        return parent if psutil.Process(kernel).status() != psutil.STATUS_ZOMBIE else 0
-    return 0
-
-
-def _read(inbox: int, parent: int) -> bytes:
-    """Read what is available; nothing if the pipe was closed or the kernel's process is gone.
-
-    The latter is checked because a process forked by the kernel may outlive it and hold the pipe open.
-    """
-    if sys.platform != "win32":
-        while not select.select([inbox], [], [], _LOOK_ROUND_S)[0]:
-            if os.getppid() != parent:
-                return b""
-    return os.read(inbox, 1 << 18)
 
 
 def _import_torch() -> None:
@@ -188,7 +138,7 @@ def _take_over(header: dict[str, Any]) -> None:
 def _local_files() -> dict[str, int]:
     """The user's own modules that a job has imported, with their times of change: after an edit a later job needs a new
     process."""
-    from hfta_nb.executors.pickling import own_modules
+    from hfta_nb.processes.pickling import own_modules
 
     found = {}
     for file in own_modules():

@@ -11,8 +11,8 @@ from typing import TypeAlias
 from hfta_nb import events as ev
 from hfta_nb.errors import WorkerError
 from hfta_nb.events import Control, Event, Request
-from hfta_nb.executors.log import Log
 from hfta_nb.history import History
+from hfta_nb.processes.log import Log
 
 Callback: TypeAlias = Callable[[Event], None]
 

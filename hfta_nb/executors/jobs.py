@@ -43,7 +43,8 @@ def _try(study: Any, control: Control, resume: bool, arguments: Mapping[str, Any
 def _run_again(study: Any, control: Control, resume: bool, arguments: Mapping[str, Any]) -> Iterator[Event]:
     from hfta_nb.study.running import restart  # it imports torch
 
-    return restart(study, control)
+    where = {name: arguments[name] for name in ("executor", "workers", "address") if name in arguments}
+    return restart(study, control, **where)
 
 
 AGAIN = "run again"

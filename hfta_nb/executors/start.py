@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any, Literal
 
 from hfta_nb.errors import HftaError, WorkerError
-from hfta_nb.executors import cores, inline, pickling
+from hfta_nb.executors import inline
 from hfta_nb.executors.handle import RunHandle
 from hfta_nb.executors.jobs import JOBS, Runnable
 from hfta_nb.executors.pool import pool
+from hfta_nb.executors.where import KINDS
 from hfta_nb.history import History
-
-KINDS = ("worker", "inline")
+from hfta_nb.processes import cores, pickling
 
 
 def start(

@@ -5,23 +5,22 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from hfta_nb import events as ev
 from hfta_nb.errors import WorkerError
 from hfta_nb.events import Request
-from hfta_nb.executors import cores, frames
 from hfta_nb.executors.handle import RunHandle, remedy
 from hfta_nb.executors.jobs import AGAIN
-from hfta_nb.executors.log import Log
 from hfta_nb.history import History
+from hfta_nb.processes import cores, frames
+from hfta_nb.processes.ends import in_words, is_crash
+from hfta_nb.processes.log import Log
+from hfta_nb.processes.spawning import spawn
 
 COMMAND = (sys.executable, "-P", "-m", "hfta_nb.executors.worker_main")
 """-P: a file beside the notebook with the name of a standard module must not prevent the worker from starting."""
@@ -40,7 +39,6 @@ _DRAIN_S = 2.0
 _CHUNK_BYTES = 1 << 16
 _RESTARTS = 3
 """The most restarts of a run; each time another computation is given up."""
-_CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE")
 
 
 class Worker:
@@ -71,7 +69,7 @@ class Worker:
         self._files: dict[str, int] = {}
         self._log = Log()
         self._own = cores.environment()
-        self._process = _spawn(self._own)
+        self._process = spawn(COMMAND, self._own)
         self.pid = self._process.pid
         pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
         # Descriptors are duplicated, because each is closed by the thread that owns it.
@@ -205,7 +203,7 @@ class Worker:
         That computation is not tried again. Other crashes could repeat, so the user decides.
         """
         header, again = self._job
-        if handle.restarts >= _RESTARTS or header.get("job") not in ("run", AGAIN) or not _is_crash(code):
+        if handle.restarts >= _RESTARTS or header.get("job") not in ("run", AGAIN) or not is_crash(code):
             return False
         from hfta_nb.study.trials import under_trial  # it imports torch
 
@@ -222,57 +220,6 @@ class Worker:
             _logger.exception("the run can't go on in another process")
             return False
         return True
-
-
-def _is_crash(code: int) -> bool:
-    try:
-        return code < 0 and signal.Signals(-code).name in _CRASHES
-    except ValueError:
-        return False
-
-
-def in_words(code: int) -> str:
-    """How a process ended, in words, from its exit code."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        return f"was ended by signal {-code}"
-    if name == "SIGKILL":
-        return "was killed (SIGKILL): by a user, or by the system because memory ran out"
-    meaning = f"{name}, {signal.strsignal(-code)}"
-    return f"crashed ({meaning})" if name in _CRASHES else f"was ended by a signal ({meaning})"
-
-
-def _spawn(own: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start the process without forking, in the same session, with interrupts blocked from the beginning."""
-    # The package may be on sys.path only; the worker restores PYTHONPATH before any job.
-    package = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, **own, "PYTHONPATH": path}
-    # Signals blocked here stay blocked in the new process; an interrupt of the kernel reaches the process group.
-    masks = hasattr(signal, "pthread_sigmask")
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if masks else set()
-    try:
-        process = subprocess.Popen(
-            (*COMMAND, str(os.getpid())),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            bufsize=0,
-        )
-    except OSError as error:
-        raise WorkerError(
-            f"the worker process can't be started ({error})",
-            where=sys.executable,
-            remedy='free memory or files, or run in this process with kind="inline"',
-        ) from error
-    finally:
-        if masks:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return process
 
 
 def _settings() -> dict[str, str]:

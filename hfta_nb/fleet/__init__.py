@@ -3,6 +3,7 @@
 from hfta_nb.fleet.flotillas import create_flotilla
 from hfta_nb.fleet.placement import assign_devices
 from hfta_nb.fleet.planning import plan
+from hfta_nb.fleet.profile import Measured, Profile
 from hfta_nb.fleet.rates import extrapolate
 from hfta_nb.fleet.records import Flotilla, Plan
 from hfta_nb.fleet.rounds import Change, Rounds
@@ -11,7 +12,9 @@ from hfta_nb.fleet.simulation import Simulation, simulate
 __all__ = [
     "Change",
     "Flotilla",
+    "Measured",
     "Plan",
+    "Profile",
     "Rounds",
     "Simulation",
     "assign_devices",

@@ -12,9 +12,11 @@ import torch
 from torch import nn
 
 from hfta_nb import data as datasets
+from hfta_nb.crews import Crew
 from hfta_nb.data import AnyData
 from hfta_nb.errors import StudyError
 from hfta_nb.events import GroupRecord
+from hfta_nb.fleet import Profile
 from hfta_nb.grid import Grid, Variant
 from hfta_nb.history import History
 from hfta_nb.losses import Loss
@@ -103,7 +105,7 @@ class Definition:
         self._history = History()
         self._read = 0  # the number of the last event that is in it
         self._running = 0  # runs of this very object, which fold their events in themselves
-        self._trainer: Trainer | None = None  # of the run that is on
+        self._trainer: Trainer | Crew | None = None  # of the run that is on
         self._extended = False  # variants were added that its events do not have yet
         self._mirror = Mirror(self.directory / searching.FILE)  # of the trials, where this is a search
 
@@ -177,6 +179,18 @@ class Definition:
         if measure:
             self.plan_groups = planning.fitted(self)
         return planning.table(self.plan_groups)
+
+    def profile(self, cache: str | Path | None = None) -> Profile:
+        """Measure how fast each array trains on this device, and how much memory that takes, in few batches.
+
+        Args:
+            cache: a JSON file that measurements are kept in and read from. It is for this study on this machine.
+
+        Returns:
+            ``rates`` of it are what `hfta_nb.fleet.plan` and `hfta_nb.crews.Terms` take; an array's name is "array 0",
+            "array 1", ... as in `plan`.
+        """
+        return planning.profiled(self, None if cache is None else Path(cache))
 
     def settings(self) -> Settings:
         """The settings of the training loop."""

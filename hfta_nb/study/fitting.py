@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -29,10 +29,11 @@ def fit(
     on_event: Listener | Iterable[Listener],
     progress: bool,
     control: Control | None,
+    where: Mapping[str, Any],
 ) -> None:
     """See `Study.fit`."""
     listeners = listeners_of(on_event)
-    events: Any = study.run(control, resume, epochs=epochs)
+    events: Any = study.run(control, resume, epochs=epochs, **where)
     seen = None
     with bar(study) if progress else contextlib.nullcontext(_nothing) as show_event:
         try:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hfta_nb import events as ev
 from hfta_nb.errors import FamilyError
 from hfta_nb.events import Control
+from hfta_nb.fleet.arrays import Arrays
+from hfta_nb.fleet.profile import Profile, profile
 from hfta_nb.memory import shown
 from hfta_nb.own_lines import OwnLine
 from hfta_nb.study.protocol import Definition
@@ -48,6 +51,13 @@ def fitted(study: Definition) -> list[Group]:
             for _ in trainer.fitted(group, measure=True):
                 pass
     return trainer.arrays
+
+
+def profiled(study: Definition, cache: Path | None) -> Profile:
+    """See `Study.profile`."""
+    groups = {f"array {group.index}": group for group in study.plan_groups}
+    members = {name: len(group.variants) for name, group in groups.items()}
+    return profile(Arrays(study.settings(), groups), members, 1, cache=cache)
 
 
 def forward_error(study: Definition, event: ev.ForwardTried) -> FamilyError:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
+from hfta_nb.crews import Crew
 from hfta_nb.data import AnyData
 from hfta_nb.events import Control, Event, Json
 from hfta_nb.grid import Grid, Variant
@@ -82,7 +83,7 @@ class Study(Definition, Protocol):
     _history: History
     _read: int
     _running: int
-    _trainer: Trainer | None
+    _trainer: Trainer | Crew | None
     _extended: bool
     _mirror: Mirror
 
@@ -111,7 +112,14 @@ class Study(Definition, Protocol):
         """The state of the run."""
 
     def run(
-        self, control: Control | None = None, resume: bool = False, *, epochs: int | None = None
+        self,
+        control: Control | None = None,
+        resume: bool = False,
+        *,
+        epochs: int | None = None,
+        executor: Any = "inline",
+        workers: int | None = None,
+        address: str | None = None,
     ) -> Iterator[Event]:
         """Train; iterate to do the work."""
 

@@ -14,6 +14,7 @@ import torch
 
 from hfta_nb import events as ev
 from hfta_nb import telemetry
+from hfta_nb.crews import Crew, Executor, executor_of
 from hfta_nb.errors import StoreError, StudyError
 from hfta_nb.events import Control, Event
 from hfta_nb.history import History
@@ -32,7 +33,14 @@ TRANSIENT = (ev.Heartbeat,)
 LOST = "the process that trained it ended before the run did (it was killed, or the machine stopped)"
 
 
-def run(study: Study, control: Control, resume: bool, epochs: int | None, again: bool = False) -> loop.Events:
+def run(
+    study: Study,
+    control: Control,
+    resume: bool,
+    epochs: int | None,
+    executor: Executor | None = None,
+    again: bool = False,
+) -> loop.Events:
     """The work of `Study.run`. It is to be stopped by `control`, not closed."""
     with opened(study, resume, epochs, again) as state:
         searching.begin(study, state is not None or resume)
@@ -41,7 +49,11 @@ def run(study: Study, control: Control, resume: bool, epochs: int | None, again:
         save = functools.partial(_save, study)
         take = functools.partial(adding.requested, study)
         settings, plan = study.settings(), study.plan_groups
-        trainer = Trainer(settings, plan, control, save, state, ends=study.store, take=take)
+        trainer: Trainer | Crew
+        if executor is None:
+            trainer = Trainer(settings, plan, control, save, state, ends=study.store, take=take)
+        else:
+            trainer = Crew(settings, plan, control, executor, save, state, ends=study.store, take=take)
         study.plan_groups, study._trainer, study._extended = trainer.arrays, trainer, False
         sampled = 0.0
         study.store.requests.take()  # what was asked of an earlier run is not asked of this one
@@ -223,12 +235,15 @@ def _check_more(study: Study, state: Any, epochs: int) -> None:
         raise StudyError("no member is left to train: all ended early", where=where, remedy=remedy)
 
 
-def restart(study: Study, control: Control) -> Iterator[Event]:
+def restart(
+    study: Study, control: Control, executor: Any = "inline", workers: int | None = None, address: str | None = None
+) -> Iterator[Event]:
     """`Study.run` from the start where a run has ended before its first checkpoint; its events are added to those."""
-    return loop.iterate(study.directory, lambda: run(study, control, False, None, again=True), control)
+    where = executor_of(executor, workers, address)
+    return loop.iterate(study.directory, lambda: run(study, control, False, None, where, again=True), control)
 
 
-def events(study: Study, trainer: Trainer, resumed: bool) -> Iterator[Event]:
+def events(study: Study, trainer: Trainer | Crew, resumed: bool) -> Iterator[Event]:
     """The events of a run, from the first to the one with its final state."""
     noting.variants(study)
     yield started(study, resumed)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfta_nb import events as ev
+from hfta_nb.crews import executor_of
 from hfta_nb.data import Data
 from hfta_nb.errors import StoreError
 from hfta_nb.events import Control, Event
@@ -112,7 +113,14 @@ class Study(Analysis, Definition):
     # Running.
 
     def run(
-        self, control: Control | None = None, resume: bool = False, *, epochs: int | None = None
+        self,
+        control: Control | None = None,
+        resume: bool = False,
+        *,
+        epochs: int | None = None,
+        executor: Any = "inline",
+        workers: int | None = None,
+        address: str | None = None,
     ) -> Iterator[Event]:
         """Train; iterating does the work. However the loop is left, the run stops and everything is kept.
 
@@ -131,6 +139,11 @@ class Study(Analysis, Definition):
                 that does not depend on the number of epochs (none, step, exponential, or any with ``t_max``) continues
                 as if 20 had been planned. One that spans the run (cosine, linear, cosine_restarts) takes the values of
                 a run of 20 from here on. Members that ended early (patience, stopped, diverged) stay as they are.
+            executor: where arrays train: "inline" in this process, one after another; "processes" in processes of this
+                machine, one per device; "ray" in actors of a Ray cluster; or an executor of `hfta_nb.crews`. It changes
+                no result; a run may be resumed with another one. See docs/how_to/devices.md.
+            workers: the most processes or actors at a time; see `hfta_nb.crews.Processes` and `hfta_nb.crews.OnRay`.
+            address: of the Ray cluster; None for the one that this process is connected to, or a new one here.
 
         Yields:
             Events, from `RunStarted` to `RunChanged` with the final state. They are also kept in
@@ -140,10 +153,11 @@ class Study(Analysis, Definition):
             StudyError: the directory already holds a run, there is nothing to resume, or this call is inside an open
                 loop over the same run.
             StoreError: the directory can't be used, or its run is in progress elsewhere.
+            WorkerError: the executor can't be used, or no worker can be started.
             Exception: any error that the family's own code raised; the run is then FAILED and can be resumed.
         """
-        control = control or Control()
-        return loop.iterate(self.directory, lambda: running.run(self, control, resume, epochs), control)
+        control, where = control or Control(), executor_of(executor, workers, address)
+        return loop.iterate(self.directory, lambda: running.run(self, control, resume, epochs, where), control)
 
     def fit(
         self,
@@ -153,11 +167,14 @@ class Study(Analysis, Definition):
         on_event: Callable[[Event], Any] | Iterable[Callable[[Event], Any]] = (),
         progress: bool = True,
         control: Control | None = None,
+        executor: Any = "inline",
+        workers: int | None = None,
+        address: str | None = None,
     ) -> pandas.DataFrame:
         """Run to the end, with a progress bar. Ctrl-C stops the run, and ``fit(resume=True)`` resumes it.
 
         Args:
-            epochs, resume, control: as for `run`.
+            epochs, resume, control, executor, workers, address: as for `run`.
             on_event: one or several functions that are called with each event; `hfta_nb.callbacks` has some for
                 TensorBoard, MLflow and Weights & Biases. An error in one of them stops the run and is raised.
             progress: show the bar, in a terminal or a notebook.
@@ -165,7 +182,8 @@ class Study(Analysis, Definition):
         Returns:
             `results`.
         """
-        fit(self, epochs, resume, on_event, progress, control)
+        where = {"executor": executor, "workers": workers, "address": address}
+        fit(self, epochs, resume, on_event, progress, control, where)
         return self.results()
 
     def add(self, variants: Any) -> list[int]:

@@ -13,7 +13,7 @@ from torch import nn
 
 from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
 from hfta_nb.array.access import checkpoint, fuse_roomy, seeded_state, untimed_block_size
-from hfta_nb.data import placed
+from hfta_nb.data import AnyData, placed
 from hfta_nb.errors import MemberError, StoreError, out_of_memory
 from hfta_nb.events import Add, Control, Event, GroupRecord, PhaseChanged, Pin
 from hfta_nb.grid import Variant
@@ -66,6 +66,7 @@ class Schedule:
         pinned: variants that are not to be pruned.
         joiner: finds what may join the array that trains, while it has room and is between two epochs.
         arrays: all arrays of the run in the order of training, done ones as well; more where memory makes it so.
+        least_index: new arrays have this number or a higher one.
     """
 
     def __init__(
@@ -86,11 +87,12 @@ class Schedule:
         self.checkpoint_every_s = checkpoint_every_s
         self.stopped = False
         self.error: Exception | None = None
-        self.data = placed(settings.data, settings.device, settings.dtype)
+        self.data = self.placed()
         self.lengths: dict[int, int] = {}  # by batch size, of the passes of a stream, once known
         self.arrays = list(groups)
         self.waiting: deque[Todo] = deque()
         self.ended: dict[int, End] = {}
+        self.least_index = 0
         self.clock = Clock()
         self.joiner: Joiner | None = None
         self.builder = Builder(settings.family, settings.data)
@@ -105,6 +107,10 @@ class Schedule:
             except (KeyError, TypeError, ValueError, IndexError, StopIteration) as error:
                 words = f"the checkpoint does not fit the study ({type(error).__name__}: {error})"
                 raise StoreError(words, remedy="has the study changed since?") from error
+
+    def placed(self) -> AnyData:
+        """The data on the device of the members."""
+        return placed(self.settings.data, self.settings.device, self.settings.dtype)
 
     def added(self, request: Add) -> Iterator[Event]:
         """Take in variants that a request asks for."""
@@ -182,7 +188,7 @@ class Schedule:
     @property
     def free_index(self) -> int:
         """A number that no array has."""
-        return max(g.index for g in self.arrays) + 1
+        return max(self.least_index, max(g.index for g in self.arrays) + 1)
 
     # Checkpoints.
 
@@ -193,14 +199,22 @@ class Schedule:
             group, run: the array that trains, and how far it is; None where it is done.
             weights: the best weights of variants, which are kept beside it.
         """
+        return self.keep([*([] if run is None else [Todo(group, run)]), *self.waiting], weights)
+
+    def keep(self, todo: Sequence[Todo], weights: Mapping[int, Any]) -> str:
+        """Keep where the run is.
+
+        Args:
+            todo: all arrays that are not done.
+            weights: as for `checkpoint`.
+        """
         assert self.save is not None  # asked before
         self.clock.tick()
-        todo = [] if run is None else [Todo(group, run)]
         state = {
             "elapsed_s": self.clock.elapsed_s,
             "work_done": self.clock.work_done,
             "arrays": [_group_state(g) for g in self.arrays],
-            "todo": [{"array": t.group.index, "run": t.run} for t in [*todo, *self.waiting] if t.end is None],
+            "todo": [{"array": t.group.index, "run": t.run} for t in todo if t.end is None],
             "ends": [asdict(end) for end in self.ended.values()],
         }
         begin_s = time.perf_counter()

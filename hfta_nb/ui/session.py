@@ -48,7 +48,7 @@ class Session:
     """Controls one run after another.
 
     Args:
-        kind: where they run, as in `hfta_nb.executors.start`.
+        where: they run.
         later: the kernel's main thread.
         screen: displays the runs.
 
@@ -59,8 +59,8 @@ class Session:
         handle: handle of the run; None before the first run, and for a run that was read from disk.
     """
 
-    def __init__(self, kind: str, later: Later, screen: Screen) -> None:
-        self.kind = kind
+    def __init__(self, where: executors.Where, later: Later, screen: Screen) -> None:
+        self.where, self.kind = where, where.kind
         self.phase = RunPhase.IDLE
         self.study: Study | None = None
         self.history = History()
@@ -91,7 +91,8 @@ class Session:
         self._unfollow()
         self._screen.phase_changed()
         try:
-            self.handle = executors.start(study, kind=self.kind, resume=resume)  # type: ignore[arg-type]
+            arguments = self.where.arguments
+            self.handle = executors.start(study, kind=self.kind, resume=resume, arguments=arguments)  # type: ignore[arg-type]
         except HftaError as error:
             self._fail(words(error), "")
             raise

@@ -51,8 +51,8 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         data: a name, own data (`hfta_nb.Data`), or tensors ``(x, y)``; by default the family's first data set.
         grid: axis names to values, which can be edited on the screen; or listed configurations.
         epochs, batch_size, patience, seed, dtype, precision, device: as in `hfta_nb.Study`.
-        executor: "worker" trains in a separate process, "inline" on a thread (for tests).
-        options: further arguments of `hfta_nb.Study`, such as ``optimizer="sgd"`` or ``directory="runs/first"``.
+        executor: "worker" trains in a separate process, "inline" on a thread (for tests), "processes" or "ray" in many.
+        options: further arguments of `hfta_nb.Study`, such as ``optimizer="sgd"``; of its `run`: workers, address.
 
     Attributes:
         define, plan_view, train_view, live, leaderboard: the parts on the screen.
@@ -89,21 +89,22 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self.taken: Any = None
         given = {"family": family, "data": data, "grid": grid, "epochs": epochs, "batch_size": batch_size}
         given |= {"patience": patience, "seed": seed, "dtype": dtype, "precision": precision, "device": device}
-        super().__init__(self._made(executor, given | options))
+        where = executors.Where.of(executor, options.pop("workers", None), options.pop("address", None))
+        super().__init__(self._made(where, given | options))
         self.add_class("hfta-workbench")
         self._plan()
 
-    def _made(self, executor: str, given: Mapping[str, Any]) -> list[Any]:
+    def _made(self, where: executors.Where, given: Mapping[str, Any]) -> list[Any]:
         """The parts on the screen, for what is given."""
         self._wrong = ""  # error of the trial
-        self._session = Session(executor, self._later, self)
+        self._session = Session(where, self._later, self)
         fields = {k: v for k, v in given.items() if k in FIELDS}
         options = {k: v for k, v in given.items() if k not in FIELDS}
         self.define = Define(self._replan, **fields, options=options)
         self.bar, self.offer = Bar(), Offer(lambda path: actions.press_reattach(self, path))
         self.plan_view = PlanView()
         self._planner = Planner(self.define, self.plan_view)
-        self._dry_run = DryRun(executor, self._later, self._tried)
+        self._dry_run = DryRun(where.kind, self._later, self._tried)
         self.train_view = TrainView(self._pressed)
         self.watch = Watch()
         self.results = Results(self._pressed, self._asked, lambda: self.study)
@@ -298,7 +299,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
     def remake(self, study: Study) -> None:
         """Lay everything out again for the run of a study that was read from disk."""
         self._let_go()
-        self.children = self._made(self._session.kind, arguments_of(study))
+        self.children = self._made(self._session.where, arguments_of(study))
         self._plan()
         self._adopt(study)
         self._later.here(self._persistence.keep)

@@ -152,6 +152,8 @@ def _wait_for_epoch(store: Store, process: subprocess.Popen[str]) -> None:
 
 
 WRONG: list[tuple[Sequence[str], str]] = [
+    (("run", *QUICK, "--workers", "2"), "workers: there are none in this process"),
+    (("run", *QUICK, "--executor", "processes", "--address", "auto"), "address: is for Ray alone"),
     (("run", "--family", "nope"), "unknown family"),
     (("run", "--family", "mlp", "--data", "digts"), "unknown data"),
     (("run", "--family", "mlp", "--data", "mnist"), "put train-images-idx3-ubyte"),
@@ -207,6 +209,27 @@ def test_wrong_input_does_the_same_in_a_process(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith("hfta-nb: error: family: unknown family; got '[red]nope\\n'; accepted: cnn, mlp")
     assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.long
+def test_a_grid_is_trained_by_two_processes(tmp_path: Path) -> None:
+    grid = (
+        "--grid",
+        "lr=1e-3,1e-2",
+        "--grid",
+        "width=4,8",
+        "--across",
+        "never",
+        "--executor",
+        "processes",
+        "--workers",
+        "2",
+    )
+    ran = hfta(tmp_path, "run", "--family", "mlp", "--data", "iris", *grid, "--epochs", "2", "--check", "0")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert [row[1] for row in board(ran.stdout)] == ["COMPLETE"] * 4
+    assert "on process " in ran.stdout
+    assert "equals the same variant trained alone" in ran.stdout
 
 
 def test_a_run_that_is_there_is_not_written_over_and_a_damaged_one_is_said_to_be_one(

@@ -13,6 +13,7 @@ import pytest
 import hfta_nb
 from hfta_nb import events as ev
 from hfta_nb.cli import run, studies
+from hfta_nb.cli.arguments import parse
 from hfta_nb.cli.displays import Lines
 from hfta_nb.errors import DeviceError, HftaError, StoreError, StudyError
 from hfta_nb.events import Control, Event, Stop
@@ -39,6 +40,17 @@ def test_a_run_that_was_stopped_gives_130() -> None:
 def test_what_can_not_begin_is_wrong_input() -> None:
     with pytest.raises(StudyError, match="already there"):
         train(FakeStudy([StudyError("a run is already there")]))
+
+
+def test_where_arrays_train_is_passed_on() -> None:
+    class Placed(FakeStudy):
+        def run(self, control: Control | None = None, resume: bool = False, **where: object) -> Iterator[Event]:
+            assert where == {"executor": "ray", "address": "auto"}
+            yield from super().run(control, resume)
+
+    given = parse(["run", "--family", "mlp", "--executor", "ray", "--address", "auto"])
+    study, (out, _) = Placed(whole_run()), console()
+    assert run.train(study, Lines(out, lambda: study.history), out, where=studies.where(given)) == 0  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("error", [DeviceError("out of memory"), RuntimeError("out of memory")])

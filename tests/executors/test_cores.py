@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from hfta_nb.errors import WorkerError
-from hfta_nb.executors import cores, threads
+from hfta_nb.executors import threads
+from hfta_nb.processes import cores
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from hfta_nb import events as ev
 from hfta_nb import executors
 from hfta_nb.errors import WorkerError
 from hfta_nb.executors import pool, worker
+from hfta_nb.processes.ends import in_words
 from tests.executors.fakes import Fake
 from tests.executors.watching import DEADLINE_S, collected, ended, gone, run, until
 
@@ -176,7 +177,7 @@ def test_a_worker_that_can_not_start_is_told(monkeypatch: pytest.MonkeyPatch) ->
     [(0, "exit code 0"), (3, "exit code 3"), (-9, "memory ran out"), (-11, "crashed"), (-15, "SIGTERM"), (-77, "77")],
 )
 def test_every_way_to_end_has_words(code: int, words: str) -> None:
-    assert words in worker.in_words(code)
+    assert words in in_words(code)
 
 
 def test_not_more_workers_are_kept_than_wanted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,3 +172,57 @@ def test_rates_beyond_those_measured() -> None:
     assert fleet.extrapolate([10.0, 8.0], 3) == [10.0, 10.0, 10.0]
     assert fleet.extrapolate([10.0, 30.0], 4) == [10.0, 30.0, 45.0, 60.0]  # not beyond linear
     assert fleet.extrapolate([1.0, 2.0, 3.0], 2) == [1.0, 2.0]
+
+
+# Groups on one device each.
+
+
+def test_groups_alone_go_longest_first_and_fill_released_devices() -> None:
+    work = {"a": 1000.0, "b": 90.0, "c": 160.0, "d": 7000.0}  # 10, 1, 2 and 100 seconds
+    rounds = fleet.Rounds({name: EVEN[name] for name in "abcd"}, 2, paradigm="alone", work=work, delta=0)
+    first = rounds.start()
+    assert set(first) == {"a", "d"}
+    assert rounds.waiting == 2
+    assert rounds.finish(["a"]) == fleet.Change((), {"c": first["a"]})
+    assert rounds.waiting == 1
+    assert rounds.finish(["d"]) == fleet.Change((), {"b": first["d"]})
+    assert rounds.finish(["b", "c"]) == fleet.Change()
+    assert rounds.done
+
+
+def test_no_group_gets_more_devices_than_it_may() -> None:
+    rates = {"a": [100.0, 190, 270, 350], "b": [40.0, 75, 105, 120]}
+    assert {n: len(d) for n, d in fleet.Rounds(rates, 4).start().items()} == {"a": 1, "b": 3}
+    assert {n: len(d) for n, d in fleet.Rounds(rates, 4, most=2, delta=50).start().items()} == {"a": 1, "b": 2}
+    assert {n: len(d) for n, d in fleet.Rounds(rates, 4, most=1, delta=60).start().items()} == {"a": 1, "b": 1}
+
+
+def test_a_flotilla_that_would_be_the_same_goes_on() -> None:
+    rounds = fleet.Rounds({"a": [100.0], "b": [90.0], "c": [80.0]}, 3, most=1)
+    rounds.start()
+    assert rounds.finish(["a"]) == fleet.Change()  # one device is free, and nobody may have it
+    other = fleet.Rounds({"a": [100.0], "b": [90.0], "c": [80.0]}, 3)
+    other.start()
+    assert set(other.finish(["a"]).stopped) == {"b", "c"}
+
+
+def test_groups_come_in_while_others_run() -> None:
+    rounds = fleet.Rounds({"a": [100.0], "b": [50.0]}, 3, paradigm="alone")
+    first = rounds.start()
+    assert set(first) == {"a", "b"}
+    assert set(rounds.add({"c": [10.0], "d": [20.0]})) == {"c"}
+    assert rounds.finish(["a"]) == fleet.Change((), {"d": first["a"]})
+    everyone = fleet.Rounds({"a": [100.0]}, 2)
+    everyone.start()
+    assert everyone.add({"b": [100.0]}) == {}  # it waits for the next flotilla
+    assert set(everyone.finish(["a"]).started) == {"b"}
+    assert everyone.finish(["b"]) == fleet.Change()
+    assert set(everyone.add({"c": [1.0]})) == {"c"}
+    with pytest.raises(FleetError, match="there already"):
+        everyone.add({"a": [1.0]})
+
+
+@pytest.mark.parametrize(("wrong", "where"), [({"most": 0}, "most"), ({"work": {"a": 0.0}}, r"work\['a'\]")])
+def test_limits_and_work_that_are_none(wrong: dict[str, object], where: str) -> None:
+    with pytest.raises(FleetError, match=where):
+        fleet.Rounds(EVEN, 2, **wrong)  # type: ignore[arg-type]

@@ -186,6 +186,17 @@ def test_a_failed_run_says_why_and_what_to_do(make: Make, runs: Runs) -> None:
     assert bench.train_view.failure_box.layout.display == "none"
 
 
+def test_where_arrays_train_is_passed_on(make: Make, runs: Runs) -> None:
+    bench = make(executor="processes", workers=3)
+    bench.run(wait=False)
+    where = {"executor": "processes", "workers": 3, "address": None}
+    assert (runs.started[0]["kind"], runs.started[0]["arguments"]) == ("worker", where)
+    with pytest.raises(WorkerError, match="unknown executor"):
+        make(executor="cloud")
+    with pytest.raises(WorkerError, match="there are none in this process"):
+        make(workers=3)
+
+
 def test_a_run_that_can_t_be_started(make: Make, runs: Runs) -> None:
     bench = make()
     runs.error = WorkerError("the study can't be sent", remedy="open files in the build function")

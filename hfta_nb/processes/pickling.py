@@ -58,6 +58,16 @@ def loads(data: bytes) -> tuple[Any, dict[str, Any]]:
     return study, arguments
 
 
+def packed(thing: Any) -> bytes:
+    """Anything that is sent between processes of a run, pickled; what is defined in cells by value."""
+    return bytes(cloudpickle.dumps(thing))
+
+
+def unpacked(data: bytes) -> Any:
+    """What `packed` was given."""
+    return cloudpickle.loads(data)
+
+
 def own_modules() -> dict[str, types.ModuleType]:
     """Imported Python modules that are not installed (or installed in editable mode), by file."""
     found = {}

@@ -1,0 +1,103 @@
+"""What an executor is: it opens a site, which has workers, each of which trains one order at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from hfta_nb.crews.reports import Order, Report
+from hfta_nb.events import Request
+from hfta_nb.fleet.flotillas import ALPHA
+from hfta_nb.train import Settings
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How the groups of a run are given to workers.
+
+    Attributes:
+        rates: measured rates in samples/s by the name of a group, "array 0" for the first; see `Study.profile`. None to
+            estimate them from the number of parameters.
+        paradigm: "alone", "local" or "global"; see `hfta_nb.fleet.Rounds`.
+        delta: as for `hfta_nb.fleet.create_flotilla`, in samples/s. Groups with a stream each need no similar rates.
+        alpha: share of the workers, from 0 to 1, below which a "global" flotilla stops, is checkpointed and planned
+            anew.
+        most: the most devices of one group.
+        restarts: how often a group is started again after its worker died, without a checkpoint in between. Then its
+            members have failed.
+        checkpoint_every_s: seconds between two checkpoints of a group.
+        silent_s: a worker that is silent for so long counts as dead. It reports every few seconds, also while a long
+            step computes.
+    """
+
+    rates: Mapping[str, Sequence[float]] | None = None
+    paradigm: str = "alone"
+    delta: float = float("inf")
+    alpha: float = ALPHA
+    most: int = 1
+    restarts: int = 3
+    checkpoint_every_s: float = 10.0
+    silent_s: float = 120.0
+
+
+class Worker(Protocol):
+    """Trains one order at a time on a device."""
+
+    @property
+    def name(self) -> str:
+        """For people: "process 1234"."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes orders; it has no device before."""
+
+    def train(self, order: Order) -> None:
+        """Begin an order."""
+
+    def send(self, order: int, request: Request) -> None:
+        """Pass a request on to the order of this number."""
+
+    def kill(self) -> None:
+        """End it at once; what it reports afterwards is lost."""
+
+
+class Site(Protocol):
+    """Where the workers of one run are.
+
+    Attributes:
+        slots: the most workers at a time.
+        elastic: whether idle workers are to be ended, because somebody else could use their devices.
+    """
+
+    slots: int
+    elastic: bool
+
+    def worker(self, slot: int) -> Worker:
+        """Start a worker; returns at once."""
+
+    def wait(self, timeout_s: float) -> list[tuple[Worker, Report]]:
+        """Reports of workers, oldest first; waits for the first one, up to `timeout_s` seconds."""
+
+    def close(self) -> None:
+        """End all workers."""
+
+
+class Executor(Protocol):
+    """Where a study trains its groups; see `Processes` and `OnRay`.
+
+    Attributes:
+        terms: how groups are given to workers.
+    """
+
+    @property
+    def terms(self) -> Terms:
+        """How groups are given to workers."""
+
+    def open(self, settings: Settings, groups: int) -> Site:
+        """Make room for the workers of a run.
+
+        Args:
+            settings: of the run, which all workers get.
+            groups: how many there are to train.
+        """

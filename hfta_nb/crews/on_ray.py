@@ -1,0 +1,265 @@
+"""Workers that are actors of a Ray cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from hfta_nb.crews.executor import Terms
+from hfta_nb.crews.processes import on_first_device, whole
+from hfta_nb.crews.reports import Beat, Lost, Order, Report
+from hfta_nb.errors import WorkerError
+from hfta_nb.events import Control, Request, from_json, to_json
+from hfta_nb.processes import pickling
+from hfta_nb.train import Settings
+
+BEAT_S = 2.0
+"""An actor that has nothing to report answers after so long."""
+
+MOST_WORKERS = 256
+"""Actors that are asked for at a time where nobody says how many."""
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """Trains groups in actors of a Ray cluster.
+
+    Each group asks for an actor with the resources of one device, so an autoscaling cluster grows and shrinks with the
+    number of groups. Nothing waits for a fixed number of nodes: groups begin as actors become ready, and an actor whose
+    group is done takes the next one or is given back. hfta_nb must be installed on all nodes, at the same version.
+
+    Args:
+        address: of a cluster, for example "auto" or "ray://head:10001"; None for the one that this process is connected
+            to, or else a new one on this machine, which ends with the run.
+        workers: the most actors at a time; by default one per group.
+        cpus: of an actor; torch gets as many threads on a CPU.
+        resources: further resources of an actor by name, as Ray has them.
+        terms: how groups are given to workers.
+
+    Raises:
+        WorkerError: Ray is not installed, or a number is not a whole number from 1.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    cpus: int = 1
+    resources: dict[str, float] = field(default_factory=dict)
+    terms: Terms = field(default_factory=Terms)
+
+    def __post_init__(self) -> None:
+        if importlib.util.find_spec("ray") is None:
+            raise WorkerError("Ray is not installed", where="executor", got="ray", accepted="ray 2.40 or newer",
+                              remedy='pip install "hfta_nb[ray]"')  # fmt: skip
+        for name in ("workers", "cpus"):
+            whole(name, getattr(self, name))
+
+    def open(self, settings: Settings, groups: int) -> RaySite:
+        """See `Executor`.
+
+        Raises:
+            WorkerError: the cluster can't be reached.
+        """
+        import ray
+
+        own = not ray.is_initialized()
+        if own:
+            quiet: dict[str, Any] = {"include_dashboard": False} if self.address is None else {}
+            try:
+                ray.init(self.address, log_to_driver=False, logging_level="warning", namespace="hfta_nb", **quiet)
+            except (ValueError, RuntimeError, OSError) as error:  # a ConnectionError is an OSError
+                words = " ".join(str(error).split())
+                raise WorkerError(f"Ray can't be reached ({words})", where="address", got=self.address) from error
+        elif self.address not in (None, "auto", ray.get_runtime_context().gcs_address):
+            raise WorkerError("this process is connected to another Ray cluster", where="address", got=self.address,
+                              accepted=f"auto, {ray.get_runtime_context().gcs_address}",
+                              remedy="leave address out, or call ray.shutdown() first")  # fmt: skip
+        slots = self.workers or max(1, min(groups, MOST_WORKERS))
+        gpus = 1 if settings.device.type == "cuda" else 0
+        return RaySite(on_first_device(settings), slots, self.cpus, gpus, self.resources, own)
+
+
+class RaySite:
+    """The actors of one run.
+
+    Args:
+        settings: of the run, with the device as an actor sees it; they are put into the object store once.
+        slots: the most actors at a time.
+        cpus, gpus, resources: of each.
+        own: whether Ray was started for this run.
+    """
+
+    elastic = True
+
+    def __init__(
+        self, settings: Settings, slots: int, cpus: int, gpus: int, resources: dict[str, float], own: bool
+    ) -> None:
+        import ray
+
+        self.slots = slots
+        self._own, self._cpus = own, cpus
+        self._bundle = {"CPU": float(cpus), **({"GPU": float(gpus)} if gpus else {}), **resources}
+        self._settings = ray.put(pickling.dumps(settings, {}))
+        self._workers: list[RayWorker] = []
+
+    def worker(self, slot: int) -> RayWorker:
+        made = RayWorker(self._bundle, self._cpus, self._settings)
+        self._workers.append(made)
+        return made
+
+    def wait(self, timeout_s: float) -> list[tuple[RayWorker, Report]]:
+        import ray
+
+        self._workers = [worker for worker in self._workers if not worker.gone]
+        by_answer = {worker.answer: worker for worker in self._workers}
+        if not by_answer:
+            threading.Event().wait(timeout_s)
+            return []
+        answers = list(by_answer)
+        come, _ = ray.wait(answers, num_returns=1, timeout=timeout_s)
+        if come:
+            come, _ = ray.wait(answers, num_returns=len(answers), timeout=0)
+        return [(by_answer[answer], report) for answer in come for report in by_answer[answer].taken()]
+
+    def close(self) -> None:
+        import ray
+
+        with contextlib.suppress(ray.exceptions.RaySystemError):  # the cluster is gone
+            for worker in self._workers:
+                worker.kill()
+        if self._own:
+            ray.shutdown()
+
+
+class RayWorker:
+    """One actor, in a placement group of its own: whatever devices it has are on one node.
+
+    Args:
+        bundle: the resources of a device.
+        threads: of torch.
+        settings: of the run, in the object store.
+
+    Attributes:
+        answer: what is waited for: first that the actor is ready, then its reports.
+    """
+
+    def __init__(self, bundle: dict[str, float], threads: int, settings: Any) -> None:
+        import ray
+        from ray.util.placement_group import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        self.ready, self.gone = False, False
+        self.name = f"an actor with {', '.join(f'{value:g} {name}' for name, value in bundle.items())}"
+        self._place = placement_group([bundle], strategy="STRICT_PACK")
+        more = {name: value for name, value in bundle.items() if name not in ("CPU", "GPU")}
+        # It trains, takes requests and answers at the same time, and each of these in order.
+        actor = ray.remote(concurrency_groups=dict.fromkeys(("train", "send", "tell"), 1))(Actor).options(
+            num_cpus=bundle["CPU"],
+            num_gpus=bundle.get("GPU", 0),
+            resources=more,
+            max_restarts=0,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self._place, placement_group_bundle_index=0),
+        )
+        self.actor = actor.remote(settings, threads)
+        self.answer = self.actor.where.options(concurrency_group="tell").remote()
+
+    def train(self, order: Order) -> None:
+        train = self.actor.train.options(concurrency_group="train")
+        train.remote(order.number, pickling.packed(order))
+
+    def send(self, order: int, request: Request) -> None:
+        self.actor.send.options(concurrency_group="send").remote(order, to_json(request))
+
+    def kill(self) -> None:
+        import ray
+        from ray.util.placement_group import remove_placement_group
+
+        if not self.gone:
+            self.gone = True
+            ray.kill(self.actor)
+            remove_placement_group(self._place)
+
+    def taken(self) -> Iterator[Report]:
+        """What has come; asks for more."""
+        import ray
+
+        try:
+            found = ray.get(self.answer)
+        except ray.exceptions.RayError as error:
+            with contextlib.suppress(ray.exceptions.RayError):
+                self.kill()
+            self.gone = True
+            yield Lost(_in_words(error))
+            return
+        self.answer = self.actor.reports.options(concurrency_group="tell").remote(BEAT_S)
+        if not self.ready:
+            self.ready, self.name, found = True, str(found), []
+        yield from map(pickling.unpacked, found)
+        if not found:
+            yield Beat()
+
+
+class Actor:
+    """What runs in a process of the cluster.
+
+    Args:
+        settings: of the run, pickled.
+        threads: of torch.
+    """
+
+    def __init__(self, settings: bytes, threads: int) -> None:
+        self._threads = threads
+        self._settings = pickling.loads(settings)[0]
+        self._reports: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._controls: dict[int, Control] = {}
+        self._lock = threading.Lock()
+
+    def where(self) -> str:
+        """The actor in words; answers once it is ready."""
+        import os
+
+        import ray
+
+        return f"Ray actor {os.getpid()} on {ray.util.get_node_ip_address()}"
+
+    def train(self, number: int, order: bytes) -> None:
+        """Train an order."""
+        import torch
+
+        from hfta_nb.crews.task import perform
+
+        torch.set_num_threads(self._threads)
+        try:
+            perform(self._settings, pickling.unpacked(order), self._control(number), self._tell)
+        except BaseException as error:  # else nobody would hear of it
+            self._tell(Lost(_in_words(error)))
+
+    def send(self, number: int, request: dict[str, Any]) -> None:
+        """Pass a request on."""
+        self._control(number).post(from_json(request))  # type: ignore[arg-type]
+
+    def reports(self, timeout_s: float) -> list[bytes]:
+        """Reports, pickled; waits for the first one."""
+        found = []
+        with contextlib.suppress(queue.Empty):
+            found.append(self._reports.get(timeout=timeout_s))
+            while not self._reports.empty():
+                found.append(self._reports.get())
+        return found
+
+    def _control(self, number: int) -> Control:
+        """The mailbox of an order; a request may come before its order begins."""
+        with self._lock:
+            return self._controls.setdefault(number, Control())
+
+    def _tell(self, report: Report) -> None:
+        self._reports.put(pickling.packed(report))
+
+
+def _in_words(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"died ({type(error).__name__}: {text[:300]})"

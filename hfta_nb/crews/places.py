@@ -1,0 +1,147 @@
+"""Which worker gets which turn: the planner's devices are slots, each with a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hfta_nb.crews.executor import Site, Terms, Worker
+from hfta_nb.crews.turns import Turn
+from hfta_nb.errors import FleetError, WorkerError
+from hfta_nb.fleet import Rounds
+
+
+class Places:
+    """The workers of a run and the rounds of its turns.
+
+    Args:
+        site: where the workers are.
+        terms: how turns are given to them.
+
+    Attributes:
+        slots: the most workers at a time.
+    """
+
+    def __init__(self, site: Site, terms: Terms) -> None:
+        self.slots = site.slots
+        self._site, self._terms = site, terms
+        self._rounds: Rounds | None = None
+        self._slot: dict[str, int] = {}  # of turns that have one, by name
+        self._workers: dict[int, Worker] = {}
+        self._over: set[str] = set()  # turns that ended after the planner had stopped them
+        self._failures = 0
+        self._told = False
+
+    def enter(self, turns: Sequence[Turn], work: Mapping[str, float]) -> None:
+        """Let the planner know of turns.
+
+        Args:
+            turns: new ones.
+            work: epochs left, by the name of a turn.
+
+        Raises:
+            FleetError: a rate or a term can't be used.
+        """
+        rates = self._rates(turns)
+        if self._rounds is None:
+            terms = self._terms
+            self._rounds = Rounds(rates, self.slots, delta=terms.delta, alpha=terms.alpha, paradigm=terms.paradigm,
+                                  most=terms.most, work=work)  # fmt: skip
+            self._start(self._rounds.start())
+        else:
+            self._start(self._rounds.add(rates, work))
+
+    def due(self, turns: Mapping[str, Turn]) -> list[tuple[Turn, Worker]]:
+        """Turns that can begin, each with its worker; workers that are lacking are started."""
+        busy = {id(turn.worker) for turn in turns.values() if turn.worker is not None}
+        wanted = {name: slot for name, slot in self._slot.items() if turns[name].worker is None}
+        for slot in wanted.values():
+            if slot not in self._workers:
+                self._workers[slot] = self._site.worker(slot)
+        self._exchange(wanted, busy)
+        found = []
+        for name, slot in wanted.items():
+            worker = self._workers[slot]
+            if worker.ready and id(worker) not in busy:
+                busy.add(id(worker))
+                found.append((turns[name], worker))
+        if found:
+            self._failures, self._told = 0, True
+        self._dismiss(busy)
+        return found
+
+    def over(self, turn: Turn) -> tuple[str, ...]:
+        """A turn has ended; returns the names of those that are to make room for another flotilla."""
+        assert self._rounds is not None
+        if turn.name not in self._slot:  # it was to make room, and ended before it could
+            self._over.add(turn.name)
+            return ()
+        del self._slot[turn.name]
+        change = self._rounds.finish([turn.name])
+        for name in change.stopped:
+            del self._slot[name]
+        return (*change.stopped, *self._start(change.started))
+
+    def gone(self, worker: Worker, reason: str) -> None:
+        """A worker has died.
+
+        Raises:
+            WorkerError: one after another dies before it gets a turn.
+        """
+        for slot, one in list(self._workers.items()):
+            if one is worker:
+                del self._workers[slot]
+                if not worker.ready:
+                    self._failures += 1
+        if self._failures > self._terms.restarts:
+            raise WorkerError(f"no worker can be started: {reason}", where=worker.name)
+
+    def news(self) -> str | None:
+        """What is waited for, once: no worker is there yet."""
+        if self._told or not self._workers:
+            return None
+        self._told = True
+        names = [worker.name for worker in self._workers.values()]
+        return f"for {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
+
+    def _start(self, started: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
+        """Note the slots of turns; returns the names of others that are to make room."""
+        assert self._rounds is not None
+        for name, devices in started.items():
+            if len(devices) > 1:
+                remedy = "leave `most` at 1: data-parallel training of one array is not available to crews"
+                raise FleetError("an array trains on one device", where=name, got=len(devices), accepted="1",
+                                 remedy=remedy)  # fmt: skip
+            self._slot[name] = devices[0]
+        room: tuple[str, ...] = ()
+        for name in [name for name in started if name in self._over]:
+            self._over.discard(name)
+            room += self.over(Turn(name, []))
+        return room
+
+    def _rates(self, turns: Sequence[Turn]) -> dict[str, Sequence[float]]:
+        """Measured rates, or estimates: a step of an array costs as much as it has parameters."""
+        estimated = {t.name: [1e9 / max(1, t.todo[0].group.parameters * len(t.live))] for t in turns}
+        known = self._terms.rates
+        if not known:
+            return dict(estimated)
+        middle = sorted(rate[0] for rate in known.values())[len(known) // 2]
+        return {name: known.get(name, [middle]) for name in estimated}
+
+    def _exchange(self, wanted: Mapping[str, int], busy: set[int]) -> None:
+        """Let idle workers take over turns whose own workers are not ready yet."""
+        taken = set(self._slot.values())
+        idle = [s for s, w in self._workers.items() if s not in taken and w.ready and id(w) not in busy]
+        for slot in wanted.values():
+            if idle and not self._workers[slot].ready:
+                other = idle.pop()
+                self._workers[slot], self._workers[other] = self._workers[other], self._workers[slot]
+
+    def _dismiss(self, busy: set[int]) -> None:
+        """End workers that no turn waits for, where somebody else could use what they hold."""
+        if self._rounds is None or self._rounds.waiting or not self._site.elastic:
+            return
+        taken = set(self._slot.values())
+        for slot, worker in list(self._workers.items()):
+            if slot not in taken and id(worker) not in busy:
+                del self._workers[slot]
+                worker.kill()

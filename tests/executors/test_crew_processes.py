@@ -1,0 +1,116 @@
+"""Crews of real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+import hfta_nb as hfta
+from hfta_nb import events as ev
+from hfta_nb.crews import Processes, Terms
+from hfta_nb.crews.processes import ProcessWorker
+from tests.executors.test_crews import inline as inline
+from tests.executors.test_crews import make, same
+from tests.executors.watching import gone
+
+OFTEN = Terms(checkpoint_every_s=0.0)
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> list[ProcessWorker]:
+    """All processes that are started."""
+    made: list[ProcessWorker] = []
+    init = ProcessWorker.__init__
+
+    def noted(self: ProcessWorker, *given: object) -> None:
+        init(self, *given)  # type: ignore[arg-type]
+        made.append(self)
+
+    monkeypatch.setattr(ProcessWorker, "__init__", noted)
+    return made
+
+
+def test_killed_and_stopped_processes_change_nothing(
+    tmp_path: Path, inline: hfta.Study, workers: list[ProcessWorker]
+) -> None:
+    """The first worker is killed, its replacement halted (it falls silent); none outlives the run."""
+    study = make(tmp_path)
+    executor = Processes(2, threads=1, terms=Terms(checkpoint_every_s=0.0, silent_s=6.0))
+    done: list[int] = []
+    phases = []
+    for event in study.run(executor=executor):
+        if isinstance(event, ev.PhaseChanged):
+            phases.append(event)
+        if isinstance(event, ev.EpochDone) and len(done) < 2:
+            pid = next(w.pid for w in reversed(workers) if not gone(w.pid))
+            os.kill(pid, signal.SIGSTOP if done else signal.SIGKILL)
+            done.append(pid)
+    again = [e.detail for e in phases if e.phase == "starting again"]
+    assert [f"process {done[0]} was killed (SIGKILL)" in text for text in again] == [True, False]
+    assert f"process {done[1]} was silent for 6 s" in again[1]
+    same(study, inline)
+    same(hfta.Study.load(tmp_path), inline)
+    assert len(workers) == 4
+    assert all(gone(worker.pid) for worker in workers)
+
+
+@pytest.mark.long
+def test_twenty_kills(tmp_path: Path) -> None:
+    """At random moments, of random workers."""
+    import random
+
+    plain = make(tmp_path / "plain", 40)
+    list(plain.run())
+    study = make(tmp_path / "killed", 40)
+    chance, kills = random.Random(0), 0
+    for event in study.run(executor=Processes(2, threads=1, terms=Terms(checkpoint_every_s=0.0, restarts=20))):
+        if isinstance(event, ev.EpochDone) and kills < 20 and chance.random() < 0.3:
+            children = [p for p in psutil.Process().children() if "child_main" in " ".join(p.cmdline())]
+            chance.choice(children).kill()
+            kills += 1
+    assert kills == 20
+    same(study, plain)
+
+
+def test_the_threads_of_the_machine_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HFTA_NB_THREADS", "6")
+    settings = make(tmp_path, 1).settings()
+
+    def divided(groups: int, **given: int) -> tuple[int, int]:
+        site = Processes(**given).open(settings, groups)
+        return site.slots, site._threads
+
+    assert divided(9, workers=2) == (2, 3)
+    assert divided(9, workers=4) == (4, 1)
+    assert divided(3) == (3, 2)
+    assert divided(9) == (6, 1)
+    assert divided(9, workers=2, threads=1) == (2, 1)
+
+
+def test_each_gpu_has_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a process is told; no GPU is needed for that."""
+    import torch
+
+    from hfta_nb.crews import processes
+
+    spawned: list[dict[str, str]] = []
+
+    def spawn(command: object, own: dict[str, str]) -> None:
+        spawned.append(own)
+        raise RuntimeError("no process")
+
+    monkeypatch.setattr(processes, "spawn", spawn)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")
+    settings = make(tmp_path, 1).settings()
+    object.__setattr__(settings, "device", torch.device("cuda", 1))
+    site = Processes().open(settings, 7)
+    assert site.slots == 2
+    for slot in range(2):
+        with pytest.raises(RuntimeError, match="no process"):
+            site.worker(slot)
+    assert [own["CUDA_VISIBLE_DEVICES"] for own in spawned] == ["3", "GPU-5"]
+    assert processes.on_first_device(settings).device == torch.device("cuda", 0)

@@ -1,0 +1,111 @@
+"""Crews of Ray actors, on a small cluster of this machine."""
+
+from __future__ import annotations
+
+import os
+import random
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hfta_nb as hfta
+from hfta_nb import events as ev
+from hfta_nb.crews import OnRay, Terms
+from hfta_nb.crews.on_ray import RayWorker
+from hfta_nb.errors import WorkerError
+from tests.executors.test_crews import inline as inline
+from tests.executors.test_crews import make, same
+
+pytest.importorskip("ray")
+OFTEN = Terms(checkpoint_every_s=0.0, restarts=20)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Ray with two CPUs and a small object store."""
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        import ray
+
+        ray.init(num_cpus=2, object_store_memory=100_000_000, include_dashboard=False, log_to_driver=False)
+        yield ray
+        ray.shutdown()
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> list[RayWorker]:
+    """All actors that are asked for."""
+    made: list[RayWorker] = []
+    init = RayWorker.__init__
+
+    def noted(self: RayWorker, *given: Any) -> None:
+        init(self, *given)
+        made.append(self)
+
+    monkeypatch.setattr(RayWorker, "__init__", noted)
+    return made
+
+
+def killed(study: hfta.Study, workers: list[RayWorker], kills: int, chance: float) -> list[ev.Event]:
+    """The events of a run in which actors are killed at random moments."""
+    random_, found, left = random.Random(1), [], kills
+    for event in study.run(executor=OnRay(terms=OFTEN)):
+        found.append(event)
+        if left and isinstance(event, ev.EpochDone) and random_.random() < chance:
+            there = [w for w in workers if w.ready and not w.gone]
+            os.kill(int(random_.choice(there).name.split()[2]), 9)
+            left -= 1
+    assert left == 0
+    return found
+
+
+def test_actors_that_are_killed_change_nothing(
+    tmp_path: Path, inline: hfta.Study, cluster: Any, workers: list[RayWorker]
+) -> None:
+    """Three groups on two CPUs: an actor is asked for per group, and those that are there train all."""
+    study = make(tmp_path)
+    events = killed(study, workers, 2, 0.4)
+    again = [e for e in events if isinstance(e, ev.PhaseChanged) and e.phase == "starting again"]
+    assert len(again) == 2
+    assert all("ActorDiedError" in e.detail for e in again)
+    same(study, inline)
+    same(hfta.Study.load(tmp_path), inline)
+    assert all(worker.gone for worker in workers)
+    assert cluster.is_initialized()  # it was there before the run
+    places = cluster.util.placement_group_table().values()
+    assert {place["strategy"] for place in places} == {"STRICT_PACK"}
+    assert {place["state"] for place in places} == {"REMOVED"}
+
+
+@pytest.mark.long
+def test_twenty_kills(tmp_path: Path, cluster: Any, workers: list[RayWorker]) -> None:
+    plain = make(tmp_path / "plain", 40)
+    list(plain.run())
+    study = make(tmp_path / "killed", 40)
+    killed(study, workers, 20, 0.3)
+    same(study, plain)
+
+
+def test_another_cluster_than_that_of_this_process_is_refused(tmp_path: Path, cluster: Any) -> None:
+    study = make(tmp_path, 1)
+    with pytest.raises(WorkerError, match="connected to another Ray cluster"):
+        list(study.run(executor="ray", address="ray://elsewhere:10001"))
+    assert study.history.state == ev.FAILED
+
+
+def test_requests_reach_actors(tmp_path: Path, cluster: Any) -> None:
+    study = make(tmp_path, 100_000)
+    control = hfta.Control()
+    for event in study.run(control, executor="ray", workers=2):
+        if isinstance(event, ev.MemberChanged) and event.state == ev.RUNNING:
+            control.stop(5)
+        if isinstance(event, ev.MemberChanged) and event.variant == 5 and event.state == ev.STOPPED:
+            control.stop()
+    assert study.history.members[5].reason == "stopped by request"
+    assert study.history.state == ev.STOPPED
+    assert study.store.has_checkpoint
