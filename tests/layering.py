@@ -27,6 +27,7 @@ _HEADLESS = {
     "store",
     "telemetry",
     "train",
+    "distributed",
     "fleet",
     "history",
     "colors",
@@ -72,6 +73,7 @@ TABLE: dict[str, set[str]] = {
     "plan": {"errors", "events", "grid", "data", "augment", "recipes", "phases", "array", "step"},
     "train": {*_TRAINING, "own_lines"},
     "fleet": {"errors", "events", "plan", "step", "train", "data", "tables"},
+    "distributed": {"errors", "members", "array", "metrics", "step"},
     "study": {*_HEADLESS},
     "executors": {"study", "errors", "events", "history"},
     "figures": {"errors", "events", "grid", "history", "colors", "averages"},
@@ -117,13 +119,14 @@ ANYWHERE: dict[str, set[str]] = {
     "pylab": set(),
     "rich": {"cli", "study"},  # study: the progress bar of `fit`
     "pickle": {"executors"},
-    "cloudpickle": {"executors"},
+    "cloudpickle": {"executors", "distributed"},
     "threading": {"data", "executors", "members", "kernels"},  # the last two: see docs/decisions/0020 and 0022
     "_thread": {"data", "executors"},
     "multiprocessing": {"data", "executors"},
     "torch.multiprocessing": {"data", "executors"},
     "concurrent.futures": {"data", "executors"},
-    "subprocess": {"data", "executors", "kernels"},  # kernels: a C compiler (docs/decisions/0014), trials (0024)
+    # kernels: a C compiler (docs/decisions/0014), trials (0024); distributed: the other devices of an array (0035)
+    "subprocess": {"data", "executors", "kernels", "distributed"},
 }
 """Packages that belong to some parts alone, however they are imported."""
 
