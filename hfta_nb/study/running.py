@@ -18,7 +18,7 @@ from hfta_nb.errors import StoreError, StudyError
 from hfta_nb.events import Control, Event
 from hfta_nb.history import History
 from hfta_nb.store import is_full
-from hfta_nb.study import adding, loop, noting, saving, searching
+from hfta_nb.study import adding, devices, loop, noting, saving, searching
 from hfta_nb.study.arguments import positive
 from hfta_nb.study.protocol import Study
 from hfta_nb.train import Trainer
@@ -34,14 +34,14 @@ LOST = "the process that trained it ended before the run did (it was killed, or 
 
 def run(study: Study, control: Control, resume: bool, epochs: int | None, again: bool = False) -> loop.Events:
     """The work of `Study.run`. It is to be stopped by `control`, not closed."""
-    with opened(study, resume, epochs, again) as state:
+    with opened(study, resume, epochs, again) as state, devices.spread(study) as prepare:
         searching.begin(study, state is not None or resume)
         noting.environment(study)
         sampler = telemetry.sampler(str(study.device))
         save = functools.partial(_save, study)
         take = functools.partial(adding.requested, study)
         settings, plan = study.settings(), study.plan_groups
-        trainer = Trainer(settings, plan, control, save, state, ends=study.store, take=take)
+        trainer = Trainer(settings, plan, control, save, state, prepare, ends=study.store, take=take)
         study.plan_groups, study._trainer, study._extended = trainer.arrays, trainer, False
         sampled = 0.0
         study._running += 1
