@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from hfta_nb import callbacks, crews, data, fleet, losses, optim
+    from hfta_nb import callbacks, crews, data, distributed, fleet, losses, optim
     from hfta_nb.array import FusedArray, fuse, join, per_member, why_not
     from hfta_nb.data import Data
     from hfta_nb.errors import HftaError
@@ -38,7 +38,7 @@ _WHERE = {
     "Phase": "hfta_nb.phases",
     "uniform": "hfta_nb.search",
 }
-_MODULES = ("callbacks", "crews", "data", "fleet", "losses", "optim")
+_MODULES = ("callbacks", "crews", "data", "distributed", "fleet", "losses", "optim")
 
 __all__ = [
     "Control",
@@ -54,6 +54,7 @@ __all__ = [
     "callbacks",
     "crews",
     "data",
+    "distributed",
     "families",
     "family",
     "fleet",

@@ -13,6 +13,7 @@ __all__ = [
     "DataError",
     "DataWarning",
     "DeviceError",
+    "DistributedError",
     "EventError",
     "FamilyError",
     "FleetError",
@@ -166,6 +167,10 @@ class StudyError(HftaError, RuntimeError):
 
 class DeviceError(HftaError, RuntimeError):
     """A device is missing, or lacks the memory for the request."""
+
+
+class DistributedError(HftaError, RuntimeError):
+    """An array can't be trained by several processes as asked, or one of the processes is lost."""
 
 
 class WorkerError(HftaError, RuntimeError):

@@ -26,6 +26,7 @@ _HEADLESS = {
     "store",
     "telemetry",
     "train",
+    "distributed",
     "fleet",
     "history",
     "colors",
@@ -73,6 +74,7 @@ TABLE: dict[str, set[str]] = {
     "fleet": {"errors", "events", "plan", "step", "train", "data", "tables"},
     "processes": {"errors"},
     "crews": {"errors", "events", "data", "plan", "step", "train", "fleet", "processes"},
+    "distributed": {"errors", "members", "array", "metrics", "step"},
     "study": {*_HEADLESS, "crews", "figures"},
     "executors": {"study", "errors", "events", "history", "processes", "crews"},
     "figures": {"errors", "events", "grid", "history", "colors", "averages"},
@@ -127,13 +129,14 @@ ANYWHERE: dict[str, set[str]] = {
     "rich": {"cli", "study"},  # study: the progress bar of `fit`
     "ray": {"crews"},
     "pickle": {"processes", "crews"},
-    "cloudpickle": {"processes"},
+    "cloudpickle": {"processes", "distributed"},
     "threading": {*_STARTING, "members", "kernels"},  # the last two: see docs/decisions/0020 and 0022
     "_thread": {"data", "executors"},
     "multiprocessing": {"data", "executors"},
     "torch.multiprocessing": {"data", "executors"},
     "concurrent.futures": {"data", "executors"},
-    "subprocess": {*_STARTING, "kernels"},  # kernels: a C compiler (docs/decisions/0014), trials (0024)
+    # kernels: a C compiler (docs/decisions/0014), trials (0024); distributed: the other devices of an array (0035)
+    "subprocess": {*_STARTING, "kernels", "distributed"},
 }
 """Packages that belong to some parts alone, however they are imported."""
 

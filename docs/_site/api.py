@@ -27,6 +27,7 @@ MODULES = (
         "hfta_nb.executors",
         "hfta_nb.crews",
         "hfta_nb.fleet",
+        "hfta_nb.distributed",
     ),
 )
 """Modules that are documented; those that define no ``__all__`` by their public functions and classes."""

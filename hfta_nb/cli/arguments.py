@@ -75,7 +75,7 @@ STUDY_OPTIONS = (
     *("family", "data", "grid", "set", "epochs", "batch_size", "lr", "optimizer", "lr_scheduler"),
     *("patience", "monitor", "seed", "dtype", "precision", "device", "serial", "output"),
     *("validate_every", "steps_per_epoch", "across", "capacity", "checkpointing", "compile"),
-    *("strategy", "deterministic", "verify"),
+    *("strategy", "deterministic", "verify", "devices"),
 )
 """Options that define a study, which can't be given with --resume."""
 
@@ -217,6 +217,8 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     )
     study.add_argument("--verify", choices=("first", "always", "never"), help=compared)
     study.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: the GPU if there is one)")
+    several = "train each array on N devices: GPUs from --device on, or processes on the CPU (default: 1)"
+    study.add_argument("--devices", metavar="N", type=_whole(1), help=several)
     _threads_option(study)
 
 

@@ -19,7 +19,8 @@ SHORTCUTS = ("batch_size", "lr", "optimizer", "lr_scheduler")
 
 PASSED_ON = (
     *("epochs", "steps_per_epoch", "validate_every", "patience", "monitor", "seed", "dtype", "precision"),
-    *("across", "capacity", "checkpointing", "compile", "strategy", "deterministic", "verify", "device", "serial"),
+    *("across", "capacity", "checkpointing", "compile", "strategy", "deterministic", "verify", "device", "devices"),
+    "serial",
 )
 """Options that are passed to `Study` unchanged."""
 

@@ -20,6 +20,7 @@ from hfta_nb.metrics import Metric
 from hfta_nb.optim.lr_scheduler import ReduceLROnPlateau
 from hfta_nb.step.choices import by_step, check_scaled
 from hfta_nb.step.cuda import graph_of
+from hfta_nb.step.devices import SeveralDevices
 from hfta_nb.step.graph import FollowUp, StepGraph
 from hfta_nb.step.graph_fast_path import FastPath
 from hfta_nb.step.precision import Precision, whole
@@ -64,10 +65,12 @@ class ArrayStep:
         self.whole = True  # whether what failed has left all as it was before
         self.done = 0  # updates of the step under way: one that ran out of memory goes on with the next
         self.last: Scores = {}  # of each phase, its latest loss
-        self._metrics = metrics
+        self._metrics, self._alone = metrics, metrics_alone(metrics)
         self.graph = graph_of(array, self.tensors)
         self.fast_path: FastPath | None = None
         self.tuning: Tuning | None = None
+        self.devices: SeveralDevices | None = None
+        self.definition = list(rows), objective, metrics, epochs, steps_per_epoch
         self.updates = updates_of(array, rows, objective, metrics, epochs, steps_per_epoch)
         check_scaled(rows, self.scaler is not None)
         self.by_step = by_step(rows[0])
@@ -142,7 +145,8 @@ class ArrayStep:
         given, scale = in_phase(x, update.phase), self.scales()
         # One per update: autocast keeps the weights that it has cast for as long as it lasts.
         with self.precision.products(), self.precision.autocast():
-            losses, found = self.array.backward(update.score, given, y, has_aux=True, scale=scale, only=update.only)
+            array = self.devices or self.array
+            losses, found = array.backward(update.score, given, y, has_aux=True, scale=scale, only=update.only)
         return whole(losses), found
 
     def _follow(self, update: Update) -> None:
@@ -258,15 +262,16 @@ class ArrayStep:
         return self._evaluated(x, y)
 
     def _evaluated(self, x: Any, y: Any) -> Scores:
+        array = self.devices or self.array
         with self.precision.products(), self.precision.autocast():
             if not self.phases:
-                losses, scores = self.array.evaluate(self.updates[0].score, x, y)
+                losses, scores = array.evaluate(self.updates[0].score, x, y)
                 return {"loss": whole(losses), **scores}
             found: Scores = {}
             leading = [update for update in self.updates if not update.follows]
             for update, phase in zip(leading, self.phases, strict=True):
-                found[phase.score] = whole(self.array.evaluate(update.score, in_phase(x, phase), y)[0])
-            metrics = self.array.evaluate(metrics_alone(self._metrics), x, y) if self._metrics else {}
+                found[phase.score] = whole(array.evaluate(update.score, in_phase(x, phase), y)[0])
+            metrics = array.evaluate(self._alone, x, y) if self._metrics else {}
         return {**summed(found), **metrics}
 
     def scales(self) -> Tensor | None:
@@ -305,6 +310,10 @@ class ArrayStep:
         self.array.block_size = min(total, key=lambda size: total[size])
         return total
 
+    def spread(self, devices: SeveralDevices) -> None:
+        """Compute on several devices from now on."""
+        self.devices, self.graph, self.fast_path, self.tuning = devices, None, None, None
+
     def select(self, indices: Sequence[int]) -> ArrayStep:
         if self.tuning is not None:
             self.tuning.settle()
@@ -314,7 +323,8 @@ class ArrayStep:
         other.array = self.array.select(indices)
         other.scaler = None if self.scaler is None else self.scaler.select(indices, other.array)
         other._foresee()
-        other.graph = graph_of(other.array, other.tensors)
+        other.devices = None if self.devices is None else self.devices.of(other.array)
+        other.graph = graph_of(other.array, other.tensors) if self.devices is None else None
         other.updates = [update.select(indices, other.array) for update in self.updates]
         other.last = {name: losses[list(indices)] for name, losses in self.last.items()}
         return other
@@ -359,3 +369,5 @@ class ArrayStep:
         self.tuning = None
         self.array.block_size = min(int(state["block_size"]), len(self))
         self.array.threads = str(state.get("threads", "kernels"))
+        if self.devices is not None:
+            self.devices.settle()

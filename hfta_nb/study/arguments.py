@@ -11,6 +11,7 @@ import torch
 
 from hfta_nb.array.settings import COMPILE_MODES, STRATEGIES, VERIFY_MODES
 from hfta_nb.data import AnyData, Stream
+from hfta_nb.distributed import BATCH_NORM
 from hfta_nb.errors import DeviceError, OptimError, StudyError
 from hfta_nb.losses import Loss
 from hfta_nb.model_zoo import family
@@ -99,6 +100,18 @@ def verify_of(given: Any) -> str:
     if given not in VERIFY_MODES:
         raise StudyError("unknown choice", where="verify", got=given, accepted=", ".join(VERIFY_MODES))
     return str(given)
+
+
+def devices_of(given: Any, batch_norm: Any, device: torch.device) -> tuple[int, str]:
+    """How many devices train each array, and whose samples batch norms take their statistics of."""
+    if batch_norm not in BATCH_NORM:
+        raise StudyError("unknown choice", where="devices_batch_norm", got=batch_norm, accepted=", ".join(BATCH_NORM))
+    count = positive("devices", given)
+    if device.type == "cuda" and count > 1:
+        there = torch.cuda.device_count() - (device.index or 0)
+        if count > there:
+            raise DeviceError("not so many GPUs", where="devices", got=count, accepted=f"1 to {there} from {device} on")
+    return count, str(batch_norm)
 
 
 def strategy_of(given: str | None, deterministic: bool, capacity: int | str | None, compiling: str) -> str:

@@ -56,6 +56,8 @@ class Definition:
         strategy: str | None = None,
         deterministic: bool = False,
         verify: str = "first",
+        devices: int = 1,
+        devices_batch_norm: str = "sync",
         seed: int = 0,
         name: str | None = None,
         validate_every: int = 1,
@@ -94,6 +96,7 @@ class Definition:
         self.compile, self.deterministic = arguments.compile_of(compile), deterministic
         self.strategy = arguments.strategy_of(strategy, deterministic, self.capacity, self.compile)
         self.serial, self.verify = arguments.flag("serial", serial), arguments.verify_of(verify)
+        self.devices, self.devices_batch_norm = arguments.devices_of(devices, devices_batch_norm, self.device)
         self.name = name or f"{self.family.name} on {self.data.name}"
         self.plan_groups = adding.planned(self, self.grid)
         self.added: list[adding.Added] = []

@@ -58,6 +58,8 @@ class Definition(Protocol):
     deterministic: bool
     strategy: str
     verify: str
+    devices: int
+    devices_batch_norm: str
     monitor: str
     maximize: bool
     objectives: tuple[tuple[str, bool], ...]

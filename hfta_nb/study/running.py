@@ -19,7 +19,7 @@ from hfta_nb.errors import StoreError, StudyError
 from hfta_nb.events import Control, Event
 from hfta_nb.history import History
 from hfta_nb.store import is_full
-from hfta_nb.study import adding, loop, noting, saving, searching
+from hfta_nb.study import adding, devices, loop, noting, saving, searching
 from hfta_nb.study.arguments import positive
 from hfta_nb.study.protocol import Study
 from hfta_nb.train import Trainer
@@ -42,7 +42,7 @@ def run(
     again: bool = False,
 ) -> loop.Events:
     """The work of `Study.run`. It is to be stopped by `control`, not closed."""
-    with opened(study, resume, epochs, again) as state:
+    with opened(study, resume, epochs, again) as state, devices.spread(study) as prepare:
         searching.begin(study, state is not None or resume)
         noting.environment(study)
         sampler = telemetry.sampler(str(study.device))
@@ -51,7 +51,7 @@ def run(
         settings, plan = study.settings(), study.plan_groups
         trainer: Trainer | Crew
         if executor is None:
-            trainer = Trainer(settings, plan, control, save, state, ends=study.store, take=take)
+            trainer = Trainer(settings, plan, control, save, state, prepare, ends=study.store, take=take)
         else:
             trainer = Crew(settings, plan, control, executor, save, state, ends=study.store, take=take)
         study.plan_groups, study._trainer, study._extended = trainer.arrays, trainer, False

@@ -50,6 +50,8 @@ def options(study: Definition) -> dict[str, Any]:
         "strategy": None if study.deterministic or study.strategy == "measured" else study.strategy,
         "deterministic": study.deterministic,
         "verify": study.verify,
+        "devices": study.devices,
+        "devices_batch_norm": study.devices_batch_norm,
         "seed": study.seed,
         "name": study.name,
         "validate_every": study.validate_every,

@@ -66,6 +66,11 @@ class Study(Analysis, Definition):
         verify: when a member is compared with its plain module: "first" compares in the first call of each kind,
             "always" in all calls, which is slow, "never" in none. What differs runs member by member from then on, and
             an event `DifferenceFound` says so. See `FusedArray.verify`.
+        devices: how many devices train each array together, each a part of every mini-batch: GPUs from `device` on, or
+            processes on a CPU. Results are those of one device up to rounding, but for random numbers that a forward
+            draws. See docs/how_to/data_parallel.md.
+        devices_batch_norm: with several devices, "sync" takes the statistics of the whole mini-batch, as one device
+            does; "local" those of each device's part.
         seed: seed of the order of the data.
         name: shown to people.
         validate_every: epochs from one validation to the next; the last epoch always has one. Only epochs with a

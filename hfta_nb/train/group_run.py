@@ -74,6 +74,7 @@ class GroupRun(Progress):
             self.step.plan(self.settings.compiling, float(self.settings.epochs * (self.length or 0)))
         if self.trainer.prepare is not None:
             self.step = self.trainer.prepare(self.step)
+            self.whole = getattr(self.step, "whole", True)  # a step of several devices can't be undone
         narrowers = [self.step.narrower(i) for i in range(len(self.step))]
         self.members = Members(self.group, s.monitor, s.maximize, s.patience, narrowers, s.validate_every == 1)
         self.metrics = s.family.metrics_for(s.data)

@@ -142,6 +142,12 @@ def test_across() -> None:
     assert [len(apart.groups()), len(together.groups())] == [2, 1]
 
 
+def test_devices() -> None:
+    asked = ["plan", "--family", "mlp", "--grid", "lr=1e-3", "--device", "cpu"]
+    assert studies.new(parse(asked)).devices == 1
+    assert studies.new(parse([*asked, "--devices", "3"])).options["devices"] == 3
+
+
 def test_verify() -> None:
     asked = ["plan", "--family", "mlp", "--grid", "lr=1e-3"]
     assert studies.new(parse(asked)).verify == "first"

@@ -1,0 +1,103 @@
+"""The step of rank 0, which the training loop sees: it lets the other ranks do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from hfta_nb.distributed.batches import Announced
+from hfta_nb.distributed.crew import Crew
+from hfta_nb.distributed.data_parallel import DataParallel
+from hfta_nb.distributed.recipe import Recipe
+from hfta_nb.step import ArrayStep, Scores, ScoreSink, Step
+from hfta_nb.step.rollback import on_host
+
+
+class Leader:
+    """An array's step that all ranks make; see `Step`.
+
+    What decides (which samples, who leaves, when the run ends) is rank 0 alone, and the others are told. What it keeps
+    of an array is its own: weights, random streams, the state of the optimizers.
+
+    Args:
+        step: of rank 0, spread over the devices.
+        crew: the other ranks.
+
+    Attributes:
+        whole: False, as a step that fails on one rank is not undone on the others.
+    """
+
+    whole = False
+
+    def __init__(self, step: ArrayStep, parallel: DataParallel, crew: Crew) -> None:
+        self.step, self.parallel, self.crew = step, parallel, crew
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
+        with self.crew.watched():
+            return self.step.train(self._sent("train", x, y), y, keep)
+
+    def evaluate(self, x: Any, y: Any) -> Scores:
+        with self.crew.watched():
+            return self.step.evaluate(self._sent("evaluate", x, y), y)
+
+    def _sent(self, command: str, x: Any, y: Any) -> Any:
+        batch = Announced.of(x, y)
+        self.crew.tell(command, batch)
+        self.parallel.samples = batch.samples
+        return batch.sent(self.crew.ranks, x, y)
+
+    def end_epoch(self) -> None:
+        with self.crew.watched():
+            self.crew.tell("end_epoch")
+            self.step.end_epoch()
+            self.parallel.check()
+
+    def end_validation(self, values: Sequence[float]) -> None:
+        self.crew.tell("end_validation", list(values))
+        self.step.end_validation(values)
+
+    def step_lr_schedulers(self) -> None:
+        self.crew.tell("step_lr_schedulers")
+        self.step.step_lr_schedulers()
+
+    def select(self, indices: Sequence[int]) -> Leader:
+        self.crew.tell("select", list(indices))
+        step = self.step.select(indices)
+        assert isinstance(step.devices, DataParallel)  # as this one's
+        return Leader(step, step.devices, self.crew)
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.crew.tell("load_state", on_host(state))
+        self.step.load_state(state)
+
+    def scales(self) -> Tensor | None:
+        return self.step.scales()
+
+    def weights(self) -> dict[str, Tensor]:
+        return self.step.weights()
+
+    def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+        return self.step.narrower(index)
+
+    def state(self) -> dict[str, Any]:
+        return self.step.state()
+
+
+def lead(crew: Crew, batch_norm: str, step: Step) -> Step:
+    """Let all ranks make an array's step. A plain module's stays on rank 0.
+
+    Raises:
+        DistributedError: another rank can't build the array.
+    """
+    if not isinstance(step, ArrayStep):
+        return step
+    with crew.watched():
+        crew.tell("build", Recipe.of(step, batch_norm))
+        parallel = DataParallel(step.array, batch_norm=batch_norm, group=crew.ranks)
+        step.spread(parallel)
+    return Leader(step, parallel, crew)

@@ -1,0 +1,168 @@
+"""The processes that train an array together, and what they exchange."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hfta_nb.errors import DistributedError
+
+_numbers = itertools.count()
+_known: weakref.WeakValueDictionary[str, Ranks] = weakref.WeakValueDictionary()
+
+
+class Ranks:
+    """One process among those that train an array together.
+
+    Args:
+        group: torch's process group, or one of its back ends.
+        device: of the tensors that are exchanged.
+
+    Attributes:
+        name: under which `known` finds it; an operator takes names, not objects.
+        rank: the number of this process, from 0.
+        size: how many there are.
+    """
+
+    def __init__(self, group: Any, device: torch.device) -> None:
+        self._group, self.device = group, device
+        self.rank, self.size = int(group.rank()), int(group.size())
+        self.name = f"ranks {next(_numbers)}"
+        _known[self.name] = self
+
+    def sum_(self, tensor: Tensor) -> None:
+        """Replace a contiguous tensor by its sum over all ranks, the same bits on each."""
+        self._reduce(tensor, dist.ReduceOp.SUM)
+
+    def least(self, number: int) -> int:
+        """The smallest of all ranks' numbers."""
+        room = torch.tensor([number], device=self.device)
+        self._reduce(room, dist.ReduceOp.MIN)
+        return int(room.item())
+
+    def broadcast_(self, tensor: Tensor) -> None:
+        """Replace a tensor by that of rank 0."""
+        there = tensor.to(self.device).contiguous()
+        flat = _bytes(there)
+        if flat.numel():
+            self._wait(lambda: self._group.broadcast([flat], dist.BroadcastOptions()))  # rank 0 is its default
+        if self.rank and there is not tensor:
+            tensor.copy_(there)
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """Every rank's tensor, all of one shape."""
+        own = tensor.to(self.device).contiguous()
+        found = [torch.empty_like(own) for _ in range(self.size)]
+        if own.numel():
+            self._wait(lambda: self._group.allgather([list(map(_bytes, found))], [_bytes(own)]))
+        return found
+
+    def send(self, tensors: Sequence[tuple[Tensor, int]]) -> Callable[[], None]:
+        """Begin to send contiguous tensors, each to a rank; the function returned waits for the end."""
+        works = [self._begun(lambda t=t, to=to: self._group.send([_bytes(t)], to, 0)) for t, to in tensors if t.numel()]
+
+        def wait() -> None:
+            for work in works:
+                self._wait(lambda work=work: work)
+
+        return wait
+
+    def receive_(self, tensor: Tensor) -> None:
+        """Fill a contiguous tensor with what rank 0 sends."""
+        if tensor.numel():
+            self._wait(lambda: self._group.recv([_bytes(tensor)], 0, 0))
+
+    def _reduce(self, tensor: Tensor, how: Any) -> None:
+        options = dist.AllreduceOptions()
+        options.reduceOp = how
+        self._wait(lambda: self._group.allreduce([tensor], options))
+
+    def _wait(self, begin: Callable[[], Any]) -> None:
+        work = self._begun(begin)
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise self._lost(error) from error
+
+    def _begun(self, begin: Callable[[], Any]) -> Any:
+        try:
+            return begin()
+        except RuntimeError as error:
+            raise self._lost(error) from error
+
+    def _lost(self, error: RuntimeError) -> DistributedError:
+        words = str(error).strip().splitlines() or [type(error).__name__]
+        return DistributedError(
+            f"an exchange with the other ranks failed ({words[0]})",
+            where=f"rank {self.rank} of {self.size}",
+            remedy="see the errors of the other ranks: one has ended, is stuck, or does something else",
+        )
+
+
+def known(name: str) -> Ranks:
+    """The ranks of this name.
+
+    Raises:
+        DistributedError: they are gone.
+    """
+    found = _known.get(name)
+    if found is None:
+        raise DistributedError("the process group of this array is closed", where=name)
+    return found
+
+
+def of_torch(group: Any, device: torch.device) -> Ranks:
+    """The ranks of a process group of the user's, or of torch's default group.
+
+    Raises:
+        DistributedError: there is none.
+    """
+    if group is None:
+        if not dist.is_available() or not dist.is_initialized():
+            raise DistributedError(
+                "torch.distributed has no process group",
+                where="DataParallel",
+                remedy="start the script by torchrun and call torch.distributed.init_process_group() first",
+            )
+        group = dist.group.WORLD
+    return Ranks(group, device)
+
+
+def connected(rank: int, size: int, path: str, device: torch.device, timeout_s: float) -> Ranks:
+    """Meet the other processes: gloo on CPUs, NCCL on GPUs. torch's default process group stays as it is.
+
+    Args:
+        rank, size: which process this is, of how many.
+        path: a file that all of them see and that nobody else uses.
+        device: of this rank.
+        timeout_s: how long an exchange may take.
+
+    Raises:
+        DistributedError: they don't come together in this time.
+    """
+    limit = timedelta(seconds=timeout_s)
+    try:
+        store = dist.FileStore(path, size)
+        store.set_timeout(limit)
+        if device.type == "cuda":
+            nccl = dist.ProcessGroupNCCL.Options()
+            nccl._timeout = limit
+            return Ranks(dist.ProcessGroupNCCL(store, rank, size, nccl), device)
+        gloo = dist.ProcessGroupGloo._Options()
+        gloo._timeout = limit
+        gloo._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+        return Ranks(dist.ProcessGroupGloo(store, rank, size, gloo), device)
+    except (RuntimeError, AttributeError) as error:
+        raise DistributedError(f"the processes can't meet ({error})", where=f"rank {rank} of {size}") from error
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """The memory of a contiguous tensor as bytes: back ends don't know every dtype."""
+    return tensor.detach().reshape(-1).view(torch.uint8)

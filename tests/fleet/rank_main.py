@@ -1,0 +1,27 @@
+"""One of two ranks that run all cases of `rank_cases`: ``python -m tests.fleet.rank_main RANK STORE RESULT``."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import torch
+import torch.distributed as dist
+
+from hfta_nb.distributed import DataParallel
+from tests.fleet.rank_cases import EQUAL, OTHER
+
+
+def main(rank: int, store: str, result: str) -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("error")
+    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
+    try:
+        found = {case.__name__: case(DataParallel) for case in (*EQUAL, *OTHER)}
+    finally:
+        dist.destroy_process_group()
+    torch.save(found, result)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), *sys.argv[2:])
