@@ -54,6 +54,7 @@ class Definition:
         strategy: str | None = None,
         deterministic: bool = False,
         verify: str = "first",
+        share_stream: bool = True,
         seed: int = 0,
         name: str | None = None,
         validate_every: int = 1,
@@ -87,6 +88,7 @@ class Definition:
         self.compile, self.deterministic = arguments.compile_of(compile), deterministic
         self.strategy = arguments.strategy_of(strategy, deterministic, self.capacity, self.compile)
         self.serial, self.verify = arguments.flag("serial", serial), arguments.verify_of(verify)
+        self.share_stream = arguments.flag("share_stream", share_stream)
         self.name = name or f"{self.family.name} on {self.data.name}"
         self.plan_groups = adding.planned(self, self.grid)
         self.added: list[adding.Added] = []

@@ -28,7 +28,8 @@ def settings_of(study: Definition) -> Settings:
     memory = study.capacity, study.checkpointing
     compiling = "never" if study.deterministic else study.compile
     settings = *how, *where, study.seed, True, *pace, study._precision, *memory, compiling
-    return Settings(study.family, study.data, *settings, study.strategy, study.deterministic, study.verify)
+    kernels = study.strategy, study.deterministic, study.verify
+    return Settings(study.family, study.data, *settings, *kernels, study.share_stream)
 
 
 def fitted(study: Definition) -> list[Group]:

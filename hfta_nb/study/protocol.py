@@ -55,6 +55,7 @@ class Definition(Protocol):
     deterministic: bool
     strategy: str
     verify: str
+    share_stream: bool
     monitor: str
     maximize: bool
     name: str

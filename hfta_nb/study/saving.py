@@ -50,6 +50,7 @@ def options(study: Definition) -> dict[str, Any]:
         "strategy": None if study.deterministic or study.strategy == "measured" else study.strategy,
         "deterministic": study.deterministic,
         "verify": study.verify,
+        "share_stream": study.share_stream,
         "seed": study.seed,
         "name": study.name,
         "validate_every": study.validate_every,

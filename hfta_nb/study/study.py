@@ -63,6 +63,9 @@ class Study(Definition):
         verify: when a member is compared with its plain module: "first" compares in the first call of each kind,
             "always" in all calls, which is slow, "never" in none. What differs runs member by member from then on, and
             an event `DifferenceFound` says so. See `FusedArray.verify`.
+        share_stream: arrays that read the same stream (a `Dataset`, `DataLoader` or function) take turns, batch by
+            batch, as many as fit into memory: each batch is read once for all of them. Results do not depend on it.
+            False to train one array after another, each with a stream of its own.
         seed: seed of the order of the data.
         name: shown to people.
         validate_every: epochs from one validation to the next; the last epoch always has one. Only epochs with a

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -43,6 +43,18 @@ class Todo:
     end: End | None = None
 
 
+class Training(Protocol):
+    """An array that trains, as the schedule sees it; see `Progress`."""
+
+    group: Group
+
+    def work(self) -> tuple[Group, int, int]:
+        """The group, its members that still train, and their steps so far."""
+
+    def kept(self) -> tuple[Mapping[str, Any] | None, Mapping[int, Any]]:
+        """How far it is, and the best weights that were not saved yet; they count as saved from then on."""
+
+
 class Schedule:
     """The arrays of a run: those that train, those that wait, and how far they are. See `Trainer`, which trains them.
 
@@ -65,6 +77,9 @@ class Schedule:
         early_stops: variants that were stopped before their group began.
         pinned: variants that are not to be pruned.
         arrays: all arrays of the run in the order of training, done ones as well; more where memory makes it so.
+        training: the arrays that take turns on the device at present.
+        alone: numbers of arrays that do not take turns any more.
+        unsaved: best weights of variants that the next checkpoint keeps.
     """
 
     def __init__(
@@ -93,6 +108,9 @@ class Schedule:
         self.clock = Clock()
         self.early_stops: set[int] = set()
         self.pinned: set[int] = set()
+        self.training: list[Training] = []
+        self.alone: set[int] = set()
+        self.unsaved: dict[int, Any] = {}
         self.last_save, self.save_s = time.perf_counter(), 0.0  # when there was a checkpoint, and how long it took
         if resume is None:
             self.waiting.extend(map(Todo, groups))
@@ -125,6 +143,13 @@ class Schedule:
     def put_last(self, group: Group) -> None:
         """Train this array after all others."""
         self.waiting.append(Todo(group))
+
+    def opened(self, todo: Todo) -> Todo:
+        """With its state where it trains on after its end."""
+        if todo.end is None or self.ends is None:
+            return todo
+        del self.ended[todo.group.index]
+        return Todo(todo.group, self.ends.read_end(todo.end.file))
 
     def measured(self, group: Group, peak_bytes: int, held_bytes: int) -> Group:
         """Take in what an array took in its first steps, where that is more than planned or nothing was measured yet.
@@ -193,6 +218,12 @@ class Schedule:
         assert self.save is not None  # asked before
         self.clock.tick()
         todo = [] if run is None else [Todo(group, run)]
+        self.unsaved |= weights
+        for other in self.training:
+            if other.group.index != group.index:
+                how_far, its_weights = other.kept()
+                todo.append(Todo(other.group, how_far))
+                self.unsaved |= its_weights
         state = {
             "elapsed_s": self.clock.elapsed_s,
             "work_done": self.clock.work_done,
@@ -201,7 +232,8 @@ class Schedule:
             "ends": [asdict(end) for end in self.ended.values()],
         }
         begin_s = time.perf_counter()
-        path = self.save(state, weights)
+        path = self.save(state, self.unsaved)
+        self.unsaved = {}
         self.last_save = time.perf_counter()
         self.save_s = self.last_save - begin_s
         return path

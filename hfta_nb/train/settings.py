@@ -35,6 +35,7 @@ class Settings:
         strategy: how kernels are chosen; see `FusedArray.strategy`.
         deterministic: nothing is chosen by time; see `hfta_nb.Study`.
         verify: when calls are compared with the plain module; see `FusedArray.verify`.
+        share_stream: whether arrays that read the same stream take turns; see `hfta_nb.Study`.
     """
 
     family: Family
@@ -56,6 +57,7 @@ class Settings:
     strategy: str = "measured"
     deterministic: bool = False
     verify: str = "first"
+    share_stream: bool = True
 
     @property
     def score_dtype(self) -> torch.dtype:
