@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Generator
 from multiprocessing.connection import Connection
@@ -61,9 +62,11 @@ class Client:
 
     def close(self) -> None:
         """Take no more batches: nobody waits for this consumer any longer."""
-        if self._pipe is not None:
-            self._pipe.close()
-        self._pipe = None
+        pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.send(False)  # processes that were forked meanwhile keep the connection open
+            pipe.close()
 
     def _connected(self) -> Connection:
         if self._pipe is None:

@@ -128,8 +128,10 @@ class StreamServer:
 
     def close(self) -> None:
         """End the worker processes and all connections."""
-        self._wake.close()
+        with contextlib.suppress(OSError):  # it is closed already
+            self._wake.send(b"\0")  # closing alone is not seen: worker processes have a copy
         self._thread.join()
+        self._wake.close()
 
     def __enter__(self) -> Self:
         return self
@@ -170,6 +172,8 @@ class StreamServer:
             self._asked(peer, said)
         elif said is None:
             self._taken(peer)
+        elif said is False:
+            self._left(peer)
         else:
             peer.consumer = self._consumers.setdefault(said, _Consumer(said, together=False))
 
