@@ -13,7 +13,7 @@ from hfta_nb.augment.axes import CLOUDS, Setting
 from hfta_nb.augment.draws import Draws
 from hfta_nb.augment.kinds import kind_of
 from hfta_nb.augment.statistics import Statistics
-from hfta_nb.data import AnyData, Samples
+from hfta_nb.data import AnyData, Once, Samples
 
 Pair = tuple[Any, Any]
 Key = TypeVar("Key", bound=Hashable)
@@ -25,10 +25,14 @@ class Augmenting:
     Args:
         data: the data; already on the device unless it is a stream.
         device, dtype: of the members.
+
+    Attributes:
+        once: where several groups prepare the same batches, what one of them has computed; None for one group alone.
     """
 
     def __init__(self, data: AnyData, device: torch.device, dtype: torch.dtype) -> None:
         self.data, self.dtype = data, dtype
+        self.once: Once | None = None
         self.statistics = Statistics(data, device)
 
     def of(
@@ -61,6 +65,7 @@ class Prepared:
         self, augmenting: Augmenting, settings: Sequence[Setting], seeds: Sequence[int], behind: Sequence[int] = ()
     ) -> None:
         self.data, self.dtype, self.statistics = augmenting.data, augmenting.dtype, augmenting.statistics
+        self.once = augmenting.once
         self.keys = list(zip(zip(seeds, behind or [0] * len(seeds), strict=True), settings, strict=True))
         self.mixes = any(s.mixes for s in settings)
         self.of_clouds = kind_of(self.data) == CLOUDS
@@ -86,7 +91,7 @@ class Prepared:
                 draws[key[0]] = Draws(seed, epoch - late, number, size, x.device)
             return self._augmented(x[member] if own else x, y[member] if own else y, setting, draws[key[0]])
 
-        return _spread(self.keys, make)
+        return _spread(self.keys, make if own else self._shared(x, make, self.mixes))
 
     def validation(self, x: Samples, y: Samples) -> tuple[Samples, Samples, bool]:
         """A batch of validation: floats, standardised, otherwise as stored."""
@@ -94,7 +99,19 @@ class Prepared:
         def make(normalized: bool, member: int) -> Pair:
             return self._standardised(self.data.scaled(x, self.dtype), normalized), y
 
-        return _spread([setting.normalize for _, setting in self.keys], make)
+        return _spread([setting.normalize for _, setting in self.keys], self._shared(x, make, None))
+
+    def _shared(self, x: Samples, make: Callable[[Key, int], Pair], how: Any) -> Callable[[Key, int], Pair]:
+        """`make`, which takes what another group has made of the batch `x`."""
+        once = self.once
+        if once is None:
+            return make
+
+        def taken(key: Key, member: int) -> Pair:
+            x_made, y_made = once(x, (how, key), lambda: make(key, member))
+            return x_made, y_made
+
+        return taken
 
     def _augmented(self, x: Tensor, y: Tensor, setting: Setting, draws: Draws) -> Pair:
         x = self.data.scaled(x, self.dtype)

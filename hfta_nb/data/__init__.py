@@ -3,24 +3,33 @@
 from hfta_nb.data.catalogue import found, kinds, load, names, names_for, resolve
 from hfta_nb.data.catalogue_names import known, task_of
 from hfta_nb.data.datasets import from_dataset
+from hfta_nb.data.demand import Demand
 from hfta_nb.data.device_placement import Placement, free_bytes, gathered, is_resident, placed, placement
+from hfta_nb.data.once import Once, versions
 from hfta_nb.data.order import SPLIT_SEED, order, orders
 from hfta_nb.data.prefetch import Ahead
+from hfta_nb.data.preprocessed import preprocessed
 from hfta_nb.data.samples import Data, Samples, count, leaves, moved, take, tree_map
+from hfta_nb.data.serving import StreamServer
 from hfta_nb.data.streams import AnyData, Stream, from_batches, from_loader
 from hfta_nb.data.tensors import from_tensors
 from hfta_nb.data.transfer import DeviceTransfer, InFlight
+from hfta_nb.data.workers import Workers
 
 __all__ = [
     "SPLIT_SEED",
     "Ahead",
     "AnyData",
     "Data",
+    "Demand",
     "DeviceTransfer",
     "InFlight",
+    "Once",
     "Placement",
     "Samples",
     "Stream",
+    "StreamServer",
+    "Workers",
     "count",
     "found",
     "free_bytes",
@@ -41,8 +50,10 @@ __all__ = [
     "orders",
     "placed",
     "placement",
+    "preprocessed",
     "resolve",
     "take",
     "task_of",
     "tree_map",
+    "versions",
 ]

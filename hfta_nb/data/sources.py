@@ -15,7 +15,7 @@ import traceback
 import types
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,14 @@ class Source(ABC):
         batch_size: its own batch size; None to use the run's.
         column: whether targets ``[N]`` become ``[N, 1]``.
         endless: whether a pass that has begun is known to have no end; False if unknown.
+        takes_batch_size: whether it uses the run's batch size.
     """
 
     name = "data"
     batch_size: int | None = None
     column = False
     endless = False
+    takes_batch_size = False
 
     @property
     @abstractmethod
@@ -52,6 +54,40 @@ class Source(ABC):
     @abstractmethod
     def length(self, batch_size: int) -> int | None:
         """Batches in a pass, if known."""
+
+    @abstractmethod
+    def batches(
+        self, batch_size: int, seed: int, epoch: int, skip: int = 0
+    ) -> Generator[tuple[Samples, Samples], None, None]:
+        """A pass.
+
+        Args:
+            batch_size: batch size if the source has none of its own.
+            seed, epoch: determine its random numbers.
+            skip: the first batches, which are dropped.
+
+        Raises:
+            DataError: an item is not a batch, or reading fails.
+        """
+
+    @contextlib.contextmanager
+    def _telling(self, epoch: int, number: int) -> Iterator[None]:
+        """Add the position in the data to errors of the reading code."""
+        try:
+            yield
+        except (HftaError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            first_line = next(iter(str(error).splitlines()), "")
+            what = (
+                f"reading failed with {type(error).__name__}: {first_line} ({Path(last.filename).name}:{last.lineno})"
+            )
+            raise DataError(what, where=f"{self.name}, pass {epoch + 1}, batch {number}") from error
+
+
+class InOrder(Source):
+    """Batches that are read one after another; the random numbers of a pass are seeded at its beginning."""
 
     @abstractmethod
     def _begin(self, batch_size: int, seed: int, epoch: int) -> Iterator[Any]:
@@ -64,16 +100,7 @@ class Source(ABC):
     def batches(
         self, batch_size: int, seed: int, epoch: int, skip: int = 0
     ) -> Generator[tuple[Samples, Samples], None, None]:
-        """A pass.
-
-        Args:
-            batch_size: batch size if the source has none of its own.
-            seed, epoch: determine its random numbers.
-            skip: the first batches, which are read and dropped.
-
-        Raises:
-            DataError: an item is not a batch, or reading fails.
-        """
+        """See `Source.batches`. Skipped batches are read."""
         drawn = Randomness(zlib.crc32(f"{seed}/{epoch}".encode()), self._generators())
         with self._telling(epoch, 0), drawn.drawn():
             reader = self._begin(batch_size, seed, epoch)
@@ -90,21 +117,6 @@ class Source(ABC):
                 number += 1
         finally:
             _end(reader)
-
-    @contextlib.contextmanager
-    def _telling(self, epoch: int, number: int) -> Iterator[None]:
-        """Add the position in the data to errors of the reading code."""
-        try:
-            yield
-        except (HftaError, MemoryError, torch.OutOfMemoryError):
-            raise
-        except Exception as error:
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            first_line = next(iter(str(error).splitlines()), "")
-            what = (
-                f"reading failed with {type(error).__name__}: {first_line} ({Path(last.filename).name}:{last.lineno})"
-            )
-            raise DataError(what, where=f"{self.name}, pass {epoch + 1}, batch {number}") from error
 
 
 _END = object()
@@ -131,8 +143,10 @@ def _end(reader: Iterator[Any]) -> None:
         close()
 
 
-class TensorSource(Source):
+class TensorSource(InOrder):
     """Slices of tensors, in order."""
+
+    takes_batch_size = True
 
     def __init__(self, x: Samples, y: Samples) -> None:
         self.x, self.y = x, y
@@ -150,17 +164,24 @@ class TensorSource(Source):
             yield take(self.x, part), take(self.y, part)
 
 
-class DatasetSource(Source):
+class DatasetSource(InOrder):
     """A map-style dataset by index, or an iterable dataset in its order.
+
+    The random numbers of a map-style dataset are seeded for each batch, so that batches can be made in any order and
+    by any process.
 
     Args:
         dataset: with ``[i]`` and ``len()``, or an `IterableDataset`.
         shuffle: use the order of data in memory; False for the order of the dataset.
     """
 
+    takes_batch_size = True
+
     def __init__(self, dataset: Any, shuffle: bool) -> None:
         self.dataset, self.shuffle = dataset, shuffle
         self.iterable = isinstance(dataset, IterableDataset)
+        self._rows: tuple[tuple[int, int, int], Sequence[int]] | None = None  # of the latest pass
+        self._told: tuple[int, int] | None = None  # the latest pass of which the dataset was told
 
     @property
     def samples(self) -> int | None:
@@ -169,21 +190,58 @@ class DatasetSource(Source):
     def length(self, batch_size: int) -> int | None:
         return None if self.samples is None else -(-self.samples // batch_size)
 
-    def _begin(self, batch_size: int, seed: int, epoch: int) -> Iterator[Any]:
-        _tell_epoch(epoch, self.dataset)
+    def batches(
+        self, batch_size: int, seed: int, epoch: int, skip: int = 0
+    ) -> Generator[tuple[Samples, Samples], None, None]:
+        """See `Source.batches`. Skipped batches of a map-style dataset are not read."""
         if self.iterable:
-            reader = iter(self.dataset)
-            self.endless = self.endless or never_ends(reader)
-            while items := [item for _, item in zip(range(batch_size), reader, strict=False)]:
-                yield stacked(items)
+            yield from super().batches(batch_size, seed, epoch, skip)
             return
+        number = skip
+        while number * batch_size < len(self.dataset):
+            yield self.batch(batch_size, seed, epoch, number)
+            number += 1
+
+    def batch(self, batch_size: int, seed: int, epoch: int, number: int) -> tuple[Samples, Samples]:
+        """One batch of a map-style dataset; its order and random numbers depend on the arguments alone.
+
+        Args:
+            batch_size: size of a batch.
+            seed, epoch: of the pass.
+            number: of the batch in the pass, from 0.
+
+        Raises:
+            DataError: samples can't be read or stacked.
+        """
+        if self._told != (seed, epoch):
+            with self._telling(epoch, number), Randomness(zlib.crc32(f"{seed}/{epoch}".encode())).drawn():
+                _tell_epoch(epoch, self.dataset)
+            self._told = (seed, epoch)
+        drawn = Randomness(zlib.crc32(f"{seed}/{epoch}/{number}".encode()))
+        with self._telling(epoch, number), drawn.drawn():
+            rows = self._order(seed, epoch)[number * batch_size : (number + 1) * batch_size]
+            item = stacked([self.dataset[i] for i in rows])
+        return batch_of(item, f"{self.name}, pass {epoch + 1}, batch {number}", column=self.column)
+
+    def _order(self, seed: int, epoch: int) -> Sequence[int]:
         total = len(self.dataset)
-        rows = order(total, seed, epoch).tolist() if self.shuffle else range(total)
-        for start in range(0, total, batch_size):
-            yield stacked([self.dataset[i] for i in rows[start : start + batch_size]])
+        if not self.shuffle:
+            return range(total)
+        key = (total, seed, epoch)
+        if self._rows is None or self._rows[0] != key:
+            self._rows = key, order(total, seed, epoch).tolist()
+        return self._rows[1]
+
+    def _begin(self, batch_size: int, seed: int, epoch: int) -> Iterator[Any]:
+        """Begin a pass of an iterable dataset."""
+        _tell_epoch(epoch, self.dataset)
+        reader = iter(self.dataset)
+        self.endless = self.endless or never_ends(reader)
+        while items := [item for _, item in zip(range(batch_size), reader, strict=False)]:
+            yield stacked(items)
 
 
-class LoaderSource(Source):
+class LoaderSource(InOrder):
     """A `DataLoader`, with its own batches, order, workers and collate function."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
@@ -224,7 +282,7 @@ class LoaderSource(Source):
         return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
 
 
-class FunctionSource(Source):
+class FunctionSource(InOrder):
     """A function that yields the batches of a pass; it gets the number of the pass (from 0) if it takes an argument."""
 
     def __init__(self, function: Callable[..., Iterable[Any]]) -> None:

@@ -54,7 +54,7 @@ class Stream(Inputs):
     @property
     def takes_batch_size(self) -> bool:
         """Whether it uses the run's batch size."""
-        return isinstance(self.training, DatasetSource | TensorSource)
+        return self.training.takes_batch_size
 
     @property
     def samples(self) -> int | None:

@@ -58,6 +58,7 @@ class Definition:
         verify: str = "first",
         devices: int = 1,
         devices_batch_norm: str = "sync",
+        share_stream: bool = True,
         seed: int = 0,
         name: str | None = None,
         validate_every: int = 1,
@@ -97,6 +98,7 @@ class Definition:
         self.strategy = arguments.strategy_of(strategy, deterministic, self.capacity, self.compile)
         self.serial, self.verify = arguments.flag("serial", serial), arguments.verify_of(verify)
         self.devices, self.devices_batch_norm = arguments.devices_of(devices, devices_batch_norm, self.device)
+        self.share_stream = arguments.flag("share_stream", share_stream)
         self.name = name or f"{self.family.name} on {self.data.name}"
         self.plan_groups = adding.planned(self, self.grid)
         self.added: list[adding.Added] = []

@@ -35,7 +35,9 @@ def settings_of(study: Definition) -> Settings:
     slots = None if searcher is None or study.serial else searcher.slots * max(1, len(searcher.seeds))
     how_fast = study.strategy, study.deterministic, study.verify
     limits = study.member_steps, study.member_seconds
-    return Settings(study.family, study.data, *settings, *how_fast, slots, study.across, *limits)
+    return Settings(
+        study.family, study.data, *settings, *how_fast, slots, study.across, *limits, share_stream=study.share_stream
+    )
 
 
 def fitted(study: Definition) -> list[Group]:

@@ -60,6 +60,7 @@ class Definition(Protocol):
     verify: str
     devices: int
     devices_batch_norm: str
+    share_stream: bool
     monitor: str
     maximize: bool
     objectives: tuple[tuple[str, bool], ...]

@@ -52,6 +52,7 @@ def options(study: Definition) -> dict[str, Any]:
         "verify": study.verify,
         "devices": study.devices,
         "devices_batch_norm": study.devices_batch_norm,
+        "share_stream": study.share_stream,
         "seed": study.seed,
         "name": study.name,
         "validate_every": study.validate_every,

@@ -71,6 +71,9 @@ class Study(Analysis, Definition):
             draws. See docs/how_to/data_parallel.md.
         devices_batch_norm: with several devices, "sync" takes the statistics of the whole mini-batch, as one device
             does; "local" those of each device's part.
+        share_stream: arrays that read the same stream (a `Dataset`, `DataLoader` or function) take turns, batch by
+            batch, as many as fit into memory: each batch is read once for all of them. Results do not depend on it.
+            False to train one array after another, each with a stream of its own.
         seed: seed of the order of the data.
         name: shown to people.
         validate_every: epochs from one validation to the next; the last epoch always has one. Only epochs with a

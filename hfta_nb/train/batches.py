@@ -135,14 +135,18 @@ class Batches(ABC):
 
     def _made(self, x: Samples, y: Samples, size: int, own: bool, epoch: int, number: int) -> Batch:
         if self.prepare is None:
-            return Batch(self._data.floats(x, self.dtype), y, size, own)
+            return Batch(self._floats(x), y, size, own)
         x, y, own = self.prepare.training(x, y, own, epoch, number)
         return Batch(x, y, size, own)
+
+    def _floats(self, x: Samples) -> Samples:
+        """Inputs as a model gets them."""
+        return self._data.floats(x, self.dtype)
 
     def _held_out(self, x: Samples, y: Samples) -> Batch:
         size = count(y)
         if self.prepare is None:
-            return Batch(self._data.floats(x, self.dtype), y, size)
+            return Batch(self._floats(x), y, size)
         x, y, own = self.prepare.validation(x, y)
         return Batch(x, y, size, own)
 

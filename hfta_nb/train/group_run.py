@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 
@@ -24,6 +26,10 @@ UNKNOWN_STEPS = 64
 """Room for the scores of an epoch of unknown length at first; it grows."""
 
 
+TURN = ev.Heartbeat(0.0)
+"""Ends a group's turn where groups take turns: compared by identity, and no event that anybody else gets."""
+
+
 class GroupRun(Progress):
     """One group from its first step to its last."""
 
@@ -37,7 +43,8 @@ class GroupRun(Progress):
     def _events(self) -> Iterator[Event]:
         index = self.group.index
         yield ev.PhaseChanged(time.time(), index, "building", f"{len(self.group.variants)} members")
-        if self.settings.measure and self.resume is None and not self.group.serial:
+        beside = self.shelf is not None and self.settings.device.type == "cuda"  # a peak there is everybody's
+        if self.settings.measure and self.resume is None and not self.group.serial and not beside:
             self.meter = Meter(self.settings.device)
         self.open()
         yield from self.members.start()
@@ -95,6 +102,16 @@ class GroupRun(Progress):
         """Whether all members have trained as long as they may."""
         return all(self.epoch - member.start >= self.settings.epochs for member in self.members.active)
 
+    @property
+    def position(self) -> tuple[int, float, int]:
+        """How far the group is, to compare: the epoch, the step in it (validation comes after all), and the batch of
+        validation."""
+        if not hasattr(self, "members"):
+            return position_of(self.resume)
+        if self.ending:
+            return self.epoch - 1, math.inf, self.held_out
+        return self.epoch, self.batch, 0
+
     # An epoch.
 
     def _run_epoch(self) -> Iterator[Event]:
@@ -111,6 +128,8 @@ class GroupRun(Progress):
                 yield from self.save()
             if self.batch == LONG_PASS and unknown:
                 yield long_pass(self.group.index, self.data.name, self.pass_)
+            if self.shelf is not None:
+                yield TURN
         if self.batch >= LONG_PASS and unknown:  # it has an end
             yield ev.PhaseChanged(time.time(), self.group.index, "training")
         yield from self.tell(always=True)
@@ -254,7 +273,7 @@ class GroupRun(Progress):
         validates = {start: self.settings.validates(self.epoch - start) for start in cohorts}
         due = sorted(place for start, places in cohorts.items() if validates[start] for place in places)
         if due:
-            found |= {f"val_{n}": v.to(self.settings.score_dtype) for n, v in self._evaluate().items()}
+            found |= {f"val_{n}": v.to(self.settings.score_dtype) for n, v in (yield from self._evaluate()).items()}
         yield from self._differences()
         together = torch.stack(list(found.values()))
         values = {name: tuple(row) for name, row in zip(found, together.tolist(), strict=True)}
@@ -289,13 +308,15 @@ class GroupRun(Progress):
         step, ids = self.steps - members[0].first_step, tuple(member.id for member in members)
         return ev.EpochDone(time.time(), self.group.index, self.epoch - start, step, ids, told)
 
-    def _evaluate(self) -> Scores:
+    def _evaluate(self) -> Generator[Event, None, Scores]:
         total: Scores = {}
         sums: Scores = {}
         kept = accumulators(self.metrics, self.metrics, len(self.members.ids), self.settings.device)
         samples = 0
         self._prepare()  # members may have left since the last batch
+        self.held_out = 0
         for batch in self.source.validation():
+            self.held_out += 1
             samples += batch.size
             scores = self.step.evaluate(*batch.inputs)
             kept.record(scores, batch.y, batch.own)
@@ -306,6 +327,8 @@ class GroupRun(Progress):
                     add(sums, name, value.double())
                 else:
                     add(total, name, value * batch.size)
+            if self.shelf is not None:
+                yield TURN
         total = {name: value / samples for name, value in total.items()}
         total |= finished(sums, self.metrics) | kept.computed()
         return {name: total[name] for name in self.validated}
@@ -313,7 +336,8 @@ class GroupRun(Progress):
     # Requests and members.
 
     def _requests(self) -> Iterator[Event]:
-        for request in self.trainer.control.poll():
+        asked, self.asked = self.asked, []
+        for request in [*asked, *self.trainer.control.poll()]:
             yield from requests.answer(self, request)
 
     # Speed.
@@ -331,3 +355,11 @@ class GroupRun(Progress):
         wanted = self.settings.measure and self.resume is None
         places = [member.slot for member in self.members.active]
         return probe_of(self.step, self.group, places, self.settings) if wanted else None
+
+
+def position_of(state: Mapping[str, Any] | None) -> tuple[int, float, int]:
+    """The `GroupRun.position` of a state that is to be resumed."""
+    if state is None:
+        return 0, 0, 0
+    epoch = int(state["epoch"])
+    return (epoch - 1, math.inf, 0) if state.get("ending", False) else (epoch, int(state["batch"]), 0)

@@ -16,10 +16,11 @@ from hfta_nb.events import Event
 from hfta_nb.memory import Meter
 from hfta_nb.plan import Group
 from hfta_nb.step import Step
-from hfta_nb.train.batches import Batch, batches_of
+from hfta_nb.train.batches import Batch, Batches, batches_of
 from hfta_nb.train.members import Members
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.scores import EpochScores
+from hfta_nb.train.shared_batches import SharedBatches, Shelf
 
 EVENT_INTERVAL_S = 0.2
 """Progress is told at most this often; nothing in the loop waits for a screen."""
@@ -28,21 +29,36 @@ EVENT_INTERVAL_S = 0.2
 class Progress:
     """A group that trains; see `GroupRun`, which trains it.
 
+    Args:
+        trainer: of the group.
+        group: its variants.
+        resume: the state to go on from; None to begin.
+        shelf: where groups that take turns get their batches; None for batches of its own.
+
     Attributes:
         step, members, scores: once it is built.
+        asked: requests that concern its members, which came while another group had its turn.
     """
 
     step: Step
     members: Members
     scores: EpochScores
 
-    def __init__(self, trainer: Schedule, group: Group, resume: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self, trainer: Schedule, group: Group, resume: Mapping[str, Any] | None, shelf: Shelf | None = None
+    ) -> None:
         self.trainer, self.group, self.settings = trainer, group, trainer.settings
         self.data = trainer.data
         self.batch_size = int(group.rows[0]["batch_size"])
-        self.source = batches_of(trainer.data, self.batch_size, self.settings.device, self.settings.dtype)
-        self.augmenting = Augmenting(trainer.data, self.settings.device, self.settings.dtype)
+        self.shelf = shelf
+        self.source: Batches
+        if shelf is None:
+            self.source = batches_of(trainer.data, self.batch_size, self.settings.device, self.settings.dtype)
+            self.augmenting = Augmenting(trainer.data, self.settings.device, self.settings.dtype)
+        else:
+            self.source, self.augmenting = SharedBatches(shelf), shelf.augmenting
         self.resume = resume
+        self.asked: list[ev.Request] = []
         self.stage = "building"
         self.differences: set[str] = set()  # parts of the model that are known to have differed
         self.whole = True  # whether memory that runs out leaves all as it was before
@@ -50,6 +66,7 @@ class Progress:
         self.judged = 0  # the last epoch that was validated and whose values have had their effect
         self.meter: Meter | None = None
         self.epoch, self.batch = 0, 0  # epochs done, and steps of the next
+        self.held_out = 0  # batches of the validation that is going on
         self.steps = 0  # in all
         self.pass_, self.place = 0, 0  # passes through the data done, and batches of the next
         self._stream: Iterator[Batch] | None = None
@@ -116,7 +133,7 @@ class Progress:
             length = trainer.batches(group)
             return math.nan if length is None else members * max(0.0, trainer.settings.epochs * length - steps)
 
-        total = sum(work(self.group, 1, self.steps - m.first_step) for m in self.members.active)
+        total = sum(work(*part) for run in (trainer.training or [self]) for part in run.work())
         for todo in trainer.waiting:
             if todo.end is not None:
                 total += work(todo.group, len(todo.end.members), todo.end.epochs * (trainer.batches(todo.group) or 0))
@@ -125,6 +142,12 @@ class Progress:
             else:
                 total += work(todo.group, len(set(todo.group.ids) - trainer.early_stops), 0.0)
         return total
+
+    def work(self) -> list[tuple[Group, int, int]]:
+        """The group, members that still train, and their steps so far."""
+        if not hasattr(self, "members"):
+            return [(self.group, len(self.group.ids), self.steps)]
+        return [(self.group, 1, self.steps - member.first_step) for member in self.members.active]
 
     # Members.
 
@@ -162,9 +185,21 @@ class Progress:
         self.settle()
         if self.trainer.save is None:
             return
+        if done and self.shelf is not None:  # groups that take turns end one right after another: see `Turns`
+            self.trainer.unsaved |= self.members.unsaved()
+            self.members.saved()
+            return
         path = self.trainer.checkpoint(self.group, None if done else self.state(), self.members.unsaved())
         self.members.saved()
         yield ev.CheckpointSaved(time.time(), self.group.index, self.epoch, path)
+
+    def kept(self) -> tuple[Mapping[str, Any] | None, Mapping[int, Any]]:
+        """See `Training`."""
+        if not hasattr(self, "members"):
+            return self.resume, {}
+        unsaved = self.members.unsaved()
+        self.members.saved()
+        return self.state(), unsaved
 
     def state(self, ids: Sequence[int] | None = None) -> dict[str, Any]:
         """All that is needed to carry on: a tree of tensors and plain data; of these members alone, if given."""

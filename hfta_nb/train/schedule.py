@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -43,6 +43,18 @@ class Todo:
     end: End | None = None
 
 
+class Training(Protocol):
+    """An array that trains, as the schedule sees it; see `Progress`."""
+
+    group: Group
+
+    def work(self) -> list[tuple[Group, int, int]]:
+        """The group, members that still train, and their steps so far."""
+
+    def kept(self) -> tuple[Mapping[str, Any] | None, Mapping[int, Any]]:
+        """How far it is, and the best weights that were not saved yet; they count as saved from then on."""
+
+
 class Schedule:
     """The arrays of a run: those that train, those that wait, and how far they are. See `Trainer`, which trains them.
 
@@ -67,6 +79,9 @@ class Schedule:
         joiner: finds what may join the array that trains, while it has room and is between two epochs.
         arrays: all arrays of the run in the order of training, done ones as well; more where memory makes it so.
         least_index: new arrays have this number or a higher one.
+        training: the arrays that take turns on the device at present.
+        alone: numbers of arrays that do not take turns any more.
+        unsaved: best weights of variants that the next checkpoint keeps.
     """
 
     def __init__(
@@ -98,6 +113,9 @@ class Schedule:
         self.builder = Builder(settings.family, settings.data)
         self.early_stops: set[int] = set()
         self.pinned: set[int] = set()
+        self.training: list[Training] = []
+        self.alone: set[int] = set()
+        self.unsaved: dict[int, Any] = {}
         self.last_save, self.save_s = time.perf_counter(), 0.0  # when there was a checkpoint, and how long it took
         if resume is None:
             self.waiting.extend(map(Todo, groups))
@@ -134,6 +152,13 @@ class Schedule:
     def put_last(self, group: Group) -> None:
         """Train this array after all others."""
         self.waiting.append(Todo(group))
+
+    def opened(self, todo: Todo) -> Todo:
+        """With its state where it trains on after its end."""
+        if todo.end is None or self.ends is None:
+            return todo
+        del self.ended[todo.group.index]
+        return Todo(todo.group, self.ends.read_end(todo.end.file))
 
     def measured(self, group: Group, peak_bytes: int, held_bytes: int) -> Group:
         """Take in what an array took in its first steps, where that is more than planned or nothing was measured yet.
@@ -199,7 +224,13 @@ class Schedule:
             group, run: the array that trains, and how far it is; None where it is done.
             weights: the best weights of variants, which are kept beside it.
         """
-        return self.keep([*([] if run is None else [Todo(group, run)]), *self.waiting], weights)
+        todo = [] if run is None else [Todo(group, run)]
+        for other in self.training:
+            if other.group.index != group.index:
+                how_far, its_weights = other.kept()
+                todo.append(Todo(other.group, how_far))
+                self.unsaved |= its_weights
+        return self.keep([*todo, *self.waiting], weights)
 
     def keep(self, todo: Sequence[Todo], weights: Mapping[int, Any]) -> str:
         """Keep where the run is.
@@ -210,6 +241,7 @@ class Schedule:
         """
         assert self.save is not None  # asked before
         self.clock.tick()
+        self.unsaved |= weights
         state = {
             "elapsed_s": self.clock.elapsed_s,
             "work_done": self.clock.work_done,
@@ -218,7 +250,8 @@ class Schedule:
             "ends": [asdict(end) for end in self.ended.values()],
         }
         begin_s = time.perf_counter()
-        path = self.save(state, weights)
+        path = self.save(state, self.unsaved)
+        self.unsaved = {}
         self.last_save = time.perf_counter()
         self.save_s = self.last_save - begin_s
         return path

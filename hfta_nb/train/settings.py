@@ -40,6 +40,7 @@ class Settings:
         across: the largest share of padding of an array; see `plan.make_plan`.
         member_steps, member_seconds: optimizer steps and seconds of training after which a member ends, at the end of
             its epoch; None for no such limit.
+        share_stream: whether arrays that read the same stream take turns; see `hfta_nb.Study`.
     """
 
     family: Family
@@ -65,6 +66,7 @@ class Settings:
     across: float | str = "never"
     member_steps: int | None = None
     member_seconds: float | None = None
+    share_stream: bool = True
 
     @property
     def score_dtype(self) -> torch.dtype:

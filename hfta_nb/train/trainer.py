@@ -1,4 +1,4 @@
-"""Groups trained one after another."""
+"""Groups trained one after another, or in turns where they read the same stream."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from hfta_nb.train.group_run import GroupRun
 from hfta_nb.train.halving import halve
 from hfta_nb.train.joining import gathered
 from hfta_nb.train.schedule import Schedule, Todo
+from hfta_nb.train.turns import Turns, mates
 
 
 class Trainer(Schedule):
-    """Trains groups one after another; iterate it. See `Schedule` for the arguments."""
+    """Trains groups one after another, or in turns where they read the same stream; iterate it.
+
+    See `Schedule` for the arguments.
+    """
 
     def __iter__(self) -> Iterator[Event]:
         self.clock.skip()
@@ -29,16 +33,14 @@ class Trainer(Schedule):
             if stop:
                 yield from self._stop()
                 return
-            todo = gathered(self, self.waiting.popleft())
-            if todo.end is not None and self.ends is not None:
-                todo = Todo(todo.group, self.ends.read_end(todo.end.file))
-                del self.ended[todo.group.index]
+            todo = self.opened(gathered(self, self.waiting.popleft()))
             if todo.run is None and not todo.group.fitted:
                 found = yield from self._fitted(todo.group)
                 self.waiting.extendleft(map(Todo, reversed(found)))
                 self.clock.skip()
                 continue
-            yield from self._train(todo)
+            others = yield from mates(self, todo, self._fitted)
+            yield from Turns(self, [todo, *others]).events() if others else self._train(todo)
             if self.stopped:
                 return
 
