@@ -240,7 +240,8 @@ class Draft:
                 return None, self.fit or _union(pair, [like, new])
             members = [*self.architectures.values(), new]
             if len(members) > 2 and _alike_but_for_sizes(members):  # then what goes for one of them goes for all
-                blueprint(members[0], new)
+                if not _plainly_merged(members[0], new):
+                    blueprint(members[0], new)
                 return None, _union(None, members)
             return None, _union(blueprint(*members), members)
         except FusionError as error:
@@ -321,6 +322,36 @@ def _alike_but_for_sizes(modules: Sequence[nn.Module]) -> bool:
     """Whether modules have the same submodules, and parameters of the same names and dimensions."""
     first = _names(modules[0])
     return all(_names(module) == first for module in modules[1:])
+
+
+def _plainly_merged(a: nn.Module, b: nn.Module) -> bool:
+    """Whether two such modules are sure to fit into one array: they differ in plain numbers, or bare functions."""
+    for mine, theirs in zip(a.modules(), b.modules(), strict=True):
+        if type(mine) is not type(theirs):
+            if any(m._parameters or m._buffers or m._modules for m in (mine, theirs)):
+                return False
+            continue
+        left, right = vars(mine), vars(theirs)
+        if left.keys() != right.keys():
+            return False
+        for name, value in left.items():
+            other = right[name]
+            if name in ("_parameters", "_buffers", "_modules") or value is other:
+                continue
+            if type(value) is not type(other) or not isinstance(value, _PLAIN):
+                return False
+            if value != other and (isinstance(value, bool | str) or not isinstance(value, int | float)):
+                return False
+    return _trained(a) == _trained(b)
+
+
+_PLAIN = bool | int | float | str | tuple | dict | set
+"""Attributes of torch's own modules; containers must be equal."""
+
+
+def _trained(module: nn.Module) -> Any:
+    kept = [m._non_persistent_buffers_set for m in module.modules()]
+    return kept, [(p.dtype, p.requires_grad) for p in module.parameters()], [t.dtype for t in module.buffers()]
 
 
 def _names(module: nn.Module) -> Any:

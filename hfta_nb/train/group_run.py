@@ -352,7 +352,8 @@ class GroupRun(Progress):
         return Batch(x, y, self.batch_size, own)
 
     def _probe(self) -> SpeedProbe | None:
-        wanted = self.settings.measure and self.resume is None
+        many = slots.refills(self) and self.group.architectures > 1  # trials are short, and each would be built twice
+        wanted = self.settings.measure and self.resume is None and not many
         places = [member.slot for member in self.members.active]
         return probe_of(self.step, self.group, places, self.settings) if wanted else None
 
