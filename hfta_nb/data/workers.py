@@ -229,7 +229,7 @@ class Workers:
             try:
                 worker.pipe.send((str(worker.slot.path), worker.job))
             except OSError:
-                self._replace(worker)
+                self._put_another(worker)
 
     @property
     def handles(self) -> list[Any]:
@@ -247,7 +247,7 @@ class Workers:
             except (EOFError, OSError):
                 made = None
             if made is None:
-                self._replace(worker)
+                self._put_another(worker)
                 continue
             job, slot = worker.job, worker.slot
             if job is None or slot is None:  # it answers jobs only
@@ -263,7 +263,7 @@ class Workers:
                 self._done[job] = made, slot
         self._assign()
 
-    def _replace(self, worker: _Worker) -> None:
+    def _put_another(self, worker: _Worker) -> None:
         """A process has ended: its batch is made first of all, by another one."""
         self._workers.remove(worker)
         worker.pipe.close()

@@ -78,8 +78,7 @@ class Definition:
     ) -> None:
         self.family = arguments.family_of(family, loss, metrics, param_groups)
         self.data = self._suited(data)
-        self.epochs = arguments.positive("epochs", epochs)
-        self.seed = arguments.seed_of(seed)
+        self.epochs, self.seed = arguments.positive("epochs", epochs), arguments.seed_of(seed)
         self.patience = None if patience is None else arguments.positive("patience", patience)
         self.member_steps = None if member_steps is None else arguments.positive("member_steps", member_steps)
         self.member_seconds = arguments.seconds("member_seconds", member_seconds)
