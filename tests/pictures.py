@@ -1,4 +1,4 @@
-"""Pictures of a notebook's cell that fails under nbval, as files: a plugin of pytest (``-p tests.pictures``)."""
+"""Saves images of notebook cells that fail under nbval as files: a pytest plugin (``-p tests.pictures``)."""
 
 from __future__ import annotations
 

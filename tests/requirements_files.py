@@ -1,4 +1,4 @@
-"""pyproject.toml, requirements.lock and environment.yml as requirements, for the tests that compare them."""
+"""Requirements in pyproject.toml, requirements.lock and environment.yml, for tests that compare them."""
 
 from __future__ import annotations
 

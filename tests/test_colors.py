@@ -1,4 +1,4 @@
-"""Colours: distinct, legible in both themes, placed as the values are, and the same wherever they are asked for."""
+"""Colours: distinct, legible in both themes, ordered like the values, and the same everywhere."""
 
 from __future__ import annotations
 

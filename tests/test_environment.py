@@ -1,4 +1,4 @@
-"""environment.yml sets up for conda users what pyproject.toml says."""
+"""environment.yml gives conda users the requirements of pyproject.toml."""
 
 from __future__ import annotations
 

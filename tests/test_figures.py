@@ -1,4 +1,4 @@
-"""Figures: every member in its colour, whatever happened and whatever it is called."""
+"""Figures: every member in its colour, whatever happened and whatever its name."""
 
 from __future__ import annotations
 

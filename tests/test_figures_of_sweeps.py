@@ -1,4 +1,4 @@
-"""Figures of what a sweep brought: speed against training one after another, and a metric over two axes."""
+"""Figures of a sweep: speed relative to serial training, and a metric over two axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notebooks as they are stored: run, linked, free of a machine's paths, each sweep with its figures."""
+"""The stored notebooks: executed, linked, without machine paths, each sweep with its figures."""
 
 from __future__ import annotations
 

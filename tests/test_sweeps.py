@@ -1,7 +1,7 @@
 """Every built-in family sweeps from the command line and from the Workbench, over an axis that fuses and one that does
 not.
 
-The models and the data are as small as they can be; that members equal training alone is for the contract tests.
+Models and data are as small as possible; the contract tests show that members equal training alone.
 """
 
 from __future__ import annotations

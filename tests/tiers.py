@@ -1,4 +1,4 @@
-"""Which tests run when: `make test` runs the default tier, `make test-all` everything.
+"""Test tiers: `make test` runs the default tier, `make test-all` everything.
 
 A test belongs to the default tier unless it is marked:
 
@@ -9,7 +9,7 @@ A test belongs to the default tier unless it is marked:
 - ``only(dtype=torch.float64, ...)``: the default tier runs the cases in which the named parameters have one of these
   values.
 
-``--share N/8`` picks one eighth of the selected tests by their names, so that a run can be repeated.
+``--share N/8`` selects one eighth of the tests by their names, so that a run can be repeated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which axes of augmentation a family and its data have."""
+"""The axes of augmentation of a family and its data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each augmentation does what it says: on small images, and counted over many."""
+"""Each augmentation has its documented effect: on small images, and statistically over many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members whose samples are augmented are what they would be alone, whatever their neighbours' settings."""
+"""Members with augmented samples equal training alone, whatever the settings of other members."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Finds a Chromium that runs on this machine, or installs one.
 
-Run as ``python tests/browser/chromium.py`` this prints the path of the Chromium that the browser
-tests will use; with ``--install`` it first gets one where there is none: Playwright's own where it
-can be downloaded, else the system's package. It needs no other file of the project, so that it can
-be run before anything else is in place.
+``python tests/browser/chromium.py`` prints the path of the Chromium that the browser tests use. With ``--install`` it
+first installs one if there is none: Playwright's own if it can be downloaded, otherwise the system's package. It needs
+no other file of the project, so that it can run before anything else is installed.
 """
 
 from __future__ import annotations

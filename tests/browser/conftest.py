@@ -1,4 +1,4 @@
-"""Fixtures of the browser tests: one JupyterLab and one Chromium for all, one page for each."""
+"""Fixtures of the browser tests: one JupyterLab and one Chromium for all tests, one page for each."""
 
 from __future__ import annotations
 

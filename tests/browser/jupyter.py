@@ -1,4 +1,4 @@
-"""A real JupyterLab for the browser tests: started apart from the person's own, and gone without a trace."""
+"""A JupyterLab for the browser tests, separate from the user's own; it leaves no files behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages with a live view of a made-up run, as the tests of live_view.js handle them."""
+"""Pages with a live view of a made-up run, for the tests of live_view.js."""
 
 from __future__ import annotations
 

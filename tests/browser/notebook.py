@@ -1,4 +1,4 @@
-"""A notebook open in JupyterLab in a real browser, and the kernel behind it, as the tests handle them."""
+"""A notebook open in JupyterLab in a browser, with its kernel, for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for something to become true, with a deadline: the only way in which these tests wait."""
+"""Waiting for a condition with a deadline: the only form of waiting in these tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Workbench as a person meets it: by the names of its controls and by what stands on the page."""
+"""The Workbench as users see it: by the names of its controls and the text on the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Chromium is taken, and how one is got, on machines of every kind (made up; nothing is run)."""
+"""Choosing and installing a Chromium, on simulated machines of different kinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harness itself: a small notebook with widgets, driven from the page, seen from the page and from the kernel."""
+"""The harness itself: a small notebook with widgets, driven and observed from the page and the kernel."""
 
 from __future__ import annotations
 

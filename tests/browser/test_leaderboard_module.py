@@ -1,4 +1,4 @@
-"""leaderboard.js on its own in a real Chromium: a page with as much of a widget's model as it uses, and no Jupyter."""
+"""leaderboard.js alone in a Chromium: a page with the part of a widget's model that it uses, without Jupyter."""
 
 from __future__ import annotations
 

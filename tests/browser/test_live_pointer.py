@@ -1,4 +1,4 @@
-"""live_view.js under the pointer and the keyboard, on its own in a real Chromium."""
+"""Pointer and keyboard input in live_view.js, alone in a Chromium."""
 
 from __future__ import annotations
 

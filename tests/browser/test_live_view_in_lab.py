@@ -1,4 +1,4 @@
-"""The live view in a real JupyterLab: drawn there, in its themes, synced with its kernel, and back after a reload."""
+"""The live view in JupyterLab: rendering, themes, synchronization with the kernel, reload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quickstart as a person goes through it: open, run, change the grid, train, watch, pause, stop, take home."""
+"""The quickstart as a user runs it: open, run, change the grid, train, watch, pause, stop, export."""
 
 from __future__ import annotations
 

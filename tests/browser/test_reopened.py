@@ -1,4 +1,4 @@
-"""A notebook that is run from top to bottom, saved, and opened again with another kernel."""
+"""A notebook that is run, saved, and opened again with another kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Workbench in a real page beyond the happy path: wrong input, keyboard, themes, hostile names, lost kernels."""
+"""The Workbench in a page, beyond the usual path: wrong input, keyboard, themes, hostile names, lost kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run told by hand: events as a study yields them, for tests of what is shown."""
+"""A scripted run: events as a study yields them, for tests of displays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be typed, and what is answered where it can't be used."""
+"""Accepted arguments, and error messages for others."""
 
 from __future__ import annotations
 

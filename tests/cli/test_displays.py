@@ -1,4 +1,4 @@
-"""What is shown while a run is on."""
+"""Displays during a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command as a person runs it, in a folder of its own: in a process of its own where that matters."""
+"""The command as users run it, in a separate folder and, where it matters, in a separate process."""
 
 from __future__ import annotations
 

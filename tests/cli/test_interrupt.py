@@ -1,4 +1,4 @@
-"""Ctrl-C before a run has begun: one line and the usual exit code, whatever is being imported."""
+"""Ctrl-C before a run has begun: one line and the usual exit code, also during imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a run is, told from its events."""
+"""The progress of a run, computed from its events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hfta-nb results --follow`: what another process writes is shown while it is written."""
+"""`hfta-nb results --follow`: output of another process is shown while it is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hfta-nb run` against runs told by hand: exit codes, interrupts, what is said at the end."""
+"""`hfta-nb run` with scripted runs: exit codes, interrupts, final messages."""
 
 from __future__ import annotations
 

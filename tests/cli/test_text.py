@@ -1,4 +1,4 @@
-"""Values as a person reads them."""
+"""Values formatted for people."""
 
 from __future__ import annotations
 

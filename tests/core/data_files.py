@@ -1,4 +1,4 @@
-"""Small files in the formats of data sets that users have, as their publishers lay them out."""
+"""Small files in the formats of users' data sets, with their publishers' layouts."""
 
 from __future__ import annotations
 

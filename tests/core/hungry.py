@@ -1,4 +1,4 @@
-"""A study whose model runs out of memory when a test wants it to."""
+"""A study whose model runs out of memory on request."""
 
 from __future__ import annotations
 

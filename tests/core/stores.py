@@ -1,4 +1,4 @@
-"""Saved runs for tests: changed by hand, damaged, or of the first layout."""
+"""Saved runs for tests: modified, damaged, or in the first layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training axis `max_norm`: members train with clipped gradients as they would alone."""
+"""The training axis `max_norm`: members with clipped gradients equal training alone."""
 
 from __future__ import annotations
 

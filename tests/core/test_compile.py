@@ -1,4 +1,4 @@
-"""`Study(compile=...)`: refused, kept, handed on, and no other numbers."""
+"""`Study(compile=...)`: rejected, stored and passed on, with unchanged results."""
 
 from __future__ import annotations
 

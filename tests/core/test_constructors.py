@@ -1,4 +1,5 @@
-"""Families by the name of a constructor: axes from its signature, facts from the data, members as they are alone."""
+"""Families by the name of a constructor: axes from its signature, facts from the data, members equal to training
+alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers of data sets that users have, on small files in the real formats; damaged files are named with the byte."""
+"""Readers of users' data sets, on small files in the real formats; errors name the damaged byte."""
 
 from __future__ import annotations
 

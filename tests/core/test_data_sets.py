@@ -1,4 +1,4 @@
-"""The data sets that need no download: what is in them, that they are made the same again, that none leaks."""
+"""Data sets without download: their content, reproducibility, and separation of splits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data that is read while a run goes on: loaders, datasets, functions; the same batches whoever asks, and whenever."""
+"""Data read during a run: loaders, datasets, functions; the batches do not depend on who reads them, or when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where data lies while a run goes on, and the thread that reads it ahead: the same numbers wherever that is."""
+"""The placement of data during a run, and the thread that reads ahead: results do not depend on them."""
 
 from __future__ import annotations
 

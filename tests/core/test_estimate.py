@@ -1,4 +1,4 @@
-"""Activations are counted by calling small modules with few samples, and large ones without memory."""
+"""Activations are counted by calls with few samples for small modules, and without memory for large ones."""
 
 from __future__ import annotations
 

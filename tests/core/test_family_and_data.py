@@ -1,4 +1,4 @@
-"""Recipes from signatures, and the data they are trained on."""
+"""Families from signatures, and their data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Study.fit`: to the end, with a bar, functions of events, and trackers."""
+"""`Study.fit`: a complete run with a progress bar, callbacks and trackers."""
 
 from __future__ import annotations
 

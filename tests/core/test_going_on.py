@@ -1,4 +1,4 @@
-"""A study that goes on: more epochs after its end, and variants that are added before, during and after a run."""
+"""Extending a study: more epochs after its end, and variants added before, during and after a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grids: axes to variants, and what a person types."""
+"""Grids: axes to variants, and parsing of typed values."""
 
 from __future__ import annotations
 

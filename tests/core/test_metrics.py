@@ -1,4 +1,4 @@
-"""Losses and metrics by task: what they come to, over many batches as over one, fused as alone."""
+"""Losses and metrics by task: their values, aggregation over batches, fused equal to alone."""
 
 from __future__ import annotations
 

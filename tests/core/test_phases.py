@@ -1,4 +1,4 @@
-"""Families with several networks: their phases, what is refused, and that a member is what it is alone."""
+"""Families with several networks: their phases, rejected ones, and members equal to training alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In what order a plan shares variants out: those of one architecture first, then what may be padded."""
+"""The order in which a plan groups variants: equal architectures first, then those that can be padded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The precision of a study: what is accepted, kept and told, and that fused equals serial in it."""
+"""The precision of a study: accepted values, storage, messages, and fused equal to serial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a notebook and `print` show of studies, plans, results, arrays and families."""
+"""Representations of studies, plans, results, arrays and families in notebooks and by `print`."""
 
 from __future__ import annotations
 

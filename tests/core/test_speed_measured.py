@@ -1,4 +1,4 @@
-"""What an array is timed against: the same members one after another, each as narrow or wide as it is."""
+"""The serial time that an array is compared with: the same members, each at its own size."""
 
 from __future__ import annotations
 

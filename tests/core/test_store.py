@@ -1,4 +1,4 @@
-"""A run on disk: what was written comes back, what can't be written or read is told."""
+"""A run on disk: what is written is read back, and errors of writing and reading are reported."""
 
 from __future__ import annotations
 

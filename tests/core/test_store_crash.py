@@ -1,4 +1,4 @@
-"""A study whose process is killed at random times ends as if it had not been."""
+"""A study whose process is killed at random times ends with the same results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a run that were cut short, changed or swapped: a typed error or full recovery, never a silent acceptance."""
+"""Truncated, changed or swapped files of a run: a typed error or full recovery, never silent acceptance."""
 
 from __future__ import annotations
 

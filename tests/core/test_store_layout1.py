@@ -1,4 +1,4 @@
-"""Runs of the first layout: they open, go on, and stay as they are."""
+"""Runs in the first layout can be opened and continued, and stay unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a study keeps, and what becomes of it: two at once, a full disk, names of code, exports."""
+"""Runs of a study on disk: two at once, a full disk, names of code, exports."""
 
 from __future__ import annotations
 

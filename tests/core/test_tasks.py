@@ -1,4 +1,4 @@
-"""Families and data that do not go together are refused when a study is made."""
+"""Incompatible families and data are rejected when a study is created."""
 
 from __future__ import annotations
 

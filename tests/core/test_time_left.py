@@ -1,4 +1,4 @@
-"""The time left: nothing is said until training was timed in which nothing is tried any more."""
+"""The estimate of the remaining time: none before training was timed without trials."""
 
 from __future__ import annotations
 

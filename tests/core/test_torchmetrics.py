@@ -1,4 +1,4 @@
-"""Metrics of torchmetrics: each member's is what torchmetrics gives for that member alone."""
+"""Metrics of torchmetrics: each member's equals torchmetrics' result for that member alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel works without the source tree: built, installed elsewhere, and used from another folder."""
+"""The wheel works without the source tree: built, installed in another place, and used from another folder."""
 
 from __future__ import annotations
 

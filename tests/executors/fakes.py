@@ -1,4 +1,4 @@
-"""Studies without training, to test what carries them."""
+"""Studies without training, for tests of executors."""
 
 from __future__ import annotations
 

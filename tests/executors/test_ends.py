@@ -1,4 +1,4 @@
-"""How a worker ends, how that is told, and what comes after it."""
+"""Ends of a worker: how they are reported, and what follows."""
 
 from __future__ import annotations
 

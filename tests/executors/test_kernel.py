@@ -1,4 +1,4 @@
-"""A real Jupyter kernel: a family of a cell, an interrupt, a restart."""
+"""A Jupyter kernel: a family defined in a cell, an interrupt, a restart."""
 
 from __future__ import annotations
 

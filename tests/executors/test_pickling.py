@@ -1,4 +1,4 @@
-"""What travels to a worker, and how what can't is told."""
+"""Objects sent to a worker, and messages about those that cannot be sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run inline or in a worker: the same events, requests that arrive, ends that are told."""
+"""A run inline or in a worker: equal events, requests that arrive, reported ends."""
 
 from __future__ import annotations
 

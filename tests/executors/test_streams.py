@@ -1,4 +1,4 @@
-"""Data and families of one's own in a worker process: streams and constructors travel where their parts do."""
+"""User data and families in a worker process: streams and constructors can be sent if their parts can."""
 
 from __future__ import annotations
 

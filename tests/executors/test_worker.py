@@ -1,4 +1,4 @@
-"""What is particular to a process: its output, its surroundings, its reuse."""
+"""Properties of worker processes: output, environment, reuse."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a PyTorch user does in the first hour, each as they would write it."""
+"""Typical code of a PyTorch user in the first hour."""

@@ -1,4 +1,4 @@
-"""A training loop of one's own is saved, ended, and goes on elsewhere as if nothing had happened."""
+"""A user's training loop is saved, ended, and resumed in another process with unchanged results."""
 
 from __future__ import annotations
 

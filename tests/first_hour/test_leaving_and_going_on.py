@@ -1,4 +1,4 @@
-"""Stop looking, come back later, want more: nothing is lost."""
+"""Leaving a study, coming back and extending it: nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes of the first hour, and of people's own code, are told of where they are made, and do no harm elsewhere."""
+"""Typical mistakes, also in user code: the message names their origin, and nothing else is affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study of one's own model: a class or a function, its own loss and metrics, whatever the model returns."""
+"""A study of a user's model: a class or a function, with its loss and metrics, and any form of output."""
 
 from __future__ import annotations
 

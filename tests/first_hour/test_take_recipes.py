@@ -1,4 +1,4 @@
-"""Optimizers, warm-up, parameter groups: the recipes that people have, as axes of a study."""
+"""Optimizers, warm-up, parameter groups: common recipes as axes of a study."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates and memory of groups: what is measured, what is kept, and that nothing takes more than there is."""
+"""Rates and memory of groups: measurement, storage, and memory limits."""
 
 from __future__ import annotations
 

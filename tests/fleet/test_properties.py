@@ -1,4 +1,4 @@
-"""Whatever the rates: FLEET's rules hold, and no method is worse than the greedy one."""
+"""For all rates: FLEET's rules hold, and no method is worse than the greedy one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds of flotillas: who starts, who stops, and what a whole run takes."""
+"""Rounds of flotillas: starts, stops, and the duration of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What-if: five ways to train the same groups on the same devices."""
+"""Simulation of five ways to train the same groups on the same devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vectors of FLEET's example, all of them, as its authors and a count by hand have them."""
+"""All vectors of FLEET's example, as in the paper and counted by hand."""
 
 from __future__ import annotations
 

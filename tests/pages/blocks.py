@@ -1,7 +1,7 @@
-"""The blocks of code on the pages of the documentation, and the comments that say which of them a test can't run.
+"""Code blocks of the documentation, and the comments that exclude blocks from tests.
 
-A comment of its own line before a block marks it: ``<!-- not run: needs a GPU -->`` is not run by any test,
-``<!-- long: takes a minute -->`` in `make test-all` only. Blocks of a page run one after another, with the same names.
+A comment on a separate line before a block marks it: ``<!-- not run: needs a GPU -->`` excludes it from all tests,
+``<!-- long: takes a minute -->`` from all but `make test-all`. Blocks of a page run in order and share their names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pages of the documentation: each is reached, and each link leads somewhere."""
+"""The pages of the documentation: each is linked, and all links are valid."""
 
 from __future__ import annotations
 

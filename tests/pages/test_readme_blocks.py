@@ -1,4 +1,4 @@
-"""Every block of Python in the README runs as it stands there, with the names that the text assumes."""
+"""Every Python block in the README runs, with the names that the text assumes."""
 
 from __future__ import annotations
 

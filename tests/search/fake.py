@@ -1,4 +1,4 @@
-"""A search whose members are told of by hand."""
+"""A search with scripted members."""
 
 from __future__ import annotations
 

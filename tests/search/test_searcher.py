@@ -1,4 +1,4 @@
-"""A search follows its members: it reports, prunes, and goes on after an interruption."""
+"""A search follows its members: it reports, prunes, and continues after an interruption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search may choose."""
+"""Search spaces."""
 
 from __future__ import annotations
 

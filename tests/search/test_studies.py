@@ -1,4 +1,4 @@
-"""Studies that search: trials are asked for while the run is on, pruned, kept, and resumed."""
+"""Studies with a search: trials are requested during the run, pruned, stored, and resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stand-in for pynvml: keeps a record of every call, and uses pynvml's own structures and errors."""
+"""A stand-in for pynvml that records every call and uses pynvml's own structures and errors."""
 
 from __future__ import annotations
 

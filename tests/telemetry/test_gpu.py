@@ -1,4 +1,4 @@
-"""An NVIDIA GPU through a stand-in for NVML that keeps a record of every call."""
+"""An NVIDIA GPU through a stand-in for NVML that records every call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Workbench without a front end, whose runs are told by the test."""
+"""A Workbench without a front end, whose runs are scripted by the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define: fields, rows, what is read from them, and errors beside them."""
+"""Define: fields, rows, the values read from them, and error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Workbench says of a forward that was tried after Plan, in the process that trains."""
+"""Messages of the Workbench about a forward that was tried after Plan in the worker process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fields of Define that are no axes: what is typed, what it means, and what is said where it means nothing."""
+"""The fields of Define that are no axes: typed text, its meaning, and error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the live view says of members, metrics and measurements, and its traits."""
+"""The live view's text on members, metrics and measurements, and its traits."""
 
 from __future__ import annotations
 

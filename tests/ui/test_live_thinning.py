@@ -1,4 +1,4 @@
-"""How much the live view keeps of a long run, and what of it."""
+"""How much the live view keeps of a long run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live view's Python side: what a front end puts together from its messages is what happened."""
+"""The live view's Python side: a front end can reconstruct the run from its messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way back: which saved run is offered, how it comes onto the screen, and that it defines what it was."""
+"""Reopening a saved run: which one is offered, how it is shown, and that it restores its definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The states of a run on the screen, and which buttons make sense in each."""
+"""The states of a run on the screen, and the buttons that are enabled in each."""
 
 from __future__ import annotations
 

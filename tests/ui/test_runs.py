@@ -1,4 +1,4 @@
-"""The Workbench with real runs in this process: train, wait, look, export, check, take home, come back."""
+"""The Workbench with real runs in this process: train, wait, inspect, export, check, take home, come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Workbench without a front end, its runs told by the test: states, buttons, errors, traffic."""
+"""The Workbench without a front end, with scripted runs: states, buttons, errors, traffic."""
 
 from __future__ import annotations
 

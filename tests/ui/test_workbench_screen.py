@@ -1,4 +1,4 @@
-"""What a Workbench shows beside its run: traffic, folded sections, words, names, tooltips."""
+"""Parts of a Workbench beside its run: traffic, folded sections, words, names, tooltips."""
 
 from __future__ import annotations
 
