@@ -125,7 +125,7 @@ def take_member(state: ArrayState, index: int, source: ArrayState, src: int) -> 
     theirs.keep(0, source.engine.attributes.of(src))
     state.engine.attributes.drop(index)
     state.engine.attributes.keep(index, theirs.select([0]).of(0))
-    state.engine.forget_own()
+    state.engine.reset_member_modules()
 
 
 @torch.no_grad()

@@ -156,7 +156,7 @@ class SharedBatches(Batches):
     def length(self) -> int | None:
         return self._shelf.length
 
-    def epoch(self, epoch: int, start: int, seeds: Sequence[int]) -> Iterator[Batch]:
+    def epoch(self, epoch: int, start: int, seeds: Sequence[int], behind: Sequence[int] = ()) -> Iterator[Batch]:
         for number, read in enumerate(self._waited_for(self._taken(self._shelf.training, epoch, start)), start):
             yield self._made(read.x, read.y, read.size, False, epoch, number)
 
