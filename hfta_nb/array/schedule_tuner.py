@@ -20,8 +20,8 @@ from hfta_nb.members.per_member import PerMember, per_member
 from hfta_nb.members.tree import flatten, unflatten
 from hfta_nb.replay.calls import Calls
 from hfta_nb.replay.program_cache import ProgramCache
-from hfta_nb.replay.record import NotRecordableError
 from hfta_nb.replay.signature import form, settings
+from hfta_nb.replay.trace import NotRecordableError
 
 T = TypeVar("T")
 

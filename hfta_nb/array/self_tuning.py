@@ -24,10 +24,10 @@ from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.members.tree import flatten
 from hfta_nb.replay.calls import Calls
 from hfta_nb.replay.program_cache import ProgramCache
-from hfta_nb.replay.record import NotRecordableError
 from hfta_nb.replay.signature import form as form_of
 from hfta_nb.replay.signature import identity, settings, watched
 from hfta_nb.replay.steps import BackwardArgs
+from hfta_nb.replay.trace import NotRecordableError
 
 T = TypeVar("T")
 

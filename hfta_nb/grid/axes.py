@@ -171,7 +171,7 @@ class Grid:
             twice, or the grid is larger than `MAX_VARIANTS`.
 
     Example:
-        >>> [v.label for v in Grid({"lr": logspace(1e-3, 1e-2, 2), "width": [8]}).variants()]
+        >>> [v.label for v in Grid({"lr": [1e-3, 1e-2], "width": [8]}).variants()]
         ['#0 lr=0.001, width=8', '#1 lr=0.01, width=8']
         >>> [v.label for v in Grid([{"lr": 1e-3, "width": 8}, {"lr": 1e-2, "width": 16}]).variants()]
         ['#0 lr=0.001, width=8', '#1 lr=0.01, width=16']

@@ -13,7 +13,7 @@ Open `calls.py` first, then `program_cache.py`, `steps.py`, `record.py` and `bui
 | `guards` | values that the model's code can read, which must not change |
 | `steps`, `forward`, `results` | the calls of `backward`, of ``array(x)`` with gradients, and without |
 | `recorded_step`, `recorded_forward` | one call of the first two while it is recorded |
-| `record`, `storage_refs`, `overlap` | the recorder, which creates a trace: kernels, and the memory that they use |
+| `record`, `trace`, `storage_refs`, `overlap` | the recorder, which writes a trace of kernels and their memory |
 | `liveness`, `fuse_relu`, `fuse_image_norms`, `stacking`, `select_kernels` | passes over a trace |
 | `build_program`, `memory_layout` | creates a program from a trace |
 | `program`, `source`, `parallel_lanes`, `dynamic_call`, `delivery` | the program, and the delivery of its gradients |

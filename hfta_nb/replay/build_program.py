@@ -33,10 +33,10 @@ from hfta_nb.replay.native_calls import NativeCall, owned
 from hfta_nb.replay.out_variants import KERNELS, Kernel, bare, nothing
 from hfta_nb.replay.parallel_lanes import Drawing, ParallelLanes, count_of, deliver, lanes_of
 from hfta_nb.replay.program import Program
-from hfta_nb.replay.record import BufferView, Instruction, Trace
 from hfta_nb.replay.select_kernels import KernelSelector, indifferent
 from hfta_nb.replay.source import Source
 from hfta_nb.replay.stacking import stacked
+from hfta_nb.replay.trace import BufferView, Instruction, Trace
 
 
 def build_program(

@@ -15,7 +15,8 @@ from hfta_nb.members.tree import Rebuild, unflatten
 from hfta_nb.replay.guards import Guards
 from hfta_nb.replay.layouts import Layout
 from hfta_nb.replay.program import Program
-from hfta_nb.replay.record import BufferView, NotRecordableError, Recorder, Trace
+from hfta_nb.replay.record import Recorder
+from hfta_nb.replay.trace import BufferView, NotRecordableError, Trace
 
 TENSOR = object()
 

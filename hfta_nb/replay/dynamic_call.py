@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.replay.record import BufferView
+from hfta_nb.replay.trace import BufferView
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from hfta_nb.kernels.native.images import Images
 from hfta_nb.kernels.strategy.autotune import Choice, write
 from hfta_nb.kernels.strategy.variants import PLAIN, Operand
 from hfta_nb.replay.image_norm_kernels import RESULTS, Kernel, chosen
-from hfta_nb.replay.record import BufferView, Instruction
+from hfta_nb.replay.trace import BufferView, Instruction
 
 _aten = torch.ops.aten
 _NORMS = {

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hfta_nb.kernels.native.product import Bound
 from hfta_nb.kernels.strategy.variants import PRODUCTS
-from hfta_nb.replay.record import BufferView, Instruction
+from hfta_nb.replay.trace import BufferView, Instruction
 
 _aten = torch.ops.aten
 _CALL_S, _ENTRY_S = 1e-6, 1e-10

@@ -14,8 +14,8 @@ from hfta_nb.replay import layouts
 from hfta_nb.replay.build_program import build_program
 from hfta_nb.replay.cache_entry import outputs_of
 from hfta_nb.replay.halves import CompiledForward, Halves
-from hfta_nb.replay.record import BufferView, NotRecordableError
 from hfta_nb.replay.recorded_forward import RecordedForward
+from hfta_nb.replay.trace import BufferView, NotRecordableError
 
 
 def lay(recorded: RecordedForward) -> None:

@@ -16,7 +16,7 @@ from hfta_nb.kernels.native import images
 from hfta_nb.kernels.native.images import Images
 from hfta_nb.kernels.strategy.autotune import Choice, choose
 from hfta_nb.kernels.strategy.variants import COMPILED, KernelVariant, Operand
-from hfta_nb.replay.record import BufferView, Instruction
+from hfta_nb.replay.trace import BufferView, Instruction
 
 _aten = torch.ops.aten
 RESULTS = "out", "mean", "scale"

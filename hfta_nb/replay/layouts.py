@@ -27,8 +27,8 @@ from hfta_nb.kernels.strategy.times import Times
 from hfta_nb.kernels.strategy.timing_cache import kept
 from hfta_nb.kernels.strategy.trials import killed, trying
 from hfta_nb.kernels.strategy.variants import Operand
-from hfta_nb.replay.record import BufferView
 from hfta_nb.replay.source import Source
+from hfta_nb.replay.trace import BufferView
 from hfta_nb.replay.verify import left_alone, outcome
 
 GIVEN, LAST = "as given", "channels last"

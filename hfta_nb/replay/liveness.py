@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hfta_nb.kernels.strategy.variants import Operand
 from hfta_nb.replay.out_variants import SHAPE_ONLY
-from hfta_nb.replay.record import BufferView, Instruction, Trace
+from hfta_nb.replay.trace import BufferView, Instruction, Trace
 
 WRITES_UNSAID = ("batch_norm",)
 """In the names of kernels that write to arguments without declaring it in their schema."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from hfta_nb.replay.dynamic_call import Fetch
 from hfta_nb.replay.liveness import fitting
 from hfta_nb.replay.out_variants import KERNELS
-from hfta_nb.replay.record import BufferView, Instruction, Trace, places
+from hfta_nb.replay.trace import BufferView, Instruction, Trace, places
 
 
 class MemoryLayout:

@@ -13,7 +13,7 @@ from torch import Tensor
 from hfta_nb.kernels.native import attention, conv, rows
 from hfta_nb.kernels.native.binding import Bind, Binding
 from hfta_nb.kernels.strategy.variants import COMPILED, KernelVariant, Operand
-from hfta_nb.replay.record import BufferView, Instruction
+from hfta_nb.replay.trace import BufferView, Instruction
 
 _aten = torch.ops.aten
 _TAKEN = torch.float32, torch.int64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hfta_nb.replay.record import BufferView
+from hfta_nb.replay.trace import BufferView
 
 
 def overlap(a: BufferView, b: BufferView) -> bool:

@@ -19,7 +19,7 @@ from torch import Tensor
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.members.threads import Job, run_parallel
 from hfta_nb.replay.liveness import WRITES_UNSAID
-from hfta_nb.replay.record import BufferView, Instruction, Trace, places
+from hfta_nb.replay.trace import BufferView, Instruction, Trace, places
 
 Extent = tuple[int, int]
 

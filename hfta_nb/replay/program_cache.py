@@ -20,8 +20,8 @@ from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.kernels.strategy.autotune import Choice
 from hfta_nb.replay.cache_entry import CacheEntry
 from hfta_nb.replay.guards import Guards, UnclearError, guards_of
-from hfta_nb.replay.record import NotRecordableError
 from hfta_nb.replay.signature import state_of, watched
+from hfta_nb.replay.trace import NotRecordableError
 from hfta_nb.replay.verify import Before, failure
 
 _MOST = 8

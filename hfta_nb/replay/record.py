@@ -1,15 +1,9 @@
-"""Records which kernels a step calls, and on which memory.
-
-A `TorchDispatchMode` sees every kernel below autograd and `vmap`. It records memory instead of tensors: a storage and
-the geometry of a view of it. Therefore views are no operations, and in-place writes need no special treatment: a
-program that makes the same calls on the same memory in the same order computes the same.
-"""
+"""The recorder, a `TorchDispatchMode` that sees every kernel below autograd and `vmap`, and writes a trace."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -20,99 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hfta_nb.members.generators import State, current_state
 from hfta_nb.replay.out_variants import SHAPE_ONLY
 from hfta_nb.replay.storage_refs import Addresses
-
-
-class BufferView(NamedTuple):
-    """A strided view of a storage."""
-
-    storage: int
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-    dtype: torch.dtype
-
-
-@dataclass
-class Instruction:
-    """One kernel call.
-
-    Attributes:
-        function: the overload of an aten operator.
-        args, kwargs: with a `BufferView` for every tensor.
-        results: views of the returned tensors; None for other values.
-        makes: storages that it creates.
-        writes: existing storages that it writes to.
-        member: whose random numbers it draws, if it draws any.
-    """
-
-    function: Any
-    args: Any
-    kwargs: Any
-    results: tuple[BufferView | None, ...]
-    makes: tuple[int, ...]
-    writes: frozenset[int]
-    member: int | None = None
-    draws: bool = False
-    _reads: frozenset[int] | None = field(default=None, init=False, repr=False, compare=False)
-
-    def reads(self) -> frozenset[int]:
-        """Storages among the arguments."""
-        if self._reads is None:
-            self._reads = frozenset(p.storage for p in places((self.args, self.kwargs)))
-        return self._reads
-
-    def changes(self) -> frozenset[int]:
-        """Storages that it creates or writes to."""
-        return self.writes | set(self.makes)
-
-    def like(self, other: Instruction) -> bool:
-        """True if both do the same to the same memory."""
-        return (
-            self.function is other.function
-            and self.results == other.results
-            and self.member == other.member
-            and _same(self.args, other.args)
-            and (not (self.kwargs or other.kwargs) or _same(self.kwargs, other.kwargs))
-        )
-
-
-def places(tree: Any) -> list[BufferView]:
-    """All views in nested lists, tuples and dicts."""
-    if isinstance(tree, BufferView):
-        return [tree]
-    found: list[BufferView] = []
-    _gather(tree, found)
-    return found
-
-
-def _gather(tree: Any, found: list[BufferView]) -> None:
-    for value in tree.values() if isinstance(tree, dict) else tree:
-        kind = type(value)
-        if kind is BufferView:
-            found.append(value)
-        elif kind not in _LEAVES and isinstance(value, list | tuple | dict):
-            _gather(value, found)
-
-
-_LEAVES = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
-"""Types of arguments that contain no views; the most frequent ones besides views."""
-
-
-def _same(a: Any, b: Any) -> bool:
-    if type(a) is not type(b):
-        return False
-    if type(a) is BufferView:
-        return bool(a == b)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
-    return bool(a == b) or a is b or (a != a and b != b)
-
-
-class NotRecordableError(Exception):
-    """The reason why a step cannot be replayed."""
-
+from hfta_nb.replay.trace import LEAVES, BufferView, Instruction, NotRecordableError, Trace, address, places
 
 _READS_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _VIEWS_AND_CHECKS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::item"}
@@ -143,57 +45,6 @@ def _facts(func: Any) -> _Facts:
         torch.Tag.nondeterministic_seeded in tags,
         tuple((i, name) for i, name in written if name),
     )
-
-
-@dataclass
-class Trace:
-    """The recorded calls.
-
-    Attributes:
-        calls: in order.
-        held: by number, a tensor of every storage that existed before or is `lasting`; for others an empty tensor on
-            their device, to save memory.
-        sizes: bytes of every storage, by number.
-        lasting: storages that calls have created from constants only, and not written to.
-        outside: storages that existed before.
-        given: those of them that are inputs, at any address.
-        constants: those of them that Python code has created from numbers, at any address.
-        reason: why this cannot be replayed; empty if it can.
-        cut: how many of the calls belong to the first of two halves; None if there are no halves.
-        blocks: the number of calls at the end of each block of members.
-        lanes: how many threads may run blocks in parallel.
-    """
-
-    calls: list[Instruction] = field(default_factory=list)
-    held: list[Tensor] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    lasting: set[int] = field(default_factory=set)
-    outside: set[int] = field(default_factory=set)
-    given: set[int] = field(default_factory=set)
-    constants: set[int] = field(default_factory=set)
-    reason: str = ""
-    cut: int | None = None
-    blocks: list[int] = field(default_factory=list)
-    lanes: int = 1
-
-    def forget_made(self) -> None:
-        """Release created storages, which add up to all that a step allocates; the trace can then only be compared."""
-        kept, self.lasting = self.outside | self.constants, set()
-        self.held = [t if i in kept else t.new_empty(0) for i, t in enumerate(self.held)]
-
-    def like(self, other: Trace) -> bool:
-        """True if two steps were the same."""
-        anywhere = self.given | self.constants
-        same_outside = (self.outside, self.given, self.constants) == (
-            other.outside,
-            other.given,
-            other.constants,
-        ) and all(_address(self.held[i]) == _address(other.held[i]) for i in self.outside - anywhere)
-        same_constants = same_outside and all(torch.equal(self.held[i], other.held[i]) for i in self.constants)
-        halves_alike = (self.cut, self.blocks, self.lanes) == (other.cut, other.blocks, other.lanes)
-        return same_constants and halves_alike and len(self.calls) == len(other.calls) and all(
-            a.like(b) for a, b in zip(self.calls, other.calls, strict=True)
-        )  # fmt: skip
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -270,7 +121,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             NotRecordableError: it is not a plain tensor on the device.
         """
-        number = self._numbers.get(_address(tensor))
+        number = self._numbers.get(address(tensor))
         if number is None:
             number = self._number(tensor)
             self.trace.outside.add(number)
@@ -278,14 +129,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def known(self, tensor: Tensor) -> int | None:
         """The number of a tensor's storage, if it was recorded."""
-        return self._numbers.get(_address(tensor))
+        return self._numbers.get(address(tensor))
 
     def _number(self, tensor: Tensor) -> int:
         if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
             raise NotRecordableError(f"a tensor of type {type(tensor).__name__}, {tensor.layout}")
         if tensor.device.type != self.device.type and tensor.numel() > 1:
             raise NotRecordableError(f"tensors on {tensor.device} and {self.device}")
-        number = self._numbers[_address(tensor)] = len(self.trace.held)
+        number = self._numbers[address(tensor)] = len(self.trace.held)
         self._addresses.keep(tensor.untyped_storage())
         self.trace.held.append(tensor)
         self.trace.sizes.append(tensor.untyped_storage().nbytes())
@@ -324,7 +175,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not isinstance(tensor, Tensor):
                 results.append(None)
                 continue
-            number = numbers.get(_address(tensor))
+            number = numbers.get(address(tensor))
             if number is None:
                 number = self._number(tensor)
                 makes.append(number)
@@ -348,7 +199,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func in SHAPE_ONLY or all(p.storage in self.trace.lasting for p in places((given, named)))
 
     def _placed(self, tree: Any) -> Any:
-        if type(tree) in _LEAVES:
+        if type(tree) in LEAVES:
             return tree
         if isinstance(tree, Tensor):
             if tree.is_conj() or tree.is_neg():
@@ -379,10 +230,6 @@ def _flat(out: Any) -> list[Any]:
     if isinstance(out, list | tuple):
         return [v for part in out for v in _flat(part)]
     return [out]
-
-
-def _address(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
 
 
 def _place(tensor: Tensor, number: int) -> BufferView:

@@ -22,7 +22,8 @@ from hfta_nb.replay.guards import Guards
 from hfta_nb.replay.halves import CompiledForward, Halves
 from hfta_nb.replay.node import Run
 from hfta_nb.replay.overlap import overlap
-from hfta_nb.replay.record import BufferView, Recorder, places
+from hfta_nb.replay.record import Recorder
+from hfta_nb.replay.trace import BufferView, places
 from hfta_nb.replay.verify import proven
 
 

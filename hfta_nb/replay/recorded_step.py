@@ -21,7 +21,8 @@ from hfta_nb.replay.cache_entry import CacheEntry, outputs_of, rooms_for
 from hfta_nb.replay.delivery import Target
 from hfta_nb.replay.guards import Guards
 from hfta_nb.replay.program import Program
-from hfta_nb.replay.record import BufferView, NotRecordableError, Recorder
+from hfta_nb.replay.record import Recorder
+from hfta_nb.replay.trace import BufferView, NotRecordableError
 from hfta_nb.replay.verify import proven
 
 Restore = Callable[[], None]

@@ -18,7 +18,7 @@ from hfta_nb.kernels.strategy.variants import PLAIN, PRODUCTS, KernelVariant, Op
 from hfta_nb.replay.image_norm_kernels import Kernel
 from hfta_nb.replay.native_calls import NativeCall
 from hfta_nb.replay.out_variants import KERNELS, bare
-from hfta_nb.replay.record import BufferView, Instruction
+from hfta_nb.replay.trace import BufferView, Instruction
 
 
 def indifferent(call: Instruction) -> bool:

@@ -12,7 +12,7 @@ from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.strategy import precision
 from hfta_nb.members.per_member import PerMember
 from hfta_nb.members.threads import available_threads
-from hfta_nb.replay.record import NotRecordableError
+from hfta_nb.replay.trace import NotRecordableError
 
 
 def state_of(state: ArrayState) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hfta_nb.kernels.strategy.times import Times
 from hfta_nb.members.generators import MemberGenerators
-from hfta_nb.replay.record import BufferView, Instruction
+from hfta_nb.replay.trace import BufferView, Instruction
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from hfta_nb.replay.record import BufferView, Instruction
+from hfta_nb.replay.trace import BufferView, Instruction
 
 _aten = torch.ops.aten
 

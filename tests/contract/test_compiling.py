@@ -19,8 +19,8 @@ from hfta_nb.replay.inductor import compile as compiling
 from hfta_nb.replay.inductor import decide as deciding
 from hfta_nb.replay.inductor.norms import said, unsaid
 from hfta_nb.replay.inductor.to_fx import Graph
-from hfta_nb.replay.record import BufferView, Instruction
 from hfta_nb.replay.source import Source
+from hfta_nb.replay.trace import BufferView, Instruction
 from tests.training import train
 
 MEMBERS = 3

@@ -12,7 +12,7 @@ from torch import Tensor
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.replay.dynamic_call import DynamicCall, Fetch
 from hfta_nb.replay.out_variants import SHAPE_ONLY
-from hfta_nb.replay.record import BufferView, Instruction, NotRecordableError
+from hfta_nb.replay.trace import BufferView, Instruction, NotRecordableError
 
 _BY_SHAPE = SHAPE_ONLY | {torch.ops.aten.rand_like.default, torch.ops.aten.randn_like.default}
 

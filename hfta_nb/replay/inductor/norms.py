@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hfta_nb.replay.record import Instruction, places
+from hfta_nb.replay.trace import Instruction, places
 
 _aten = torch.ops.aten
 _NATIVE, _NATIVE_BACKWARD = _aten.native_batch_norm.default, _aten.native_batch_norm_backward.default

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from hfta_nb.replay.dynamic_call import Fetch
-from hfta_nb.replay.record import BufferView, Instruction, NotRecordableError, places
+from hfta_nb.replay.trace import BufferView, Instruction, NotRecordableError, places
 
 _aten = torch.ops.aten
 
