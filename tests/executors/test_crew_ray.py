@@ -109,7 +109,7 @@ def test_another_cluster_than_that_of_this_process_is_refused(tmp_path: Path, cl
 def test_requests_reach_actors(tmp_path: Path, cluster: Any) -> None:
     study = make(tmp_path, 100_000)
     control = hfta.Control()
-    for event in study.run(control, executor="ray", workers=2):
+    for event in study.run(control, executor="ray", workers=1):
         if isinstance(event, ev.MemberChanged) and event.state == ev.RUNNING:
             control.stop(5)
         if isinstance(event, ev.MemberChanged) and event.variant == 5 and event.state == ev.STOPPED:
