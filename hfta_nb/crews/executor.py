@@ -76,7 +76,7 @@ class Site(Protocol):
     def worker(self, slot: int) -> Worker:
         """Start a worker; returns at once."""
 
-    def wait(self, timeout_s: float) -> list[tuple[Worker, Report]]:
+    def wait(self, timeout_s: float) -> Sequence[tuple[Worker, Report]]:
         """Reports of workers, oldest first; waits for the first one, up to `timeout_s` seconds."""
 
     def close(self) -> None:
