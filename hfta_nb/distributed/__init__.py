@@ -5,8 +5,8 @@ tells the other ranks, which are processes of its own, what to do.
 
 | file | what is in it |
 |---|---|
-| `data_parallel`, `rows`, `gathered`, `gradients` | `DataParallel`: shares of a mini-batch, its loss, sums |
-| `ranks`, `operators` | what is exchanged, and operators for it |
+| `data_parallel`, `rows`, `outputs`, `gradients` | `DataParallel`: shares of a mini-batch, its loss, sums |
+| `ranks` | the processes, and what they exchange |
 | `batch_norm` | synchronised statistics |
 | `crew`, `frames`, `batches` | the processes of a study, and what goes to them |
 | `leader`, `follower`, `follower_main`, `recipe` | the step of rank 0, and that of the others |

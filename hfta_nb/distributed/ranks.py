@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -14,9 +12,6 @@ from torch import Tensor
 
 from hfta_nb.errors import DistributedError
 
-_numbers = itertools.count()
-_known: weakref.WeakValueDictionary[str, Ranks] = weakref.WeakValueDictionary()
-
 
 class Ranks:
     """One process among those that train an array together.
@@ -26,7 +21,6 @@ class Ranks:
         device: of the tensors that are exchanged.
 
     Attributes:
-        name: under which `known` finds it; an operator takes names, not objects.
         rank: the number of this process, from 0.
         size: how many there are.
     """
@@ -34,12 +28,16 @@ class Ranks:
     def __init__(self, group: Any, device: torch.device) -> None:
         self._group, self.device = group, device
         self.rank, self.size = int(group.rank()), int(group.size())
-        self.name = f"ranks {next(_numbers)}"
-        _known[self.name] = self
 
     def sum_(self, tensor: Tensor) -> None:
         """Replace a contiguous tensor by its sum over all ranks, the same bits on each."""
         self._reduce(tensor, dist.ReduceOp.SUM)
+
+    def total(self, tensor: Tensor) -> Tensor:
+        """The sum over all ranks; not differentiated."""
+        whole = tensor.detach().clone(memory_format=torch.contiguous_format)
+        self.sum_(whole)
+        return whole
 
     def least(self, number: int) -> int:
         """The smallest of all ranks' numbers."""
@@ -104,18 +102,6 @@ class Ranks:
             where=f"rank {self.rank} of {self.size}",
             remedy="see the errors of the other ranks: one has ended, is stuck, or does something else",
         )
-
-
-def known(name: str) -> Ranks:
-    """The ranks of this name.
-
-    Raises:
-        DistributedError: they are gone.
-    """
-    found = _known.get(name)
-    if found is None:
-        raise DistributedError("the process group of this array is closed", where=name)
-    return found
 
 
 def of_torch(group: Any, device: torch.device) -> Ranks:
