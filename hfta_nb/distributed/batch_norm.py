@@ -77,7 +77,7 @@ class Synced(TorchFunctionMode):
                 remedy='use batch_norm="local"',
             )
         x, eps, momentum = given["input"], given.get("eps", 1e-5), given.get("momentum", 0.1)
-        out, mean, variance, count = _SyncedNorm.apply(
+        out, mean, variance, count = _SyncedNorm.apply(  # type: ignore[no-untyped-call]
             x, given.get("weight"), given.get("bias"), eps, self.ranks, bool(self.own)
         )
         with torch.no_grad():

@@ -104,7 +104,7 @@ class DataParallel:
                 with self._norms(sizes):
                     outputs = Outputs(call_module(self.array, rows), sizes, self.ranks)
                 losses = self.array.losses(self._part(loss_fn, 0) if has_aux else loss_fn, outputs.whole, y)
-                (losses if scale is None else losses * scale.to(losses)).sum().backward()
+                torch.autograd.backward((losses if scale is None else losses * scale.to(losses)).sum())
                 with self._norms(sizes):
                     outputs.backward(aside.inputs)
             sum_gradients(self.array, self.ranks, only)

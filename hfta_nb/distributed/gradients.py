@@ -21,9 +21,7 @@ def sum_gradients(array: FusedArray, ranks: Ranks, only: Collection[str] | None)
     wanted = {n: p for n, p in array.named_parameters() if p.grad is not None and (only is None or n in only)}
     for arena in array.arenas:
         inside = [span.name for span in arena.spans if span.name in wanted]
-        for (
-            name
-        ) in inside:  # a rank whose call was not replayed has it elsewhere: what is exchanged must be laid out alike
+        for name in inside:  # ranks must exchange the same, and a call that is not replayed leaves gradients elsewhere
             _bring_home(arena, wanted[name], name)
         if len(inside) == len(arena.spans):
             ranks.sum_(arena.grad)
@@ -31,7 +29,7 @@ def sum_gradients(array: FusedArray, ranks: Ranks, only: Collection[str] | None)
             views = [arena.grad_view(name) for name in inside]
             flat = torch.cat([view.reshape(-1) for view in views])
             ranks.sum_(flat)
-            for view, part in zip(views, flat.split([view.numel() for view in views]), strict=True):
+            for view, part in zip(views, torch.split(flat, [view.numel() for view in views]), strict=True):
                 view.copy_(part.view(view.shape))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,11 +65,11 @@ class Ranks:
 
     def send(self, tensors: Sequence[tuple[Tensor, int]]) -> Callable[[], None]:
         """Begin to send contiguous tensors, each to a rank; the function returned waits for the end."""
-        works = [self._begun(lambda t=t, to=to: self._group.send([_bytes(t)], to, 0)) for t, to in tensors if t.numel()]
+        works = [self._begun(partial(self._group.send, [_bytes(t)], to, 0)) for t, to in tensors if t.numel()]
 
         def wait() -> None:
             for work in works:
-                self._wait(lambda work=work: work)
+                self._end(work)
 
         return wait
 
@@ -83,7 +84,9 @@ class Ranks:
         self._wait(lambda: self._group.allreduce([tensor], options))
 
     def _wait(self, begin: Callable[[], Any]) -> None:
-        work = self._begun(begin)
+        self._end(self._begun(begin))
+
+    def _end(self, work: Any) -> None:
         try:
             work.wait()
         except RuntimeError as error:
@@ -135,15 +138,17 @@ def connected(rank: int, size: int, path: str, device: torch.device, timeout_s: 
     """
     limit = timedelta(seconds=timeout_s)
     try:
-        store = dist.FileStore(path, size)
+        torch_dist: Any = dist  # not all of it is typed
+        store = torch_dist.FileStore(path, size)
         store.set_timeout(limit)
         if device.type == "cuda":
             nccl = dist.ProcessGroupNCCL.Options()
             nccl._timeout = limit
             return Ranks(dist.ProcessGroupNCCL(store, rank, size, nccl), device)
-        gloo = dist.ProcessGroupGloo._Options()
-        gloo._timeout = limit
-        gloo._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+        gloo = torch_dist.ProcessGroupGloo._Options()
+        own = torch_dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")
+        for name, value in {"_timeout": limit, "_devices": [own]}.items():  # torch has no other names for them
+            setattr(gloo, name, value)
         return Ranks(dist.ProcessGroupGloo(store, rank, size, gloo), device)
     except (RuntimeError, AttributeError) as error:
         raise DistributedError(f"the processes can't meet ({error})", where=f"rank {rank} of {size}") from error

@@ -10,7 +10,7 @@ import torch
 
 from hfta_nb.array.settings import VERIFY
 from hfta_nb.data import AnyData, Stream
-from hfta_nb.distributed import BATCH_NORM
+from hfta_nb.distributed.data_parallel import BATCH_NORM
 from hfta_nb.errors import DeviceError, OptimError, StudyError
 from hfta_nb.kernels.strategy.autotune import STRATEGIES
 from hfta_nb.losses import Loss
