@@ -25,7 +25,8 @@ if __package__ in (None, ""):
 
 import hfta_nb as hfta
 from benchmarks.common import interleaved, write
-from hfta_nb.distributed import Crew, lead
+from hfta_nb.distributed.crew import Crew
+from hfta_nb.distributed.leader import lead
 from hfta_nb.step import ArrayStep, Step
 
 ADAM = {"optimizer": "adam", "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "lr_scheduler": "none"}

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from hfta_nb.distributed.operators import total
+from hfta_nb.distributed.ranks import Ranks
 from hfta_nb.errors import DistributedError
 
 _NAMES = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
@@ -32,21 +32,24 @@ class Noticed(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is F.batch_norm or func in _KERNELS:
-            self.count += 1
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func is F.batch_norm:
+            self.count += bool((dict(zip(_NAMES, args, strict=False)) | kwargs).get("training"))
+        elif func in _KERNELS:
+            self.count += _of_training(args, kwargs)
+        return func(*args, **kwargs)
 
 
 class Synced(TorchFunctionMode):
     """Within, batch norms take the statistics of all ranks' samples.
 
     Args:
-        ranks: the name of the ranks.
+        ranks: this one among the others.
         samples: of the mini-batch, on all ranks together.
         own: how many of them this rank has; 0 where its row does not count.
     """
 
-    def __init__(self, ranks: str, samples: int, own: int) -> None:
+    def __init__(self, ranks: Ranks, samples: int, own: int) -> None:
         super().__init__()
         self.ranks, self.samples, self.own = ranks, samples, own
 
@@ -74,7 +77,7 @@ class Synced(TorchFunctionMode):
                 remedy='use batch_norm="local"',
             )
         x, eps, momentum = given["input"], given.get("eps", 1e-5), given.get("momentum", 0.1)
-        out, mean, variance, count = _SyncedNorm.apply(
+        out, mean, variance, count = _SyncedNorm.apply(  # type: ignore[no-untyped-call]
             x, given.get("weight"), given.get("bias"), eps, self.ranks, bool(self.own)
         )
         with torch.no_grad():
@@ -93,16 +96,16 @@ def _of_training(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 class _SyncedNorm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, ranks: str, counts: bool
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, ranks: Ranks, counts: bool
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         others = [axis for axis in range(x.ndim) if axis != 1]
         part = torch.cat([wide.sum(others), wide.new_full((1,), x.numel() / max(1, x.shape[1]))])
-        whole = total(part if counts else torch.zeros_like(part), ranks)
+        whole = ranks.total(part if counts else torch.zeros_like(part))
         mean, count = whole[:-1] / whole[-1], whole[-1]
         centred = wide - _over(mean, x)
         squares = (centred * centred).sum(others)
-        variance = total(squares if counts else torch.zeros_like(squares), ranks) / count
+        variance = ranks.total(squares if counts else torch.zeros_like(squares)) / count
         scale = torch.rsqrt(variance + eps)
         normed = centred * _over(scale, x)
         out = normed if weight is None else normed * _over(weight.to(wide.dtype), x)
@@ -120,7 +123,7 @@ class _SyncedNorm(torch.autograd.Function):
         wide = grad.to(normed.dtype)
         others = [axis for axis in range(grad.ndim) if axis != 1]
         sums = torch.stack([wide.sum(others), (wide * normed).sum(others)])
-        whole = total(sums if ctx.counts else torch.zeros_like(sums), ctx.ranks) / count
+        whole = ctx.ranks.total(sums if ctx.counts else torch.zeros_like(sums)) / count
         inner = wide - _over(whole[0], grad) - normed * _over(whole[1], grad)
         factor = scale if weight is None else scale * weight.to(scale.dtype)
         # Where the row does not count, nothing depends on it but through the statistics, which it is not in.

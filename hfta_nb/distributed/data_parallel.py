@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array import FusedArray
-from hfta_nb.array.access import snapshot, untimed_block_size
+from hfta_nb.array.access import call_module, snapshot, untimed_block_size
 from hfta_nb.distributed.batch_norm import Noticed, Synced
-from hfta_nb.distributed.gathered import Gathered
 from hfta_nb.distributed.gradients import Aside, sum_gradients
+from hfta_nb.distributed.outputs import Outputs, Part, marked, through
 from hfta_nb.distributed.ranks import Ranks, of_torch
 from hfta_nb.distributed.rows import samples_in, share, sizes_of
 from hfta_nb.errors import DistributedError, out_of_memory
@@ -25,7 +25,7 @@ BATCH_NORM = ("sync", "local")
 """Whose samples a batch norm takes its statistics of."""
 
 _KINDS = 8
-"""Losses and sizes of mini-batches whose functions are kept; as many as an array keeps recordings of."""
+"""Losses whose parts are kept; as many as an array keeps recordings of."""
 
 
 class DataParallel:
@@ -55,7 +55,6 @@ class DataParallel:
         self.ranks = group if isinstance(group, Ranks) else of_torch(group, device)
         self.batch_norm = batch_norm
         self.samples: int | None = None  # of mini-batches of which this rank is given its rows
-        self.verify = array.verify
         self._take(array)
         self._alike()
         self.share_state()
@@ -98,19 +97,25 @@ class DataParallel:
         """
         sizes, rows = self._rows(x)
         self._stale = True
+        self._try(sizes, rows)
         aside = Aside(self.array, only)
-
-        def run(function: Any, y: Any) -> Any:
-            return self.array.backward(function, rows, y, has_aux=has_aux, scale=scale, only=only)
-
         try:
-            self._try("backward", loss_fn, y, sizes, run, aside.clear)
-            with self._norms(sizes):
-                result = run(self._gathered(loss_fn, sizes), y)
+            with torch.enable_grad():
+                with self._norms(sizes):
+                    outputs = Outputs(call_module(self.array, rows), sizes, self.ranks)
+                losses = self.array.losses(self._part(loss_fn, 0) if has_aux else loss_fn, outputs.whole, y)
+                torch.autograd.backward((losses if scale is None else losses * scale.to(losses)).sum())
+                with self._norms(sizes):
+                    outputs.backward(aside.inputs)
             sum_gradients(self.array, self.ranks, only)
         finally:
             aside.add()
-        return result
+        told = losses.detach().clone()
+        self.ranks.broadcast_(told)  # a rank's kernels may round otherwise, and a line search decides by losses
+        if not has_aux:
+            return told
+        with torch.no_grad():
+            return told, self._through.evaluate(self._part(loss_fn, 1), marked(outputs.whole), y)
 
     @torch.no_grad()
     def evaluate(self, function: Callable[..., Any], x: Any, y: Any = None) -> Any:
@@ -123,13 +128,10 @@ class DataParallel:
             for arena in self.array.buffer_arenas:
                 self.ranks.broadcast_(arena.data)
         sizes, rows = self._rows(x)
-
-        def run(function: Any, y: Any) -> Any:
-            return self.array.evaluate(function, rows, y)
-
-        self._try("evaluate", function, y, sizes, run, lambda: None)
+        self._try(sizes, rows)
         with self._norms(sizes):
-            return run(self._gathered(function, sizes), y)
+            outputs = Outputs(call_module(self.array, rows), sizes, self.ranks)
+        return self._through.evaluate(function, marked(outputs.whole), y)
 
     def select(self, indices: Sequence[int]) -> DataParallel:
         """These members alone, on the same ranks."""
@@ -139,7 +141,7 @@ class DataParallel:
         """The same ranks with another array, of members of this one."""
         other = copy.copy(self)
         other._take(array)
-        other._tried, other._norm = set(self._tried), self._norm
+        other._normed = dict(self._normed)
         return other
 
     def share_state(self) -> None:
@@ -176,27 +178,15 @@ class DataParallel:
                     remedy="every rank must make the same calls, on machines with the same kernels",
                 )
 
-    def settle(self) -> None:
-        """Run as every rank does: nothing that exchanges may depend on what a rank has timed."""
-        array = self.array
-        size = array.block_size
-        array.self_tuning, array.compiling, array.threads = False, "never", "kernels"
-        array.block_size, array.verify = min(size, untimed_block_size(array)), "never"
-        notes = [f"rank {self.rank} of {self.size}, {self.batch_norm} batch norm"]
-        if array.generators.device.type == "cuda":
-            array.capture = False
-            notes.append("on several GPUs steps are neither replayed nor captured as graphs")
-        array.step_notes = notes
-
     # Within.
 
     def _take(self, array: FusedArray) -> None:
-        self.array = array
-        self._functions: dict[Any, Gathered] = {}
-        self._tried: set[Any] = set()
-        self._norm: bool | None = None  # whether the model has batch norms; None while that is not known
+        self.array, self._through = array, through(array)
+        self._parts: dict[Any, Part] = {}
+        self._normed: dict[bool, bool] = {}  # by training, whether the model has batch norms
         self._stale = True
-        self.settle()
+        self._through.generators.to(array.generators.device)
+        array.step_notes = [f"rank {self.rank} of {self.size}, {self.batch_norm} batch norm"]
 
     def _alike(self) -> None:
         """See that the ranks have arrays of the same shape."""
@@ -216,61 +206,57 @@ class DataParallel:
         sizes = sizes_of(samples_in(x), self.size)
         return sizes, share(x, self.rank, sizes)
 
-    def _gathered(self, function: Callable[..., Any], sizes: Sequence[int]) -> Gathered:
-        key = _identity(function), tuple(sizes)
-        found = self._functions.get(key)
+    def _part(self, function: Callable[..., Any], index: int) -> Part:
+        """The same object for the same function, so that what is computed by it is replayed."""
+        key = _identity(function), index
+        found = self._parts.get(key)
         if found is None:
-            while len(self._functions) >= _KINDS:
-                del self._functions[next(iter(self._functions))]
-            found = self._functions[key] = Gathered(function, sizes, self.rank, self.ranks.name)
+            while len(self._parts) >= _KINDS:
+                del self._parts[next(iter(self._parts))]
+            found = self._parts[key] = Part(function, index)
         return found
 
+    # Batch norms.
+
     def _norms(self, sizes: Sequence[int]) -> AbstractContextManager[Any]:
-        if self.batch_norm == "local" or self._norm is False:
+        """Around what exchanges statistics: then nothing that a rank has found out alone may decide how it runs."""
+        if self.batch_norm == "local" or self._normed.get(self.array.training) is False:
             return nullcontext()
-        return Synced(self.ranks.name, sum(sizes), sizes[self.rank])
-
-    def _try(
-        self,
-        what: str,
-        function: Callable[..., Any],
-        y: Any,
-        sizes: Sequence[int],
-        run: Callable[[Any, Any], Any],
-        clear: Callable[[], None],
-    ) -> None:
-        """Make the first call of a kind without any exchange, on this rank's rows.
-
-        It is compared with the plain module, and finds out how the array can run the model. Where ranks find different
-        things, all run as the one that runs the fewest members at once.
-        """
-        kind = what, self.array.training
-        if kind in self._tried or min(sizes) < 2:
-            return
-        self._tried.add(kind)
-        with self._alone() as noticed:
-            try:
-                run(function, share(y, self.rank, sizes))
-            except Exception as error:  # if it is no matter of the rows, the call itself raises it again
-                if out_of_memory(error):
-                    raise
-            clear()
-        self.array.block_size = self.ranks.least(self.array.block_size)
-        if what == "backward":
-            self._norm = bool(self.ranks.least(-noticed.count))
+        return self._synced(sizes)
 
     @contextmanager
-    def _alone(self) -> Iterator[Noticed]:
-        """Within, the array runs as on one device; what is changed but for gradients is put back."""
+    def _synced(self, sizes: Sequence[int]) -> Iterator[None]:
         array = self.array
-        restore, told = snapshot(array), array.told
-        array.verify, array.told = self.verify, True
+        verify, array.verify = array.verify, "never"
         try:
-            with Noticed() as noticed:
-                yield noticed
+            with Synced(self.ranks, sum(sizes), sizes[self.rank]):
+                yield
         finally:
-            restore()
-            array.verify, array.told = "never", told
+            array.verify = verify
+
+    def _try(self, sizes: Sequence[int], rows: Any) -> None:
+        """In training and in evaluation, make the first call of a model twice: at first without exchanges.
+
+        It shows whether there are batch norms. If there are, it is compared with the plain module, and finds out how
+        the array can run the model; all ranks then run as the one that runs the fewest members at once.
+        """
+        array = self.array
+        if self.batch_norm == "local" or array.training in self._normed or min(sizes) < 2:
+            return
+        restore, told = snapshot(array), array.told
+        array.told = True
+        with Noticed() as noticed:
+            try:
+                call_module(array, rows)
+            except Exception as error:  # if it is no matter of these rows, the call itself raises it again
+                if out_of_memory(error):
+                    raise
+            finally:
+                restore()
+                array.told = told
+        found = self._normed[array.training] = bool(self.ranks.least(-noticed.count))
+        if found:
+            array.block_size = self.ranks.least(min(array.block_size, untimed_block_size(array)))
 
 
 def _identity(function: Callable[..., Any]) -> Any:

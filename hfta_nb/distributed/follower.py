@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -55,7 +56,7 @@ class Follower:
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
-        self._commands = {
+        self._commands: dict[str, Callable[..., None]] = {
             "build": self._build,
             "train": self._train,
             "evaluate": self._evaluate,

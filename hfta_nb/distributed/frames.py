@@ -12,7 +12,7 @@ _LENGTH = struct.Struct(">Q")
 
 def pack(thing: Any) -> bytes:
     """An object as a frame. What is defined in a notebook goes along by value."""
-    data = cloudpickle.dumps(thing)
+    data = bytes(cloudpickle.dumps(thing))
     return _LENGTH.pack(len(data)) + data
 
 

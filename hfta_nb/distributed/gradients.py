@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from hfta_nb.array import FusedArray
 from hfta_nb.distributed.ranks import Ranks
+from hfta_nb.members.arena import Arena
 
 
 def sum_gradients(array: FusedArray, ranks: Ranks, only: Collection[str] | None) -> None:
@@ -20,15 +21,24 @@ def sum_gradients(array: FusedArray, ranks: Ranks, only: Collection[str] | None)
     wanted = {n: p for n, p in array.named_parameters() if p.grad is not None and (only is None or n in only)}
     for arena in array.arenas:
         inside = [span.name for span in arena.spans if span.name in wanted]
-        if len(inside) == len(arena.spans) and all(arena.holds_grad(wanted[name], name) for name in inside):
+        for name in inside:  # ranks must exchange the same, and a call that is not replayed leaves gradients elsewhere
+            _bring_home(arena, wanted[name], name)
+        if len(inside) == len(arena.spans):
             ranks.sum_(arena.grad)
-            continue
-        grads = [grad for name in inside if (grad := wanted[name].grad) is not None]
-        if grads:
-            flat = torch.cat([grad.reshape(-1) for grad in grads])
+        elif inside:
+            views = [arena.grad_view(name) for name in inside]
+            flat = torch.cat([view.reshape(-1) for view in views])
             ranks.sum_(flat)
-            for grad, part in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
-                grad.copy_(part.view(grad.shape))
+            for view, part in zip(views, torch.split(flat, [view.numel() for view in views]), strict=True):
+                view.copy_(part.view(view.shape))
+
+
+def _bring_home(arena: Arena, parameter: nn.Parameter, name: str) -> None:
+    """Put a parameter's gradient into its arena."""
+    if parameter.grad is not None and not arena.holds_grad(parameter, name):
+        view = arena.grad_view(name)
+        view.copy_(parameter.grad)
+        parameter.grad = view
 
 
 class Aside:
@@ -37,23 +47,20 @@ class Aside:
     Args:
         array: whose they are.
         only: names of the parameters by which is differentiated; None for all.
+
+    Attributes:
+        inputs: these parameters; None for all.
     """
 
     def __init__(self, array: FusedArray, only: Collection[str] | None) -> None:
-        self.array = array
         named = {n: p for n, p in array.named_parameters() if only is None or n in only}
+        self.inputs = None if only is None else [p for p in named.values() if p.requires_grad]
         self._named: dict[str, nn.Parameter] = named
         self._kept: dict[str, tuple[Tensor, Tensor]] = {
             n: (p.grad, p.grad.clone()) for n, p in named.items() if p.grad is not None
         }
-        self._lacking = {n: set(m) for n, m in array.missing_grads.items() if n in self._kept}
         for name in self._kept:
             named[name].grad = None
-
-    def clear(self) -> None:
-        """Forget the gradients of a call that does not count."""
-        for parameter in self._named.values():
-            parameter.grad = None
 
     def add(self) -> None:
         """Add them to what has come since."""
@@ -64,8 +71,3 @@ class Aside:
                 parameter.grad = place
             else:
                 parameter.grad.add_(value)
-            missing = self._lacking.get(name, set()) & set(self.array.missing_grads.get(name, ()))
-            if missing:
-                self.array.missing_grads[name] = sorted(missing)
-            else:
-                self.array.missing_grads.pop(name, None)

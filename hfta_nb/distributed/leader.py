@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from hfta_nb.array.access import untimed_block_size
 from hfta_nb.distributed.batches import Announced
 from hfta_nb.distributed.crew import Crew
 from hfta_nb.distributed.data_parallel import DataParallel
@@ -98,6 +99,7 @@ def lead(crew: Crew, batch_norm: str, step: Step) -> Step:
         return step
     with crew.watched():
         crew.tell("build", Recipe.of(step, batch_norm))
+        step.array.block_size = untimed_block_size(step.array)
         parallel = DataParallel(step.array, batch_norm=batch_norm, group=crew.ranks)
         step.spread(parallel)
     return Leader(step, parallel, crew)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,9 +12,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hfta_nb.errors import DistributedError
-
-_numbers = itertools.count()
-_known: weakref.WeakValueDictionary[str, Ranks] = weakref.WeakValueDictionary()
 
 
 class Ranks:
@@ -26,7 +22,6 @@ class Ranks:
         device: of the tensors that are exchanged.
 
     Attributes:
-        name: under which `known` finds it; an operator takes names, not objects.
         rank: the number of this process, from 0.
         size: how many there are.
     """
@@ -34,12 +29,16 @@ class Ranks:
     def __init__(self, group: Any, device: torch.device) -> None:
         self._group, self.device = group, device
         self.rank, self.size = int(group.rank()), int(group.size())
-        self.name = f"ranks {next(_numbers)}"
-        _known[self.name] = self
 
     def sum_(self, tensor: Tensor) -> None:
         """Replace a contiguous tensor by its sum over all ranks, the same bits on each."""
         self._reduce(tensor, dist.ReduceOp.SUM)
+
+    def total(self, tensor: Tensor) -> Tensor:
+        """The sum over all ranks; not differentiated."""
+        whole = tensor.detach().clone(memory_format=torch.contiguous_format)
+        self.sum_(whole)
+        return whole
 
     def least(self, number: int) -> int:
         """The smallest of all ranks' numbers."""
@@ -66,11 +65,11 @@ class Ranks:
 
     def send(self, tensors: Sequence[tuple[Tensor, int]]) -> Callable[[], None]:
         """Begin to send contiguous tensors, each to a rank; the function returned waits for the end."""
-        works = [self._begun(lambda t=t, to=to: self._group.send([_bytes(t)], to, 0)) for t, to in tensors if t.numel()]
+        works = [self._begun(partial(self._group.send, [_bytes(t)], to, 0)) for t, to in tensors if t.numel()]
 
         def wait() -> None:
             for work in works:
-                self._wait(lambda work=work: work)
+                self._end(work)
 
         return wait
 
@@ -85,7 +84,9 @@ class Ranks:
         self._wait(lambda: self._group.allreduce([tensor], options))
 
     def _wait(self, begin: Callable[[], Any]) -> None:
-        work = self._begun(begin)
+        self._end(self._begun(begin))
+
+    def _end(self, work: Any) -> None:
         try:
             work.wait()
         except RuntimeError as error:
@@ -104,18 +105,6 @@ class Ranks:
             where=f"rank {self.rank} of {self.size}",
             remedy="see the errors of the other ranks: one has ended, is stuck, or does something else",
         )
-
-
-def known(name: str) -> Ranks:
-    """The ranks of this name.
-
-    Raises:
-        DistributedError: they are gone.
-    """
-    found = _known.get(name)
-    if found is None:
-        raise DistributedError("the process group of this array is closed", where=name)
-    return found
 
 
 def of_torch(group: Any, device: torch.device) -> Ranks:
@@ -149,15 +138,17 @@ def connected(rank: int, size: int, path: str, device: torch.device, timeout_s: 
     """
     limit = timedelta(seconds=timeout_s)
     try:
-        store = dist.FileStore(path, size)
+        torch_dist: Any = dist  # not all of it is typed
+        store = torch_dist.FileStore(path, size)
         store.set_timeout(limit)
         if device.type == "cuda":
             nccl = dist.ProcessGroupNCCL.Options()
             nccl._timeout = limit
             return Ranks(dist.ProcessGroupNCCL(store, rank, size, nccl), device)
-        gloo = dist.ProcessGroupGloo._Options()
-        gloo._timeout = limit
-        gloo._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+        gloo = torch_dist.ProcessGroupGloo._Options()
+        own = torch_dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")
+        for name, value in {"_timeout": limit, "_devices": [own]}.items():  # torch has no other names for them
+            setattr(gloo, name, value)
         return Ranks(dist.ProcessGroupGloo(store, rank, size, gloo), device)
     except (RuntimeError, AttributeError) as error:
         raise DistributedError(f"the processes can't meet ({error})", where=f"rank {rank} of {size}") from error

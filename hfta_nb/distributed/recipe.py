@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hfta_nb.array import fuse
-from hfta_nb.array.access import checkpoint
+from hfta_nb.array.access import checkpoint, untimed_block_size
 from hfta_nb.metrics import Metric
 from hfta_nb.step import ArrayStep, Objective, Precision
 from hfta_nb.step.protocol import Row
@@ -21,7 +22,8 @@ class Recipe:
 
     Attributes:
         modules: the members, as plain modules.
-        rows, objective, metrics, epochs, steps_per_epoch: as for `ArrayStep`.
+        rows, objective, epochs, steps_per_epoch: as for `ArrayStep`.
+        metrics: whether rank 0 evaluates some. The other ranks compute nothing of them, but take part in the exchange.
         precision: its name.
         strategy, verify, fast_rng, capture, checkpointed: settings of the array.
         batch_norm: see `DataParallel`.
@@ -30,7 +32,7 @@ class Recipe:
     modules: Sequence[nn.Module]
     rows: Sequence[Row]
     objective: Objective
-    metrics: Mapping[str, Metric]
+    metrics: bool
     epochs: int
     steps_per_epoch: int | None
     precision: str
@@ -49,14 +51,20 @@ class Recipe:
         settings = array.strategy, array.verify, array.fast_rng, array.capture, array.settings.checkpointed
         modules = [array[i].cpu() for i in range(len(array))]
         return cls(
-            modules, rows, objective, metrics, epochs, steps_per_epoch, step.precision.name, *settings, batch_norm
+            modules, rows, objective, bool(metrics), epochs, steps_per_epoch, step.precision.name, *settings, batch_norm
         )
 
     def build(self, device: torch.device) -> ArrayStep:
         """The step, on a device."""
         array = fuse([module.to(device) for module in self.modules], verify=self.verify)
         array.strategy, array.fast_rng, array.capture = self.strategy, self.fast_rng, self.capture
+        array.block_size = untimed_block_size(array)
         if self.checkpointed:
             checkpoint(array, True)
         precision = Precision(self.precision, device)
-        return ArrayStep(array, self.rows, self.objective, self.metrics, self.epochs, precision, self.steps_per_epoch)
+        metrics = {"nothing": Metric(_nothing)} if self.metrics else {}
+        return ArrayStep(array, self.rows, self.objective, metrics, self.epochs, precision, self.steps_per_epoch)
+
+
+def _nothing(output: Any, target: Any) -> Tensor:
+    return torch.zeros(())

@@ -30,6 +30,3 @@ class SeveralDevices(Protocol):
 
     def of(self, array: FusedArray) -> SeveralDevices:
         """The same devices for an array of some of the members."""
-
-    def settle(self) -> None:
-        """Let the array run as on all devices."""

@@ -369,5 +369,3 @@ class ArrayStep:
         self.tuning = None
         self.array.block_size = min(int(state["block_size"]), len(self))
         self.array.threads = str(state.get("threads", "kernels"))
-        if self.devices is not None:
-            self.devices.settle()

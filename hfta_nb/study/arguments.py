@@ -11,7 +11,7 @@ import torch
 
 from hfta_nb.array.settings import COMPILE_MODES, STRATEGIES, VERIFY_MODES
 from hfta_nb.data import AnyData, Stream
-from hfta_nb.distributed import BATCH_NORM
+from hfta_nb.distributed.data_parallel import BATCH_NORM
 from hfta_nb.errors import DeviceError, OptimError, StudyError
 from hfta_nb.losses import Loss
 from hfta_nb.model_zoo import family

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from hfta_nb.distributed import Crew, lead
+from hfta_nb.distributed.crew import Crew
+from hfta_nb.distributed.leader import lead
 from hfta_nb.step import Step
 from hfta_nb.study.protocol import Definition
 
