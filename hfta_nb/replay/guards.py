@@ -324,4 +324,5 @@ def guards_of(state: ArrayState, functions: tuple[Any, ...]) -> Guards:
     for site in across.sites:
         set_anew[id(site.module)] = (*set_anew.get(id(site.module), ()), site.name)
     values = tuple(value for site in across.sites for value in site.values.values())
-    return Guards(state.skeleton, (*functions, *across.templates, *values), set_anew)
+    templates = () if across.roomy else across.templates  # roomy members run through the skeleton, all of them
+    return Guards(state.skeleton, (*functions, *templates, *values), set_anew)

@@ -73,7 +73,7 @@ def test_the_best_weights_of_all_are_kept(ran: hfta.Study) -> None:
         module = ran.member(variant).module()
         assert all(bool(p.isfinite().all()) and bool(p.any()) for p in module.parameters())
     best = ran.best()
-    x, y = ran.data.floats(ran.data.x_validation, torch.float64), ran.data.y_validation
+    x, y = ran.data.floats(ran.data.x_validation, torch.float64).double(), ran.data.y_validation
     accuracy = float((best.module().double().eval()(x).argmax(1) == y).double().mean())
     assert accuracy == pytest.approx(ran.history.members[best.variant.id].best_value)
 
