@@ -115,7 +115,11 @@ def take_member(state: ArrayState, index: int, source: ArrayState, src: int) -> 
     if architectures is not None and difference(architectures.template(index), template) is not None:
         roomy.admit(architectures, index, template)
         _cleared(state, index)
-        state.owned = dict(architectures.blueprint.owned())
+        for name, row in architectures.blueprint.owned_row(index):
+            if name not in state.owned and not bool(row.all()):
+                state.owned[name] = row.new_ones(len(state), *row.shape)
+            if name in state.owned:
+                state.owned[name][index] = row
         state.padding = Padding(state.arenas, state.owned)
     own, given = _own_tensors(state, index), _own_tensors(source, src)
     for name, value in given.items():
@@ -186,10 +190,10 @@ def _cleared(state: ArrayState, index: int) -> None:
 
 def same_architecture(state: ArrayState, index: int, source: ArrayState, src: int) -> bool:
     """See `access.same_architecture`."""
-    if difference(_template(state, index), _template(source, src)) is not None:
-        return False
     own, given = _own_tensors(state, index), _own_tensors(source, src)
-    return own.keys() == given.keys() and all(own[k].shape == given[k].shape for k in own)
+    if own.keys() != given.keys() or any(own[k].shape != given[k].shape for k in own):
+        return False
+    return difference(_template(state, index), _template(source, src)) is None
 
 
 def _template(state: ArrayState, index: int) -> nn.Module:

@@ -121,6 +121,15 @@ class Blueprint:
                     narrowed(own[i], boxes[a][name], 0).fill_(True)
             yield name, own
 
+    def owned_row(self, member: int) -> Iterator[tuple[str, Tensor]]:
+        """For every tensor, which entries are a member's own: bool ``[*shape]``."""
+        boxes = self.boxes(self.of[member])
+        for name, shape in self.union.items():
+            own = torch.zeros(shape, dtype=torch.bool)
+            if name in boxes:
+                narrowed(own, boxes[name], 0).fill_(True)
+            yield name, own
+
     def waste(self) -> float:
         """The fraction of the parameters that is padding."""
         names = [n for n, _ in self.skeleton.named_parameters()]

@@ -7,7 +7,7 @@ repeated for one member of every architecture alone, and the results are compare
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -19,7 +19,7 @@ from hfta_nb.eager.tolerance import close, largest_value
 from hfta_nb.members.tree import flatten
 from hfta_nb.members.views import narrowed
 from hfta_nb.padded.mode import active
-from hfta_nb.padded.runtime import architectures_of
+from hfta_nb.padded.runtime import PaddedArchitectures, architectures_of
 from hfta_nb.padded.tags import box, tag_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def prove(state: ArrayState, probe: Callable[[Sequence[Block]], ProbeResult]) ->
     try:
         together = probe(leaf_blocks(state))
         left = _left_behind(state, range(len(state)))
-        for architecture in range(len(architectures.blueprint.templates)):
+        for architecture in _representatives(architectures):
             for member in [i for i, a in enumerate(architectures.blueprint.of) if a == architecture]:
                 restore()
                 alone = probe(member_block(state, member))
@@ -58,6 +58,19 @@ def prove(state: ArrayState, probe: Callable[[Sequence[Block]], ProbeResult]) ->
                 break
     finally:
         restore()
+
+
+def _representatives(architectures: PaddedArchitectures) -> list[int]:
+    """The architectures that are compared: of a roomy array, whose members all run at the full sizes, the smallest and
+    the largest of each kind."""
+    templates = architectures.blueprint.templates
+    if not architectures.roomy:
+        return list(range(len(templates)))
+    kinds: dict[Any, list[int]] = {}
+    for number in dict.fromkeys(architectures.blueprint.of):
+        kinds.setdefault(tuple(type(m) for m in templates[number].modules()), []).append(number)
+    sizes = [sum(p.numel() for p in t.parameters()) for t in templates]
+    return [pick(of, key=sizes.__getitem__) for of in kinds.values() for pick in (min, max)]
 
 
 def _finite(found: ProbeResult) -> bool:

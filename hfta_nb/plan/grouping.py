@@ -98,7 +98,10 @@ def _shared_out(drafts: Iterable[Draft], across: float | str) -> list[Draft]:
     for how in ("never", across):
         found, waiting = [], found
         for draft in waiting:
-            shared = next((g for g in found if g.apart(draft, how) is None), None)
+            near = found
+            if how != across:  # members of other sizes are looked at with the share of padding that they may have
+                near = [g for g in found if _shapes(g.modules[0]) == _shapes(draft.modules[0])]
+            shared = next((g for g in near if g.apart(draft, how) is None), None)
             if shared is not None:
                 shared.join(draft, how)
                 continue
@@ -230,7 +233,8 @@ class Draft:
         return self.tried[key]
 
     def _compared(self, new: nn.Module, across: float | str) -> tuple[str | None, _Union | None]:
-        found = difference(self.modules[0], new)
+        padded = across != "never" and not has_lazy(new) and _shapes(self.modules[0]) != _shapes(new)
+        found = "" if padded else difference(self.modules[0], new)
         if found is None or across == "never" or has_lazy(new):  # how lazy modules fit is seen when they have shapes
             return found, self.fit
         try:
@@ -288,7 +292,8 @@ class Draft:
         if len(members) > 2 and _alike_but_for_sizes(members):
             kinds: list[nn.Module] = []
             for module in members:
-                if all(difference(kind, module) is not None for kind in kinds):
+                same = (kind for kind in kinds if _shapes(kind) == _shapes(module))
+                if all(difference(kind, module) is not None for kind in same):
                     kinds.append(module)
             return len(kinds), fit
         whole = blueprint(*members)

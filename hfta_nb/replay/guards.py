@@ -325,4 +325,6 @@ def guards_of(state: ArrayState, functions: tuple[Any, ...]) -> Guards:
     for site in architectures.sites:
         set_anew[id(site.module)] = (*set_anew.get(id(site.module), ()), site.name)
     values = tuple(value for site in architectures.sites for value in site.values.values())
-    return Guards(state.skeleton, (*functions, *architectures.templates, *values), set_anew)
+    # Roomy members all run through the skeleton.
+    templates = () if architectures.roomy else architectures.templates
+    return Guards(state.skeleton, (*functions, *templates, *values), set_anew)

@@ -30,10 +30,17 @@ class Joiner:
     def __init__(self, trainer: Schedule, group: Group, members: Sequence[int], free: int) -> None:
         self.trainer, self.free = trainer, free
         self.found: list[tuple[Todo, Variant]] = []
-        self._group, self._seen = group, set[int]()
-        s = trainer.settings
-        # Of an array that all have left, the last members say what fuses.
-        self._joining = Joining(s.family, s.data, group, members or group.ids, s.across, trainer.builder)
+        self._group, self._members, self._seen = group, list(members), set[int]()
+        self._made: Joining | None = None
+
+    @property
+    def _joining(self) -> Joining:
+        """Made where somebody waits: the members are looked at for it."""
+        if self._made is None:
+            s = self.trainer.settings
+            members = self._members or self._group.ids  # of an array that all have left, the last say what fuses
+            self._made = Joining(s.family, s.data, self._group, members, s.across, self.trainer.builder)
+        return self._made
 
     @staticmethod
     def room(settings: Settings, group: Group) -> int:

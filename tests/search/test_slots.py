@@ -13,6 +13,7 @@ from torch import nn
 import hfta_nb as hfta
 from benchmarks.search import useful
 from hfta_nb import events as ev
+from hfta_nb.errors import StudyError
 
 LR = hfta.uniform(1e-4, 1e-1, log=True)
 
@@ -73,12 +74,13 @@ def test_the_best_weights_of_all_are_kept(ran: hfta.Study) -> None:
         module = ran.member(variant).module()
         assert all(bool(p.isfinite().all()) and bool(p.any()) for p in module.parameters())
     best = ran.best()
-    x, y = ran.data.floats(ran.data.x_validation, torch.float64), ran.data.y_validation
+    x, y = ran.data.floats(ran.data.x_validation, torch.float64).double(), ran.data.y_validation
     accuracy = float((best.module().double().eval()(x).argmax(1) == y).double().mean())
     assert accuracy == pytest.approx(ran.history.members[best.variant.id].best_value)
 
 
 @pytest.mark.parametrize("after", [1, 4, 7, 11])
+@pytest.mark.only(after=[4])
 def test_a_search_that_was_left_goes_on_as_if_it_had_not_been(ran: hfta.Study, tmp_path: Path, after: int) -> None:
     cut = study(tmp_path / "run")
     count = 0
@@ -128,6 +130,29 @@ def test_widths_share_an_array(tmp_path: Path) -> None:
     assert made.check(list(made.history.members))["equal"].all()
     for variant in made.variants:
         assert made.member(variant.id).module()[1].out_features == variant.config["width"]
+
+
+def test_a_member_ends_when_it_has_had_its_steps(tmp_path: Path) -> None:
+    """Of four steps an epoch, at the end of the epoch in which it has them; those that join begin anew."""
+    made = study(tmp_path / "run", pruner="none", trials=4, slots=2, member_steps=6)
+    list(made.run())
+    for member in made.history.members.values():
+        assert (member.state, member.epoch) == ("COMPLETE", 2)
+        assert member.reason == "8 steps, of 6 that it may have"
+    again = hfta.Study.load(tmp_path / "run")
+    assert again.member_steps == 6
+
+
+@pytest.mark.parametrize("given", [{"member_steps": 0}, {"member_seconds": 0.0}, {"member_seconds": "1"}])
+def test_what_is_no_limit(tmp_path: Path, given: dict[str, Any]) -> None:
+    with pytest.raises(StudyError, match="member_"):
+        study(tmp_path / "run", **given)
+
+
+def test_seconds_end_members_too(tmp_path: Path) -> None:
+    made = study(tmp_path / "run", pruner="none", trials=2, slots=2, member_seconds=1e-6)
+    list(made.run())
+    assert {(m.state, m.epoch) for m in made.history.members.values()} == {("COMPLETE", 1)}
 
 
 def only_as_a_plan(width: int = 8, in_features: int = 4, out_features: int = 3) -> nn.Module:
