@@ -67,7 +67,7 @@ PLANTED = [
     ("data.py", "from sklearn.datasets import load_digits", "data may not import sklearn at the top"),
     ("search.py", "import optuna", "search may not import optuna at the top"),
     ("executors/ray.py", "import ray", "executors may not import ray at the top"),
-    ("study.py", "def f():\n    import matplotlib.figure", "study may not import matplotlib"),
+    ("train.py", "def f():\n    import matplotlib.figure", "train may not import matplotlib"),
     ("figures.py", "import matplotlib.pyplot as plt", "figures may not import matplotlib.pyplot"),
     ("figures.py", "from matplotlib import pyplot", "figures may not import matplotlib.pyplot"),
     ("study.py", "def f():\n    import ipywidgets", "study may not import ipywidgets"),

@@ -71,8 +71,7 @@ class Definition:
     ) -> None:
         self.family = arguments.family_of(family, loss, metrics, param_groups)
         self.data = self._suited(data)
-        self.epochs = arguments.positive("epochs", epochs)
-        self.seed = arguments.seed_of(seed)
+        self.epochs, self.seed = arguments.positive("epochs", epochs), arguments.seed_of(seed)
         self.patience = None if patience is None else arguments.positive("patience", patience)
         self.validate_every = arguments.positive("validate_every", validate_every)
         self.steps_per_epoch = arguments.steps_of(steps_per_epoch, self.data)
