@@ -73,7 +73,7 @@ PLANTED = [
     ("search.py", "import optuna", "search may not import optuna at the top"),
     ("crews/on_ray.py", "import ray", "crews may not import ray at the top"),
     ("executors/start.py", "def f():\n    import ray", "executors may not import ray"),
-    ("study.py", "def f():\n    import matplotlib.figure", "study may not import matplotlib"),
+    ("train.py", "def f():\n    import matplotlib.figure", "train may not import matplotlib"),
     ("figures.py", "import matplotlib.pyplot as plt", "figures may not import matplotlib.pyplot"),
     ("figures.py", "from matplotlib import pyplot", "figures may not import matplotlib.pyplot"),
     ("study.py", "def f():\n    import ipywidgets", "study may not import ipywidgets"),

@@ -72,7 +72,7 @@ def contour(history: History, a: str, b: str, metric: str | None = None, *, log:
     )
     _ring(axes, points, across, up)
     bar = figure.colorbar(drawn, ax=axes, fraction=0.06, pad=0.03, extend=_extend(norm, list(places.values())))
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     bar.ax.tick_params(labelcolor=INK, labelsize=8)
     bar.set_label(plain(label(points.metric)), color=INK)
     return figure

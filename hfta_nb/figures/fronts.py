@@ -51,11 +51,10 @@ def pareto(
     rows = math.ceil(len(pairs) / columns)
     figure = figure_of(6.4 if len(pairs) == 1 else 1.0 + 3.6 * columns, 0.4 + (4.2 if len(pairs) == 1 else 3.4 * rows))
     panels = figure.subplots(rows, columns, squeeze=False)
-    for axes, (i, j) in itertools.zip_longest(panels.flat, pairs, fillvalue=(-1, -1)):
-        if i < 0:
-            axes.set_visible(False)
-            continue
+    for axes, (i, j) in zip(panels.flat, pairs, strict=False):
         _panel(axes, values, best, (j, i), objectives)  # the first objective upwards
+    for axes in panels.flat[len(pairs) :]:
+        axes.set_visible(False)
     return figure
 
 

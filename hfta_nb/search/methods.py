@@ -38,7 +38,7 @@ def sampler_of(given: Any, space: Any, seed: int) -> BaseSampler:
         # A batch of trials is asked for before any of them has a value: without a liar they would crowd together.
         "tpe": lambda: samplers.TPESampler(seed=seed, constant_liar=True),
         "grid": lambda: samplers.GridSampler(_listed(space), seed=seed),
-        "qmc": lambda: samplers.QMCSampler(seed=seed, scramble=True, warn_asynchronous_seeding=False),
+        "qmc": lambda: _quasi_random(seed),
         "cmaes": lambda: samplers.CmaEsSampler(seed=seed),
         "gp": lambda: samplers.GPSampler(seed=seed),
     }
@@ -48,6 +48,26 @@ def sampler_of(given: Any, space: Any, seed: int) -> BaseSampler:
         return _made(made[given])  # type: ignore[no-any-return]
     except ImportError as error:
         raise SearchError(f"needs a package that is missing ({error})", where="sampler", got=given) from error
+
+
+def _quasi_random(seed: int) -> BaseSampler:
+    """Optuna's sampler, which knows the axes from trials that are still on as well.
+
+    That of Optuna 4 knows them from trials that have ended only. Until then it would draw each trial of a batch at
+    random from the same seed, and so the same configuration.
+    """
+    package = optuna()
+
+    class QuasiRandom(package.samplers.QMCSampler):  # type: ignore[name-defined, misc]
+        def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+            found: dict[str, Any] = super().infer_relative_search_space(study, trial)
+            running = (package.trial.TrialState.RUNNING,)
+            for other in () if found else study.get_trials(deepcopy=False, states=running):
+                found = found or dict(other.distributions)
+            return found
+
+    made: BaseSampler = QuasiRandom(seed=seed, scramble=True, warn_asynchronous_seeding=False)
+    return made
 
 
 def pruner_of(given: Any, epochs: int) -> BasePruner:
@@ -88,9 +108,23 @@ def check_many(sampler: Any, pruner: Any) -> None:
     if not (pruner in (None, "none") or isinstance(pruner, nothing)):
         what = "trials of several objectives can't be pruned: they have no order"
         raise SearchError(what, where="pruner", got=pruner, accepted="none", remedy="or give one metric as monitor")
-    if sampler == "cmaes" or isinstance(sampler, optuna().samplers.CmaEsSampler):
-        accepted = ", ".join(name for name in SAMPLERS if name != "cmaes")
-        raise SearchError("searches one objective only", where="sampler", got=sampler, accepted=accepted)
+    if not _takes_many(sampler):
+        others = ", ".join(name for name in ("random", "tpe", "qmc", "grid", "gp") if name != sampler)
+        raise SearchError("searches one objective only", where="sampler", got=sampler, accepted=others)
+
+
+def _takes_many(sampler: Any) -> bool:
+    """Whether a sampler can be told several objectives: which can differs with Optuna's release."""
+    package = optuna()
+    if not isinstance(sampler, str):
+        return not isinstance(sampler, package.samplers.CmaEsSampler)
+    with quiet():
+        study = package.create_study(directions=["minimize"] * 2, sampler=sampler_of(sampler, {"x": [0, 1]}, 0))
+    try:
+        study.ask().suggest_categorical("x", [0, 1])
+    except ValueError:
+        return False
+    return True
 
 
 def _made(make: Callable[[], Any]) -> Any:

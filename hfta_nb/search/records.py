@@ -42,10 +42,10 @@ def heard(body: Mapping[str, Any]) -> optuna.trial.FrozenTrial:
     Raises:
         KeyError, TypeError, ValueError, AttributeError: it is not one.
     """
-    optuna = methods.optuna()
-    to_distribution = optuna.distributions.json_to_distribution
-    found: optuna.trial.FrozenTrial = optuna.trial.create_trial(
-        state=optuna.trial.TrialState[body["state"]],
+    package = methods.optuna()
+    to_distribution = package.distributions.json_to_distribution
+    found: optuna.trial.FrozenTrial = package.trial.create_trial(
+        state=package.trial.TrialState[body["state"]],
         values=body["values"],
         params=body["params"],
         distributions={name: to_distribution(json.dumps(one)) for name, one in body["distributions"].items()},
@@ -60,8 +60,8 @@ def heard(body: Mapping[str, Any]) -> optuna.trial.FrozenTrial:
 
 def lost() -> optuna.trial.FrozenTrial:
     """What stands in the place of a trial that can't be read: the numbers of the others stay theirs."""
-    optuna = methods.optuna()
-    found: optuna.trial.FrozenTrial = optuna.trial.create_trial(state=optuna.trial.TrialState.FAIL)
+    package = methods.optuna()
+    found: optuna.trial.FrozenTrial = package.trial.create_trial(state=package.trial.TrialState.FAIL)
     return found
 
 

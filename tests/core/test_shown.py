@@ -34,7 +34,8 @@ def test_results_show_what_people_look_at_and_hold_everything(finished: hfta.Stu
     shown = repr(found).splitlines()
     assert shown[0].split() == ["rank", "lr", "seed", "val_accuracy", "state", "best_epoch"]
     assert [line.split()[1] for line in shown[2:8]] == list("123456")
-    assert shown[-1] == "more columns: epochs, train_loss, val_loss, train_accuracy, reason"
+    assert shown[-1].startswith("more columns: epochs, train_loss, val_loss, train_accuracy, reason, last_train_loss, ")
+    assert shown[-1].endswith(", time_s, time_share, memory_bytes, memory_share")
     assert {"val_loss", "reason", "epochs"} <= set(found.columns)
     html = found._repr_html_()
     assert "<th>rank</th>" in html

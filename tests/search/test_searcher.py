@@ -67,6 +67,19 @@ def test_how_members_end_is_told(state: str, found: str) -> None:
     assert states(search) == [found]
 
 
+def test_why_a_trial_failed_is_kept() -> None:
+    search = searcher(SPACE)
+    *_, third = begun(search, 3)
+    search.saw(ev.MemberChanged(0.0, 0, ev.WAITING, "to be tried alone: ValueError: no luck"))
+    assert states(search) == ["RUNNING"] * 3
+    search.saw(ev.MemberChanged(0.0, 0, ev.FAILED, "ValueError: no luck"))
+    search.saw(ev.MemberChanged(0.0, 1, ev.DIVERGED, "training loss is not finite in epoch 1"))
+    search.refused(third, "width: too small")
+    assert states(search) == ["FAIL"] * 3
+    assert [t.user_attrs["reason"] for t in search.optuna.trials] == [
+        "ValueError: no luck", "training loss is not finite in epoch 1", "width: too small"]  # fmt: skip
+
+
 def test_of_trials_that_train_together_the_worst_are_pruned() -> None:
     search = searcher(SPACE, slots=6, pruner=optuna.pruners.SuccessiveHalvingPruner(1, reduction_factor=3))
     begun(search, 6)
@@ -252,8 +265,12 @@ def test_several_objectives_are_told_of_and_nothing_is_pruned() -> None:
     assert [t.number for t in search.optuna.best_trials] == [0]
 
 
-@pytest.mark.parametrize("sampler", ["random", "tpe", "qmc", "gp"])
+@pytest.mark.parametrize("sampler", ["random", "tpe", "qmc", pytest.param("gp", marks=pytest.mark.long)])
 def test_samplers_of_several_objectives(sampler: str) -> None:
+    if sampler == "gp" and optuna.__version__.startswith("4.0."):
+        with pytest.raises(SearchError, match="sampler: searches one objective only; got 'gp'"):
+            searcher(SPACE, sampler=sampler, others=(("parameters", False),))
+        return
     search = searcher(SPACE, sampler=sampler, others=(("parameters", False),), trials=16)
     search.cost = lambda variant, name: float(variant)
     for _ in range(12):
