@@ -92,12 +92,12 @@ class Definition:
         self.dtype, self.device = arguments.dtype_of(dtype), arguments.device_of(device)
         self._precision = arguments.precision_of(precision, self.device, self.dtype)
         self.across = arguments.across_of(across, self.device, self.searcher is not None)
+        self.deterministic = deterministic
         self.capacity, self.checkpointing = arguments.capacity_of(capacity), arguments.checkpointing_of(checkpointing)
-        self.compile, self.deterministic = arguments.compile_of(compile), deterministic
+        self.compile, self.verify = arguments.compile_of(compile), arguments.verify_of(verify)
         self.strategy = arguments.strategy_of(strategy, deterministic, self.capacity, self.compile)
-        self.serial, self.verify = arguments.flag("serial", serial), arguments.verify_of(verify)
+        self.serial, self.share_stream = arguments.flag("serial", serial), arguments.flag("share_stream", share_stream)
         self.devices, self.devices_batch_norm = arguments.devices_of(devices, devices_batch_norm, self.device)
-        self.share_stream = arguments.flag("share_stream", share_stream)
         self.name = name or f"{self.family.name} on {self.data.name}"
         self.plan_groups = adding.planned(self, self.grid)
         self.added: list[adding.Added] = []

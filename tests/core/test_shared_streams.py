@@ -75,14 +75,21 @@ def assert_same(a: hfta.Study, b: hfta.Study) -> None:
     assert all(torch.equal(v, w) for v, w in zip(weights(a), weights(b), strict=True))
 
 
+class Alone(dict[str, hfta.Study]):
+    """Each kind of stream, read by every array for itself; trained when first asked for."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __missing__(self, kind: str) -> hfta.Study:
+        made = self[kind] = study(STREAMS[kind](), self.place / kind, share_stream=False)
+        list(made.run())
+        return made
+
+
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, hfta.Study]:
-    """Each kind of stream, read by every array for itself."""
-    made = {}
-    for kind, make in STREAMS.items():
-        made[kind] = study(make(), tmp_path_factory.mktemp("alone") / kind, share_stream=False)
-        list(made[kind].run())
-    return made
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
+    return Alone(tmp_path_factory.mktemp("alone"))
 
 
 def turns(events: list[ev.Event]) -> list[int]:
@@ -90,8 +97,8 @@ def turns(events: list[ev.Event]) -> list[int]:
     return [e.group for e in events if isinstance(e, ev.EpochDone)]
 
 
-@pytest.mark.parametrize("kind", STREAMS)
-def test_results_are_those_of_a_stream_of_ones_own(kind: str, alone: dict[str, hfta.Study], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["dataset", pytest.param("loader", marks=pytest.mark.long), "function"])
+def test_results_are_those_of_a_stream_of_ones_own(kind: str, alone: Alone, tmp_path: Path) -> None:
     made = study(STREAMS[kind](), tmp_path / "run")
     events = list(made.run())
     assert turns(events) == [0, 1, 2] * 3
@@ -115,10 +122,10 @@ def test_each_batch_is_read_once(tmp_path: Path) -> None:
     for share in (True, False):
         given = data.from_batches(training, validation, num_classes=3)
         read.clear()
-        list(study(given, tmp_path / str(share), share_stream=share).run())
+        list(study(given, tmp_path / str(share), share_stream=share, epochs=2).run())
         arrays = 1 if share else len(WIDTHS)
-        assert read.count("training") == arrays * 3 * 3
-        assert read.count("validation") == arrays * 3
+        assert read.count("training") == arrays * 2 * 3
+        assert read.count("validation") == arrays * 2
 
 
 def test_augmentation_with_equal_values_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,12 +141,12 @@ def test_augmentation_with_equal_values_is_computed_once(tmp_path: Path, monkeyp
         given = data.from_dataset(TensorDataset(x, y), TensorDataset(x[:8], y[:8]), in_memory=False)
         flips.clear()
         grid = {"width": [2, 3], "horizontal_flip": [0.0, 0.5], "lr": [0.01, 0.1]}
-        how = {"across": "never", "batch_size": 16, "epochs": 2, "device": "cpu", "deterministic": True}
+        how = {"across": "never", "batch_size": 16, "epochs": 1, "device": "cpu", "deterministic": True}
         made = hfta.Study("cnn", grid, given, directory=tmp_path / str(share), share_stream=share, **how)
         assert len(made.plan_groups) == 2
         list(made.run())
         results.append(made)
-        assert len(flips) == (1 if share else 2) * 4
+        assert len(flips) == (1 if share else 2) * 2
     assert_same(*results)
 
 
@@ -179,21 +186,19 @@ def stopped_after(made: hfta.Study, steps: int, **options: Any) -> list[ev.Event
     return events
 
 
-@pytest.mark.parametrize("steps", [4, 9])
-def test_an_interrupted_run_goes_on_with_the_same_results(
-    steps: int, alone: dict[str, hfta.Study], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("steps", [4, pytest.param(9, marks=pytest.mark.long)])
+def test_an_interrupted_run_goes_on_with_the_same_results(steps: int, alone: Alone, tmp_path: Path) -> None:
     made = study(STREAMS["dataset"](), tmp_path / "run")
     stopped_after(made, steps)
     assert {m.state for m in made.history.members.values()} == {ev.STOPPED}
     again = hfta.Study.load(tmp_path / "run", data=STREAMS["dataset"]())
     events = list(again.run(resume=True))
     assert again.history.state == ev.COMPLETE
-    assert turns(events)[-3:] == [0, 1, 2] or sorted(turns(events)[-3:]) == [0, 1, 2]
+    assert sorted(turns(events)[-3:]) == [0, 1, 2]
     assert_same(again, alone["dataset"])
 
 
-def test_a_request_reaches_the_array_whose_member_it_is_about(alone: dict[str, hfta.Study], tmp_path: Path) -> None:
+def test_a_request_reaches_the_array_whose_member_it_is_about(alone: Alone, tmp_path: Path) -> None:
     made, control = study(STREAMS["dataset"](), tmp_path / "run"), hfta.Control()
     for event in made.run(control):
         if isinstance(event, ev.EpochDone) and (event.group, event.epoch) == (1, 1):
@@ -208,7 +213,7 @@ def test_a_request_reaches_the_array_whose_member_it_is_about(alone: dict[str, h
         assert mine[m]["val_loss"] == pytest.approx(theirs[m]["val_loss"], rel=1e-5)
 
 
-def test_a_complete_run_trains_on_together(alone: dict[str, hfta.Study], tmp_path: Path) -> None:
+def test_a_complete_run_trains_on_together(alone: Alone, tmp_path: Path) -> None:
     made = study(STREAMS["dataset"](), tmp_path / "run", epochs=2)
     list(made.run())
     assert turns(list(made.run(epochs=3))) == [0, 1, 2]
@@ -231,7 +236,7 @@ def failing(error: Exception, group: int, after: int) -> Callable[..., Any]:
 
 
 def test_an_array_that_raises_leaves_alone_and_goes_on_later(
-    alone: dict[str, hfta.Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    alone: Alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(GroupRun, "_train_step", failing(torch.OutOfMemoryError("no room"), 1, 5))
     made = study(STREAMS["dataset"](), tmp_path / "run")
@@ -243,7 +248,7 @@ def test_an_array_that_raises_leaves_alone_and_goes_on_later(
     assert_same(made, alone["dataset"])
 
 
-def test_a_member_that_diverges_ends_alone(alone: dict[str, hfta.Study], tmp_path: Path) -> None:
+def test_a_member_that_diverges_ends_alone(alone: Alone, tmp_path: Path) -> None:
     grid = [{"width": width, "seed": seed, "lr": 0.01} for width in WIDTHS for seed in (0, 1)]
     grid[2]["lr"] = float("1e30")
     own = {"across": "never", "dropout": 0.1, "batch_size": 16, "device": "cpu", "deterministic": True, "epochs": 3}
@@ -254,7 +259,7 @@ def test_a_member_that_diverges_ends_alone(alone: dict[str, hfta.Study], tmp_pat
 
 
 def test_only_arrays_that_fit_together_take_turns(
-    alone: dict[str, hfta.Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    alone: Alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = study(STREAMS["dataset"](), tmp_path / "run")
     from hfta_nb.train import turns as module
@@ -269,6 +274,7 @@ def test_only_arrays_that_fit_together_take_turns(
 
 def test_plain_modules_and_data_in_memory_train_one_after_another(tmp_path: Path) -> None:
     serial = study(STREAMS["dataset"](), tmp_path / "serial", serial=True, epochs=2)
-    assert turns(list(serial.run())) == [g for g in range(6) for _ in range(2)]
+    serial.plan_groups = serial.plan_groups[:2]
+    assert turns(list(serial.run())) == [0, 0, 1, 1]
     whole = study(data.from_dataset(TensorDataset(*numbers())), tmp_path / "whole", epochs=2)
     assert turns(list(whole.run())) == [0, 0, 1, 1, 2, 2]

@@ -51,13 +51,17 @@ def test_twenty_killed_workers_change_no_result(tmp_path: Path, monkeypatch: pyt
     over, killed, chosen = threading.Event(), [], random.Random(0)
 
     def kill() -> None:
-        while len(killed) < KILLS and not over.wait(chosen.uniform(0.0, 0.05)):
+        wanted = 1  # so many batches must be made before the next kill: no batch has to bear too many
+        while len(killed) < KILLS and not over.wait(0.001):
             workers = shelves[-1].workers if shelves else None
             pids = [] if workers is None else [pid for pid in workers.processes if pid not in killed]
-            if pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pids[0], signal.SIGKILL)
-                    killed.append(pids[0])
+            if workers is None or workers.made < wanted or not pids:
+                continue
+            over.wait(chosen.uniform(0.0, 0.02))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pids[0], signal.SIGKILL)
+                killed.append(pids[0])
+            wanted = workers.made + chosen.randint(1, 4)
 
     thread = threading.Thread(target=kill)
     thread.start()
