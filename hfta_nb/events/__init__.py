@@ -8,8 +8,10 @@ use the same code. They hold no tensors, modules or widgets.
 from __future__ import annotations
 
 from hfta_nb.events.coding import from_json, kinds, to_json
+from hfta_nb.events.control import Control
 from hfta_nb.events.records import (
     COMPLETE,
+    DELETED,
     DIVERGED,
     FAILED,
     FINAL_STATES,
@@ -30,10 +32,12 @@ from hfta_nb.events.records import (
     Json,
     MemberChanged,
     MemberChecked,
+    MemberEdited,
     MemberImproved,
     MemoryMeasured,
     PhaseChanged,
     PlanMade,
+    RequestRefused,
     RunChanged,
     RunStarted,
     SpeedMeasured,
@@ -41,10 +45,23 @@ from hfta_nb.events.records import (
     VariantRecord,
     tuples,
 )
-from hfta_nb.events.requests import Add, Control, Pause, Pin, Prune, Request, Resume, Stop
+from hfta_nb.events.requests import (
+    Add,
+    Clone,
+    Delete,
+    Extend,
+    Pause,
+    Pin,
+    Prune,
+    Request,
+    Resume,
+    Set,
+    Stop,
+)
 
 __all__ = [
     "COMPLETE",
+    "DELETED",
     "DIVERGED",
     "FAILED",
     "FINAL_STATES",
@@ -56,17 +73,21 @@ __all__ = [
     "Add",
     "ArrayHalved",
     "CheckpointSaved",
+    "Clone",
     "Control",
+    "Delete",
     "DeviceSampled",
     "DifferenceFound",
     "EpochDone",
     "Event",
+    "Extend",
     "ForwardTried",
     "GroupRecord",
     "Heartbeat",
     "Json",
     "MemberChanged",
     "MemberChecked",
+    "MemberEdited",
     "MemberImproved",
     "MemoryMeasured",
     "Pause",
@@ -75,9 +96,11 @@ __all__ = [
     "PlanMade",
     "Prune",
     "Request",
+    "RequestRefused",
     "Resume",
     "RunChanged",
     "RunStarted",
+    "Set",
     "SpeedMeasured",
     "StepsDone",
     "Stop",
