@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from hfta_nb.array import schedule
+from hfta_nb.array import schedule, surgery
 from hfta_nb.array.fused import FusedArray
 from hfta_nb.array.schedule_tuner import Tuning
 from hfta_nb.eager.engine import Inputs
@@ -22,7 +22,9 @@ __all__ = [
     "call_module",
     "checkpoint",
     "owner",
+    "same_architecture",
     "snapshot",
+    "take_member",
     "tuning_of",
     "untimed_block_size",
 ]
@@ -37,6 +39,23 @@ def owner(parameter: Tensor) -> tuple[FusedArray, str] | None:
 def snapshot(array: FusedArray) -> Callable[[], None]:
     """Remember what a call changes beside gradients; the function returned puts it back."""
     return array._state.snapshot()
+
+
+def take_member(array: FusedArray, index: int, other: FusedArray, src: int) -> None:
+    """Make a member the same as member `src` of another array, in place: tensors, random streams, attributes.
+
+    Nothing that was recorded is lost. What follows the array (optimizers, lr schedulers, scalers) is left alone.
+
+    Raises:
+        IndexError: there is no such member.
+        FusionError: the two have different architectures. Nothing has changed then.
+    """
+    surgery.take_member(array._state, index, other._state, src)
+
+
+def same_architecture(array: FusedArray, index: int, other: FusedArray, src: int) -> bool:
+    """Whether `take_member` is possible."""
+    return surgery.same_architecture(array._state, index, other._state, src)
 
 
 def tuning_of(array: FusedArray, what: str) -> Tuning:

@@ -12,9 +12,11 @@ from hfta_nb.array.lazy import check_settled, copied
 from hfta_nb.array.saving import STREAMS, put_row
 from hfta_nb.array.storage import take
 from hfta_nb.eager import attributes
+from hfta_nb.eager.attributes import Attributes
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
+from hfta_nb.padded.compare import difference
 from hfta_nb.padded.runtime import across_of
 
 
@@ -97,6 +99,26 @@ def copy_member(state: ArrayState, src: int, dst: int) -> None:
 
 
 @torch.no_grad()
+def take_member(state: ArrayState, index: int, source: ArrayState, src: int) -> None:
+    """See `access.take_member`."""
+    for one in (state, source):
+        check_settled(one, "take_member")
+    index, src = _checked(state, index), _checked(source, src)
+    if not same_architecture(state, index, source, src):
+        why = difference(_template(state, index), _template(source, src)) or "other shapes"
+        raise FusionError(f"members of different architecture: {why}", where=f"take_member, member {index}", got=src)
+    own, given = _own_tensors(state, index), _own_tensors(source, src)
+    for name, value in given.items():
+        own[name].copy_(value)
+    state.generators.keep(index, source.generators.states[src])
+    theirs = Attributes(1)
+    theirs.keep(0, source.engine.attributes.of(src))
+    state.engine.attributes.drop(index)
+    state.engine.attributes.keep(index, theirs.select([0]).of(0))
+    state.engine.forget_own()
+
+
+@torch.no_grad()
 def load_member(state: ArrayState, index: int, state_dict: Mapping[str, Tensor], strict: bool) -> None:
     """See `FusedArray.load_member`."""
     check_settled(state, "load_member")
@@ -135,6 +157,27 @@ def _copy_flags(source: nn.Module, target: nn.Module) -> None:
         b.training = a.training
     for p, q in zip(source.parameters(), target.parameters(), strict=True):
         q.requires_grad_(p.requires_grad)
+
+
+def same_architecture(state: ArrayState, index: int, source: ArrayState, src: int) -> bool:
+    """See `access.same_architecture`."""
+    if difference(_template(state, index), _template(source, src)) is not None:
+        return False
+    own, given = _own_tensors(state, index), _own_tensors(source, src)
+    return own.keys() == given.keys() and all(own[k].shape == given[k].shape for k in own)
+
+
+def _template(state: ArrayState, index: int) -> nn.Module:
+    """A plain module of a member's architecture."""
+    across = across_of(state)
+    return state.skeleton if across is None else across.template(index)
+
+
+def _own_tensors(state: ArrayState, index: int) -> dict[str, Tensor]:
+    """Views of a member's parameters and buffers, by the names of its plain module."""
+    tensors = {k: v.detach() for k, v in [*state.tensors.named_parameters(), *state.tensors.named_buffers()]}
+    across = across_of(state)
+    return {k: v[index] for k, v in tensors.items()} if across is None else across.blueprint.own_tensors(index, tensors)
 
 
 def _own_state(state: ArrayState, index: int) -> dict[str, Tensor]:

@@ -64,6 +64,11 @@ class Attributes:
         for place, value in changes.items():
             self.values.setdefault(place, [_MISSING] * self.members)[index] = value
 
+    def drop(self, index: int) -> None:
+        """Let a member have none."""
+        for values in self.values.values():
+            values[index] = _MISSING
+
     def of(self, index: int) -> dict[Place, Any]:
         """What to set for a member."""
         return {place: v[index] for place, v in self.values.items() if v[index] is not _MISSING}

@@ -236,6 +236,14 @@ class GradScaler:
             t[dst] = t[src]
         self._enabled[dst] = self._enabled[src]
 
+    def take_member(self, index: int, other: GradScaler, src: int) -> None:
+        """Member `index` takes scale and settings of member `src` of another scaler."""
+        mine = (self.scales, self._streak, self._first, self._on, *self._set.values())
+        theirs = (other.scales, other._streak, other._first, other._on, *other._set.values())
+        for one, value in zip(mine, theirs, strict=True):
+            one[index] = value[src]
+        self._enabled[index] = other._enabled[src]
+
     def reset_member(self, index: int) -> None:
         """The member's scale begins anew."""
         self._scale[index] = self._first[index]

@@ -20,6 +20,9 @@ from hfta_nb.optim.optimizer_stub import OptimizerStub
 from hfta_nb.optim.stub_values import pull, push
 from hfta_nb.optim.values import plain, refused_tuple
 
+_SEEN = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
+"""What `ReduceLROnPlateau` knows of its metric."""
+
 Factory = Callable[[torch.optim.Optimizer], reference.LRScheduler]
 
 
@@ -173,6 +176,29 @@ class ArrayLRScheduler:
         """Member `dst` takes the scheduler of member `src`, as far as it has come."""
         self._members[dst] = self._copied(src, self.optimizer.stubs[dst], {})
         self._factories[dst], self._before[dst] = self._factories[src], copy.deepcopy(self._before[src])
+
+    def take_member(self, index: int, other: ArrayLRScheduler, src: int) -> None:
+        """Member `index` takes the scheduler of member `src` of another, as far as it has come; its optimizer comes
+        first, as the values that schedulers change are there."""
+        self._members[index] = other._copied(src, pull(self.optimizer)[index], {})
+        self._factories[index], self._before[index] = other._factories[src], copy.deepcopy(other._before[src])
+
+    def advance_member(self, index: int, other: ArrayLRScheduler, src: int) -> None:
+        """Let a member's schedule, which is at its start, go as far as that of member `src` of another has come.
+
+        Schedules that follow a metric take what they have seen of it.
+        """
+        mine, theirs = self._members[index], other._members[src]
+        pull(self.optimizer)
+        if isinstance(mine, reference.ReduceLROnPlateau):
+            seen = {k: v for k, v in theirs.state_dict().items() if k in _SEEN}
+            mine.load_state_dict(copy.deepcopy(seen))
+        else:
+            with warnings.catch_warnings():  # torch's own: no optimizer has stepped
+                warnings.simplefilter("ignore")
+                for _ in range(theirs.last_epoch):
+                    mine.step()
+        push(self.optimizer)
 
     def reset_member(self, index: int) -> None:
         """The member's schedule, and the values of its groups that it changes, begin anew."""

@@ -182,6 +182,29 @@ class Surgery(abc.ABC):
         for scheduler in self.schedulers():
             scheduler.copy_member(src, dst)
 
+    def take_member(self, index: int, other: Surgery, src: int, values: bool = True) -> None:
+        """Member `index` takes the state of member `src` of another optimizer, in place; lr schedules are left alone.
+
+        Args:
+            values: take its hyperparameters as well.
+
+        Raises:
+            OptimError: the other one is of another class or has other groups.
+        """
+        if type(other) is not type(self) or other._names != self._names:
+            raise OptimError("another optimizer, or one with other groups", where=type(self).__name__, got=other)
+        if values:
+            for k, group in enumerate(self.param_groups):
+                for name in dict.fromkeys([*self.kinds, *self.extras(k), *other.extras(k)]):
+                    rows = self.rows(k, name) if name in group else [None] * len(self.array)
+                    rows[index] = other.rows(k, name)[src] if name in other.param_groups[k] else None
+                    group[name] = rows
+        state = other._member_state(src)
+        if state:
+            self._load_member(index, state)
+        else:
+            self._reset_row(index)
+
     def reset_member(self, index: int) -> None:
         """The member's state begins anew, and so do its lr schedules; other hyperparameters stay."""
         self._reset_row(index)

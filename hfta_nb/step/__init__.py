@@ -5,11 +5,13 @@ from hfta_nb.step.fused import ArrayStep
 from hfta_nb.step.plain import PlainStep
 from hfta_nb.step.precision import PRECISIONS, Precision
 from hfta_nb.step.protocol import Objective, Scores, ScoreSink, Step, call_all, in_phase
+from hfta_nb.step.recompose import Origin, put_member, recomposed
 
 __all__ = [
     "PRECISIONS",
     "ArrayStep",
     "Objective",
+    "Origin",
     "PlainStep",
     "Precision",
     "ScoreSink",
@@ -18,4 +20,6 @@ __all__ = [
     "by_step",
     "call_all",
     "in_phase",
+    "put_member",
+    "recomposed",
 ]

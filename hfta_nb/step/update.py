@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hfta_nb import optim
@@ -52,6 +53,15 @@ class Update:
         lr_scheduler = self.lr_scheduler.select(list(indices), optimizer) if self.lr_scheduler else None
         limits = None if self.limits is None else self.limits[list(indices)]
         return replace(self, optimizer=optimizer, lr_scheduler=lr_scheduler, limits=limits, settled=False)
+
+    def take_limit(self, place: int, other: Update, src: int) -> None:
+        """A member's gradients are clipped as those of member `src` of another update."""
+        if other.limits is None and self.limits is None:
+            return
+        if self.limits is None:
+            device = self.optimizer.array.generators.device
+            self.limits = torch.full((len(self.optimizer.array),), torch.inf, dtype=torch.float64, device=device)
+        self.limits[place] = torch.inf if other.limits is None else other.limits[src]
 
     def step(self, scaler: optim.GradScaler | None, restore: Callable[[], None]) -> None:
         """The optimizer's, with what undoes the backward before it."""
