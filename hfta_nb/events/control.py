@@ -136,8 +136,8 @@ class Control:
         """Let requests be checked when they are posted; None for no longer."""
         self._check = check
 
-    def put_back(self, request: Request) -> None:
-        """Leave a request that was read to the next reader."""
+    def put(self, request: Request) -> None:
+        """Post a request that was checked already, or that a reader leaves to the next one."""
         self._box.put(request)
 
 

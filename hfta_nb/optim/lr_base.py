@@ -207,29 +207,6 @@ class ArrayLRScheduler:
         self._members[index] = self._make(index)
         push(self.optimizer)
 
-    def replan_member(self, index: int, factory: Factory, values: Sequence[Mapping[str, Any]]) -> None:
-        """The member goes on by another schedule, as far as it has come by the one before.
-
-        Args:
-            index: the member.
-            factory: makes torch's scheduler of its optimizer.
-            values: of each of the optimizer's groups, as they would have been before the first step.
-
-        Raises:
-            OptimError: torch's scheduler does not take its settings. Nothing has changed then.
-        """
-        stub = pull(self.optimizer)[index]
-        old = self._members[index], self._factories[index], self._before[index], _values(stub)
-        self._factories[index], self._before[index] = factory, [{**b, **v} for b, v in zip(old[2], values, strict=True)]
-        try:
-            _restore(stub, self._before[index])
-            self._members[index] = advanced(self._make(index), old[0])
-        except OptimError:
-            self._members[index], self._factories[index], self._before[index] = old[:3]
-            _restore(stub, old[3])
-            raise
-        push(self.optimizer)
-
     def select(self, indices: Sequence[int], optimizer: ArrayOptimizer) -> ArrayLRScheduler:
         """These members' schedulers, for the optimizer of an array that has just them."""
         return self._merged([(self, list(indices))], optimizer)
@@ -365,20 +342,6 @@ def rows_of(name: str, value: Any, members: int, takes_list: bool) -> list[Any]:
             "not one value per member", where=name, got=value, accepted=f"one value, or a list of {members}"
         )
     return list(value)
-
-
-def advanced(made: reference.LRScheduler, before: reference.LRScheduler) -> reference.LRScheduler:
-    """A scheduler that has just been made, brought as far as another one is; of one that follows a metric, with what
-    that has seen. The values that it changes are those of so many steps."""
-    if isinstance(made, reference.ReduceLROnPlateau) or isinstance(before, reference.ReduceLROnPlateau):
-        seen = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
-        vars(made).update({name: vars(before)[name] for name in seen if name in vars(before)})
-        return made
-    with warnings.catch_warnings():  # torch's own: no optimizer has stepped
-        warnings.simplefilter("ignore")
-        for _ in range(before.last_epoch):
-            made.step()
-    return made
 
 
 def _values(stub: torch.optim.Optimizer) -> list[dict[str, Any]]:

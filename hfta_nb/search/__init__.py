@@ -4,8 +4,23 @@
 and Optuna only when something is searched. Begin reading at `searcher.py`.
 """
 
+from hfta_nb.search.population import PBT, Halving, Rounds, heard_population, told_population
 from hfta_nb.search.saved import heard, told
 from hfta_nb.search.searcher import Searcher, Trial
 from hfta_nb.search.spaces import Space, Uniform, is_space, uniform
 
-__all__ = ["Searcher", "Space", "Trial", "Uniform", "heard", "is_space", "told", "uniform"]
+__all__ = [
+    "PBT",
+    "Halving",
+    "Rounds",
+    "Searcher",
+    "Space",
+    "Trial",
+    "Uniform",
+    "heard",
+    "heard_population",
+    "is_space",
+    "told",
+    "told_population",
+    "uniform",
+]

@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hfta_nb.errors import OptimError
-from hfta_nb.optim.lr_base import advanced
+from hfta_nb.optim.lr_replan import advanced, replan_member
 from hfta_nb.phases import OWN_AXES, Phase
 from hfta_nb.step.choices import BESIDE_MUON, by_step, factory_of, optimizer_of
 from hfta_nb.step.cuda import graph_of
@@ -50,6 +50,25 @@ def changeable(phases: Sequence[Phase] = ()) -> tuple[str, ...]:
     return (*OPTIMIZER_AXES, *own, *SCHEDULE_AXES)
 
 
+def check(old: Row, row: Row, span: Span) -> None:
+    """See that a member of one row can go on as one of another.
+
+    Raises:
+        OptimError: the optimizer or lr scheduler does not take the values, or the lr would go on at other times.
+    """
+    if by_step(row) != by_step(old):
+        raise OptimError("the lr would go on with every step instead of every epoch, or the other way round",
+                         where="warmup_steps", got=row.get("warmup_steps"), remedy="clone the member")  # fmt: skip
+    name, given = optimizer_of(row)
+    try:
+        made = getattr(torch.optim, name)([nn.Parameter(torch.zeros(1, 1))], **given)
+        factory = factory_of(row, *span)
+        if factory is not None:
+            factory(made)
+    except (TypeError, ValueError, ZeroDivisionError, KeyError) as error:
+        raise OptimError(str(error), where=name, got=given) from error
+
+
 def set_values(step: ArrayStep | PlainStep, place: int, row: Row, span: Span, changed: Sequence[str] = ()) -> None:
     """A member goes on with other hyperparameters; its lr schedule as if it had been planned with them.
 
@@ -64,9 +83,6 @@ def set_values(step: ArrayStep | PlainStep, place: int, row: Row, span: Span, ch
     Raises:
         OptimError: the optimizer or lr scheduler does not take the values. Nothing has changed then.
     """
-    if by_step(row) != step.by_step:
-        raise OptimError("the schedule would go on with every step instead of every epoch, or the other way round",
-                         where="warmup_steps", got=row.get("warmup_steps"), remedy="clone the member")  # fmt: skip
     if isinstance(step, PlainStep):
         _set_plain(step, row, span, changed)
     else:
@@ -122,7 +138,7 @@ def _set_in_array(step: ArrayStep, place: int, row: Row, span: Span, changed: Se
                     values = [{**v, "lr": optimizer.rows(k, "lr")[place]} for k, v in enumerate(values)]
                 factory = factory_of(own, *span)
                 assert factory is not None  # it has one now, and lr_scheduler is not changeable
-                scheduler.replan_member(place, factory, values)
+                replan_member(scheduler, place, factory, values)
             for k, read in enumerate(optimizer.read()):
                 optimizer.check(read, optimizer._shapes(optimizer._names[k]), type(optimizer).__name__)
     except OptimError:

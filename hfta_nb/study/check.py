@@ -14,12 +14,12 @@ import torch
 from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
 from hfta_nb.events import Control, Event
-from hfta_nb.grid import Variant
+from hfta_nb.grid import Grid, Variant
 from hfta_nb.history import History, Member
 from hfta_nb.plan import Group
 from hfta_nb.step import Scores, ScoreSink, Step
 from hfta_nb.step.choices import lr_scheduler_of
-from hfta_nb.study import running
+from hfta_nb.study import adding, running
 from hfta_nb.study.arguments import positive
 from hfta_nb.study.protocol import Study
 from hfta_nb.train import Settings, Trainer
@@ -42,7 +42,7 @@ COMPARED_EPOCHS = 5
 def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator[Event]:
     """Retrain a variant alone and compare; see `Study.check_events`."""
     member = study.history.members.get(variant.id)
-    done = member.epoch if member else 0
+    done = _unchanged(study, member, variant) if member else 0
     name = str(study.dtype).removeprefix("torch.") if study.precision == "fp32" else study.precision
     most = done if name == "float64" else min(done, COMPARED_EPOCHS)
     count = most if epochs is None else min(positive("epochs", epochs), done)
@@ -50,8 +50,7 @@ def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator
         raise StudyError("has no epoch to compare yet", where=variant.label, remedy="run the study first")
     stretch = _first_stretch(study, member, variant)
     count = min(count, stretch or count)
-    place = next((g, g.variants.index(v)) for g in study.plan_groups for v in g.variants if v.id == variant.id)
-    alone = _alone(*place)
+    alone = _alone(*_planned(study, variant))
     recorded = _up_to(member, study.metrics, count)
     settings = replace(study.settings(), epochs=member.planned if stretch else study.epochs)
     twin = yield from _train_alone(study, settings, alone, count)
@@ -67,12 +66,40 @@ def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator
     yield ev.MemberChecked(time.time(), variant.id, count, differences, tolerance, within and decided, decided)
 
 
+def _unchanged(study: Study, member: Member, variant: Variant) -> int:
+    """Epochs of a member before it was changed while it trained; all where it was not.
+
+    Raises:
+        StudyError: it has none, as it was changed in its first epoch, or began with the weights of another member.
+    """
+    edits = [edit for edit in study.history.edits if edit.variant == variant.id and edit.how != "extended"]
+    if any(edit.how == "cloned" and edit.warm for edit in edits):
+        remedy = "check its source, or clone it cold: control.clone(..., warm=False)"
+        raise StudyError("began with the weights of its source", where=variant.label, remedy=remedy)
+    first = next((edit for edit in edits if edit.how != "cloned"), None)
+    if first is None:
+        return member.epoch
+    if not first.epoch:
+        what = "was changed in its first epoch, and has none to compare"
+        raise StudyError(what, where=variant.label, remedy="study.lineage() says how")
+    return min(member.epoch, first.epoch)
+
+
+def _planned(study: Study, variant: Variant) -> tuple[Group, int]:
+    """A variant's group and its place there, as it was planned, before it was changed."""
+    if not any(edit.variant == variant.id and edit.how in ("set", "copied") for edit in study.history.edits):
+        return next((g, g.variants.index(v)) for g in study.plan_groups for v in g.variants if v.id == variant.id)
+    [group] = adding.planned(study, Grid.of([variant.config]))
+    return replace(group, variants=(variant,)), 0
+
+
 Curves = dict[str, list[float]]
 
 
 def _first_stretch(study: Study, member: Member, variant: Variant) -> int:
     """The epoch after which a longer run has changed a member's lr schedule; 0 if none has."""
-    row = next(row for g in study.plan_groups for v, row in zip(g.variants, g.rows, strict=True) if v.id == variant.id)
+    group, place = _planned(study, variant)
+    row = group.rows[place]
     phases, first = study.family.phases, member.planned
     rows = [phase.row(row) for phase in phases] if phases else [row]
     length = study.steps_per_epoch or study.data.batches(int(row["batch_size"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +21,9 @@ from hfta_nb.history import History
 from hfta_nb.losses import Loss
 from hfta_nb.model_zoo import check_data
 from hfta_nb.recipes import Family
-from hfta_nb.search import Searcher
+from hfta_nb.search import PBT, Halving, Searcher
 from hfta_nb.store import Store
-from hfta_nb.study import adding, arguments, planning, saving, searching
+from hfta_nb.study import adding, arguments, planning, populations, saving, searching
 from hfta_nb.train import Settings, Trainer
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Definition:
         sampler: Any = None,
         pruner: Any = None,
         constraint: Callable[[Mapping[str, Any]], bool] | None = None,
+        population: PBT | Halving | None = None,
         **fixed: Any,
     ) -> None:
         self.family = arguments.family_of(family, loss, metrics, param_groups)
@@ -88,6 +90,7 @@ class Definition:
         self.strategy = arguments.strategy_of(strategy, deterministic, self.capacity, self.compile)
         self.serial, self.verify = arguments.flag("serial", serial), arguments.verify_of(verify)
         self.name = name or f"{self.family.name} on {self.data.name}"
+        self.rounds = populations.rounds_of(self, population)
         self.plan_groups = adding.planned(self, self.grid)
         self.added: list[adding.Added] = []
         self.store = Store(Path(directory or _new_place(self.family.name)).absolute())
@@ -168,7 +171,7 @@ class Definition:
 
     def settings(self) -> Settings:
         """The settings of the training loop."""
-        return planning.settings_of(self)
+        return replace(planning.settings_of(self), population=self.rounds)
 
     def _member(self, id: int) -> Variant:
         found = next((v for v in self.variants if v.id == id), None)

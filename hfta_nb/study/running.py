@@ -18,7 +18,7 @@ from hfta_nb.errors import StoreError, StudyError
 from hfta_nb.events import Control, Event
 from hfta_nb.history import History
 from hfta_nb.store import is_full
-from hfta_nb.study import adding, loop, noting, saving, searching
+from hfta_nb.study import adding, loop, noting, saving, searching, steering
 from hfta_nb.study.arguments import positive
 from hfta_nb.study.protocol import Study
 from hfta_nb.train import Trainer
@@ -41,7 +41,9 @@ def run(study: Study, control: Control, resume: bool, epochs: int | None, again:
         save = functools.partial(_save, study)
         take = functools.partial(adding.requested, study)
         settings, plan = study.settings(), study.plan_groups
-        trainer = Trainer(settings, plan, control, save, state, ends=study.store, take=take)
+        owner = steering.Owner(study)
+        trainer = Trainer(settings, plan, control, save, state, ends=study.store, take=take, owner=owner)
+        control.attach(lambda request: steering.check(study, request, study._history))
         study.plan_groups, study._trainer, study._extended = trainer.arrays, trainer, False
         sampled = 0.0
         study._running += 1
@@ -67,6 +69,7 @@ def run(study: Study, control: Control, resume: bool, epochs: int | None, again:
             _end(study, _cut_short(study, why))
             raise
         finally:
+            control.attach(None)
             study._trainer = None
             study._running -= 1
 
@@ -231,11 +234,10 @@ def events(study: Study, trainer: Trainer, resumed: bool) -> Iterator[Event]:
         yield ev.MemberChanged(time.time(), variant, ev.WAITING, f"to train on to epoch {study.epochs}")
     for event in trainer:
         if study._extended:  # by whoever got the last event, or by a request; this event may tell of the new variants
-            study._extended = False
-            noting.variants(study)
-            yield started(study, True)
-            yield ev.PlanMade(time.time(), trainer.records())
+            yield from _announced(study, trainer)
         yield event
+        if isinstance(event, ev.MemberEdited) and _brings_axis(study, event):
+            yield from _announced(study, trainer)
     study._trainer = None  # what is added from here on is for another run
     if trainer.stopped:
         for member in list(study.history.members.values()):
@@ -250,6 +252,22 @@ def events(study: Study, trainer: Trainer, resumed: bool) -> Iterator[Event]:
         yield ev.RunChanged(time.time(), ev.FAILED, f"no member succeeded: {words}")
     else:
         yield ev.RunChanged(time.time(), ev.COMPLETE)
+
+
+def _brings_axis(study: Study, event: ev.MemberEdited) -> bool:
+    """Whether a member now differs from the others in an axis of which all had one value."""
+    run = study._history.run
+    return run is not None and event.how in ("set", "copied") and not event.changes.keys() <= run.axes.keys()
+
+
+def _announced(study: Study, trainer: Trainer) -> Iterator[Event]:
+    """What the run is now, in the middle of it."""
+    study._extended, paused = False, study._history.state == ev.PAUSED
+    noting.variants(study)
+    yield started(study, True)
+    yield ev.PlanMade(time.time(), trainer.records())
+    if paused:
+        yield ev.RunChanged(time.time(), ev.PAUSED)
 
 
 def started(study: Study, resumed: bool) -> ev.RunStarted:

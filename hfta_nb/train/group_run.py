@@ -12,7 +12,7 @@ from hfta_nb import events as ev
 from hfta_nb.events import Event
 from hfta_nb.memory import Meter, can_record, free_bytes
 from hfta_nb.step import ArrayStep, Scores
-from hfta_nb.train import checkpoint, failures, requests
+from hfta_nb.train import checkpoint, failures, population, requests, steering
 from hfta_nb.train.batches import Batch
 from hfta_nb.train.long_pass import LONG_PASS, long_pass
 from hfta_nb.train.members import Members
@@ -40,6 +40,7 @@ class GroupRun(Progress):
         if self.settings.measure and self.resume is None and not self.group.serial:
             self.meter = Meter(self.settings.device)
         self.open()
+        yield from steering.before(self)
         yield from self.members.start()
         for variant in sorted(self.trainer.early_stops & set(self.members.ids)):
             why = "stopped before it started" if self.resume is None else "stopped by request"
@@ -47,15 +48,17 @@ class GroupRun(Progress):
         if self.resume is None and isinstance(self.step, ArrayStep) and not self.settings.deterministic:
             self.step.tune_while_training()
         self.stage = "training"
+        yield from steering.begun(self)
         self.trainer.clock.cool()
         yield ev.PhaseChanged(time.time(), index, "training")
         self.probe = self._probe()
         if self.ending and self.members.ids:
             yield from self._end_epoch()
-        while self.members.ids and self.epoch < self.settings.epochs:
+        while self.members.ids and self.epoch < self.budget:
             yield from self._run_epoch()
             if self.trainer.stopped:
                 return
+        yield from steering.longer(self)
         if self.probe is not None and self.probe.enough:  # the run was too short for all that it looks at
             yield self.probe.event()
         checkpoint.keep_end(self)
@@ -120,7 +123,7 @@ class GroupRun(Progress):
             return None
         seeds = self._order_seeds()
         while True:
-            if self._stream is None or len(seeds) != len(self._stream_seeds):  # a pass begins, or members left
+            if self._stream is None or seeds != self._stream_seeds:  # a pass begins, or other members train
                 self._prepare()
                 self._stream, self._stream_seeds = self.source.epoch(self.pass_, self.place, seeds), seeds
             batch = next(self._stream, None)
@@ -233,7 +236,7 @@ class GroupRun(Progress):
         scales = self.step.scales()
         if scales is not None:
             found["train_loss_scale"] = scales.to(self.settings.score_dtype)
-        validated = self.settings.validates(self.epoch)
+        validated = self.settings.validates(self.epoch) or self.epoch == self.budget
         if validated:
             found |= {f"val_{n}": v.to(self.settings.score_dtype) for n, v in self._evaluate().items()}
         yield from self._differences()
@@ -246,8 +249,9 @@ class GroupRun(Progress):
             told = list(self.members.take_epoch(self.epoch, values, self.step.weights()))
             monitored = values[self.settings.monitor]
             self.step.end_validation([-v for v in monitored] if self.settings.maximize else monitored)
+            replaced = population.replaced(self, values[self.settings.monitor])
             self.judged = self.epoch
-            yield from told
+            yield from [*told, *replaced]
         for ids, state, reason in self.members.verdicts(self.epoch, values):
             yield from self.leave(ids, state, reason)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -64,6 +64,7 @@ class Members:
         self.narrowers = narrowers
         self.every_epoch = every_epoch
         self.best: dict[str, Tensor] = {}
+        self.departed: dict[int, dict[str, Tensor]] = {}  # best weights of members that have left for another array
 
     @property
     def ids(self) -> list[int]:
@@ -111,6 +112,17 @@ class Members:
         for variant in gone:
             yield ev.MemberChanged(time.time(), variant, state, reason, detail)
 
+    def clone(
+        self, place: int, variant: int, row: Mapping[str, Any], narrower: Callable[[Mapping[str, Tensor]], Any]
+    ) -> None:
+        """One more member, beside the one at this place; its book begins anew."""
+        fresh = {"best_value": math.nan, "best_epoch": 0, "waited": 0, "unsaved": False}
+        page = replace(self.active[place], id=variant, row=row, slot=len(self.all), **fresh)
+        self.all.append(page)
+        self.active.append(page)
+        self.narrowers = [*self.narrowers, narrower]
+        self.best = {name: torch.cat([v, torch.zeros_like(v[:1])]) for name, v in self.best.items()}
+
     def drop(self, variant: int) -> None:
         """Go on as if this one, which trains no more, had never been here."""
         kept = [m for m in self.all if m.id != variant]
@@ -123,9 +135,10 @@ class Members:
     def unsaved(self) -> dict[int, dict[str, Tensor]]:
         """Best weights that changed since they were last saved, by variant."""
         rows = {m.id: (m.slot, {k: v[m.slot] for k, v in self.best.items()}) for m in self.all if m.unsaved}
-        return {variant: self.narrowers[slot](row) for variant, (slot, row) in rows.items()}
+        return self.departed | {variant: self.narrowers[slot](row) for variant, (slot, row) in rows.items()}
 
     def saved(self) -> None:
+        self.departed = {}
         for member in self.all:
             member.unsaved = False
 

@@ -69,6 +69,11 @@ class Progress:
         """Steps of an epoch; None while that is not known."""
         return self.trainer.batches(self.group)
 
+    @property
+    def budget(self) -> int:
+        """Epochs that the members train together; some may have more."""
+        return min((self.trainer.budget(v) for v in self.members.ids), default=self.settings.epochs)
+
     # Telling.
 
     def tell(self, always: bool = False) -> Iterator[Event]:
@@ -92,7 +97,7 @@ class Progress:
             time.time(),
             self.group.index,
             self.steps,
-            self.settings.epochs * length if length else 0,
+            self.budget * length if length else 0,
             self.epoch + (min(1.0, end / length) if length else 0.0),
             rate,
             clock.elapsed_s,

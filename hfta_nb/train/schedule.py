@@ -22,8 +22,9 @@ from hfta_nb.memory import MemoryModel, free_bytes, shown
 from hfta_nb.plan import Group
 from hfta_nb.recipes.undisturbed import undisturbed
 from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
+from hfta_nb.train.asked import Asked
 from hfta_nb.train.clock import Clock
-from hfta_nb.train.settings import End, Ends, Save, Settings
+from hfta_nb.train.settings import End, Ends, Owner, Save, Settings
 
 CHECKPOINT_SHARE = 0.05
 """The largest share of a run's time that checkpoints take, but for those that are asked for."""
@@ -57,6 +58,7 @@ class Schedule:
             also made on a pause, a stop and a group's end.
         ends: keeps how far arrays are that are done, so that they can train on; None to keep nothing.
         take: plans variants that a request asks for, and calls `add`; says why not, where they can't be.
+        owner: what the run belongs to, which plans clones and knows how long all train.
 
     Attributes:
         ended: by array, what is kept of its end.
@@ -64,6 +66,7 @@ class Schedule:
         error: the first that a member's own code has raised.
         early_stops: variants that were stopped before their group began.
         pinned: variants that are not to be pruned.
+        asked: what was asked of single members.
         arrays: all arrays of the run in the order of training, done ones as well; more where memory makes it so.
     """
 
@@ -78,9 +81,10 @@ class Schedule:
         checkpoint_every_s: float = 10.0,
         ends: Ends | None = None,
         take: Callable[[Add], str] | None = None,
+        owner: Owner | None = None,
     ) -> None:
         self.settings, self.control, self.save, self.ends = settings, control, save, ends
-        self.take = take
+        self.take, self.owner, self.asked = take, owner, Asked()
         self.prepare = prepare
         self.checkpoint_every_s = checkpoint_every_s
         self.stopped = False
@@ -95,7 +99,8 @@ class Schedule:
         self.pinned: set[int] = set()
         self.last_save, self.save_s = time.perf_counter(), 0.0  # when there was a checkpoint, and how long it took
         if resume is None:
-            self.waiting.extend(map(Todo, groups))
+            self.asked.clones = {} if owner is None else owner.unmade([v for g in groups for v in g.ids])
+            self.waiting.extend(Todo(g) for g in groups if g.ids[0] not in self.asked.clones)
         else:
             try:
                 self._take_up(resume)
@@ -112,6 +117,18 @@ class Schedule:
     def pin(self, request: Pin) -> None:
         """Keep a variant from being pruned, or no longer."""
         (self.pinned.add if request.pinned else self.pinned.discard)(request.variant)
+
+    def budget(self, variant: int) -> int:
+        """Epochs that a variant trains."""
+        return max(self.settings.epochs, self.asked.budgets.get(variant, 0))
+
+    def go_on(self) -> list[End]:
+        """Let arrays that are done train on where they have trained fewer epochs than are wanted now."""
+        there = {todo.end.array for todo in self.waiting if todo.end is not None}
+        ends = [e for e in self.ended.values() if e.epochs < self.settings.epochs and e.array not in there]
+        by_index = {g.index: g for g in self.arrays}
+        self.waiting.extend(Todo(by_index[end.array], end=end) for end in ends)
+        return ends
 
     def add(self, groups: Sequence[Group]) -> None:
         """Train these arrays as well, after all others."""
@@ -199,6 +216,9 @@ class Schedule:
             "arrays": [_group_state(g) for g in self.arrays],
             "todo": [{"array": t.group.index, "run": t.run} for t in [*todo, *self.waiting] if t.end is None],
             "ends": [asdict(end) for end in self.ended.values()],
+            "asked": self.asked.state(),
+            "early_stops": sorted(self.early_stops),
+            "pinned": sorted(self.pinned),
         }
         begin_s = time.perf_counter()
         path = self.save(state, weights)
@@ -223,17 +243,24 @@ class Schedule:
                 self.waiting[0] = Todo(self.arrays[first], state["run"])
             return
         plan = self.arrays
-        self.arrays = [_group_from(told, plan) for told in state["arrays"]]
+        if "asked" in state:
+            self.asked.load(state["asked"])
+            self.early_stops, self.pinned = set(state["early_stops"]), set(state["pinned"])
+        self.arrays = [self.asked.edited(_group_from(told, plan)) for told in state["arrays"]]
         by_index = {g.index: g for g in self.arrays}
         self.waiting.extend(Todo(by_index[t["array"]], t["run"]) for t in state["todo"])
-        for end in (End(**told) for told in state.get("ends", ())):
-            self.ended[end.array] = end
-            if end.epochs < self.settings.epochs:
-                self.waiting.append(Todo(by_index[end.array], end=end))
+        self.ended = {told["array"]: End(**told) for told in state.get("ends", ())}
+        self.go_on()
         known = {id for group in self.arrays for id in group.ids}
-        for group in plan:
-            if not known.issuperset(group.ids):  # added since
-                self.add([replace(group, index=self.free_index)])
+        later = [group for group in plan if not known.issuperset(group.ids)]  # added since
+        unmade = {} if self.owner is None else self.owner.unmade([v for group in later for v in group.ids])
+        for group in later:
+            group = replace(group, index=self.free_index)
+            if unmade.keys() & set(group.ids):
+                self.arrays.append(group)
+            else:
+                self.add([group])
+        self.asked.clones |= unmade
 
     def batches(self, group: Group) -> int | None:
         """Steps in an epoch of this group; None while that is not known."""
@@ -296,23 +323,27 @@ def _group_state(group: Group) -> dict[str, Any]:
     """What of an array its plan does not say."""
     sizes = {"memory_bytes": group.memory_bytes, "fixed_bytes": group.fixed_bytes, "capacity": group.capacity}
     flags = {"fitted": group.fitted, "measured": group.measured, "checkpointed": group.checkpointed}
-    flags |= {"captured": group.captured, "serial": group.serial}
+    flags |= {"captured": group.captured, "serial": group.serial, "architectures": group.architectures}
     likes = [v.id for v, _ in group.likes]
     return {"index": group.index, "variants": list(group.ids), "reason": group.reason, "likes": likes, **sizes, **flags}
 
 
 def _group_from(told: Mapping[str, Any], plan: Sequence[Group]) -> Group:
-    """The array of a `_group_state`."""
+    """The array of a `_group_state`; clones were planned apart from it."""
     ids = tuple(told["variants"])
     whole = next(g for g in plan if ids[0] in g.ids)
     every = {v.id: (v, a) for g in plan for v, a in zip(g.variants, g.arguments, strict=True)}
+    rows = {v.id: row for g in plan for v, row in zip(g.variants, g.rows, strict=True)}
     known = {
         k: told[k]
         for k in ("memory_bytes", "fixed_bytes", "capacity", "fitted", "measured", "checkpointed", "captured")
     }
     known["serial"] = bool(told.get("serial", whole.serial))
-    likes = tuple(every[i] for i in told["likes"])
-    return replace(whole.part(ids, int(told["index"]), told["reason"]), likes=likes, **known)
+    known["architectures"] = int(told.get("architectures", whole.architectures))
+    known["likes"] = tuple(every[i] for i in told["likes"])
+    members = {"variants": tuple(every[i][0] for i in ids), "arguments": tuple(every[i][1] for i in ids)}
+    members["rows"] = tuple(rows[i] for i in ids)
+    return replace(whole, index=int(told["index"]), reason=told["reason"], **members, **known)
 
 
 def alike(a: Group, b: Group) -> bool:
