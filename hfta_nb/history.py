@@ -14,6 +14,8 @@ from hfta_nb import events as ev
 from hfta_nb.events import Event, Json
 
 _WITH_RUN = "the run failed"
+_GOING_ON = ((ev.FAILED, _WITH_RUN), (ev.STOPPED, ev.WITH_RUN))
+"""State and reason of members that go on when the run does."""
 
 
 @dataclass
@@ -180,7 +182,7 @@ class History:
         self.run = event
         self.begin_s = self.begin_s if event.resumed and self.begin_s else event.time_s
         for member in kept.values():
-            if member.state == ev.FAILED and member.reason == _WITH_RUN:  # it goes on with it
+            if (member.state, member.reason) in _GOING_ON:
                 member.state, member.reason = ev.WAITING, ""
         self.state, self.reason, self.detail, self.phase = ev.RUNNING, "", "", ""
         self.members = {v.id: kept.get(v.id) or Member(v.id, v.config, v.seed) for v in event.variants}
@@ -241,7 +243,7 @@ class History:
         self.state, self.reason, self.detail = event.state, event.reason, event.detail
         if event.state == ev.FAILED:
             for member in self.members.values():
-                if member.state not in ev.FINAL_STATES:
+                if member.state not in (*ev.FINAL_STATES, ev.PAUSED):
                     member.state, member.reason = ev.FAILED, _WITH_RUN
 
     def _device_sampled(self, event: ev.DeviceSampled) -> None:

@@ -18,6 +18,8 @@ PRUNED = "PRUNED"
 DIVERGED = "DIVERGED"
 FAILED = "FAILED"
 DELETED = "DELETED"
+WITH_RUN = "the run was stopped"
+"""Why a member was stopped that goes on when its run does."""
 FINAL_STATES = frozenset({STOPPED, COMPLETE, PRUNED, DIVERGED, FAILED, DELETED})
 
 

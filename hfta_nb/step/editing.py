@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +12,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hfta_nb.errors import OptimError
-from hfta_nb.optim.lr_replan import advanced, replan_member
+from hfta_nb.optim import member_values
 from hfta_nb.phases import OWN_AXES, Phase
 from hfta_nb.step.choices import BESIDE_MUON, by_step, factory_of, optimizer_of
 from hfta_nb.step.cuda import graph_of
@@ -21,7 +20,7 @@ from hfta_nb.step.fused import ArrayStep
 from hfta_nb.step.optimizers import limits_of
 from hfta_nb.step.parameter_groups import groups_of, values_of
 from hfta_nb.step.plain import PlainStep
-from hfta_nb.step.protocol import Row
+from hfta_nb.step.protocol import Row, Step
 
 OPTIMIZER_AXES = ("lr", "weight_decay", "momentum", "nesterov", "beta1", "beta2", "eps", "max_norm")
 SCHEDULE_AXES = (
@@ -69,7 +68,7 @@ def check(old: Row, row: Row, span: Span) -> None:
         raise OptimError(str(error), where=name, got=given) from error
 
 
-def set_values(step: ArrayStep | PlainStep, place: int, row: Row, span: Span, changed: Sequence[str] = ()) -> None:
+def set_values(step: Step, place: int, row: Row, span: Span, changed: Sequence[str] = ()) -> None:
     """A member goes on with other hyperparameters; its lr schedule as if it had been planned with them.
 
     Args:
@@ -85,8 +84,10 @@ def set_values(step: ArrayStep | PlainStep, place: int, row: Row, span: Span, ch
     """
     if isinstance(step, PlainStep):
         _set_plain(step, row, span, changed)
-    else:
+    elif isinstance(step, ArrayStep):
         _set_in_array(step, place, row, span, changed)
+    else:
+        raise OptimError("hyperparameters can't be changed while it trains", where=type(step).__name__)
 
 
 def copy_member(step: ArrayStep, source: int, target: int) -> None:
@@ -107,8 +108,9 @@ def copy_member(step: ArrayStep, source: int, target: int) -> None:
 
 def _rows(step: ArrayStep | PlainStep, row: Row) -> list[Row]:
     """The row of each update."""
-    own = [row if u.phase is None else u.phase.row(row) for u in step.updates]
-    return [{**r, "optimizer": BESIDE_MUON} if u.follows else r for u, r in zip(step.updates, own, strict=True)]
+    kinds = [(update.phase, update.follows) for update in step.updates]
+    rows = [(row if phase is None else phase.row(row), follows) for phase, follows in kinds]
+    return [{**own, "optimizer": BESIDE_MUON} if follows else own for own, follows in rows]
 
 
 def _values(module: nn.Module, names: Sequence[Sequence[str]], row: Row) -> Values:
@@ -127,48 +129,23 @@ def _set_in_array(step: ArrayStep, place: int, row: Row, span: Span, changed: Se
     try:
         for update, own in zip(step.updates, rows, strict=True):
             optimizer, scheduler = update.optimizer, update.lr_scheduler
-            undo.append(_kept(optimizer))
-            values = _values(step.array, optimizer._names, own)
+            undo.append(member_values.kept(optimizer))
+            values = _values(step.array, member_values.groups_of(optimizer), own)
             if scheduler is None:
-                for k, group in enumerate(values):
-                    _put(optimizer, k, place, group)
+                member_values.put_values(optimizer, place, values)
             else:
                 member = scheduler.members[place]
                 if isinstance(member, ReduceLROnPlateau) and not _has_lr(changed):
                     values = [{**v, "lr": optimizer.rows(k, "lr")[place]} for k, v in enumerate(values)]
                 factory = factory_of(own, *span)
                 assert factory is not None  # it has one now, and lr_scheduler is not changeable
-                replan_member(scheduler, place, factory, values)
-            for k, read in enumerate(optimizer.read()):
-                optimizer.check(read, optimizer._shapes(optimizer._names[k]), type(optimizer).__name__)
+                member_values.replan_member(scheduler, place, factory, values)
+            member_values.check_values(optimizer)
     except OptimError:
         for restore in reversed(undo):
             restore()
         raise
     _set_limits(step, place, rows)
-
-
-def _put(optimizer: Any, group: int, place: int, values: Mapping[str, Any]) -> None:
-    for name, value in values.items():
-        column = optimizer.rows(group, name)
-        column[place] = value
-        optimizer.param_groups[group][name] = column
-
-
-def _kept(optimizer: Any) -> Callable[[], None]:
-    """What puts an optimizer's values back, and the schedule of each member."""
-    groups = [{k: copy.copy(v) for k, v in group.items()} for group in optimizer.param_groups]
-    books = [(s, list(s._members), list(s._factories), list(s._before)) for s in optimizer.schedulers()]
-
-    def restore() -> None:
-        for group, old in zip(optimizer.param_groups, groups, strict=True):
-            for name in [name for name in group if name not in old]:
-                del group[name]
-            group.update(old)
-        for scheduler, members, factories, before in books:
-            scheduler._members, scheduler._factories, scheduler._before = members, factories, before
-
-    return restore
 
 
 def _set_limits(step: ArrayStep, place: int, rows: Sequence[Row]) -> None:
@@ -227,7 +204,7 @@ def _planned(optimizer: torch.optim.Optimizer, before: Any, factory: Any, values
         group.update(new)
     with warnings.catch_warnings():  # torch's own: it has stepped, by the scheduler before
         warnings.simplefilter("ignore")
-        return advanced(factory(optimizer), before)
+        return member_values.advanced(factory(optimizer), before)
 
 
 def _has_lr(changed: Sequence[str]) -> bool:

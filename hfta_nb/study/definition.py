@@ -72,8 +72,7 @@ class Definition:
     ) -> None:
         self.family = arguments.family_of(family, loss, metrics, param_groups)
         self.data = self._suited(data)
-        self.epochs = arguments.positive("epochs", epochs)
-        self.seed = arguments.seed_of(seed)
+        self.epochs, self.seed = arguments.positive("epochs", epochs), arguments.seed_of(seed)
         self.patience = None if patience is None else arguments.positive("patience", patience)
         self.validate_every = arguments.positive("validate_every", validate_every)
         self.steps_per_epoch = arguments.steps_of(steps_per_epoch, self.data)
@@ -90,8 +89,7 @@ class Definition:
         self.strategy = arguments.strategy_of(strategy, deterministic, self.capacity, self.compile)
         self.serial, self.verify = arguments.flag("serial", serial), arguments.verify_of(verify)
         self.name = name or f"{self.family.name} on {self.data.name}"
-        self.rounds = populations.rounds_of(self, population)
-        self.plan_groups = adding.planned(self, self.grid)
+        self.rounds, self.plan_groups = populations.rounds_of(self, population), adding.planned(self, self.grid)
         self.added: list[adding.Added] = []
         self.store = Store(Path(directory or _new_place(self.family.name)).absolute())
         self._begin_afresh()

@@ -35,6 +35,8 @@ LOST = "the process that trained it ended before the run did (it was killed, or 
 def run(study: Study, control: Control, resume: bool, epochs: int | None, again: bool = False) -> loop.Events:
     """The work of `Study.run`. It is to be stopped by `control`, not closed."""
     with opened(study, resume, epochs, again) as state:
+        if study._history.edits:  # of some the run may have gone back behind: they are made again
+            study._history.edits = [e for e, _ in study.store.events() if isinstance(e, ev.MemberEdited)]
         searching.begin(study, state is not None or resume)
         noting.environment(study)
         sampler = telemetry.sampler(str(study.device))
@@ -128,8 +130,8 @@ def _save(study: Study, state: dict[str, Any], weights: Mapping[int, Mapping[str
 
 def _cut_short(study: Study, why: str) -> Iterator[Event]:
     for member in list(study._history.members.values()):
-        if member.state not in ev.FINAL_STATES:
-            yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, "the run was stopped")
+        if member.state not in (*ev.FINAL_STATES, ev.PAUSED):
+            yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, ev.WITH_RUN)
     yield ev.RunChanged(time.time(), ev.STOPPED, why)
 
 
@@ -242,7 +244,7 @@ def events(study: Study, trainer: Trainer, resumed: bool) -> Iterator[Event]:
     if trainer.stopped:
         for member in list(study.history.members.values()):
             if member.state == ev.WAITING:
-                yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, "the run was stopped")
+                yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, ev.WITH_RUN)
         yield ev.RunChanged(time.time(), ev.STOPPED, "stopped by request")
     elif study.history.fruitless:
         if trainer.error is not None:

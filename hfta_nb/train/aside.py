@@ -63,7 +63,7 @@ def find(trainer: Schedule, run: Progress | None, variant: int) -> tuple[Group, 
     Raises:
         StudyError: there is no such variant.
     """
-    groups = [*([] if run is None else [run.group]), *trainer.arrays]
+    groups = [*trainer.arrays, *([] if run is None else [run.group])]  # all members may have left that one
     for group in groups:
         if variant in group.ids:
             return group, group.ids.index(variant)

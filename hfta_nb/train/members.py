@@ -116,8 +116,8 @@ class Members:
         self, place: int, variant: int, row: Mapping[str, Any], narrower: Callable[[Mapping[str, Tensor]], Any]
     ) -> None:
         """One more member, beside the one at this place; its book begins anew."""
-        fresh = {"best_value": math.nan, "best_epoch": 0, "waited": 0, "unsaved": False}
-        page = replace(self.active[place], id=variant, row=row, slot=len(self.all), **fresh)
+        page = replace(self.active[place], id=variant, row=row, slot=len(self.all), best_value=math.nan)
+        page.best_epoch, page.waited, page.unsaved = 0, 0, False
         self.all.append(page)
         self.active.append(page)
         self.narrowers = [*self.narrowers, narrower]

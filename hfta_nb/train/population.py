@@ -36,11 +36,11 @@ def replaced(run: Progress, values: Sequence[float]) -> list[ev.MemberEdited]:
     ):
         alike = run.group.architectures == 1 or _arguments(run.group, target) == _arguments(run.group, source)
         if alike and target not in run.trainer.pinned:
-            found.append(_replace(run, step, target, source, changes))
+            found.append(_exchange(run, step, target, source, changes))
     return found
 
 
-def _replace(run: Progress, step: ArrayStep, target: int, source: int, changes: Mapping[str, Any]) -> ev.MemberEdited:
+def _exchange(run: Progress, step: ArrayStep, target: int, source: int, changes: Mapping[str, Any]) -> ev.MemberEdited:
     ids, trainer = run.members.ids, run.trainer
     dst, src = ids.index(target), ids.index(source)
     before, arguments = run.members.active[dst].row, _arguments(run.group, target)

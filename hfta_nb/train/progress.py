@@ -20,6 +20,7 @@ from hfta_nb.train.batches import Batch, batches_of
 from hfta_nb.train.members import Members
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.scores import EpochScores
+from hfta_nb.train.speed import SpeedProbe
 
 EVENT_INTERVAL_S = 0.2
 """Progress is told at most this often; nothing in the loop waits for a screen."""
@@ -49,6 +50,7 @@ class Progress:
         self.ending = False  # the epoch's steps are done, and what follows them is not
         self.judged = 0  # the last epoch that was validated and whose values have had their effect
         self.meter: Meter | None = None
+        self.probe: SpeedProbe | None = None
         self.epoch, self.batch = 0, 0  # epochs done, and steps of the next
         self.steps = 0  # in all
         self.pass_, self.place = 0, 0  # passes through the data done, and batches of the next

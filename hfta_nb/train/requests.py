@@ -76,4 +76,4 @@ def _stop_all(run: Progress) -> Iterator[Event]:
     yield from run.save()
     run.trainer.stopped = True
     for member in run.members.active:
-        yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, "the run was stopped")
+        yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, ev.WITH_RUN)

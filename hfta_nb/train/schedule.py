@@ -323,9 +323,9 @@ def _group_state(group: Group) -> dict[str, Any]:
     """What of an array its plan does not say."""
     sizes = {"memory_bytes": group.memory_bytes, "fixed_bytes": group.fixed_bytes, "capacity": group.capacity}
     flags = {"fitted": group.fitted, "measured": group.measured, "checkpointed": group.checkpointed}
-    flags |= {"captured": group.captured, "serial": group.serial, "architectures": group.architectures}
-    likes = [v.id for v, _ in group.likes]
-    return {"index": group.index, "variants": list(group.ids), "reason": group.reason, "likes": likes, **sizes, **flags}
+    flags |= {"captured": group.captured, "serial": group.serial}
+    told = {"index": group.index, "variants": list(group.ids), "reason": group.reason, **sizes, **flags}
+    return told | {"likes": [v.id for v, _ in group.likes], "architectures": group.architectures}
 
 
 def _group_from(told: Mapping[str, Any], plan: Sequence[Group]) -> Group:
@@ -340,10 +340,16 @@ def _group_from(told: Mapping[str, Any], plan: Sequence[Group]) -> Group:
     }
     known["serial"] = bool(told.get("serial", whole.serial))
     known["architectures"] = int(told.get("architectures", whole.architectures))
-    known["likes"] = tuple(every[i] for i in told["likes"])
-    members = {"variants": tuple(every[i][0] for i in ids), "arguments": tuple(every[i][1] for i in ids)}
-    members["rows"] = tuple(rows[i] for i in ids)
-    return replace(whole, index=int(told["index"]), reason=told["reason"], **members, **known)
+    return replace(
+        whole,
+        index=int(told["index"]),
+        reason=told["reason"],
+        variants=tuple(every[i][0] for i in ids),
+        arguments=tuple(every[i][1] for i in ids),
+        rows=tuple(rows[i] for i in ids),
+        likes=tuple(every[i] for i in told["likes"]),
+        **known,
+    )
 
 
 def alike(a: Group, b: Group) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from hfta_nb import events as ev
 from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.events import Clone, Delete, Event, Extend, Pause, Pin, Prune, Request, Resume, Set, Stop
-from hfta_nb.step import editing
+from hfta_nb.step import ArrayStep, editing
 from hfta_nb.train import aside, cloning
 from hfta_nb.train.asked import with_values
 from hfta_nb.train.progress import Progress
@@ -318,7 +318,7 @@ def _replan(trainer: Schedule, run: Progress | None, variants: list[int]) -> Non
         at = run.members.ids.index(variant)
         span = cloning.span_of(trainer, run.group, variant)
         editing.set_values(run.step, at, run.members.active[at].row, span)
-    if isinstance(run.step, editing.ArrayStep):
+    if isinstance(run.step, ArrayStep):
         run.step.plan(run.settings.compiling, float(run.budget * (run.length or 0)))
 
 

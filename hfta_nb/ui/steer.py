@@ -150,6 +150,8 @@ def post(control: Control, history: History, name: str, given: Mapping[str, Any]
         for member in members or [None]:
             control.extend(given["epochs"], member)
         return f"{given['epochs']} more epochs for {_listed(members) or 'all'}"
+    plain: dict[str, Callable[[int], None]] = {"pause": control.pause, "resume": control.resume}
+    plain |= {"stop": control.stop, "delete": control.delete}
     fits = _FITTING.get(name, lambda state: state not in ev.FINAL_STATES)
     members = [v for v in members if fits(history.members[v].state)]
     for member in members:
@@ -160,7 +162,7 @@ def post(control: Control, history: History, name: str, given: Mapping[str, Any]
         elif name in ("pin", "unpin"):
             control.pin(member, name == "pin")
         else:
-            getattr(control, name)(member)
+            plain[name](member)
     return f"{_BUTTONS[name][0]} {_listed(members)}"
 
 

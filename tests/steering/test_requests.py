@@ -12,6 +12,7 @@ from steering.twins import Twins, data, net
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import EventError, GridError, HftaError, StudyError
+from hfta_nb.store import Store
 
 TOLERANCE = 1e-9
 
@@ -277,6 +278,31 @@ def test_a_request_that_arrives_twice_has_its_effect_once(tmp_path: Path) -> Non
     run(study, {2: lambda c: [c.put(r) for r in requests * 2], 4: lambda c: [c.put(r) for r in requests]})
     assert len(study.history.members) == 4
     assert study.epochs == 3
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_clone_that_no_checkpoint_has_is_made_when_the_run_goes_on(
+    tmp_path: Path, paused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends after the study knows of the clone, and before there is a checkpoint with it."""
+    study, ends = made(tmp_path), [SystemExit()]
+    write = Store.write_checkpoint
+
+    def failing(store: Store, *args: Any) -> Path:
+        if study.added and ends:
+            raise ends.pop()
+        return write(store, *args)
+
+    monkeypatch.setattr(Store, "write_checkpoint", failing)
+    first: Any = (lambda c: c.pause(2)) if paused else (lambda c: c.set(2, beta1=0.8))
+    with pytest.raises(SystemExit):
+        run(study, {3: first, 5: lambda c: c.clone(1, lr=1e-4)})
+    rest = hfta.Study.load(tmp_path, family=net)
+    run(rest, {4: lambda c: c.resume(2)} if paused else {}, resume=True)
+    assert states(rest) == dict.fromkeys(range(4), ev.COMPLETE)
+    clone = rest.history.edits[-1]
+    assert (clone.variant, clone.parent, clone.warm, clone.step) == (3, 1, True, 3)
+    assert equal(rest, 3)
 
 
 def test_lineage_is_the_same_after_loading_and_resuming(tmp_path: Path) -> None:

@@ -1,20 +1,61 @@
-"""A member of an array that goes on by another lr schedule."""
+"""Hyperparameters and lr schedule of one member of an array, changed between two steps."""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch.optim import lr_scheduler as reference
 
 from hfta_nb.errors import OptimError
+from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.lr_base import ArrayLRScheduler, Factory, _restore, _values
 from hfta_nb.optim.stub_values import pull, push
 
 _SEEN = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
 """What `ReduceLROnPlateau` knows of its metric."""
+
+
+def groups_of(optimizer: ArrayOptimizer) -> list[list[str]]:
+    """By group, the names of its parameters."""
+    return [list(names) for names in optimizer._names]
+
+
+def put_values(optimizer: ArrayOptimizer, index: int, values: Sequence[Mapping[str, Any]]) -> None:
+    """Let a member have these hyperparameters, group by group, from the next step on."""
+    for k, group in enumerate(values):
+        for name, value in group.items():
+            column = optimizer.rows(k, name)
+            column[index] = value
+            optimizer.param_groups[k][name] = column
+
+
+def check_values(optimizer: ArrayOptimizer) -> None:
+    """See that the optimizer takes the values that its members have now.
+
+    Raises:
+        OptimError: it does not.
+    """
+    for names, values in zip(optimizer._names, optimizer.read(), strict=True):
+        optimizer.check(values, optimizer._shapes(names), type(optimizer).__name__)
+
+
+def kept(optimizer: ArrayOptimizer) -> Callable[[], None]:
+    """What puts an optimizer's hyperparameters back, and the lr schedule of each member."""
+    groups = [{k: copy.copy(v) for k, v in group.items()} for group in optimizer.param_groups]
+    books = [(s, list(s._members), list(s._factories), list(s._before)) for s in optimizer.schedulers()]
+
+    def restore() -> None:
+        for group, old in zip(optimizer.param_groups, groups, strict=True):
+            for name in [name for name in group if name not in old]:
+                del group[name]
+            group.update(old)
+        for scheduler, members, factories, before in books:
+            scheduler._members, scheduler._factories, scheduler._before = members, factories, before
+
+    return restore
 
 
 def replan_member(
