@@ -52,7 +52,7 @@ def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator
     count = min(count, stretch or count)
     alone = _alone(*_planned(study, variant))
     recorded = _up_to(member, study.metrics, count)
-    settings = replace(study.settings(), epochs=member.planned if stretch else study.epochs)
+    settings = replace(study.settings(), epochs=max(count, member.planned if stretch else study.epochs))
     twin = yield from _train_alone(study, settings, alone, count)
     differences = _largest(recorded, twin)
     tolerance = TOLERANCES[name]
@@ -72,7 +72,7 @@ def _unchanged(study: Study, member: Member, variant: Variant) -> int:
     Raises:
         StudyError: it has none, as it was changed in its first epoch, or began with the weights of another member.
     """
-    edits = [edit for edit in study.history.edits if edit.variant == variant.id and edit.how != "extended"]
+    edits = [edit for edit in study.history.edits if edit.variant == variant.id and _matters(study, variant, edit)]
     if any(edit.how == "cloned" and edit.warm for edit in edits):
         remedy = "check its source, or clone it cold: control.clone(..., warm=False)"
         raise StudyError("began with the weights of its source", where=variant.label, remedy=remedy)
@@ -83,6 +83,20 @@ def _unchanged(study: Study, member: Member, variant: Variant) -> int:
         what = "was changed in its first epoch, and has none to compare"
         raise StudyError(what, where=variant.label, remedy="study.lineage() says how")
     return min(member.epoch, first.epoch)
+
+
+def _matters(study: Study, variant: Variant, edit: ev.MemberEdited) -> bool:
+    """Whether a member that was changed in this way trains otherwise than it was planned.
+
+    One that trains longer does where its lr schedule spans its training; that all do is known to `_first_stretch`.
+    """
+    if edit.how != "extended":
+        return True
+    budget = edit.changes.get("epochs")
+    if not isinstance(budget, int) or budget <= study.epochs:
+        return False
+    planned, longer = _spans(study, variant, (study.epochs, budget))
+    return planned != longer
 
 
 def _planned(study: Study, variant: Variant) -> tuple[Group, int]:
@@ -98,14 +112,17 @@ Curves = dict[str, list[float]]
 
 def _first_stretch(study: Study, member: Member, variant: Variant) -> int:
     """The epoch after which a longer run has changed a member's lr schedule; 0 if none has."""
+    before, now = _spans(study, variant, (member.planned or study.epochs, study.epochs))
+    return 0 if before == now and study.validate_every == 1 else member.replanned
+
+
+def _spans(study: Study, variant: Variant, epochs: Sequence[int]) -> list[list[Any]]:
+    """A member's lr schedules, were it to train for so many epochs."""
     group, place = _planned(study, variant)
-    row = group.rows[place]
-    phases, first = study.family.phases, member.planned
+    row, phases = group.rows[place], study.family.phases
     rows = [phase.row(row) for phase in phases] if phases else [row]
     length = study.steps_per_epoch or study.data.batches(int(row["batch_size"]))
-    spans = [[lr_scheduler_of(row, epochs, length) for row in rows] for epochs in (first or study.epochs, study.epochs)]
-    alike = spans[0] == spans[1]
-    return 0 if alike and study.validate_every == 1 else member.replanned
+    return [[lr_scheduler_of(one, count, length) for one in rows] for count in epochs]
 
 
 def _size(curves: Curves) -> float:

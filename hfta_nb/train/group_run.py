@@ -12,7 +12,7 @@ from hfta_nb import events as ev
 from hfta_nb.events import Event
 from hfta_nb.memory import Meter, can_record, free_bytes
 from hfta_nb.step import ArrayStep, Scores
-from hfta_nb.train import checkpoint, failures, population, requests, steering
+from hfta_nb.train import checkpoint, extending, failures, population, requests, steering
 from hfta_nb.train.batches import Batch
 from hfta_nb.train.long_pass import LONG_PASS, long_pass
 from hfta_nb.train.members import Members
@@ -58,7 +58,7 @@ class GroupRun(Progress):
             yield from self._run_epoch()
             if self.trainer.stopped:
                 return
-        yield from steering.longer(self)
+        yield from extending.longer(self)
         if self.probe is not None and self.probe.enough:  # the run was too short for all that it looks at
             yield self.probe.event()
         checkpoint.keep_end(self)

@@ -9,9 +9,9 @@ from typing import Any
 from hfta_nb import events as ev
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, editing
-from hfta_nb.train import steering
 from hfta_nb.train.cloning import span_of
 from hfta_nb.train.progress import Progress
+from hfta_nb.train.whereabouts import noted
 
 OWN = ("seed", "data_seed")
 """What a member keeps: its random streams, and the order of its data."""
@@ -51,7 +51,7 @@ def _exchange(run: Progress, step: ArrayStep, target: int, source: int, changes:
     told = {name: value for name, value in row.items() if before[name] != value}
     told |= {name: v for name, v in _arguments(run.group, source).items() if arguments.get(name) != v}
     run.members.active[dst].row = row
-    steering.noted(trainer, run, target, told)
+    noted(trainer, run, target, told)
     value = f"after epoch {run.epoch}: among the worst, a copy of one of the best"
     return ev.MemberEdited(time.time(), target, "copied", source, True, run.epoch, run.steps, told, value)
 

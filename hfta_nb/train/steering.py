@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from hfta_nb import events as ev
 from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.events import Clone, Delete, Event, Extend, Pause, Pin, Prune, Request, Resume, Set, Stop
-from hfta_nb.step import ArrayStep, editing
-from hfta_nb.train import aside, cloning
-from hfta_nb.train.asked import with_values
+from hfta_nb.step import editing
+from hfta_nb.train import aside, cloning, extending
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.schedule import Schedule
-
-TRAINING, PAUSED, BEGUN, WAITING, ENDED = "training", "paused", "begun", "waiting", "ended"
-"""Where a member is: in the array that trains; paused; in one that waits and has begun, or has not; none of these."""
+from hfta_nb.train.whereabouts import ENDED, PAUSED, TRAINING, WAITING, alive, noted, reached, where
 
 
 def answer(trainer: Schedule, run: Progress | None, request: Request) -> Iterator[Event]:
@@ -51,29 +46,28 @@ def before(run: Progress) -> Iterator[Event]:
     asked = run.trainer.asked
     for variant in sorted(asked.deleted & set(run.members.ids)):
         yield from run.leave([variant], ev.DELETED, "deleted by request")
-    for variant in sorted(asked.held & set(run.members.ids)):
-        asked.held.discard(variant)
-        yield from hold(run, variant)
+    yield from _hold(run)
 
 
 def begun(run: Progress) -> Iterator[Event]:
     """Make the clones that have waited for the array of their source to be built."""
     asked = run.trainer.asked
     for variant, request in list(asked.clones.items()):
-        if request.variant in run.members.ids:
+        if variant in asked.deleted or variant in run.trainer.early_stops:
+            del asked.clones[variant]
+        elif request.variant in run.members.ids:
             del asked.clones[variant]
             planned, _ = aside.find(run.trainer, None, variant)
             yield from cloning.warm(run, request, planned)
+    yield from _hold(run)
 
 
-def longer(run: Progress) -> Iterator[Event]:
-    """Members that train longer than the others of their array go on in one of their own, next."""
-    trainer = run.trainer
-    more = [v for v in run.members.ids if trainer.budget(v) > run.epoch]
-    if more:
-        reason = f"to train on to epoch {min(map(trainer.budget, more))}"
-        own, told = yield from aside.set_aside(run, more, ev.WAITING, reason, "it trains longer")
-        trainer.put_first([own], [told])
+def _hold(run: Progress) -> Iterator[Event]:
+    """Pause the members that were to be paused when their array is built."""
+    asked = run.trainer.asked
+    for variant in sorted(asked.held & set(run.members.ids)):
+        asked.held.discard(variant)
+        yield from hold(run, variant)
 
 
 def orphaned(trainer: Schedule) -> Iterator[Event]:
@@ -85,49 +79,9 @@ def orphaned(trainer: Schedule) -> Iterator[Event]:
         yield ev.MemberChanged(time.time(), variant, ev.STOPPED, why)
 
 
-def where(trainer: Schedule, run: Progress | None, variant: int) -> str:
-    """Where a member is.
-
-    Raises:
-        StudyError: there is no such variant.
-    """
-    asked = trainer.asked
-    aside.find(trainer, run, variant)
-    if variant in asked.paused or variant in asked.held:
-        return PAUSED
-    if run is not None and variant in run.members.ids:
-        return TRAINING
-    if variant in asked.deleted or variant in trainer.early_stops:
-        return ENDED
-    if variant in asked.clones:
-        return WAITING
-    for todo in trainer.waiting:
-        if todo.run is not None and variant in todo.run["ids"]:
-            return BEGUN
-        if todo.end is not None and variant in todo.end.members:
-            return BEGUN
-        if todo.run is None and todo.end is None and variant in todo.group.ids:
-            return WAITING
-    return ENDED
-
-
-def _alive(trainer: Schedule, run: Progress | None, variant: int, what: str) -> str:
-    """Where a member is that has not ended.
-
-    Raises:
-        StudyError: it has.
-    """
-    found = where(trainer, run, variant)
-    if found == ENDED:
-        raise StudyError(
-            "has ended", where=f"{what} #{variant}", remedy="control.clone(..., warm=False) trains it anew"
-        )
-    return found
-
-
 def _pause(trainer: Schedule, run: Progress | None, request: Pause) -> Iterator[Event]:
     variant = _number(request.variant)
-    found = _alive(trainer, run, variant, "pause")
+    found = alive(trainer, run, variant, "pause")
     if found == PAUSED:
         raise StudyError("is paused already", where=f"pause #{variant}")
     if found == TRAINING and run is not None:
@@ -196,7 +150,7 @@ def _pin(trainer: Schedule, run: Progress | None, request: Pin) -> Iterator[Even
 
 def _set(trainer: Schedule, run: Progress | None, request: Set) -> Iterator[Event]:
     variant = request.variant
-    found = _alive(trainer, run, variant, "set")
+    found = alive(trainer, run, variant, "set")
     group, place = aside.find(trainer, run, variant)
     old, allowed = group.rows[place], editing.changeable(trainer.settings.family.phases)
     for name in request.changes:
@@ -218,27 +172,6 @@ def _set(trainer: Schedule, run: Progress | None, request: Set) -> Iterator[Even
     noted(trainer, run, variant, changes)
     epoch, step = reached(trainer, run, variant)
     yield ev.MemberEdited(time.time(), variant, "set", None, True, epoch, step, changes, "by request")
-
-
-def noted(trainer: Schedule, run: Progress | None, variant: int, changes: Mapping[str, Any]) -> None:
-    """A member has other values from now on."""
-    trainer.asked.edits[variant] = {**trainer.asked.edits.get(variant, {}), **changes}
-    group, _ = aside.find(trainer, run, variant)
-    aside.renew(trainer, run, with_values(group, variant, changes))
-
-
-def reached(trainer: Schedule, run: Progress | None, variant: int) -> tuple[int, int]:
-    """Epochs and steps that a member has done."""
-    if run is not None and variant in run.members.ids:
-        return run.epoch, run.steps
-    states = [trainer.asked.paused.get(variant), *(t.run for t in trainer.waiting if variant in t.group.ids)]
-    state = next((s for s in states if s is not None), None)
-    if state is not None:
-        return int(state["epoch"]), int(state["steps"])
-    for end in trainer.ended.values():
-        if variant in end.members:
-            return end.epochs, end.epochs * (trainer.batches(aside.find(trainer, run, variant)[0]) or 0)
-    return 0, 0
 
 
 def _clone(trainer: Schedule, run: Progress | None, request: Clone) -> Iterator[Event]:
@@ -274,54 +207,6 @@ def _clone(trainer: Schedule, run: Progress | None, request: Clone) -> Iterator[
         yield ev.PlanMade(time.time(), trainer.records())
 
 
-def _extend(trainer: Schedule, run: Progress | None, request: Extend) -> Iterator[Event]:
-    asked, variant, more = trainer.asked, request.variant, request.epochs
-    if variant is not None:
-        found = _alive(trainer, run, variant, "extend")
-        asked.budgets[variant] = trainer.budget(variant) + more
-        if found == TRAINING:
-            _replan(trainer, run, [variant])
-        elif found != WAITING:
-            asked.change(variant, ())
-        yield _longer(trainer, run, variant)
-        return
-    if trainer.owner is None:
-        raise StudyError("nothing takes it in", where="extend")
-    epochs = trainer.settings.epochs + more
-    trainer.owner.extend(epochs)
-    trainer.settings = replace(trainer.settings, epochs=epochs)
-    for one in asked.budgets:
-        asked.budgets[one] += more
-        asked.change(one, ())
-    if run is not None:
-        run.settings = trainer.settings
-        _replan(trainer, run, run.members.ids)
-    for variant in [v for g in trainer.arrays for v in g.ids if where(trainer, run, v) != ENDED]:
-        yield _longer(trainer, run, variant)
-    for end in trainer.go_on():
-        for variant in end.members:
-            if variant not in asked.deleted:
-                yield ev.MemberChanged(time.time(), variant, ev.WAITING, f"to train on to epoch {epochs}")
-                yield _longer(trainer, run, variant)
-
-
-def _longer(trainer: Schedule, run: Progress | None, variant: int) -> ev.MemberEdited:
-    changes: dict[str, Any] = {"epochs": trainer.budget(variant)}
-    epoch, step = reached(trainer, run, variant)
-    return ev.MemberEdited(time.time(), variant, "extended", None, True, epoch, step, changes, "by request")
-
-
-def _replan(trainer: Schedule, run: Progress | None, variants: list[int]) -> None:
-    """Let the lr schedules of members that train span what they are to train now."""
-    assert run is not None  # they are in an array that trains
-    for variant in variants:
-        at = run.members.ids.index(variant)
-        span = cloning.span_of(trainer, run.group, variant)
-        editing.set_values(run.step, at, run.members.active[at].row, span)
-    if isinstance(run.step, ArrayStep):
-        run.step.plan(run.settings.compiling, float(run.budget * (run.length or 0)))
-
-
 def _kept(trainer: Schedule, run: Progress | None) -> Iterator[Event]:
     """A checkpoint, so that what was asked is not lost."""
     if run is not None and run.members.ids:
@@ -347,5 +232,5 @@ _ANSWERS: dict[type[Request], Callable[..., Iterator[Event]]] = {
     Pin: _pin,
     Set: _set,
     Clone: _clone,
-    Extend: _extend,
+    Extend: extending.extend,
 }

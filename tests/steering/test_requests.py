@@ -201,8 +201,10 @@ def test_all_train_longer(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["none", "cosine"])
 def test_one_trains_longer(tmp_path: Path, kind: str) -> None:
     study = made(tmp_path, 2, lr_scheduler=kind)
-    run(study, {3: lambda c: c.extend(2, variant=1), 6: lambda c: c.clone(1, lr=1e-3)})
+    run(study, {4: lambda c: c.extend(2, variant=1), 6: lambda c: c.clone(1, lr=1e-3)})
     assert [m.epoch for m in study.history.members.values()] == [2, 4, 2, 4]
+    assert study.check([1])["epochs"].item() == (4 if kind == "none" else 1)
+    assert study.check([1])["equal"].all()
     assert states(study) == dict.fromkeys(range(4), ev.COMPLETE)
     assert equal(study, 2)
 
