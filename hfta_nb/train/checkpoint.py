@@ -39,11 +39,15 @@ def _load(run: Progress, state: Mapping[str, Any]) -> None:
     run.steps, run.pass_, run.place = int(state["steps"]), int(state["pass"]), int(state["place"])
     run.ending, run.judged = bool(state.get("ending", False)), int(state.get("judged", 0))
     run.scores.load_state(state["scores"])
-    _put_values(run, int(state.get("epochs", run.settings.epochs)))
+    put_values(run, int(state.get("epochs", run.settings.epochs)))
 
 
-def _put_values(run: Progress, epochs: int) -> None:
-    """Give members the values that were asked for while they waited."""
+def put_values(run: Progress, epochs: int = 0) -> None:
+    """Give members of an array that was just built what was asked for while they waited.
+
+    Args:
+        epochs: that their lr schedules span, where they have no budget of their own; 0 for members that begin.
+    """
     trainer = run.trainer
     replanned = trainer.asked.budgets.keys() if epochs != run.settings.epochs else set()
     for place, member in enumerate(run.members.active):

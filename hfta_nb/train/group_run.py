@@ -82,7 +82,9 @@ class GroupRun(Progress):
         self.scores = EpochScores(
             training, self.metrics, self.length or UNKNOWN_STEPS, len(self.members.ids), s.score_dtype, s.device
         )
-        if self.resume is not None:
+        if self.resume is None:
+            checkpoint.put_values(self)
+        else:
             checkpoint.load(self, self.resume)
 
     # An epoch.

@@ -36,6 +36,10 @@ _FITTING: dict[str, Callable[[str], bool]] = {
 """The states of members that a button concerns; of the others, those that have not ended."""
 
 
+def _trains(state: str) -> bool:
+    return state not in ev.FINAL_STATES
+
+
 def changes_of(text: str) -> dict[str, Any]:
     """The values that were typed: ``lr=3e-4, width=16``.
 
@@ -117,7 +121,7 @@ class Steer(ipywidgets.VBox):  # type: ignore[misc]
     def _why_not(name: str, states: Sequence[str]) -> str:
         if not states:
             return "no member is selected"
-        fits = _FITTING.get(name, lambda state: state not in ev.FINAL_STATES)
+        fits = _FITTING.get(name, _trains)
         return "" if any(map(fits, states)) else f"the selected are {', '.join(sorted({s.lower() for s in states}))}"
 
     def _show_error(self) -> None:
@@ -152,7 +156,7 @@ def post(control: Control, history: History, name: str, given: Mapping[str, Any]
         return f"{given['epochs']} more epochs for {_listed(members) or 'all'}"
     plain: dict[str, Callable[[int], None]] = {"pause": control.pause, "resume": control.resume}
     plain |= {"stop": control.stop, "delete": control.delete}
-    fits = _FITTING.get(name, lambda state: state not in ev.FINAL_STATES)
+    fits = _FITTING.get(name, _trains)
     members = [v for v in members if fits(history.members[v].state)]
     for member in members:
         if name in ("warm", "cold"):

@@ -65,6 +65,7 @@ def test_values_stay_within_the_bounds_of_their_axis() -> None:
     assert changes == {"beta1": 1.0, "step_size": 1, "lr": 7.0}
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("options", [{}, {"lr_scheduler": "cosine"}, {"optimizer": "sgd", "momentum": 0.5}])
 def test_every_member_equals_its_twin_that_was_copied_over(tmp_path: Path, options: dict[str, Any]) -> None:
     study = made(tmp_path, 4, LRS, population=PBT, **options)

@@ -73,6 +73,7 @@ def test_a_clone_has_the_streams_of_its_source_unless_it_is_given_a_seed(tmp_pat
     assert equal(study, 3)
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("changes", [{"batch_size": 12}, {"optimizer": "sgd"}, {"p": 0.5}, {"lr_scheduler": "step"}])
 def test_a_clone_that_does_not_fuse_goes_to_an_array_of_its_own(tmp_path: Path, changes: dict[str, Any]) -> None:
     study = made(tmp_path)
@@ -96,6 +97,7 @@ def test_a_cold_clone_begins_anew_and_may_have_another_width(tmp_path: Path) -> 
     assert equal(study, 3)
 
 
+@pytest.mark.each("kind")
 @pytest.mark.parametrize("kind", ["none", "step", "cosine"])
 @pytest.mark.parametrize("serial", [False, True], ids=["fused", "serial"])
 def test_values_are_set_in_place(tmp_path: Path, kind: str, serial: bool) -> None:
@@ -185,6 +187,7 @@ def test_a_deleted_member_is_not_in_the_results(tmp_path: Path) -> None:
     assert list(hfta.Study.load(tmp_path, family=net).results().index) == [2]
 
 
+@pytest.mark.only(kind="cosine")
 @pytest.mark.parametrize("kind", ["none", "cosine"])
 def test_all_train_longer(tmp_path: Path, kind: str) -> None:
     """Those that train, those that have trained all their epochs, and those that wait."""
@@ -198,6 +201,7 @@ def test_all_train_longer(tmp_path: Path, kind: str) -> None:
     assert hfta.Study.load(tmp_path, family=net).epochs == 3
 
 
+@pytest.mark.only(kind="cosine")
 @pytest.mark.parametrize("kind", ["none", "cosine"])
 def test_one_trains_longer(tmp_path: Path, kind: str) -> None:
     study = made(tmp_path, 2, lr_scheduler=kind)
@@ -206,6 +210,15 @@ def test_one_trains_longer(tmp_path: Path, kind: str) -> None:
     assert study.check([1])["epochs"].item() == (4 if kind == "none" else 1)
     assert study.check([1])["equal"].all()
     assert states(study) == dict.fromkeys(range(4), ev.COMPLETE)
+    assert equal(study, 2)
+
+
+def test_one_that_has_not_begun_trains_longer(tmp_path: Path) -> None:
+    """Its lr schedule spans all of it, as that of a cold clone of it does."""
+    grid = [{"lr": 1e-2, "width": 6}, {"lr": 1e-2, "width": 8}, {"lr": 1e-3, "width": 8}]
+    study = made(tmp_path, 2, grid, across="never", lr_scheduler="cosine")
+    run(study, {2: lambda c: c.extend(2, variant=1), 4: lambda c: c.clone(1, warm=False)})
+    assert [m.epoch for m in study.history.members.values()] == [2, 4, 2, 4]
     assert equal(study, 2)
 
 
