@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hfta_nb.model_zoo import families, family
     from hfta_nb.phases import Phase
     from hfta_nb.recipes import Family
-    from hfta_nb.search import uniform
+    from hfta_nb.search import PBT, Halving, uniform
     from hfta_nb.study import Result, Study
 
 _WHERE = {
@@ -33,19 +33,23 @@ _WHERE = {
     "Control": "hfta_nb.events",
     "Data": "hfta_nb.data",
     "Family": "hfta_nb.recipes",
+    "Halving": "hfta_nb.search",
     "HftaError": "hfta_nb.errors",
     "Metric": "hfta_nb.metrics",
+    "PBT": "hfta_nb.search",
     "Phase": "hfta_nb.phases",
     "uniform": "hfta_nb.search",
 }
 _MODULES = ("callbacks", "crews", "data", "distributed", "fleet", "losses", "optim")
 
 __all__ = [
+    "PBT",
     "Control",
     "Data",
     "Family",
     "FusedArray",
     "Grid",
+    "Halving",
     "HftaError",
     "Metric",
     "Phase",

@@ -312,7 +312,8 @@ class Accumulators:
     def select(self, keep: Sequence[int]) -> None:
         """Go on with these members."""
         self.members = len(keep)
-        self.kept = {name: [kept[i] for i in keep] for name, kept in self.kept.items()}
+        for name, kept in self.kept.items():  # a member that is there twice has two
+            self.kept[name] = [copy.deepcopy(kept[i]) if i in keep[:n] else kept[i] for n, i in enumerate(keep)]
         if self._held is not None:
             self.hold()
 

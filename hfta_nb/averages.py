@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
 from hfta_nb.events import Json
 from hfta_nb.grid import show
@@ -76,6 +77,8 @@ def averages(history: History, over: str | Sequence[str]) -> list[Average]:
             raise StudyError("not an axis of the grid", where="over", got=name, accepted=", ".join(axes), remedy=remedy)
     found: dict[tuple[tuple[str, str], ...], list[Member]] = {}
     for member in history.members.values():
+        if member.state == ev.DELETED:
+            continue
         rest = tuple((name, repr(value)) for name, value in member.config.items() if name not in names)
         found.setdefault(rest, []).append(member)
     rows = [Average({k: v for k, v in m[0].config.items() if k not in names}, tuple(m)) for m in found.values()]

@@ -14,6 +14,8 @@ from hfta_nb import events as ev
 from hfta_nb.events import Event, Json
 
 _WITH_RUN = "the run failed"
+_GOING_ON = ((ev.FAILED, _WITH_RUN), (ev.STOPPED, ev.WITH_RUN))
+"""State and reason of members that go on when the run does."""
 
 
 @dataclass
@@ -108,6 +110,8 @@ class History:
         samples: `DeviceSampled`, oldest first.
         pauses: times (begin, end) in seconds since the epoch; the last end is None while paused.
         tried: `ForwardTried`, oldest first.
+        edits: `MemberEdited`, oldest first: the lineage of the members.
+        refusals: `RequestRefused`, oldest first.
     """
 
     def __init__(self) -> None:
@@ -127,6 +131,8 @@ class History:
         self.pauses: list[tuple[float, float | None]] = []
         self.checkpoint: ev.CheckpointSaved | None = None
         self.tried: list[ev.ForwardTried] = []
+        self.edits: list[ev.MemberEdited] = []
+        self.refusals: list[ev.RequestRefused] = []
 
     def add(self, event: Event) -> None:
         """Take one event in."""
@@ -149,11 +155,13 @@ class History:
     @property
     def fruitless(self) -> bool:
         """Whether all members have failed, or diverged before their first good epoch."""
-        lost = [m.state == ev.FAILED or (m.state == ev.DIVERGED and not m.best_epoch) for m in self.members.values()]
+        there = [m for m in self.members.values() if m.state != ev.DELETED]
+        lost = [m.state == ev.FAILED or (m.state == ev.DIVERGED and not m.best_epoch) for m in there]
         return bool(lost) and all(lost)
 
     def leaderboard(self) -> list[Member]:
-        """Members from best to worst; those without a finite best (diverged from the start) last, by id."""
+        """Members from best to worst, without deleted ones; those without a finite best (diverged from the start) last,
+        by id."""
 
         def key(member: Member) -> tuple[bool, float, int]:
             value = member.best_value
@@ -161,7 +169,7 @@ class History:
                 return (True, 0.0, member.id)
             return (False, -value if self.maximize else value, member.id)
 
-        return sorted(self.members.values(), key=key)
+        return sorted((m for m in self.members.values() if m.state != ev.DELETED), key=key)
 
     def memory_of(self, member: Member) -> tuple[float, float]:
         """The memory that a member takes in its array, in bytes, and its share of the array's; NaN where not known."""
@@ -204,12 +212,14 @@ class History:
         self.run = event
         self.begin_s = self.begin_s if event.resumed and self.begin_s else event.time_s
         for member in kept.values():
-            if member.state == ev.FAILED and member.reason == _WITH_RUN:  # it goes on with it
+            if (member.state, member.reason) in _GOING_ON:
                 member.state, member.reason = ev.WAITING, ""
         self.state, self.reason, self.detail, self.phase = ev.RUNNING, "", "", ""
         self.members = {v.id: kept.get(v.id) or Member(v.id, v.config, v.seed) for v in event.variants}
         for variant in event.variants:  # one that was added may have brought an axis
             self.members[variant.id].config = variant.config
+        for edit in self.edits:
+            self._configure(edit)
 
     def _plan_made(self, event: ev.PlanMade) -> None:
         self.groups = event.groups
@@ -251,19 +261,22 @@ class History:
 
     def _member_changed(self, event: ev.MemberChanged) -> None:
         member = self.members[event.variant]
+        if member.state == ev.DELETED:
+            return
         member.state, member.reason, member.detail = event.state, event.reason, event.detail
         if event.state == ev.RUNNING and not member.planned and self.run is not None:
             member.planned = self.run.epochs
 
     def _run_changed(self, event: ev.RunChanged) -> None:
         if event.state == ev.PAUSED:
-            self.pauses.append((event.time_s, None))
+            if not self.pauses or self.pauses[-1][1] is not None:
+                self.pauses.append((event.time_s, None))
         elif self.pauses and self.pauses[-1][1] is None:
             self.pauses[-1] = (self.pauses[-1][0], event.time_s)
         self.state, self.reason, self.detail = event.state, event.reason, event.detail
         if event.state == ev.FAILED:
             for member in self.members.values():
-                if member.state not in ev.FINAL_STATES:
+                if member.state not in (*ev.FINAL_STATES, ev.PAUSED):
                     member.state, member.reason = ev.FAILED, _WITH_RUN
 
     def _device_sampled(self, event: ev.DeviceSampled) -> None:
@@ -274,6 +287,23 @@ class History:
 
     def _member_checked(self, event: ev.MemberChecked) -> None:
         self.members[event.variant].check = event
+
+    def _member_edited(self, event: ev.MemberEdited) -> None:
+        def line(edit: ev.MemberEdited) -> tuple[object, ...]:
+            return edit.variant, edit.how, edit.parent, edit.epoch, edit.step, edit.changes
+
+        # A run that has gone back to a checkpoint comes to it again.
+        self.edits = [*(e for e in self.edits if line(e) != line(event)), event]
+        self._configure(event)
+
+    def _configure(self, event: ev.MemberEdited) -> None:
+        """A member's values are those of now."""
+        member = self.members.get(event.variant)
+        if member is not None and event.how in ("set", "copied"):
+            member.config = {**member.config, **event.changes}
+
+    def _request_refused(self, event: ev.RequestRefused) -> None:
+        self.refusals.append(event)
 
     def _forward_tried(self, event: ev.ForwardTried) -> None:
         self.tried.append(event)
@@ -295,4 +325,6 @@ _HANDLERS: dict[type[Event], Any] = {
     ev.CheckpointSaved: History._checkpoint_saved,
     ev.MemberChecked: History._member_checked,
     ev.ForwardTried: History._forward_tried,
+    ev.MemberEdited: History._member_edited,
+    ev.RequestRefused: History._request_refused,
 }

@@ -10,7 +10,7 @@ from hfta_nb.callbacks.tracker import Tracker, imported
 from hfta_nb.events import Json
 
 TAG = "hfta_nb.member"
-STATUS = {ev.COMPLETE: "FINISHED", ev.PRUNED: "FINISHED", ev.STOPPED: "KILLED"}
+STATUS = {ev.COMPLETE: "FINISHED", ev.PRUNED: "FINISHED", ev.STOPPED: "KILLED", ev.DELETED: "KILLED"}
 """MLflow's names of states; all other states are failed."""
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 Json: TypeAlias = "bool | int | float | str | tuple[Json, ...] | None"
 """A value of a grid axis: a scalar, or a tuple of such."""
 
-# States of a variant and of a run. A run is never WAITING, PRUNED or DIVERGED.
+# States of a variant and of a run. A run is never WAITING, PRUNED, DIVERGED or DELETED.
 WAITING = "WAITING"
 RUNNING = "RUNNING"
 PAUSED = "PAUSED"
@@ -17,7 +17,10 @@ COMPLETE = "COMPLETE"
 PRUNED = "PRUNED"
 DIVERGED = "DIVERGED"
 FAILED = "FAILED"
-FINAL_STATES = frozenset({STOPPED, COMPLETE, PRUNED, DIVERGED, FAILED})
+DELETED = "DELETED"
+WITH_RUN = "the run was stopped"
+"""Why a member was stopped that goes on when its run does."""
+FINAL_STATES = frozenset({STOPPED, COMPLETE, PRUNED, DIVERGED, FAILED, DELETED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +269,46 @@ class MemberChanged(Event):
     state: str
     reason: str = ""
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberEdited(Event):
+    """A member was cloned or changed while the run trained; together these are the lineage of the members.
+
+    Attributes:
+        variant: the member that is new, or was changed.
+        how: "cloned"; "set", in place; "copied", over what the member was before; or "extended".
+        parent: the member whose state or configuration it took; None for "set" and "extended".
+        warm: whether it has the state of its parent; of a change in place, True.
+        epoch: epochs that the member had done.
+        step: optimizer steps that it had made.
+        changes: the values that differ from its parent's, or from its own before; "epochs" is the new budget.
+        reason: why.
+    """
+
+    variant: int
+    how: str
+    parent: int | None
+    warm: bool
+    epoch: int
+    step: int
+    changes: dict[str, Json]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused(Event):
+    """A request was not answered, and nothing was changed.
+
+    Attributes:
+        request: its kind, as "Clone".
+        variant: of which member it was; None for the whole run.
+        reason: why it was not.
+    """
+
+    request: str
+    variant: int | None
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

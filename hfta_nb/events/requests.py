@@ -1,31 +1,31 @@
-"""Requests to a run, and their mailbox."""
+"""The requests to a run."""
 
 from __future__ import annotations
 
-import dataclasses
-import queue
-import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from hfta_nb.errors import EventError
-from hfta_nb.events.records import Json, tuples
+from hfta_nb.events.records import Json
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to a run."""
+    """A request to a run. A `key` identifies one that has an effect only once, however often it arrives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause(Request):
-    """Pause between two steps, keeping everything."""
+    """Pause between two steps, keeping everything: one member, or the whole run when `variant` is None."""
+
+    variant: int | None = None
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Resume(Request):
-    """Continue after a pause."""
+    """Continue after a pause: one member, or the whole run when `variant` is None."""
+
+    variant: int | None = None
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,14 @@ class Stop(Request):
     """Stop one variant, or the whole run when `variant` is None. What was learnt so far is kept."""
 
     variant: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete(Request):
+    """End one variant and leave it out of the results."""
+
+    variant: int
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,77 +65,49 @@ class Add(Request):
 
     Attributes:
         variants: the values per axis of each variant.
-        key: identifies the request, which has an effect only once, however often it arrives.
     """
 
     variants: tuple[dict[str, Json], ...] = field(hash=False)
     key: str = ""
 
 
-class Control:
-    """The mailbox of requests: any thread may post, and the training loop reads between steps.
+@dataclass(frozen=True, slots=True)
+class Clone(Request):
+    """Train a new variant beside an existing one.
 
-    Example:
-        >>> control = Control()
-        >>> control.post(Stop(variant=3))
-        >>> control.poll()
-        [Stop(variant=3)]
+    Attributes:
+        variant: the one to clone.
+        changes: the values per axis that differ from its own.
+        warm: begin with its state, instead of anew.
     """
 
-    def __init__(self) -> None:
-        self._box: queue.SimpleQueue[Request] = queue.SimpleQueue()
-
-    def post(self, request: Request) -> None:
-        """Post a request.
-
-        Raises:
-            EventError: it is not a `Request`.
-        """
-        if not isinstance(request, Request):
-            raise EventError("not a request", got=request, accepted="Add, Pause, Pin, Prune, Resume, Stop")
-        self._box.put(request)
-
-    def pause(self) -> None:
-        self.post(Pause())
-
-    def resume(self) -> None:
-        self.post(Resume())
-
-    def stop(self, variant: int | None = None) -> None:
-        """Stop one variant, or the whole run if none is given."""
-        self.post(Stop(variant))
-
-    def pin(self, variant: int, pinned: bool = True) -> None:
-        """Keep one variant from being pruned by a search; `pinned` False lets it be pruned again."""
-        self.post(Pin(variant, pinned))
-
-    def add(self, variants: Any) -> None:
-        """Train further variants in this run. Invalid ones are reported by a `PhaseChanged` event and not trained.
-
-        Args:
-            variants: a dict of axes to values, an instance of a dataclass, or a list of these.
-        """
-        one = isinstance(variants, Mapping) or dataclasses.is_dataclass(variants)
-        listed = [v if isinstance(v, Mapping) else _fields(v) for v in ([variants] if one else variants)]
-        self.post(Add(tuple({str(k): tuples(v) for k, v in values.items()} for values in listed), uuid.uuid4().hex))
-
-    def poll(self) -> list[Request]:
-        """All new requests, oldest first; never blocks."""
-        found: list[Request] = []
-        while not self._box.empty():
-            found.append(self._box.get())
-        return found
-
-    def wait(self, timeout_s: float) -> list[Request]:
-        """Like `poll`, but wait up to `timeout_s` seconds for the first one."""
-        try:
-            first = self._box.get(timeout=timeout_s)
-        except queue.Empty:
-            return []
-        return [first, *self.poll()]
+    variant: int
+    changes: dict[str, Json] = field(hash=False)
+    warm: bool = True
+    key: str = ""
 
 
-def _fields(variant: Any) -> dict[str, Any]:
-    if not dataclasses.is_dataclass(variant) or isinstance(variant, type):
-        raise EventError("not a configuration", got=variant, accepted="a dict or an instance of a dataclass")
-    return {f.name: getattr(variant, f.name) for f in dataclasses.fields(variant)}
+@dataclass(frozen=True, slots=True)
+class Set(Request):
+    """Change hyperparameters of one variant in place.
+
+    Attributes:
+        changes: the new values per axis.
+    """
+
+    variant: int
+    changes: dict[str, Json] = field(hash=False)
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Extend(Request):
+    """Train longer: one variant, or all when `variant` is None.
+
+    Attributes:
+        epochs: how many more.
+    """
+
+    epochs: int
+    variant: int | None = None
+    key: str = ""

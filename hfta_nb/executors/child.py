@@ -93,7 +93,7 @@ def _listen(
                     controls[message["run"]] = Control()
                     jobs.put((message, payload))
                 elif (control := controls.get(message["run"])) is not None:  # else the run is over
-                    control.post(ev.from_json(message["request"]))  # type: ignore[arg-type]
+                    control.put(ev.from_json(message["request"]))  # type: ignore[arg-type]
         code = 0
     except BaseException:
         traceback.print_exc()

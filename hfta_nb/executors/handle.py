@@ -213,7 +213,7 @@ class _RemoteControl(Control):
         """Send to another destination from now on, beginning with earlier requests that still apply."""
         with self._lock:
             self._send = send
-            pauses: list[Request] = [request for request in self._posted if isinstance(request, ev.Pause | ev.Resume)]
+            pauses: list[Request] = [r for r in self._posted if r in (ev.Pause(), ev.Resume())]  # of the whole run
             self._posted = [r for r in dict.fromkeys(self._posted) if r not in pauses] + pauses[-1:]
             for request in self._posted:
                 send(request)

@@ -17,6 +17,8 @@ from hfta_nb.executors.pool import pool
 from hfta_nb.executors.where import KINDS
 from hfta_nb.history import History
 from hfta_nb.processes import cores, pickling
+from hfta_nb.study import Study
+from hfta_nb.study.steering import check
 
 
 def start(
@@ -54,6 +56,13 @@ def start(
         raise WorkerError("unknown job", where="job", got=job, accepted=", ".join(JOBS))
     given = dict(arguments or {})
     history = _recorded(study) if resume or job == "check" else History()
+    handle = _begun(study, kind, resume, job, given, history)
+    if isinstance(study, Study):
+        handle.control.attach(lambda request: check(study, request, handle.history))
+    return handle
+
+
+def _begun(study: Runnable, kind: str, resume: bool, job: str, given: dict[str, Any], history: History) -> RunHandle:
     if kind == "inline":
         return inline.begin(study, job, resume, given, history)
     header = {

@@ -6,6 +6,7 @@ and Optuna only when something is searched. Begin reading at `searcher.py`.
 
 from hfta_nb.search.importances import importances
 from hfta_nb.search.mirror import Mirror
+from hfta_nb.search.population import PBT, Halving, Rounds, heard_population, told_population
 from hfta_nb.search.saved import heard, told
 from hfta_nb.search.searcher import Searcher
 from hfta_nb.search.spaces import Space, Uniform, is_space, logarithmic, uniform
@@ -14,15 +15,20 @@ from hfta_nb.search.trials import AGGREGATES, COSTS, Trial
 __all__ = [
     "AGGREGATES",
     "COSTS",
+    "PBT",
+    "Halving",
     "Mirror",
+    "Rounds",
     "Searcher",
     "Space",
     "Trial",
     "Uniform",
     "heard",
+    "heard_population",
     "importances",
     "is_space",
     "logarithmic",
     "told",
+    "told_population",
     "uniform",
 ]

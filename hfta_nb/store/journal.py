@@ -14,6 +14,7 @@ from hfta_nb.events import (
     EpochDone,
     Event,
     MemberChanged,
+    MemberEdited,
     MemberImproved,
     RunChanged,
     RunStarted,
@@ -27,7 +28,7 @@ from hfta_nb.store.database import sum_of, text
 DECISIVE = (RunStarted, RunChanged, CheckpointSaved)
 """Events that a power cut may not take. Others may wait for the next of these: a run that goes on repeats them."""
 
-REPEATED = (StepsDone, EpochDone, MemberImproved, MemberChanged)
+REPEATED = (StepsDone, EpochDone, MemberImproved, MemberChanged, MemberEdited)
 """Events of a run's progress. Those after a checkpoint come again when the run goes on from there."""
 
 GONE_BACK = "gone back"

@@ -30,7 +30,7 @@ def add(study: Study, variants: Any, key: str = "") -> list[int]:
     before = len(study.variants)
     if study.store.has_events:
         one = Added(listed, key)
-        groups = _planned_apart(study, one, study.plan_groups)
+        groups = planned_apart(study, one, study.plan_groups)
         study.added.append(one)
         if study._trainer is None:
             study.plan_groups = [*study.plan_groups, *groups]
@@ -59,8 +59,10 @@ def restore(study: Study) -> None:
     if not study.store.exists:
         return
     for told in study.store.read_study().get("added", ())[len(study.added) :]:
-        one = Added(configurations(told["variants"]), str(told["key"]))
-        study.plan_groups = [*study.plan_groups, *_planned_apart(study, one, study.plan_groups)]
+        parent = told.get("parent")
+        source = None if parent is None else int(parent)
+        one = Added(configurations(told["variants"]), str(told["key"]), source, bool(told.get("warm", False)))
+        study.plan_groups = [*study.plan_groups, *planned_apart(study, one, study.plan_groups)]
         study.added.append(one)
 
 
@@ -78,7 +80,19 @@ def axes(study: Study) -> dict[str, tuple[Json, ...]]:
     grid = study.grid
     for one in study.added:
         grid = grid.plus(one.variants)
-    return grid.axes
+    found = dict(grid.axes)
+    for event in study._history.edits:  # values that members were given while they trained
+        for name, value in event.changes.items() if event.how in ("set", "copied") else ():
+            known = found.get(name) or _unswept(study, name)
+            found[name] = known if value in known else (*known, value)
+    return found
+
+
+def _unswept(study: Study, name: str) -> tuple[Json, ...]:
+    """The one value of an axis that is not in the grid."""
+    if name in study.fixed:
+        return (study.fixed[name],)
+    return (study.family.specs_for(study.data, [name])[name].default,)
 
 
 def records(study: Study) -> Iterator[VariantRecord]:
@@ -89,7 +103,7 @@ def records(study: Study) -> Iterator[VariantRecord]:
         yield VariantRecord(variant.id, whole(variant.config, names, study.fixed, specs), variant.seed)
 
 
-def _planned_apart(study: Study, one: Added, known: Sequence[Group]) -> list[Group]:
+def planned_apart(study: Study, one: Added, known: Sequence[Group]) -> list[Group]:
     """The groups of what was added, numbered after all others."""
     first = 1 + max(v.id for g in known for v in g.variants)
     index = 1 + max(g.index for g in known)

@@ -14,12 +14,12 @@ import torch
 from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
 from hfta_nb.events import Control, Event
-from hfta_nb.grid import Variant
+from hfta_nb.grid import Grid, Variant
 from hfta_nb.history import History, Member
 from hfta_nb.plan import Group
 from hfta_nb.step import Scores, ScoreSink, Step
 from hfta_nb.step.choices import lr_scheduler_of
-from hfta_nb.study import running
+from hfta_nb.study import adding, running
 from hfta_nb.study.arguments import positive
 from hfta_nb.study.protocol import Study
 from hfta_nb.train import Settings, Trainer
@@ -42,7 +42,7 @@ COMPARED_EPOCHS = 5
 def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator[Event]:
     """Retrain a variant alone and compare; see `Study.check_events`."""
     member = study.history.members.get(variant.id)
-    done = member.epoch if member else 0
+    done = _unchanged(study, member, variant) if member else 0
     name = str(study.dtype).removeprefix("torch.") if study.precision == "fp32" else study.precision
     most = done if name == "float64" else min(done, COMPARED_EPOCHS)
     count = most if epochs is None else min(positive("epochs", epochs), done)
@@ -50,10 +50,9 @@ def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator
         raise StudyError("has no epoch to compare yet", where=variant.label, remedy="run the study first")
     stretch = _first_stretch(study, member, variant)
     count = min(count, stretch or count)
-    place = next((g, g.variants.index(v)) for g in study.plan_groups for v in g.variants if v.id == variant.id)
-    alone = _alone(*place)
+    alone = _alone(*_planned(study, variant))
     recorded = _up_to(member, study.metrics, count)
-    settings = replace(study.settings(), epochs=member.planned if stretch else study.epochs)
+    settings = replace(study.settings(), epochs=max(count, member.planned if stretch else study.epochs))
     twin = yield from _train_alone(study, settings, alone, count)
     differences = _largest(recorded, twin)
     tolerance = TOLERANCES[name]
@@ -67,18 +66,63 @@ def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator
     yield ev.MemberChecked(time.time(), variant.id, count, differences, tolerance, within and decided, decided)
 
 
+def _unchanged(study: Study, member: Member, variant: Variant) -> int:
+    """Epochs of a member before it was changed while it trained; all where it was not.
+
+    Raises:
+        StudyError: it has none, as it was changed in its first epoch, or began with the weights of another member.
+    """
+    edits = [edit for edit in study.history.edits if edit.variant == variant.id and _matters(study, variant, edit)]
+    if any(edit.how == "cloned" and edit.warm for edit in edits):
+        remedy = "check its source, or clone it cold: control.clone(..., warm=False)"
+        raise StudyError("began with the weights of its source", where=variant.label, remedy=remedy)
+    first = next((edit for edit in edits if edit.how != "cloned"), None)
+    if first is None:
+        return member.epoch
+    if not first.epoch:
+        what = "was changed in its first epoch, and has none to compare"
+        raise StudyError(what, where=variant.label, remedy="study.lineage() says how")
+    return min(member.epoch, first.epoch)
+
+
+def _matters(study: Study, variant: Variant, edit: ev.MemberEdited) -> bool:
+    """Whether a member that was changed in this way trains otherwise than it was planned.
+
+    One that trains longer does where its lr schedule spans its training; that all do is known to `_first_stretch`.
+    """
+    if edit.how != "extended":
+        return True
+    budget = edit.changes.get("epochs")
+    if not isinstance(budget, int) or budget <= study.epochs:
+        return False
+    planned, longer = _spans(study, variant, (study.epochs, budget))
+    return planned != longer
+
+
+def _planned(study: Study, variant: Variant) -> tuple[Group, int]:
+    """A variant's group and its place there, as it was planned, before it was changed."""
+    if not any(edit.variant == variant.id and edit.how in ("set", "copied") for edit in study.history.edits):
+        return next((g, g.variants.index(v)) for g in study.plan_groups for v in g.variants if v.id == variant.id)
+    [group] = adding.planned(study, Grid.of([variant.config]))
+    return replace(group, variants=(variant,)), 0
+
+
 Curves = dict[str, list[float]]
 
 
 def _first_stretch(study: Study, member: Member, variant: Variant) -> int:
     """The epoch after which a longer run has changed a member's lr schedule; 0 if none has."""
-    row = next(row for g in study.plan_groups for v, row in zip(g.variants, g.rows, strict=True) if v.id == variant.id)
-    phases, first = study.family.phases, member.planned
+    before, now = _spans(study, variant, (member.planned or study.epochs, study.epochs))
+    return 0 if before == now and study.validate_every == 1 else member.replanned
+
+
+def _spans(study: Study, variant: Variant, epochs: Sequence[int]) -> list[list[Any]]:
+    """A member's lr schedules, were it to train for so many epochs."""
+    group, place = _planned(study, variant)
+    row, phases = group.rows[place], study.family.phases
     rows = [phase.row(row) for phase in phases] if phases else [row]
     length = study.steps_per_epoch or study.data.batches(int(row["batch_size"]))
-    spans = [[lr_scheduler_of(row, epochs, length) for row in rows] for epochs in (first or study.epochs, study.epochs)]
-    alike = spans[0] == spans[1]
-    return 0 if alike and study.validate_every == 1 else member.replanned
+    return [[lr_scheduler_of(one, count, length) for one in rows] for count in epochs]
 
 
 def _size(curves: Curves) -> float:

@@ -40,9 +40,14 @@ def of_study(study: Study) -> str:
         default = inspect.signature(type(study)).parameters.get(name)
         if default is None or value != default.default:
             lines.append(f"    {name}={value!r},")
+    if study.rounds is not None:
+        lines.append(f"    population=hfta.{study.rounds.method!r},")
     lines.append(")")
-    later = [*(listed if product is not None else ()), *(v for one in study.added for v in one.variants)]
+    again = [one for one in study.added if not one.warm]
+    later = [*(listed if product is not None else ()), *(v for one in again for v in one.variants)]
     lines += [f"study.add({later!r})"] if later else []
+    if len(again) < len(study.added) or any(e.how == "set" for e in study.history.edits):
+        lines += ["# clones with the weights of their source, and what was set while it ran, are in study.lineage()"]
     lines += ["for event in study.run():", "    pass", "study.results()"]
     return "\n".join(lines) + "\n"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,9 @@ from hfta_nb.history import History
 from hfta_nb.losses import Loss
 from hfta_nb.model_zoo import check_data
 from hfta_nb.recipes import Family
-from hfta_nb.search import Mirror, Searcher
+from hfta_nb.search import PBT, Halving, Mirror, Searcher
 from hfta_nb.store import Store
-from hfta_nb.study import adding, arguments, planning, saving, searching
+from hfta_nb.study import adding, arguments, planning, populations, saving, searching
 from hfta_nb.train import Settings, Trainer
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Definition:
         member_steps: int | None = None,
         member_seconds: float | None = None,
         seeds_by: str = "mean",
+        population: PBT | Halving | None = None,
         **fixed: Any,
     ) -> None:
         self.family = arguments.family_of(family, loss, metrics, param_groups)
@@ -99,7 +101,7 @@ class Definition:
         self.serial, self.share_stream = arguments.flag("serial", serial), arguments.flag("share_stream", share_stream)
         self.devices, self.devices_batch_norm = arguments.devices_of(devices, devices_batch_norm, self.device)
         self.name = name or f"{self.family.name} on {self.data.name}"
-        self.plan_groups = adding.planned(self, self.grid)
+        self.rounds, self.plan_groups = populations.rounds_of(self, population), adding.planned(self, self.grid)
         self.added: list[adding.Added] = []
         self.store = Store(Path(directory or _new_place(self.family.name)).absolute())
         self._begin_afresh()
@@ -198,7 +200,7 @@ class Definition:
 
     def settings(self) -> Settings:
         """The settings of the training loop."""
-        return planning.settings_of(self)
+        return replace(planning.settings_of(self), population=self.rounds)
 
     def _member(self, id: int) -> Variant:
         found = next((v for v in self.variants if v.id == id), None)

@@ -14,7 +14,7 @@ import torch
 
 from hfta_nb import telemetry
 from hfta_nb.study import adding
-from hfta_nb.study.protocol import Study
+from hfta_nb.study.protocol import Added, Study
 
 PACKAGE = __name__.partition(".")[0]
 
@@ -49,11 +49,17 @@ def variants(study: Study) -> None:
     """Note each variant's values and seed, and whether the grid or an addition brought it."""
     later = [one for one in study.added for _ in one.variants]
     first = len(study.variants) - len(later)
-    origins = ["grid"] * first + [f"added {one.key}".rstrip() for one in later]
+    origins = ["grid"] * first + [_origin(one) for one in later]
     told = zip(adding.records(study), origins, strict=True)
     study.store.note(
         "variant", {f"{v.id:06d}": {"config": v.config, "seed": v.seed, "origin": origin} for v, origin in told}
     )
+
+
+def _origin(one: Added) -> str:
+    if one.parent is not None:
+        return f"cloned {'warm' if one.warm else 'cold'} from #{one.parent}"
+    return f"added {one.key}".rstrip()
 
 
 def _sum_of_code(function: Any) -> str:

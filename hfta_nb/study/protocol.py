@@ -16,7 +16,7 @@ from hfta_nb.grid import Grid, Variant
 from hfta_nb.history import History
 from hfta_nb.plan import Group
 from hfta_nb.recipes import Family
-from hfta_nb.search import Mirror, Searcher
+from hfta_nb.search import Mirror, Rounds, Searcher
 from hfta_nb.step import Precision
 from hfta_nb.store import Store
 from hfta_nb.train import Settings, Trainer
@@ -28,10 +28,14 @@ class Added:
 
     Attributes:
         key: of the request that they came with, which counts once; empty where there was none.
+        parent: of a clone, its source.
+        warm: whether the clone begins with its source's state.
     """
 
     variants: tuple[dict[str, Json], ...]
     key: str = ""
+    parent: int | None = None
+    warm: bool = False
 
 
 class Definition(Protocol):
@@ -69,6 +73,7 @@ class Definition(Protocol):
     plan_groups: list[Group]
     added: list[Added]
     searcher: Searcher | None
+    rounds: Rounds | None
     store: Store
     _precision: Precision
 

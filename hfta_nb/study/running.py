@@ -19,7 +19,7 @@ from hfta_nb.errors import StoreError, StudyError
 from hfta_nb.events import Control, Event
 from hfta_nb.history import History
 from hfta_nb.store import is_full
-from hfta_nb.study import adding, devices, loop, noting, saving, searching
+from hfta_nb.study import adding, devices, loop, noting, saving, searching, steering
 from hfta_nb.study.arguments import positive
 from hfta_nb.study.protocol import Study
 from hfta_nb.train import Trainer
@@ -43,17 +43,21 @@ def run(
 ) -> loop.Events:
     """The work of `Study.run`. It is to be stopped by `control`, not closed."""
     with opened(study, resume, epochs, again) as state, devices.spread(study) as prepare:
+        if study._history.edits:  # of some the run may have gone back behind: they are made again
+            study._history.edits = [e for e, _ in study.store.events() if isinstance(e, ev.MemberEdited)]
         searching.begin(study, state is not None or resume)
         noting.environment(study)
         sampler = telemetry.sampler(str(study.device))
         save = functools.partial(_save, study)
         take = functools.partial(adding.requested, study)
         settings, plan = study.settings(), study.plan_groups
+        owner = steering.Owner(study)
         trainer: Trainer | Crew
         if executor is None:
-            trainer = Trainer(settings, plan, control, save, state, prepare, ends=study.store, take=take)
+            trainer = Trainer(settings, plan, control, save, state, prepare, ends=study.store, take=take, owner=owner)
         else:
             trainer = Crew(settings, plan, control, executor, save, state, ends=study.store, take=take)
+        control.attach(lambda request: steering.check(study, request, study._history))
         study.plan_groups, study._trainer, study._extended = trainer.arrays, trainer, False
         sampled = 0.0
         study.store.requests.take()  # what was asked of an earlier run is not asked of this one
@@ -82,6 +86,7 @@ def run(
             _end(study, _cut_short(study, why))
             raise
         finally:
+            control.attach(None)
             study._trainer = None
             study._running -= 1
 
@@ -140,8 +145,8 @@ def _save(study: Study, state: dict[str, Any], weights: Mapping[int, Mapping[str
 
 def _cut_short(study: Study, why: str) -> Iterator[Event]:
     for member in list(study._history.members.values()):
-        if member.state not in ev.FINAL_STATES:
-            yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, "the run was stopped")
+        if member.state not in (*ev.FINAL_STATES, ev.PAUSED):
+            yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, ev.WITH_RUN)
     yield ev.RunChanged(time.time(), ev.STOPPED, why)
 
 
@@ -252,16 +257,15 @@ def events(study: Study, trainer: Trainer | Crew, resumed: bool) -> Iterator[Eve
         yield ev.MemberChanged(time.time(), variant, ev.WAITING, f"to train on to epoch {study.epochs}")
     for event in trainer:
         if study._extended:  # by whoever got the last event, or by a request; this event may tell of the new variants
-            study._extended = False
-            noting.variants(study)
-            yield started(study, True)
-            yield ev.PlanMade(time.time(), trainer.records())
+            yield from _announced(study, trainer)
         yield event
+        if isinstance(event, ev.MemberEdited) and _brings_axis(study, event):
+            yield from _announced(study, trainer)
     study._trainer = None  # what is added from here on is for another run
     if trainer.stopped:
         for member in list(study.history.members.values()):
             if member.state == ev.WAITING:
-                yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, "the run was stopped")
+                yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, ev.WITH_RUN)
         yield ev.RunChanged(time.time(), ev.STOPPED, "stopped by request")
     elif study.history.fruitless:
         if trainer.error is not None:
@@ -271,6 +275,22 @@ def events(study: Study, trainer: Trainer | Crew, resumed: bool) -> Iterator[Eve
         yield ev.RunChanged(time.time(), ev.FAILED, f"no member succeeded: {words}")
     else:
         yield ev.RunChanged(time.time(), ev.COMPLETE)
+
+
+def _brings_axis(study: Study, event: ev.MemberEdited) -> bool:
+    """Whether a member now differs from the others in an axis of which all had one value."""
+    run = study._history.run
+    return run is not None and event.how in ("set", "copied") and not event.changes.keys() <= run.axes.keys()
+
+
+def _announced(study: Study, trainer: Trainer) -> Iterator[Event]:
+    """What the run is now, in the middle of it."""
+    study._extended, paused = False, study._history.state == ev.PAUSED
+    noting.variants(study)
+    yield started(study, True)
+    yield ev.PlanMade(time.time(), trainer.records())
+    if paused:
+        yield ev.RunChanged(time.time(), ev.PAUSED)
 
 
 def started(study: Study, resumed: bool) -> ev.RunStarted:

@@ -8,7 +8,7 @@ from typing import Any
 from hfta_nb import data as datasets
 from hfta_nb import search
 from hfta_nb.data import Data
-from hfta_nb.study.protocol import Definition, Study
+from hfta_nb.study.protocol import Added, Definition, Study
 from hfta_nb.study.reading import DATA
 
 
@@ -25,12 +25,19 @@ def describe(study: Study) -> dict[str, Any]:
     if study.grid.listed:
         asked["variants"] = list(study.grid.listed)
     if study.added:
-        asked["added"] = [{"variants": list(one.variants), "key": one.key} for one in study.added]
+        asked["added"] = [_added(one) for one in study.added]
     if study.searcher is not None:
         asked["search"] = search.told(study.searcher)
+    if study.rounds is not None:
+        asked["population"] = search.told_population(study.rounds.method)
     if study.family.own:
         asked["own"] = list(study.family.own)
     return asked
+
+
+def _added(one: Added) -> dict[str, Any]:
+    told: dict[str, Any] = {"variants": list(one.variants), "key": one.key}
+    return told if one.parent is None else told | {"parent": one.parent, "warm": one.warm}
 
 
 def options(study: Definition) -> dict[str, Any]:

@@ -14,7 +14,19 @@ from hfta_nb.errors import StoreError
 from hfta_nb.events import Control, Event
 from hfta_nb.history import History
 from hfta_nb.recipes import Family
-from hfta_nb.study import adding, code, exporting, loop, outcome, reading, running, saving, searching
+from hfta_nb.study import (
+    adding,
+    code,
+    exporting,
+    loop,
+    outcome,
+    populations,
+    reading,
+    running,
+    saving,
+    searching,
+    steering,
+)
 from hfta_nb.study.analysis import Analysis
 from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.definition import Definition
@@ -102,6 +114,7 @@ class Study(Analysis, Definition):
         constraint: from a configuration to whether it may be tried.
         seeds_by: what sampler and pruner see of a trial with several seeds: their "mean", or the "bound" of the mean on
             its worse side, one standard error away (the lower confidence bound where more is better).
+        population: replaces members while they train: `hfta_nb.PBT` or `hfta_nb.Halving`. None for none.
         fixed: one value for any other axis that is not in the grid, for example ``optimizer="sgd"``.
 
     Raises:
@@ -289,6 +302,17 @@ class Study(Analysis, Definition):
         """
         return outcome.results(self, over)
 
+    def lineage(self) -> pandas.DataFrame:
+        """What members were cloned from or changed to while they trained, in order; of all other members nothing.
+
+        Returns:
+            One row per change: the ``member``; ``how``: "cloned", "set" in place, "copied" over another member by a
+            population method, or "extended"; its ``parent``, and whether it had a "warm" or a "cold" ``start`` from
+            that; the ``epoch`` and optimizer ``step`` that it had come to; the ``changes`` of its values; the
+            ``reason``.
+        """
+        return steering.lineage(self)
+
     def best(self, over: str | Sequence[str] | None = None) -> Result:
         """The best member; with `over`, the best member of the configuration with the best mean (see `results`).
 
@@ -367,6 +391,7 @@ class Study(Analysis, Definition):
         try:
             study = cls(recipe, grid, found, **options)
             searching.restore(study)
+            populations.restore(study)
             adding.restore(study)
         except (KeyError, TypeError, AttributeError) as error:
             raise StoreError(f"what was asked is not what a study takes ({error})", where=str(place)) from error

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hfta_nb.errors import HftaError, StoreError, out_of_memory
-from hfta_nb.step import ArrayStep
+from hfta_nb.step import ArrayStep, editing
 from hfta_nb.step.choices import by_step, lr_scheduler_of
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.settings import End
@@ -39,6 +39,22 @@ def _load(run: Progress, state: Mapping[str, Any]) -> None:
     run.steps, run.pass_, run.place = int(state["steps"]), int(state["pass"]), int(state["place"])
     run.ending, run.judged = bool(state.get("ending", False)), int(state.get("judged", 0))
     run.scores.load_state(state["scores"])
+    put_values(run, int(state.get("epochs", run.settings.epochs)))
+
+
+def put_values(run: Progress, epochs: int = 0) -> None:
+    """Give members of an array that was just built what was asked for while they waited.
+
+    Args:
+        epochs: that their lr schedules span, where they have no budget of their own; 0 for members that begin.
+    """
+    trainer = run.trainer
+    replanned = trainer.asked.budgets.keys() if epochs != run.settings.epochs else set()
+    for place, member in enumerate(run.members.active):
+        if member.id in trainer.asked.changed or member.id in replanned:
+            span = editing.Span(trainer.budget(member.id), trainer.batches(run.group))
+            names = trainer.asked.changed.pop(member.id, ())
+            editing.set_values(run.step, place, member.row, span, names)
 
 
 def keep_end(run: Progress) -> None:
@@ -82,13 +98,17 @@ def _replanned(run: Progress, state: Mapping[str, Any]) -> Mapping[str, Any]:
     phases = run.settings.family.phases
     rows = [phase.row(row) for row in run.group.rows for phase in phases] if phases else run.group.rows
     step: Mapping[str, Any] = state["step"]
-    length = run.trainer.batches(run.group)
-    if all(lr_scheduler_of(row, before, length) == lr_scheduler_of(row, epochs, length) for row in rows):
+    length, renewed = run.trainer.batches(run.group), state.get("renewed", ())
+    if not renewed and all(
+        lr_scheduler_of(row, before, length) == lr_scheduler_of(row, epochs, length) for row in rows
+    ):
         return step
     with warnings.catch_warnings():  # torch's own: no optimizer has stepped
         warnings.simplefilter("ignore")
         _go_on(run, state, "steps" if by_step(rows[0]) else "epoch")
     fresh = run.step.state()
+    if {"optimizer", "decay_on"} & set(renewed):  # the state of the one before would not fit
+        return {**step, "optimizers": fresh["optimizers"], "lr_schedulers": fresh["lr_schedulers"]}
     groups = [{k: v for k, v in one.items() if k in ("groups", "param_groups")} for one in fresh["optimizers"]]
     values = copy.deepcopy({"lr_schedulers": fresh["lr_schedulers"], "groups": groups})
     optimizers = [{**old, **new} for old, new in zip(step["optimizers"], values["groups"], strict=True)]

@@ -14,7 +14,7 @@ from hfta_nb import events as ev
 from hfta_nb.events import Event
 from hfta_nb.memory import Meter, can_record, free_bytes
 from hfta_nb.step import ArrayStep, Scores
-from hfta_nb.train import checkpoint, failures, requests, slots
+from hfta_nb.train import checkpoint, extending, failures, population, requests, slots, steering
 from hfta_nb.train.batches import Batch
 from hfta_nb.train.long_pass import LONG_PASS, long_pass
 from hfta_nb.train.members import Members
@@ -47,6 +47,7 @@ class GroupRun(Progress):
         if self.settings.measure and self.resume is None and not self.group.serial and not beside:
             self.meter = Meter(self.settings.device)
         self.open()
+        yield from steering.before(self)
         yield from self.members.start()
         for variant in sorted(self.trainer.early_stops & set(self.members.ids)):
             why = "stopped before it started" if self.resume is None else "stopped by request"
@@ -54,6 +55,7 @@ class GroupRun(Progress):
         if self.resume is None and isinstance(self.step, ArrayStep) and not self.settings.deterministic:
             self.step.tune_while_training()
         self.stage = "training"
+        yield from steering.begun(self)
         self.trainer.clock.cool()
         yield ev.PhaseChanged(time.time(), index, "training")
         self.probe = self._probe()
@@ -65,6 +67,7 @@ class GroupRun(Progress):
             yield from self._run_epoch()
             if self.trainer.stopped:
                 return
+        yield from extending.longer(self)
         if self.probe is not None and self.probe.enough:  # the run was too short for all that it looks at
             yield self.probe.event()
         checkpoint.keep_end(self)
@@ -87,7 +90,9 @@ class GroupRun(Progress):
         self.metrics = s.family.metrics_for(s.data)
         _, self.validated = s.family.scores_for(s.data)
         self.scores = self.new_scores()
-        if self.resume is not None:
+        if self.resume is None:
+            checkpoint.put_values(self)
+        else:
             checkpoint.load(self, self.resume)
 
     def new_scores(self) -> EpochScores:
@@ -99,8 +104,14 @@ class GroupRun(Progress):
 
     @property
     def over(self) -> bool:
-        """Whether all members have trained as long as they may."""
-        return all(self.epoch - member.start >= self.settings.epochs for member in self.members.active)
+        """Whether all members have trained as long as they may, or one of an array that nobody joins."""
+        over = [self.left(member) <= 0 for member in self.members.active]
+        return all(over) if slots.refills(self) else any(over)
+
+    def _validates(self, start: int, places: Sequence[int]) -> bool:
+        """Whether members that began together are validated after this epoch."""
+        last = any(self.left(self.members.active[place]) == 0 for place in places)
+        return last or self.settings.validates(self.epoch - start)
 
     @property
     def position(self) -> tuple[int, float, int]:
@@ -154,7 +165,7 @@ class GroupRun(Progress):
             return None
         seeds, behind = order = self._order_seeds(), [m.first_pass for m in self.members.active]
         while True:
-            if self._stream is None or order != self._stream_order:  # a pass begins, or members left
+            if self._stream is None or order != self._stream_order:  # a pass begins, or other members train
                 self._prepare()
                 self._stream, self._stream_order = self.source.epoch(self.pass_, self.place, seeds, behind), order
             batch = next(self._stream, None)
@@ -270,7 +281,7 @@ class GroupRun(Progress):
         if scales is not None:
             found["train_loss_scale"] = scales.to(self.settings.score_dtype)
         cohorts = self.members.cohorts
-        validates = {start: self.settings.validates(self.epoch - start) for start in cohorts}
+        validates = {start: self._validates(start, places) for start, places in cohorts.items()}
         due = sorted(place for start, places in cohorts.items() if validates[start] for place in places)
         if due:
             found |= {f"val_{n}": v.to(self.settings.score_dtype) for n, v in (yield from self._evaluate()).items()}
@@ -295,8 +306,9 @@ class GroupRun(Progress):
                 self.step.end_validation(monitored, due)
             else:
                 self.step.end_validation(monitored)
+            replaced = population.replaced(self, values[self.settings.monitor])
             self.judged = self.epoch
-            yield from told
+            yield from [*told, *replaced]
         hold = slots.refills(self)
         for ids, state, reason in list(self.members.verdicts(self.epoch, values, due)):
             yield from self.leave(ids, state, reason, hold=hold)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -157,6 +157,17 @@ class Members:
         self.active = [self.active[i] for i in keep]
         for variant in gone:
             yield ev.MemberChanged(time.time(), variant, state, reason, detail)
+
+    def clone(
+        self, place: int, variant: int, row: Mapping[str, Any], narrower: Callable[[Mapping[str, Tensor]], Any]
+    ) -> None:
+        """One more member, beside the one at this place; its book begins anew."""
+        page = replace(self.active[place], id=variant, row=row, slot=len(self.all), best_value=math.nan)
+        page.best_epoch, page.waited, page.unsaved = 0, 0, False
+        self.all.append(page)
+        self.active.append(page)
+        self.narrowers = [*self.narrowers, narrower]
+        self.best = {name: torch.cat([v, torch.zeros_like(v[:1])]) for name, v in self.best.items()}
 
     def drop(self, variant: int) -> None:
         """Go on as if this one, which trains no more, had never been here."""

@@ -17,10 +17,11 @@ from hfta_nb.memory import Meter
 from hfta_nb.plan import Group
 from hfta_nb.step import Step
 from hfta_nb.train.batches import Batch, Batches, batches_of
-from hfta_nb.train.members import Members
+from hfta_nb.train.members import MemberRecord, Members
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.scores import EpochScores
 from hfta_nb.train.shared_batches import SharedBatches, Shelf
+from hfta_nb.train.speed import SpeedProbe
 
 EVENT_INTERVAL_S = 0.2
 """Progress is told at most this often; nothing in the loop waits for a screen."""
@@ -65,6 +66,7 @@ class Progress:
         self.ending = False  # the epoch's steps are done, and what follows them is not
         self.judged = 0  # the last epoch that was validated and whose values have had their effect
         self.meter: Meter | None = None
+        self.probe: SpeedProbe | None = None
         self.epoch, self.batch = 0, 0  # epochs done, and steps of the next
         self.held_out = 0  # batches of the validation that is going on
         self.steps = 0  # in all
@@ -88,6 +90,16 @@ class Progress:
         """Steps of an epoch; None while that is not known."""
         return self.trainer.batches(self.group)
 
+    @property
+    def budget(self) -> int:
+        """Epochs of the array that its members train together; some may have more."""
+        ends = [member.start + self.trainer.budget(member.id) for member in self.members.active]
+        return min(ends, default=self.settings.epochs)
+
+    def left(self, member: MemberRecord) -> int:
+        """Epochs that a member still trains."""
+        return self.trainer.budget(member.id) - (self.epoch - member.start)
+
     # Telling.
 
     def tell(self, always: bool = False) -> Iterator[Event]:
@@ -108,10 +120,10 @@ class Progress:
         waiting = min(1.0, self.source.waited_s / max(1e-9, now - self.last_told))
         self.told, self.samples, self.last_told, self.source.waited_s = end, 0, now, 0.0
         length, left = self.length, clock.remaining_s(self.work_left())
-        total = self.settings.epochs * length if length else 0
         done = self.epoch + (min(1.0, end / length) if length else 0.0)
         for start, places in reversed(list(self.members.cohorts.items())):  # those that are farthest, last
             step = self.steps - self.members.active[places[0]].first_step
+            total = min(self.trainer.budget(ids[i]) for i in places) * length if length else 0
             own = tuple(ids[i] for i in places), tuple(losses[i] for i in places)
             of = self.group.index, step, total, done - start
             yield ev.StepsDone(time.time(), *of, rate, clock.elapsed_s, left, *own, waiting)

@@ -1,4 +1,4 @@
-"""What an array that trains does when something is asked of it."""
+"""What a run does when something is asked of it: of the whole here, of a member in `steering`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 from hfta_nb import events as ev
 from hfta_nb.events import Event
+from hfta_nb.train import steering
 from hfta_nb.train.progress import Progress
+from hfta_nb.train.schedule import Schedule
 
 
 def answer(run: Progress, request: ev.Request) -> Iterator[Event]:
@@ -18,25 +20,44 @@ def answer(run: Progress, request: ev.Request) -> Iterator[Event]:
         return
     if isinstance(request, ev.Stop) and request.variant is None:
         yield from _stop_all(run)
-    elif isinstance(request, ev.Stop):
-        if request.variant in run.members.ids:
-            yield from run.leave([request.variant], ev.STOPPED, "stopped by request")
-        elif request.variant is not None:
-            run.trainer.early_stops.add(request.variant)
-    elif isinstance(request, ev.Prune):
-        if request.variant not in run.trainer.pinned:
-            yield from run.leave([request.variant], ev.PRUNED, request.reason)
-    elif isinstance(request, ev.Pin):
-        run.trainer.pin(request)
-    elif isinstance(request, ev.Add):
-        yield from run.trainer.added(request)
-    elif isinstance(request, ev.Pause):
+    elif isinstance(request, ev.Pause) and request.variant is None:
         yield from _pause(run)
+    elif not isinstance(request, ev.Resume) or request.variant is not None:
+        yield from steering.answer(run.trainer, run, request)
+
+
+def answer_between(trainer: Schedule, request: ev.Request) -> Iterator[Event]:
+    """Do what is asked between two arrays; a pause of the whole run is left to the next one."""
+    if isinstance(request, ev.Pause) and request.variant is None:
+        trainer.control.put(request)
+    elif not isinstance(request, ev.Resume) or request.variant is not None:
+        yield from steering.answer(trainer, None, request)
+
+
+def wait_for_paused(trainer: Schedule) -> Iterator[Event]:
+    """Nothing is left to train but members that are paused: wait until one is resumed, or the run is to stop."""
+    count = len(trainer.asked.paused)
+    yield ev.RunChanged(time.time(), ev.PAUSED, f"only paused members are left ({count}): resume, stop or delete them")
+    while trainer.asked.paused and not trainer.waiting:
+        requests = trainer.control.wait(0.5)
+        if not requests:
+            yield ev.Heartbeat(time.time())
+        for request in requests:
+            if request == ev.Stop():
+                trainer.stopped = True
+                return
+            if request == ev.Resume():  # of the whole run, which these members keep from going on
+                for variant in list(trainer.asked.paused):
+                    yield from steering.answer(trainer, None, ev.Resume(variant))
+            elif request != ev.Pause():
+                yield from steering.answer(trainer, None, request)
+    trainer.clock.skip()
+    yield ev.RunChanged(time.time(), ev.RUNNING)
 
 
 def _concerned(run: Progress, request: ev.Request) -> Progress | None:
     """The other array whose member a request is about; None if there is none."""
-    variant = request.variant if isinstance(request, ev.Stop | ev.Prune) else None
+    variant = getattr(request, "variant", None)
     others = [other for other in _together(run) if other is not run and variant in other.members.ids]
     return others[0] if others else None
 
@@ -57,13 +78,13 @@ def _pause(run: Progress) -> Iterator[Event]:
         if not requests:
             yield ev.Heartbeat(time.time())
         for request in requests:
-            if isinstance(request, ev.Resume):
+            if request == ev.Resume():
                 run.trainer.clock.skip()
                 for one in _together(run):
                     one.last_told = time.perf_counter()
                 yield ev.RunChanged(time.time(), ev.RUNNING)
                 return
-            if not isinstance(request, ev.Pause):
+            if request != ev.Pause():
                 yield from answer(run, request)
             if run.trainer.stopped:
                 return
@@ -75,4 +96,4 @@ def _stop_all(run: Progress) -> Iterator[Event]:
     yield from run.save()
     run.trainer.stopped = True
     for member in [member for one in _together(run) for member in one.members.active]:
-        yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, "the run was stopped")
+        yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, ev.WITH_RUN)

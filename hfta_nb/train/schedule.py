@@ -21,9 +21,10 @@ from hfta_nb.memory import MemoryModel, free_bytes, shown
 from hfta_nb.plan import Builder, Group
 from hfta_nb.recipes.undisturbed import undisturbed
 from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
+from hfta_nb.train.asked import Asked
 from hfta_nb.train.clock import Clock
 from hfta_nb.train.joining import Joiner
-from hfta_nb.train.settings import End, Ends, Save, Settings
+from hfta_nb.train.settings import End, Ends, Owner, Save, Settings
 
 CHECKPOINT_SHARE = 0.05
 """The largest share of a run's time that checkpoints take, but for those that are asked for."""
@@ -69,6 +70,7 @@ class Schedule:
             also made on a pause, a stop and a group's end.
         ends: keeps how far arrays are that are done, so that they can train on; None to keep nothing.
         take: plans variants that a request asks for, and calls `add`; says why not, where they can't be.
+        owner: what the run belongs to, which plans clones and knows how long all train.
 
     Attributes:
         ended: by array, what is kept of its end.
@@ -77,6 +79,7 @@ class Schedule:
         early_stops: variants that were stopped before their group began.
         pinned: variants that are not to be pruned.
         joiner: finds what may join the array that trains, while it has room and is between two epochs.
+        asked: what was asked of single members.
         arrays: all arrays of the run in the order of training, done ones as well; more where memory makes it so.
         least_index: new arrays have this number or a higher one.
         training: the arrays that take turns on the device at present.
@@ -95,9 +98,10 @@ class Schedule:
         checkpoint_every_s: float = 10.0,
         ends: Ends | None = None,
         take: Callable[[Add], str] | None = None,
+        owner: Owner | None = None,
     ) -> None:
         self.settings, self.control, self.save, self.ends = settings, control, save, ends
-        self.take = take
+        self.take, self.owner, self.asked = take, owner, Asked()
         self.prepare = prepare
         self.checkpoint_every_s = checkpoint_every_s
         self.stopped = False
@@ -118,7 +122,8 @@ class Schedule:
         self.unsaved: dict[int, Any] = {}
         self.last_save, self.save_s = time.perf_counter(), 0.0  # when there was a checkpoint, and how long it took
         if resume is None:
-            self.waiting.extend(map(Todo, groups))
+            self.asked.clones = {} if owner is None else owner.unmade([v for g in groups for v in g.ids])
+            self.waiting.extend(Todo(g) for g in groups if g.ids[0] not in self.asked.clones)
         else:
             try:
                 self._take_up(resume)
@@ -139,6 +144,18 @@ class Schedule:
     def pin(self, request: Pin) -> None:
         """Keep a variant from being pruned, or no longer."""
         (self.pinned.add if request.pinned else self.pinned.discard)(request.variant)
+
+    def budget(self, variant: int) -> int:
+        """Epochs that a variant trains."""
+        return max(self.settings.epochs, self.asked.budgets.get(variant, 0))
+
+    def go_on(self) -> list[End]:
+        """Let arrays that are done train on where they have trained fewer epochs than are wanted now."""
+        there = {todo.end.array for todo in self.waiting if todo.end is not None}
+        ends = [e for e in self.ended.values() if e.epochs < self.settings.epochs and e.array not in there]
+        by_index = {g.index: g for g in self.arrays}
+        self.waiting.extend(Todo(by_index[end.array], end=end) for end in ends)
+        return ends
 
     def add(self, groups: Sequence[Group]) -> None:
         """Train these arrays as well, after all others."""
@@ -248,6 +265,9 @@ class Schedule:
             "arrays": [_group_state(g) for g in self.arrays],
             "todo": [{"array": t.group.index, "run": t.run} for t in todo if t.end is None],
             "ends": [asdict(end) for end in self.ended.values()],
+            "asked": self.asked.state(),
+            "early_stops": sorted(self.early_stops),
+            "pinned": sorted(self.pinned),
         }
         begin_s = time.perf_counter()
         path = self.save(state, self.unsaved)
@@ -273,17 +293,24 @@ class Schedule:
                 self.waiting[0] = Todo(self.arrays[first], state["run"])
             return
         plan = self.arrays
-        self.arrays = [_group_from(told, plan) for told in state["arrays"]]
+        if "asked" in state:
+            self.asked.load(state["asked"])
+            self.early_stops, self.pinned = set(state["early_stops"]), set(state["pinned"])
+        self.arrays = [self.asked.edited(_group_from(told, plan)) for told in state["arrays"]]
         by_index = {g.index: g for g in self.arrays}
         self.waiting.extend(Todo(by_index[t["array"]], t["run"]) for t in state["todo"])
-        for end in (End(**told) for told in state.get("ends", ())):
-            self.ended[end.array] = end
-            if end.epochs < self.settings.epochs:
-                self.waiting.append(Todo(by_index[end.array], end=end))
+        self.ended = {told["array"]: End(**told) for told in state.get("ends", ())}
+        self.go_on()
         known = {id for group in self.arrays for id in group.ids}
-        for group in plan:
-            if not known.issuperset(group.ids):  # added since
-                self.add([replace(group, index=self.free_index)])
+        later = [group for group in plan if not known.issuperset(group.ids)]  # added since
+        unmade = {} if self.owner is None else self.owner.unmade([v for group in later for v in group.ids])
+        for group in later:
+            group = replace(group, index=self.free_index)
+            if unmade.keys() & set(group.ids):
+                self.arrays.append(group)
+            else:
+                self.add([group])
+        self.asked.clones |= unmade
 
     def batches(self, group: Group) -> int | None:
         """Steps in an epoch of this group; None while that is not known."""
@@ -358,7 +385,7 @@ def _group_state(group: Group) -> dict[str, Any]:
 
 
 def _group_from(told: Mapping[str, Any], plan: Sequence[Group]) -> Group:
-    """The array of a `_group_state`."""
+    """The array of a `_group_state`; clones were planned apart from it."""
     ids = tuple(told["variants"])
     whole = next(g for g in plan if ids[0] in g.ids)
     every = {v.id: (v, a) for g in plan for v, a in zip(g.variants, g.arguments, strict=True)}

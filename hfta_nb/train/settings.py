@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from hfta_nb.data import AnyData
+from hfta_nb.events import Clone
+from hfta_nb.plan import Group
 from hfta_nb.recipes import Family
 from hfta_nb.step import Precision
 
@@ -41,6 +43,7 @@ class Settings:
         member_steps, member_seconds: optimizer steps and seconds of training after which a member ends, at the end of
             its epoch; None for no such limit.
         share_stream: whether arrays that read the same stream take turns; see `hfta_nb.Study`.
+        population: replaces members by others while they train; None for nothing.
     """
 
     family: Family
@@ -67,6 +70,7 @@ class Settings:
     member_steps: int | None = None
     member_seconds: float | None = None
     share_stream: bool = True
+    population: Population | None = None
 
     @property
     def score_dtype(self) -> torch.dtype:
@@ -102,6 +106,51 @@ class Ends(Protocol):
 
     def read_end(self, name: str) -> Any:
         """What `write_end` was given."""
+
+
+class Owner(Protocol):
+    """What a run belongs to: it knows families, grids and files."""
+
+    def adopt(self, request: Clone, edits: Mapping[str, Any], source: tuple[Group, int]) -> list[Group]:
+        """Plan a clone, and know it from now on.
+
+        Args:
+            request: for it.
+            edits: the values of its source that differ from those that it was planned with.
+            source: its source's array, and the place there.
+
+        Returns:
+            The array of the clone alone.
+
+        Raises:
+            HftaError: it can't be planned. Nothing has changed then.
+        """
+
+    def unmade(self, variants: Sequence[int]) -> dict[int, Clone]:
+        """Which of these variants are warm clones, by their numbers, and what asked for them."""
+
+    def extend(self, epochs: int) -> None:
+        """All train so many epochs from now on."""
+
+
+Replacement = tuple[int, int, dict[str, Any]]
+"""A member of a population to be replaced, the one that it becomes a copy of, and the values that it then changes."""
+
+
+class Population(Protocol):
+    """Replaces members by others while they train."""
+
+    def decide(
+        self, epoch: int, values: Mapping[int, float], rows: Mapping[int, Mapping[str, Any]], maximize: bool
+    ) -> list[Replacement]:
+        """After an epoch with a validation, which members become copies of which.
+
+        Args:
+            epoch: that has ended, from 1.
+            values: by variant, the monitored metric.
+            rows: by variant, the values of its training axes.
+            maximize: whether more of the metric is better.
+        """
 
 
 Save = Callable[[dict[str, Any], Mapping[int, Mapping[str, Tensor]]], str]

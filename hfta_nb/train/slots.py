@@ -37,7 +37,7 @@ def refills(run: GroupRun) -> bool:
 def turn(run: GroupRun) -> Iterator[Event]:
     """Between two epochs: let members go that are done or pruned, and others join in their places."""
     trainer, before = run.trainer, run.group
-    done = [m.id for m in run.members.active if run.epoch - m.start >= run.settings.epochs]
+    done = [m.id for m in run.members.active if run.left(m) <= 0]
     end = checkpoint.end_of(run, done) if done else None
     for variant in done:
         yield from run.leave([variant], ev.COMPLETE, "", hold=True)

@@ -6,14 +6,15 @@ import time
 from collections.abc import Generator, Iterator
 
 from hfta_nb.errors import MemberError, out_of_memory
-from hfta_nb.events import Add, CheckpointSaved, Event, PlanMade, Stop
+from hfta_nb.events import CheckpointSaved, Event, PlanMade, Stop
 from hfta_nb.plan import Group
 from hfta_nb.recipes.undisturbed import apart as set_apart
-from hfta_nb.train import failures
+from hfta_nb.train import failures, steering
 from hfta_nb.train.capacity import fit
 from hfta_nb.train.group_run import GroupRun
 from hfta_nb.train.halving import halve
 from hfta_nb.train.joining import gathered
+from hfta_nb.train.requests import answer_between, wait_for_paused
 from hfta_nb.train.schedule import Schedule, Todo
 from hfta_nb.train.turns import Turns, mates
 
@@ -28,9 +29,14 @@ class Trainer(Schedule):
         self.clock.skip()
         while True:
             stop = yield from self._asked_to_stop()
-            if not self.waiting:
+            if not self.waiting and self.asked.paused and not stop:
+                yield from wait_for_paused(self)
+                if not self.stopped:
+                    continue
+            if not self.waiting and not self.asked.paused:
+                yield from steering.orphaned(self)
                 return
-            if stop:
+            if stop or self.stopped:
                 yield from self._stop()
                 return
             todo = self.opened(gathered(self, self.waiting.popleft()))
@@ -48,16 +54,14 @@ class Trainer(Schedule):
         """Whether the run is to stop before another array is built, which answers most other requests."""
         requests = self.control.poll()
         for request in requests:
-            if isinstance(request, Add):
-                yield from self.added(request)
-            elif request != Stop():
-                self.control.post(request)
+            if request != Stop():
+                yield from answer_between(self, request)
         return Stop() in requests
 
     def _stop(self) -> Iterator[Event]:
         self.stopped = True
         if self.save is not None:
-            group = self.waiting[0].group
+            group = self.waiting[0].group if self.waiting else self.arrays[0]
             yield CheckpointSaved(time.time(), group.index, 0, self.checkpoint(group, None, {}))
 
     def _train(self, todo: Todo) -> Iterator[Event]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.ui.protocol import Bench
@@ -59,9 +60,14 @@ def press_reattach(bench: Bench, path: Path) -> None:
         bench.say(words(error), "bad")
 
 
-def press_row(bench: Bench, what: str, member: int) -> None:
-    """Run the action of a button in the leaderboard: "stop" or "take"."""
+def press_row(bench: Bench, what: str, given: Any) -> None:
+    """Run the action of a button in the leaderboard, "stop" or "take", or of one that steers the selected members."""
     try:
-        (bench.stop if what == "stop" else bench.take)(member)
+        if what == "select":
+            bench.refresh()
+        elif isinstance(given, int):
+            (bench.stop if what == "stop" else bench.take)(given)
+        else:
+            bench.results.say(f"asked: {bench.steer(what, given)}")
     except (HftaError, OSError) as error:
         bench.results.say(words(error), bad=True)

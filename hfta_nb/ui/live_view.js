@@ -68,7 +68,7 @@ class Trace {
 }
 
 const EMPTY = { t0: null, epochs: 0, metrics: [], members: [], axes: [], auto: "", legend: 12 };
-const ENDED = new Set(["DIVERGED", "STOPPED", "PRUNED", "FAILED"]);
+const ENDED = new Set(["DIVERGED", "STOPPED", "PRUNED", "FAILED", "DELETED"]);
 
 /** What the kernel told, shared by all views of one model. */
 class Store {

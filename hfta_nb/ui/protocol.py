@@ -60,6 +60,12 @@ class Bench(Protocol):
     def stop(self, member: int | None = None) -> None:
         """Stop the run, or one member."""
 
+    def steer(self, name: str, given: Mapping[str, Any]) -> str:
+        """Request something for members; returns it in words."""
+
+    def refresh(self) -> None:
+        """Draw numbers and tables anew."""
+
     def take(self, member: int) -> Any:
         """Get a member's module."""
 

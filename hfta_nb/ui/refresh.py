@@ -32,6 +32,7 @@ def refresh(bench: Bench, session: Session) -> None:
         lines = {"Watch": watch.summary(history), "Results": results.summary(history)}
         lines["Train"] = bench.train_view.show(history, session.phase)
         groups = history.groups
+        bench.results.steer.show(history, bench.leaderboard.selected, session.phase not in AT_REST)
     if table != bench.leaderboard.table:
         bench.leaderboard.table = table
     for title, line in lines.items():

@@ -6,6 +6,7 @@ import base64
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ipywidgets
 
@@ -15,6 +16,7 @@ from hfta_nb.history import History
 from hfta_nb.study import Study
 from hfta_nb.ui.figure_box import FigureBox
 from hfta_nb.ui.leaderboard import Leaderboard
+from hfta_nb.ui.steer import Steer
 from hfta_nb.ui.text import count, escape, memory, metric, number
 from hfta_nb.ui.widgets import CodeBox, button, words
 
@@ -52,14 +54,16 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
 
     Args:
         pressed: called with "csv", "png", "code" or "check" when that button is.
-        asked: called with "stop" or "take" and a member's id.
+        asked: called with "stop" or "take" and a member's id; with "select" and the selected members; and with what
+            `Steer` asks.
         study: gives the study of the run, for figures.
     """
 
     def __init__(
-        self, pressed: Callable[[str], None], asked: Callable[[str, int], None], study: Callable[[], Study]
+        self, pressed: Callable[[str], None], asked: Callable[[str, Any], None], study: Callable[[], Study]
     ) -> None:
-        self.leaderboard = Leaderboard(asked)
+        self.leaderboard, self.steer = Leaderboard(asked), Steer(asked)
+        self.leaderboard.observe(lambda change: asked("select", change["new"]), "selected")
         self.code_box = CodeBox()
         self.note = words("hfta-note")
         self.buttons = {name: button(text, hint, f"hfta-button-{name}") for name, (text, hint) in _BUTTONS.items()}
@@ -67,7 +71,7 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
             made.on_click(lambda _, name=name: pressed(name))
         tools = ipywidgets.HBox([*self.buttons.values(), self.note]).add_class("hfta-results-tools")
         self.figures = FigureBox(study)
-        super().__init__([tools, self.leaderboard, self.figures, self.code_box])
+        super().__init__([tools, self.steer, self.leaderboard, self.figures, self.code_box])
 
     def __repr__(self) -> str:
         return "Results()"

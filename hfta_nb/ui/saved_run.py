@@ -56,6 +56,7 @@ def arguments_of(study: Study) -> dict[str, Any]:
             else {}
         ),
         **({"verify": study.verify} if study.verify != "first" else {}),
+        **({"population": study.rounds.method} if study.rounds is not None else {}),
         "device": str(study.device),
         "monitor": study.options["monitor"],
         **({"serial": True} if study.serial else {}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from hfta_nb.study import Study
 from hfta_nb.ui.debounce import Later
 from hfta_nb.ui.follower import Follower
 from hfta_nb.ui.run_phase import ENDED, RunPhase, after, signal_of, why_not
+from hfta_nb.ui.steer import post, refused
 from hfta_nb.ui.text import words
 
 
@@ -36,6 +37,9 @@ class Screen(Protocol):
 
     def refresh(self) -> None:
         """Called when numbers and tables change."""
+
+    def say(self, text: str, level: str) -> None:
+        """Called with a line to show; "bad" where something went wrong."""
 
     def failed(self, reason: str, detail: str) -> None:
         """Called when the run failed."""
@@ -123,6 +127,17 @@ class Session:
         if reason:
             raise StudyError(reason, where=f"stop #{member}")
         self.handle.control.stop(member)
+
+    def steer(self, name: str, given: Mapping[str, Any]) -> str:
+        """Request something for members; returns it in words. See `hfta_nb.ui.steer`.
+
+        Raises:
+            HftaError: nothing is training, or it can't be answered.
+        """
+        reason = why_not("stop", self.phase)
+        if reason:
+            raise StudyError(reason, where=name)
+        return post(self.handle.control, self.history, name, given)
 
     def check(self, members: Sequence[int], tell: Callable[[list[ev.MemberChecked] | str], None]) -> Any:
         """Retrain members alone and compare.
@@ -226,6 +241,8 @@ class Session:
                 self._screen.attach(self.handle)
         if isinstance(event, ev.PhaseChanged) and self.phase is RunPhase.STARTING and event.phase != "training":
             self._screen.starting(event.phase + (f" ({event.detail})" if event.detail else ""))
+        if isinstance(event, ev.RequestRefused):
+            self._screen.say(refused(event), "bad")
         signal = signal_of(event)
         if signal == "failed" and isinstance(event, ev.RunChanged):
             self._fail(event.reason, event.detail)

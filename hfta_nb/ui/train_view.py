@@ -23,7 +23,7 @@ _TOOLTIPS = {
     "resume": "Carry on",
     "stop": "Stop the run; everything learnt so far is kept",
 }
-_COUNTED = (ev.RUNNING, ev.WAITING, ev.COMPLETE, ev.STOPPED, ev.PRUNED, ev.DIVERGED, ev.FAILED)
+_COUNTED = (ev.RUNNING, ev.PAUSED, ev.WAITING, ev.COMPLETE, ev.STOPPED, ev.PRUNED, ev.DIVERGED, ev.FAILED)
 
 
 def fraction(history: History) -> float:

@@ -98,6 +98,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         """The parts on the screen, for what is given."""
         self._wrong = ""  # error of the trial
         self._session = Session(where, self._later, self)
+        self.steer = self._session.steer  # as the buttons above the table do
         fields = {k: v for k, v in given.items() if k in FIELDS}
         options = {k: v for k, v in given.items() if k not in FIELDS}
         self.define = Define(self._replan, **fields, options=options)
@@ -391,8 +392,8 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
     def _pressed(self, name: str) -> None:
         actions.press(self, name)
 
-    def _asked(self, what: str, member: int) -> None:
-        actions.press_row(self, what, member)
+    def _asked(self, what: str, given: Any) -> None:
+        actions.press_row(self, what, given)
 
     def say(self, text: str, level: str) -> None:
         """Show a line at the head; `level` as in `Bar`."""

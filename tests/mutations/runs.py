@@ -47,8 +47,8 @@ FAULTS = (
     ),
     Fault(
         "early-stop",
-        "hfta_nb/train/requests.py",
-        "run.trainer.early_stops.add(request.variant)",
+        "hfta_nb/train/steering.py",
+        "trainer.asked.held.discard(variant)\n    trainer.early_stops.add(variant)",
         "pass",
         "the request to stop a variant that waits is forgotten",
         ("tests/core/test_study_members.py",),

@@ -1,0 +1,80 @@
+"""Members that train longer than was planned."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from hfta_nb import events as ev
+from hfta_nb.errors import StudyError
+from hfta_nb.events import Event, Extend
+from hfta_nb.step import ArrayStep, editing
+from hfta_nb.train import aside, cloning
+from hfta_nb.train.progress import Progress
+from hfta_nb.train.schedule import Schedule
+from hfta_nb.train.whereabouts import ENDED, TRAINING, WAITING, alive, reached, where
+
+
+def extend(trainer: Schedule, run: Progress | None, request: Extend) -> Iterator[Event]:
+    """Let one member train longer, or all.
+
+    Raises:
+        StudyError: the member has ended, or is not there.
+    """
+    asked, variant, more = trainer.asked, request.variant, request.epochs
+    if variant is not None:
+        found = alive(trainer, run, variant, "extend")
+        asked.budgets[variant] = trainer.budget(variant) + more
+        if found == TRAINING:
+            _replan(trainer, run, [variant])
+        elif found != WAITING:
+            asked.change(variant, ())
+        yield _longer(trainer, run, variant)
+        return
+    if trainer.owner is None:
+        raise StudyError("nothing takes it in", where="extend")
+    epochs = trainer.settings.epochs + more
+    trainer.owner.extend(epochs)
+    trainer.settings = replace(trainer.settings, epochs=epochs)
+    for one in asked.budgets:
+        asked.budgets[one] += more
+        asked.change(one, ())
+    if run is not None:
+        run.settings = trainer.settings
+        _replan(trainer, run, run.members.ids)
+    for variant in [v for g in trainer.arrays for v in g.ids if where(trainer, run, v) != ENDED]:
+        yield _longer(trainer, run, variant)
+    for end in trainer.go_on():
+        for variant in end.members:
+            if variant not in asked.deleted:
+                yield ev.MemberChanged(time.time(), variant, ev.WAITING, f"to train on to epoch {epochs}")
+                yield _longer(trainer, run, variant)
+
+
+def _longer(trainer: Schedule, run: Progress | None, variant: int) -> ev.MemberEdited:
+    changes: dict[str, Any] = {"epochs": trainer.budget(variant)}
+    epoch, step = reached(trainer, run, variant)
+    return ev.MemberEdited(time.time(), variant, "extended", None, True, epoch, step, changes, "by request")
+
+
+def _replan(trainer: Schedule, run: Progress | None, variants: list[int]) -> None:
+    """Let the lr schedules of members that train span what they are to train now."""
+    assert run is not None  # they are in an array that trains
+    for variant in variants:
+        at = run.members.ids.index(variant)
+        span = cloning.span_of(trainer, run.group, variant)
+        editing.set_values(run.step, at, run.members.active[at].row, span)
+    if isinstance(run.step, ArrayStep):
+        run.step.plan(run.settings.compiling, float(run.budget * (run.length or 0)))
+
+
+def longer(run: Progress) -> Iterator[Event]:
+    """Members that train longer than the others of their array go on in one of their own, next."""
+    trainer = run.trainer
+    more = [member.id for member in run.members.active if run.left(member) > 0]
+    if more:
+        reason = f"to train on to epoch {min(map(trainer.budget, more))}"
+        own, told = yield from aside.set_aside(run, more, ev.WAITING, reason, "it trains longer")
+        trainer.put_first([own], [told])

@@ -1,0 +1,76 @@
+"""Where a member of a run is, how far it has come, and what values it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hfta_nb.errors import StudyError
+from hfta_nb.train import aside
+from hfta_nb.train.asked import with_values
+from hfta_nb.train.progress import Progress
+from hfta_nb.train.schedule import Schedule
+
+TRAINING, PAUSED, BEGUN, WAITING, ENDED = "training", "paused", "begun", "waiting", "ended"
+"""Where a member is: in the array that trains; paused; in one that waits and has begun, or has not; none of these."""
+
+
+def where(trainer: Schedule, run: Progress | None, variant: int) -> str:
+    """Where a member is.
+
+    Raises:
+        StudyError: there is no such variant.
+    """
+    asked = trainer.asked
+    aside.find(trainer, run, variant)
+    if variant in asked.paused or variant in asked.held:
+        return PAUSED
+    if run is not None and variant in run.members.ids:
+        return TRAINING
+    if variant in asked.deleted or variant in trainer.early_stops:
+        return ENDED
+    if variant in asked.clones:
+        return WAITING
+    for todo in trainer.waiting:
+        if todo.run is not None and variant in todo.run["ids"]:
+            return BEGUN
+        if todo.end is not None and variant in todo.end.members:
+            return BEGUN
+        if todo.run is None and todo.end is None and variant in todo.group.ids:
+            return WAITING
+    return ENDED
+
+
+def alive(trainer: Schedule, run: Progress | None, variant: int, what: str) -> str:
+    """Where a member is that has not ended.
+
+    Raises:
+        StudyError: it has.
+    """
+    found = where(trainer, run, variant)
+    if found == ENDED:
+        raise StudyError(
+            "has ended", where=f"{what} #{variant}", remedy="control.clone(..., warm=False) trains it anew"
+        )
+    return found
+
+
+def noted(trainer: Schedule, run: Progress | None, variant: int, changes: Mapping[str, Any]) -> None:
+    """A member has other values from now on."""
+    trainer.asked.edits[variant] = {**trainer.asked.edits.get(variant, {}), **changes}
+    group, _ = aside.find(trainer, run, variant)
+    aside.renew(trainer, run, with_values(group, variant, changes))
+
+
+def reached(trainer: Schedule, run: Progress | None, variant: int) -> tuple[int, int]:
+    """Epochs and steps that a member has done."""
+    if run is not None and variant in run.members.ids:
+        return run.epoch, run.steps
+    states = [trainer.asked.paused.get(variant), *(t.run for t in trainer.waiting if variant in t.group.ids)]
+    state = next((s for s in states if s is not None), None)
+    if state is not None:
+        return int(state["epoch"]), int(state["steps"])
+    for end in trainer.ended.values():
+        if variant in end.members:
+            return end.epochs, end.epochs * (trainer.batches(aside.find(trainer, run, variant)[0]) or 0)
+    return 0, 0

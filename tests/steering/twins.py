@@ -1,0 +1,212 @@
+"""The oracle of steering: each member as torch's own modules and optimizers train it alone, with the same changes."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import hfta_nb as hfta
+from hfta_nb import events as ev
+from hfta_nb.data.order import order
+
+SAMPLES, HELD_OUT, FEATURES, CLASSES = 48, 16, 5, 3
+
+
+def net(width: int = 6, p: float = 0.2, inputs: int = FEATURES, classes: int = CLASSES) -> nn.Module:
+    """A model that draws random numbers, and has buffers."""
+    return nn.Sequential(
+        nn.Linear(inputs, width), nn.BatchNorm1d(width), nn.Tanh(), nn.Dropout(p), nn.Linear(width, classes)
+    )
+
+
+def data() -> hfta.Data:
+    """Classes that a small model learns."""
+    made = torch.Generator().manual_seed(5)
+    x = torch.randn(SAMPLES + HELD_OUT, FEATURES, generator=made, dtype=torch.float64)
+    y = (x[:, :CLASSES] + 0.3 * torch.randn(len(x), CLASSES, generator=made, dtype=torch.float64)).argmax(1)
+    return hfta.data.from_tensors(x[:SAMPLES], y[:SAMPLES], x[SAMPLES:], y[SAMPLES:], name="blobs")
+
+
+class Twin:
+    """One member, alone: the plain module with torch's optimizer.
+
+    Attributes:
+        config: all values that differ from the study's.
+        epochs: that it trains, which its lr schedule spans.
+        log: by epoch, its training and validation loss.
+    """
+
+    def __init__(self, config: Mapping[str, Any], epochs: int, source: hfta.Data) -> None:
+        self.config, self.epochs, self.data = dict(config), epochs, source.to(torch.device("cpu"), torch.float64)
+        self.epoch = self.batch = self.steps = 0
+        self.parts: list[tuple[float, int]] = []
+        self.log: dict[int, tuple[float, float]] = {}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.config.get("seed", 0))
+            arguments = {name: self.config[name] for name in ("width", "p") if name in self.config}
+            self.module = net(**arguments).double()
+            self.stream = torch.get_rng_state()
+        self.optimizer = self._optimizer()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Twin:
+        made = object.__new__(Twin)
+        vars(made).update({k: v if k == "data" else copy.deepcopy(v, memo) for k, v in vars(self).items()})
+        return made
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[self.config.get("optimizer", "adam")]
+        return kind(self.module.parameters(), lr=0.0)
+
+    def _values(self) -> dict[str, Any]:
+        get = self.config.get
+        values: dict[str, Any] = {"lr": self._lr(), "weight_decay": get("weight_decay", 0.0)}
+        if get("optimizer", "adam") == "adam":
+            return values | {"betas": (get("beta1", 0.9), 0.999)}
+        return values | {"momentum": get("momentum", 0.0)}
+
+    def _lr(self) -> float:
+        lr, kind = float(self.config.get("lr", 1e-3)), self.config.get("lr_scheduler", "none")
+        if kind == "step":
+            return lr * float(self.config.get("gamma", 0.1)) ** (self.epoch // int(self.config.get("step_size", 10)))
+        if kind == "cosine":
+            return lr * (1 + math.cos(math.pi * self.epoch / self.epochs)) / 2
+        return lr
+
+    @property
+    def length(self) -> int:
+        return -(-SAMPLES // self.config.get("batch_size", 16))
+
+    def advance(self, steps: int, epoch: int) -> None:
+        """Train to so many steps, and to so many epochs done."""
+        while self.steps < steps or self.epoch < epoch:
+            if self.batch == self.length:
+                self._end_epoch()
+            else:
+                self._step()
+
+    def finish_epoch(self) -> None:
+        """Train to the end of the epoch under way."""
+        while self.batch < self.length:
+            self._step()
+        self._end_epoch()
+
+    def _step(self) -> None:
+        size = self.config.get("batch_size", 16)
+        seed = self.config.get("data_seed")
+        rows = order(SAMPLES, 0 if seed is None else seed, self.epoch)[self.batch * size : (self.batch + 1) * size]
+        for group in self.optimizer.param_groups:
+            group.update(self._values())
+        self.module.train()
+        self.optimizer.zero_grad()
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self.stream)
+            loss = F.cross_entropy(self.module(self.data.x[rows]), self.data.y[rows])
+            self.stream = torch.get_rng_state()
+        loss.backward()  # type: ignore[no-untyped-call]
+        limit = self.config.get("max_norm")
+        if limit is not None:
+            nn.utils.clip_grad_norm_(self.module.parameters(), limit)
+        self.optimizer.step()
+        self.parts.append((loss.item(), len(rows)))
+        self.batch, self.steps = self.batch + 1, self.steps + 1
+
+    @torch.no_grad()
+    def _end_epoch(self) -> None:
+        self.epoch, self.batch = self.epoch + 1, 0
+        mean = sum(loss * size for loss, size in self.parts) / sum(size for _, size in self.parts)
+        self.parts = []
+        self.module.eval()
+        held_out: Tensor = F.cross_entropy(self.module(self.data.x_validation), self.data.y_validation)
+        self.log[self.epoch] = mean, held_out.item()
+
+    def edit(self, changes: Mapping[str, Any]) -> None:
+        """Go on with other values."""
+        kind = self.config.get("optimizer", "adam")
+        if changes.get("batch_size", 0) not in (0, self.config.get("batch_size", 16)):
+            self.batch, self.parts = 0, []
+        self.config |= changes
+        if self.config.get("optimizer", "adam") != kind:
+            self.optimizer = self._optimizer()
+        if "seed" in changes:
+            self.stream = torch.Generator().manual_seed(changes["seed"]).get_state()
+        if "p" in changes:
+            dropout = self.module[3]  # type: ignore[index]
+            dropout.p = changes["p"]
+
+    def copy_from(self, source: Twin, changes: Mapping[str, Any]) -> None:
+        """Become a copy, with its own random streams."""
+        own = self.stream
+        for name in ("module", "optimizer"):
+            setattr(self, name, None)
+        pair = copy.deepcopy((source.module, source.optimizer))
+        self.module, self.optimizer = pair
+        self.stream = own
+        keep = {name: self.config[name] for name in ("seed", "data_seed") if name in self.config}
+        self.config = {**source.config, **keep, **changes}
+
+
+class Twins:
+    """All members of a study, each alone; what happened to them is read from the study's lineage."""
+
+    def __init__(self, study: hfta.Study, epochs: int) -> None:
+        self.study, self.epochs = study, epochs
+        self.twins: dict[int, Twin] = {}
+        cloned = {e.variant for e in study.history.edits if e.how == "cloned"}
+        for variant in study.variants:
+            if variant.id not in cloned:
+                self.twins[variant.id] = self._made({**study.fixed, **variant.config, "seed": variant.seed})
+        for edit in study.history.edits:
+            self._follow(edit)
+
+    def _made(self, config: Mapping[str, Any]) -> Twin:
+        return Twin(config, self.epochs, self.study.data)  # type: ignore[arg-type]
+
+    def _follow(self, edit: ev.MemberEdited) -> None:
+        if edit.how == "cloned":
+            assert edit.parent is not None
+            source = self.twins[edit.parent]
+            if edit.warm:
+                source.advance(edit.step, edit.epoch)
+                made = copy.deepcopy(source)
+                made.log = {}
+                made.edit(edit.changes)
+            else:
+                made = self._made(source.config | edit.changes)
+                made.epochs = source.epochs
+            self.twins[edit.variant] = made
+            return
+        twin = self.twins[edit.variant]
+        twin.advance(edit.step, edit.epoch)
+        assert (twin.steps, twin.epoch) == (edit.step, edit.epoch)
+        if edit.how == "extended":
+            twin.epochs = int(edit.changes["epochs"])  # type: ignore[arg-type]
+        elif edit.how == "set":
+            twin.edit(edit.changes)
+        else:
+            assert edit.parent is not None
+            source = self.twins[edit.parent]
+            source.advance(edit.step, edit.epoch)
+            twin.copy_from(source, {})
+            twin.config |= edit.changes
+
+    def differences(self) -> dict[int, float]:
+        """By member, the largest difference of its curves from its twin's; every recorded epoch is compared."""
+        found = {}
+        for id, member in self.study.history.members.items():
+            twin, worst = self.twins[id], 0.0
+            curves = member.curves
+            for name, place in (("train_loss", 0), ("val_loss", 1)):
+                if name not in curves:
+                    continue
+                for epoch, value in zip(curves[name].epochs, curves[name].values, strict=True):
+                    while twin.epoch < epoch:
+                        twin.finish_epoch()
+                    worst = max(worst, abs(twin.log[int(epoch)][place] - value))
+            found[id] = worst
+        return found
