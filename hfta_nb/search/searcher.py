@@ -147,7 +147,7 @@ class Searcher:
 
     def _asked(self) -> Trial:
         for _ in range(_TRIES):
-            self.optuna.sampler = self._sampler(len(self.optuna.trials))
+            self.optuna.sampler = self._sampler(len(self._frozen()))
             handle = self.optuna.ask()
             self._touched.add(handle.number)
             config = asked(handle, self.space)
@@ -202,7 +202,7 @@ class Searcher:
 
     def _given_up(self, trial: Trial, epoch: int, value: float) -> bool:
         """The pruner's verdict; the same again after an epoch that comes again, whatever became of others meanwhile."""
-        if epoch in self.optuna.get_trials(deepcopy=False)[trial.number].intermediate_values:
+        if epoch in self._frozen()[trial.number].intermediate_values:
             return epoch in trial.verdicts
         trial.asked.report(value, epoch)
         self._touched.add(trial.number)
@@ -245,7 +245,7 @@ class Searcher:
             self.optuna.tell(trial.asked, **told)
         except RuntimeError:
             # A grid's sampler, of which every point was tried, wants to stop a loop that is not Optuna's.
-            if not self.optuna.trials[trial.number].state.is_finished():
+            if not self._frozen()[trial.number].state.is_finished():
                 raise
 
     def _values(self, trial: Trial) -> list[float]:
@@ -257,6 +257,10 @@ class Searcher:
             own = {v: self.cost(v, name) if name in COSTS else trial.others[v].get(name, math.nan) for v in trial.best}
             found.append(aggregate(list(own.values()), more, self.seeds_by))
         return found
+
+    def _frozen(self) -> list[optuna.trial.FrozenTrial]:
+        """What Optuna knows of the trials; not copied."""
+        return self.optuna.get_trials(deepcopy=False)
 
     # Keeping.
 
@@ -280,11 +284,11 @@ class Searcher:
 
     def touch(self) -> None:
         """Let `changes` give all trials."""
-        self._touched.update(range(len(self.optuna.get_trials(deepcopy=False))))
+        self._touched.update(range(len(self._frozen())))
 
     def changes(self) -> dict[str, dict[str, Any]]:
         """What has changed since this was last called, as plain data by its key; `take_up` takes all of it."""
-        trials = self.optuna.get_trials(deepcopy=False)
+        trials = self._frozen()
         found = {records.key_of(number): records.told(trials[number]) for number in sorted(self._touched)}
         self._touched.clear()
         whole = {"system": dict(self.optuna._storage.get_study_system_attrs(self.optuna._study_id))}
@@ -309,7 +313,7 @@ class Searcher:
         self._of.clear()
         self._touched.clear()
         self._told = None
-        for frozen in self.optuna.get_trials(deepcopy=False):
+        for frozen in self._frozen():
             if _CONFIG in frozen.user_attrs:
                 self._taken_up(frozen)
 
