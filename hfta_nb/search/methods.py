@@ -58,7 +58,7 @@ def _quasi_random(seed: int) -> BaseSampler:
     """
     package = optuna()
 
-    class QuasiRandom(package.samplers.QMCSampler):  # type: ignore[name-defined, misc]
+    class QuasiRandom(package.samplers.QMCSampler):  # type: ignore[misc]
         def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
             found: dict[str, Any] = super().infer_relative_search_space(study, trial)
             running = (package.trial.TrialState.RUNNING,)

@@ -262,6 +262,10 @@ class Searcher:
             found.append(aggregate(list(own.values()), more, self.seeds_by))
         return found
 
+    def _frozen(self) -> list[optuna.trial.FrozenTrial]:
+        """What Optuna knows of the trials; not copied."""
+        return self.optuna.get_trials(deepcopy=False)
+
     # Keeping.
 
     def recall(self, event: Event) -> None:

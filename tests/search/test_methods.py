@@ -11,7 +11,7 @@ import pytest
 import hfta_nb as hfta
 from hfta_nb.errors import SearchError
 from hfta_nb.search import methods
-from tests.search.fake import searcher
+from tests.search.fake import ended, epoch, searcher
 
 INTERVALS = {"lr": hfta.uniform(1e-4, 1e-1, log=True), "decay": hfta.uniform(0, 1)}
 LISTS = {"lr": (1e-3, 1e-2), "width": (8, 16)}
@@ -39,6 +39,27 @@ def test_a_sampler_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("name", methods.PRUNERS)
 def test_every_pruner_is_optunas(name: str) -> None:
     assert isinstance(methods.pruner_of(name, 27), optuna.pruners.BasePruner)
+
+
+@pytest.mark.parametrize("name", methods.PRUNERS)
+def test_every_pruner_judges_trials_that_train_side_by_side(name: str) -> None:
+    search = searcher(INTERVALS, trials=24, slots=4, pruner=name, sampler="random")
+    while search.left:
+        batch = search.ask(search.free)
+        for trial in batch:
+            search.started(trial, [trial.number])
+        training = {trial.number for trial in batch}
+        for number in range(1, 10):
+            losses = {v: 1 + v % 4 + (-1 if v % 2 else 1) / (10 - number) for v in sorted(training)}
+            for prune in search.saw(epoch(number, losses)):
+                training.discard(prune.variant)
+                search.saw(ended(prune.variant, "PRUNED"))
+        for variant in training:
+            search.saw(ended(variant))
+    states = [trial.state.name for trial in search.optuna.trials]
+    assert set(states) <= {"COMPLETE", "PRUNED"}
+    assert states.count("COMPLETE") >= 4
+    assert ("PRUNED" in states) is (name != "none")
 
 
 def test_objects_are_taken_as_they_are() -> None:
