@@ -166,6 +166,6 @@ def steered(directory: Any, seed: int, operations: int, epochs: int, **options: 
     return study, control
 
 
-def worst(study: hfta.Study, epochs: int) -> float:
+def worst(study: hfta.Study) -> float:
     """The largest difference of a member's curves from its twin's."""
-    return max(Twins(study, epochs).differences().values())
+    return max(Twins(study).differences().values())

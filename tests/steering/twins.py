@@ -152,20 +152,28 @@ class Twin:
 
 
 class Twins:
-    """All members of a study, each alone; what happened to them is read from the study's lineage."""
+    """All members of a study, each alone; what happened to them is read from its events.
 
-    def __init__(self, study: hfta.Study, epochs: int) -> None:
-        self.study, self.epochs = study, epochs
+    Attributes:
+        epochs: that members train which begin now.
+    """
+
+    def __init__(self, study: hfta.Study) -> None:
+        self.study, self.epochs = study, 0
         self.twins: dict[int, Twin] = {}
         cloned = {e.variant for e in study.history.edits if e.how == "cloned"}
-        for variant in study.variants:
-            if variant.id not in cloned:
-                self.twins[variant.id] = self._made({**study.fixed, **variant.config, "seed": variant.seed})
-        for edit in study.history.edits:
-            self._follow(edit)
+        seeds = {variant.id: variant for variant in study.variants}
+        for event, _ in study.store.events():
+            if isinstance(event, ev.RunStarted):
+                self.epochs = event.epochs
+                for id in [v.id for v in event.variants if v.id not in cloned and v.id not in self.twins]:
+                    variant = seeds[id]
+                    self.twins[id] = self._made({**study.fixed, **variant.config, "seed": variant.seed})
+            if isinstance(event, ev.MemberEdited):
+                self._follow(event)
 
-    def _made(self, config: Mapping[str, Any]) -> Twin:
-        return Twin(config, self.epochs, self.study.data)  # type: ignore[arg-type]
+    def _made(self, config: Mapping[str, Any], least: int = 0) -> Twin:
+        return Twin(config, max(self.epochs, least), self.study.data)  # type: ignore[arg-type]
 
     def _follow(self, edit: ev.MemberEdited) -> None:
         if edit.how == "cloned":
@@ -177,8 +185,7 @@ class Twins:
                 made.log = {}
                 made.edit(edit.changes)
             else:
-                made = self._made(source.config | edit.changes)
-                made.epochs = source.epochs
+                made = self._made(source.config | edit.changes, source.epochs)
             self.twins[edit.variant] = made
             return
         twin = self.twins[edit.variant]
