@@ -71,7 +71,8 @@ class OnRay:
             quiet: dict[str, Any] = {"include_dashboard": False} if self.address is None else {}
             try:
                 ray.init(self.address, log_to_driver=False, logging_level="warning", namespace="hfta_nb", **quiet)
-            except (ValueError, RuntimeError, OSError) as error:  # a ConnectionError is an OSError
+            except Exception as error:  # Ray raises a plain one where its processes don't start in time
+                ray.shutdown()
                 words = " ".join(str(error).split())
                 raise WorkerError(f"Ray can't be reached ({words})", where="address", got=self.address) from error
         elif self.address not in (None, "auto", ray.get_runtime_context().gcs_address):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
 import hfta_nb as hfta
@@ -58,18 +58,15 @@ def test_processes_that_are_killed_change_nothing(
 
 
 @pytest.mark.long
-def test_twenty_kills(tmp_path: Path) -> None:
+def test_twenty_kills(tmp_path: Path, workers: list[ProcessWorker]) -> None:
     """At random moments, of random workers."""
-    import random
-
     plain = make(tmp_path / "plain", 40)
     list(plain.run())
     study = make(tmp_path / "killed", 40)
     chance, kills = random.Random(0), 0
     for event in study.run(executor=Processes(2, threads=1, terms=Terms(checkpoint_every_s=0.0, restarts=20))):
         if isinstance(event, ev.EpochDone) and kills < 20 and chance.random() < 0.3:
-            children = [p for p in psutil.Process().children() if "child_main" in " ".join(p.cmdline())]
-            chance.choice(children).kill()
+            os.kill(chance.choice([worker.pid for worker in workers if not gone(worker.pid)]), signal.SIGKILL)
             kills += 1
     assert kills == 20
     same(study, plain)
