@@ -91,20 +91,24 @@ class Definition:
         self.grid, self.searcher = self._searched(grid, how)
         own = {} if batch_size is None or "batch_size" in self.grid.axes else {"batch_size": batch_size}
         self.fixed = fixed | own
-        self.dtype, self.device = arguments.dtype_of(dtype), arguments.device_of(device)
-        self._precision = arguments.precision_of(precision, self.device, self.dtype)
-        self.across = arguments.across_of(across, self.device, self.searcher is not None)
+        self._place(device, dtype, precision, across, (devices, devices_batch_norm))
         self.deterministic = deterministic
         self.capacity, self.checkpointing = arguments.capacity_of(capacity), arguments.checkpointing_of(checkpointing)
         self.compile, self.verify = arguments.compile_of(compile), arguments.verify_of(verify)
         self.strategy = arguments.strategy_of(strategy, deterministic, self.capacity, self.compile)
         self.serial, self.share_stream = arguments.flag("serial", serial), arguments.flag("share_stream", share_stream)
-        self.devices, self.devices_batch_norm = arguments.devices_of(devices, devices_batch_norm, self.device)
         self.name = name or f"{self.family.name} on {self.data.name}"
         self.rounds, self.plan_groups = populations.rounds_of(self, population), adding.planned(self, self.grid)
         self.added: list[adding.Added] = []
         self.store = Store(Path(directory or _new_place(self.family.name)).absolute())
         self._begin_afresh()
+
+    def _place(self, device: Any, dtype: Any, precision: str, across: float | str, several: tuple[Any, Any]) -> None:
+        """Where and in what the members compute."""
+        self.dtype, self.device = arguments.dtype_of(dtype), arguments.device_of(device)
+        self._precision = arguments.precision_of(precision, self.device, self.dtype)
+        self.across = arguments.across_of(across, self.device, self.searcher is not None)
+        self.devices, self.devices_batch_norm = arguments.devices_of(*several, self.device)
 
     def _begin_afresh(self) -> None:
         """Nothing of a run is known."""

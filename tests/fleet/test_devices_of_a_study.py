@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.distributed import crew
 from hfta_nb.errors import DistributedError, StudyError
@@ -111,6 +112,36 @@ def test_a_run_is_taken_up_by_another_number_of_devices(tmp_path: Path, one: Stu
     made.devices = 3
     run(made, resume=True)
     equal(made, one)
+
+
+class Two(nn.Module):
+    """Two networks, of which a phase of a step trains one."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.Linear(width, 3))
+        self.second = nn.Sequential(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, 3))
+
+    def forward(self, x: Tensor, phase: str = "") -> Tensor:
+        made = self.first(x)
+        return made if not phase else self.second(made)  # type: ignore[no-any-return]
+
+
+@pytest.mark.long
+def test_two_networks_of_members_of_unlike_width(tmp_path: Path) -> None:
+    phases = tuple(hfta.Phase(name, part, F.cross_entropy) for name, part in (("a", "first"), ("b", "second")))
+    family = hfta.family(phases=phases)(Two)
+    how = {"epochs": 2, "batch_size": 22, "dtype": "float64", "device": "cpu", "across": 0.9}
+    grid = {"width": [4, 6], "a_lr": [0.01, 0.02]}
+    one, two = (Study(family, grid, data(), devices=n, directory=tmp_path / str(n), **how) for n in (1, 2))
+    for made in (one, two):
+        run(made)
+    assert len(two.plan_groups) == 1
+    for mine, theirs in zip(one.history.members.values(), two.history.members.values(), strict=True):
+        assert {"train_a_loss", "val_b_loss", "val_accuracy"} <= mine.curves.keys()
+        for name, curve in mine.curves.items():
+            values = torch.tensor(theirs.curves[name].values)
+            torch.testing.assert_close(values, torch.tensor(curve.values), rtol=1e-9, atol=1e-9)
 
 
 class Unlucky(Net):
