@@ -135,8 +135,8 @@ class Progress:
             length = trainer.batches(group)
             return math.nan if length is None else members * max(0.0, trainer.settings.epochs * length - steps)
 
-        total = sum(work(*run.work()) for run in trainer.training if run is not self)
-        total += work(*self.work())
+        total = work(self.group, len(self.members.ids), self.steps)
+        total += sum(work(*run.work()) for run in trainer.training if run is not self)
         for todo in trainer.waiting:
             if todo.end is not None:
                 total += work(todo.group, len(todo.end.members), todo.end.epochs * (trainer.batches(todo.group) or 0))
