@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, TypeVar
+from typing import Any
 
 from hfta_nb.data.samples import Samples, leaves
-
-T = TypeVar("T")
 
 
 def versions(*samples: Samples) -> tuple[int, ...]:
@@ -28,7 +26,7 @@ class Once:
 
     def __init__(self) -> None:
         self._batch: Any = None
-        self._known: dict[Hashable, tuple[Any, tuple[int, ...]]] = {}
+        self._known: dict[Hashable, tuple[tuple[Any, ...], tuple[int, ...]]] = {}
 
     def __call__(self, batch: Samples, key: Hashable, make: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
         """The result of `make`, or what it gave before.
@@ -40,8 +38,9 @@ class Once:
         """
         if batch is not self._batch:
             self._batch, self._known = batch, {}
-        found, before = self._known.get(key, (None, ()))
-        if found is None or versions(*found) != before:
-            found = make()
-            self._known[key] = found, versions(*found)
+        known = self._known.get(key)
+        if known is not None and versions(*known[0]) == known[1]:
+            return known[0]
+        found = make()
+        self._known[key] = found, versions(*found)
         return found

@@ -7,24 +7,13 @@ import socket
 from collections.abc import Generator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hfta_nb.data.samples import Samples
 from hfta_nb.data.slots import Slot
 from hfta_nb.data.sources import DatasetSource, Source
 from hfta_nb.data.workers import Job
 from hfta_nb.errors import DataError
-
-
-class Ask(Protocol):
-    """A consumer's way to a server."""
-
-    def batch(self, job: Job) -> tuple[Samples, Samples]:
-        """A batch; waits for it.
-
-        Raises:
-            DataError: it can't be made, or the server has ended.
-        """
 
 
 class Client:
@@ -44,7 +33,11 @@ class Client:
         return {"address": self.address, "consumer": self.consumer, "_pipe": None, "_slots": {}}
 
     def batch(self, job: Job) -> tuple[Samples, Samples]:
-        """See `Ask.batch`."""
+        """A batch; waits for it.
+
+        Raises:
+            DataError: it can't be made, or the server has ended.
+        """
         try:
             pipe = self._connected()
             pipe.send(job)
@@ -88,7 +81,7 @@ class ServedSource(Source):
 
     takes_batch_size = True
 
-    def __init__(self, source: DatasetSource, part: str, client: Ask) -> None:
+    def __init__(self, source: DatasetSource, part: str, client: Client) -> None:
         self.part, self.client = part, client
         self.name, self.column = source.name, source.column
         self._samples = source.samples or 0

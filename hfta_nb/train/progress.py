@@ -145,7 +145,8 @@ class Progress:
             length = trainer.batches(group)
             return math.nan if length is None else members * max(0.0, trainer.settings.epochs * length - steps)
 
-        total = sum(work(*part) for run in (trainer.training or [self]) for part in run.work())
+        total = sum(work(*part) for part in self.work())
+        total += sum(work(*part) for run in trainer.training if run is not self for part in run.work())
         for todo in trainer.waiting:
             if todo.end is not None:
                 total += work(todo.group, len(todo.end.members), todo.end.epochs * (trainer.batches(todo.group) or 0))

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import hfta_nb as hfta
 from hfta_nb import data
 from hfta_nb import events as ev
+from hfta_nb.errors import StudyError
 from hfta_nb.train.group_run import GroupRun
 
 WIDTHS = [4, 5, 6]
@@ -278,3 +279,12 @@ def test_plain_modules_and_data_in_memory_train_one_after_another(tmp_path: Path
     assert turns(list(serial.run())) == [0, 0, 1, 1]
     whole = study(data.from_dataset(TensorDataset(*numbers())), tmp_path / "whole", epochs=2)
     assert turns(list(whole.run())) == [0, 0, 1, 1, 2, 2]
+
+
+def test_the_choice_is_checked_kept_and_written_as_code(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="share_stream: not True or False"):
+        study(STREAMS["dataset"](), tmp_path / "wrong", share_stream="yes")
+    made = study(STREAMS["dataset"](), tmp_path / "run", share_stream=False)
+    assert "share_stream=False" in made.to_code()
+    made.save(tmp_path / "run")
+    assert hfta.Study.load(tmp_path / "run", data=STREAMS["dataset"]()).share_stream is False
