@@ -226,7 +226,8 @@ class Searcher:
 
     def _frozen(self) -> list[optuna.trial.FrozenTrial]:
         """What Optuna knows of the trials; not copied."""
-        return self.optuna.get_trials(deepcopy=False)
+        found: list[optuna.trial.FrozenTrial] = self.optuna.get_trials(deepcopy=False)
+        return found
 
     @staticmethod
     def _ended(trial: Trial) -> bool:

@@ -72,18 +72,17 @@ class Definition:
     ) -> None:
         self.family = arguments.family_of(family, loss, metrics, param_groups)
         self.data = self._suited(data)
-        self.epochs = arguments.positive("epochs", epochs)
-        self.seed = arguments.seed_of(seed)
-        self.patience = None if patience is None else arguments.positive("patience", patience)
-        self.member_steps = None if member_steps is None else arguments.positive("member_steps", member_steps)
-        self.member_seconds = arguments.seconds("member_seconds", member_seconds)
+        self.epochs, self.seed = arguments.positive("epochs", epochs), arguments.seed_of(seed)
+        ends = patience, member_steps, member_seconds
+        self.patience, self.member_steps, self.member_seconds = arguments.limits_of(*ends)
         self.validate_every = arguments.positive("validate_every", validate_every)
         self.steps_per_epoch = arguments.steps_of(steps_per_epoch, self.data)
         self.monitor, self.maximize = arguments.monitor_of(self.family, self.data, monitor)
         how = {"trials": trials, "slots": slots, "sampler": sampler, "pruner": pruner, "constraint": constraint}
         self.grid, self.searcher = self._searched(grid, how)
-        own = {} if batch_size is None or "batch_size" in self.grid.axes else {"batch_size": batch_size}
-        self.fixed = fixed | own
+        self.fixed = (
+            fixed if batch_size is None or "batch_size" in self.grid.axes else {**fixed, "batch_size": batch_size}
+        )
         self.dtype, self.device = arguments.dtype_of(dtype), arguments.device_of(device)
         self._precision = arguments.precision_of(precision, self.device, self.dtype)
         self.across = arguments.across_of(across, self.device, self.searcher is not None)
@@ -91,9 +90,8 @@ class Definition:
         self.compile, self.deterministic = arguments.compile_of(compile), deterministic
         self.strategy = arguments.strategy_of(strategy, deterministic, self.capacity, self.compile)
         self.serial, self.verify = arguments.flag("serial", serial), arguments.verify_of(verify)
-        self.name = name or f"{self.family.name} on {self.data.name}"
+        self.name, self.added = name or f"{self.family.name} on {self.data.name}", list[adding.Added]()
         self.plan_groups = adding.planned(self, self.grid)
-        self.added: list[adding.Added] = []
         self.store = Store(Path(directory or _new_place(self.family.name)).absolute())
         self._begin_afresh()
 

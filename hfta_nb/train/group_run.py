@@ -17,11 +17,8 @@ from hfta_nb.train.batches import Batch
 from hfta_nb.train.long_pass import LONG_PASS, long_pass
 from hfta_nb.train.members import Members
 from hfta_nb.train.progress import Progress
-from hfta_nb.train.scores import EpochScores, accumulators, add, finished
+from hfta_nb.train.scores import accumulators, add, finished
 from hfta_nb.train.speed import SpeedProbe, probe_of
-
-UNKNOWN_STEPS = 64
-"""Room for the scores of an epoch of unknown length at first; it grows."""
 
 
 class GroupRun(Progress):
@@ -81,13 +78,6 @@ class GroupRun(Progress):
         self.scores = self.new_scores()
         if self.resume is not None:
             checkpoint.load(self, self.resume)
-
-    def new_scores(self) -> EpochScores:
-        """Room for an epoch's scores of all members."""
-        s = self.settings
-        training, _ = s.family.scores_for(s.data)
-        steps = self.length or UNKNOWN_STEPS
-        return EpochScores(training, self.metrics, steps, len(self.members.ids), s.score_dtype, s.device)
 
     @property
     def over(self) -> bool:

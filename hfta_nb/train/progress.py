@@ -14,12 +14,17 @@ from hfta_nb import events as ev
 from hfta_nb.augment import Augmenting
 from hfta_nb.events import Event
 from hfta_nb.memory import Meter
+from hfta_nb.metrics import Metric
 from hfta_nb.plan import Group
 from hfta_nb.step import Step
 from hfta_nb.train.batches import Batch, batches_of
 from hfta_nb.train.members import Members
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.scores import EpochScores
+from hfta_nb.train.speed import SpeedProbe
+
+UNKNOWN_STEPS = 64
+"""Room for the scores of an epoch of unknown length at first; it grows."""
 
 EVENT_INTERVAL_S = 0.2
 """Progress is told at most this often; nothing in the loop waits for a screen."""
@@ -29,12 +34,15 @@ class Progress:
     """A group that trains; see `GroupRun`, which trains it.
 
     Attributes:
-        step, members, scores: once it is built.
+        step, members, scores, metrics: once it is built.
+        probe: times the first steps; None where it has nothing more to do.
     """
 
     step: Step
     members: Members
     scores: EpochScores
+    metrics: Mapping[str, Metric]
+    probe: SpeedProbe | None
 
     def __init__(self, trainer: Schedule, group: Group, resume: Mapping[str, Any] | None) -> None:
         self.trainer, self.group, self.settings = trainer, group, trainer.settings
@@ -70,6 +78,13 @@ class Progress:
     def length(self) -> int | None:
         """Steps of an epoch; None while that is not known."""
         return self.trainer.batches(self.group)
+
+    def new_scores(self) -> EpochScores:
+        """Room for an epoch's scores of all members."""
+        s = self.settings
+        training, _ = s.family.scores_for(s.data)
+        steps = self.length or UNKNOWN_STEPS
+        return EpochScores(training, self.metrics, steps, len(self.members.ids), s.score_dtype, s.device)
 
     # Telling.
 

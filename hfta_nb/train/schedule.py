@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -25,23 +25,10 @@ from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
 from hfta_nb.train.clock import Clock
 from hfta_nb.train.joining import Joiner
 from hfta_nb.train.settings import End, Ends, Save, Settings
+from hfta_nb.train.todo import Todo
 
 CHECKPOINT_SHARE = 0.05
 """The largest share of a run's time that checkpoints take, but for those that are asked for."""
-
-
-@dataclass(frozen=True)
-class Todo:
-    """An array that is to be trained.
-
-    Attributes:
-        run: how far it is; None where it has not begun.
-        end: where it trains on after its end.
-    """
-
-    group: Group
-    run: Mapping[str, Any] | None = None
-    end: End | None = None
 
 
 class Schedule:

@@ -14,7 +14,8 @@ from hfta_nb.train.capacity import fit
 from hfta_nb.train.group_run import GroupRun
 from hfta_nb.train.halving import halve
 from hfta_nb.train.joining import gathered
-from hfta_nb.train.schedule import Schedule, Todo
+from hfta_nb.train.schedule import Schedule
+from hfta_nb.train.todo import Todo
 
 
 class Trainer(Schedule):
