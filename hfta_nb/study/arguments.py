@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -153,6 +153,11 @@ def check_schedules(groups: Sequence[Group], epochs: int, steps_per_epoch: int |
 
 def precision_of(name: str, device: torch.device, dtype: torch.dtype) -> Precision:
     return Precision(check(name, device, dtype), device)
+
+
+def fixed_of(fixed: dict[str, Any], batch_size: int | None, axes: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of axes that are not in the grid, the batch size among them where it was given."""
+    return fixed if batch_size is None or "batch_size" in axes else {**fixed, "batch_size": batch_size}
 
 
 def limits_of(

@@ -80,9 +80,7 @@ class Definition:
         self.monitor, self.maximize = arguments.monitor_of(self.family, self.data, monitor)
         how = {"trials": trials, "slots": slots, "sampler": sampler, "pruner": pruner, "constraint": constraint}
         self.grid, self.searcher = self._searched(grid, how)
-        self.fixed = (
-            fixed if batch_size is None or "batch_size" in self.grid.axes else {**fixed, "batch_size": batch_size}
-        )
+        self.fixed = arguments.fixed_of(fixed, batch_size, self.grid.axes)
         self.dtype, self.device = arguments.dtype_of(dtype), arguments.device_of(device)
         self._precision = arguments.precision_of(precision, self.device, self.dtype)
         self.across = arguments.across_of(across, self.device, self.searcher is not None)
