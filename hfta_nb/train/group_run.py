@@ -41,7 +41,9 @@ class GroupRun(Progress):
         for variant in sorted(self.trainer.early_stops & set(self.members.ids)):
             why = "stopped before it started" if self.resume is None else "stopped by request"
             yield from self.leave([variant], ev.STOPPED, why)
-        if self.resume is None and isinstance(self.step, ArrayStep) and not self.settings.deterministic:
+        # Trials of many sizes stay together: one at a time they would be recorded with the sizes that they have now.
+        together = slots.refills(self) and self.group.architectures > 1
+        if self.resume is None and isinstance(self.step, ArrayStep) and not (self.settings.deterministic or together):
             self.step.tune_while_training()
         self.stage = "training"
         self.trainer.clock.cool()
