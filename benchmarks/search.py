@@ -4,7 +4,7 @@
 which trains the same family on the same data and reports after every epoch. The two take turns, seed by seed. `slots`:
 the share of the slots' steps that train a trial, over a search with Hyperband of five rungs.
 
-    python -m benchmarks.search [speed slots] [--models mlp cnn] [--rounds 5] [--trials 64] [--quick]
+    python -m benchmarks.search [--parts speed slots] [--models mlp cnn] [--rounds 5] [--trials 64] [--quick]
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ TASKS = {
 
 
 def fused(task: Task, trials: int, slots: int, seed: int, pruner: str = "asha") -> tuple[float, float, Any]:
-    """Seconds of a search with slots, its best value, and the study."""
+    """Seconds of a search with slots, its best value, and its events."""
     place = Path(tempfile.mkdtemp(prefix="search-"))
     try:
         begin = time.perf_counter()
@@ -183,7 +183,7 @@ def useful(events: list[ev.Event], slots: int) -> dict[str, float]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options(__doc__, models=list(TASKS), rounds=5, quick=False)
-    parser.add_argument("parts", nargs="*", default=["speed", "slots"], choices=["speed", "slots"])
+    parser.add_argument("--parts", nargs="+", default=["speed", "slots"], choices=["speed", "slots"])
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--slots", type=int, default=16)
     given = parser.parse_args(arguments)
@@ -198,8 +198,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def speed(task: Task, rounds: int, trials: int, slots: int) -> dict[str, Any]:
     """Both searches, seed by seed."""
-    serial(task, 2, 99)
-    rows = []
+    serial(task, 2, 99)  # what is imported or compiled once
+    fused(task, 4, 2, 99)
+    rows: list[dict[str, Any]] = []
     for seed in range(rounds):
         row: dict[str, Any] = {"seed": seed}
         for name in ("fused", "serial") if seed % 2 == 0 else ("serial", "fused"):

@@ -19,8 +19,9 @@ from hfta_nb.crews.turns import Turn, estimated_s
 from hfta_nb.data import AnyData
 from hfta_nb.events import Add, Control, Event
 from hfta_nb.plan import Group
-from hfta_nb.train.schedule import Schedule, Todo
+from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.settings import Ends, Save, Settings
+from hfta_nb.train.todo import Todo
 
 TICK_S = 0.5
 """Requests are read at least this often."""

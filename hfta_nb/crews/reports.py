@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hfta_nb.events import Event
 from hfta_nb.plan import Group
-from hfta_nb.train.schedule import Todo
 from hfta_nb.train.settings import End
+from hfta_nb.train.todo import Todo
 
 NEW = 1_000_000
 """A worker numbers arrays that it makes by dividing others from here on; the crew gives them free numbers."""

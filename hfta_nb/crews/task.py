@@ -15,7 +15,7 @@ from hfta_nb.events import Control, Heartbeat, PlanMade
 from hfta_nb.processes import pickling
 from hfta_nb.step.rollback import on_host
 from hfta_nb.train import Settings, Trainer
-from hfta_nb.train.schedule import Todo
+from hfta_nb.train.todo import Todo
 
 Emit = Callable[[Report], None]
 

@@ -12,7 +12,7 @@ from hfta_nb.crews.executor import Worker
 from hfta_nb.crews.reports import NEW
 from hfta_nb.events import Event
 from hfta_nb.plan import Group
-from hfta_nb.train.schedule import Todo
+from hfta_nb.train.todo import Todo
 
 
 @dataclass

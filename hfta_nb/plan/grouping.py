@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from hfta_nb import augment
-from hfta_nb.array import Blueprint, blueprint, difference, has_lazy
+from hfta_nb.array import blueprint, difference, has_lazy
 from hfta_nb.data import AnyData, Stream
 from hfta_nb.errors import FusionError, GridError
 from hfta_nb.grid import AxisSpec, Grid, Variant, show
@@ -19,6 +17,7 @@ from hfta_nb.phases import Phase
 from hfta_nb.plan.building import Builder, parameters_of
 from hfta_nb.plan.estimate import activation_bytes, estimate
 from hfta_nb.plan.group import Group
+from hfta_nb.plan.sizes import Shapes, Union, alike_but_for_sizes, plainly_merged, shapes_of, union
 from hfta_nb.recipes import Family
 from hfta_nb.step import by_step
 
@@ -100,7 +99,7 @@ def _shared_out(drafts: Iterable[Draft], across: float | str) -> list[Draft]:
         for draft in waiting:
             near = found
             if how != across:  # members of other sizes are looked at with the share of padding that they may have
-                near = [g for g in found if _shapes(g.modules[0]) == _shapes(draft.modules[0])]
+                near = [g for g in found if shapes_of(g.modules[0]) == shapes_of(draft.modules[0])]
             shared = next((g for g in near if g.apart(draft, how) is None), None)
             if shared is not None:
                 shared.join(draft, how)
@@ -129,10 +128,6 @@ def _capped(groups: Sequence[Group], capacity: int) -> list[Group]:
     return found
 
 
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
-"""Names and shapes of a module's parameters."""
-
-
 @dataclass
 class Draft:
     """A group while it grows; its first variant speaks for it."""
@@ -144,11 +139,11 @@ class Draft:
     own_scores: bool
     phases: tuple[Phase, ...] = ()
     reason: str = ""
-    fit: _Union | None = None
+    fit: Union | None = None
     unlike: dict[int, nn.Module] = field(default_factory=dict)  # of `modules`, each once
     architectures: dict[Shapes, nn.Module] = field(default_factory=dict)  # of `unlike`, one of each size
     own: int = 0  # parameters of all members, without padding
-    tried: dict[tuple[int, bool], tuple[str | None, _Union | None]] = field(default_factory=dict)  # by `_fit`
+    tried: dict[tuple[int, bool], tuple[str | None, Union | None]] = field(default_factory=dict)  # by `_fit`
 
     @classmethod
     def of(
@@ -176,7 +171,7 @@ class Draft:
         own_scores = family.loss is not None or family.metrics is not None or bool(family.phases)
         modules = [builder.build(variant, arguments)]
         made = cls([variant], [row], [arguments], modules, own_scores, family.phases, own=builder.count(modules[0]))
-        made.unlike[id(modules[0])] = made.architectures[_shapes(modules[0])] = modules[0]
+        made.unlike[id(modules[0])] = made.architectures[shapes_of(modules[0])] = modules[0]
         return made
 
     @property
@@ -214,12 +209,12 @@ class Draft:
                 found = f"{waste:.0%} of the parameters would be padding, more than {float(across):.0%}"
         return found
 
-    def _waste(self, fit: _Union, *more: Draft) -> float:
+    def _waste(self, fit: Union, *more: Draft) -> float:
         """The share of padding, with the members of further drafts."""
         drafts = (self, *more)
         return 1 - sum(d.own for d in drafts) / max(1, sum(len(d.modules) for d in drafts) * fit.parameters)
 
-    def _fit(self, new: nn.Module, across: float | str) -> tuple[str | None, _Union | None]:
+    def _fit(self, new: nn.Module, across: float | str) -> tuple[str | None, Union | None]:
         """What keeps a module out, and how all would fit; the latter is None where they are alike.
 
         Raises:
@@ -232,22 +227,22 @@ class Draft:
             self.tried[key] = self._compared(new, across)
         return self.tried[key]
 
-    def _compared(self, new: nn.Module, across: float | str) -> tuple[str | None, _Union | None]:
-        padded = across != "never" and not has_lazy(new) and _shapes(self.modules[0]) != _shapes(new)
+    def _compared(self, new: nn.Module, across: float | str) -> tuple[str | None, Union | None]:
+        padded = across != "never" and not has_lazy(new) and shapes_of(self.modules[0]) != shapes_of(new)
         found = "" if padded else difference(self.modules[0], new)
         if found is None or across == "never" or has_lazy(new):  # how lazy modules fit is seen when they have shapes
             return found, self.fit
         try:
-            like = self.architectures.get(_shapes(new))
+            like = self.architectures.get(shapes_of(new))
             if like is not None:  # padded as that one is: whether the two can share an array is all there is to see
                 pair = blueprint(like, new)
-                return None, self.fit or _union(pair, [like, new])
+                return None, self.fit or union(pair, [like, new])
             members = [*self.architectures.values(), new]
-            if len(members) > 2 and _alike_but_for_sizes(members):  # then what goes for one of them goes for all
-                if not _plainly_merged(members[0], new):
+            if len(members) > 2 and alike_but_for_sizes(members):  # then what goes for one of them goes for all
+                if not plainly_merged(members[0], new):
                     blueprint(members[0], new)
-                return None, _union(None, members)
-            return None, _union(blueprint(*members), members)
+                return None, union(None, members)
+            return None, union(blueprint(*members), members)
         except FusionError as error:
             return error.what.partition(": ")[2] or error.what, None
 
@@ -286,86 +281,18 @@ class Draft:
             0.0 if fit is None else self._waste(fit),
         )
 
-    def _all_fit(self, fit: _Union) -> tuple[int, _Union | None]:
+    def _all_fit(self, fit: Union) -> tuple[int, Union | None]:
         """How many architectures there are, and how all of them fit."""
         members = list(self.unlike.values())
-        if len(members) > 2 and _alike_but_for_sizes(members):
+        if len(members) > 2 and alike_but_for_sizes(members):
             kinds: list[nn.Module] = []
             for module in members:
-                same = (kind for kind in kinds if _shapes(kind) == _shapes(module))
+                same = (kind for kind in kinds if shapes_of(kind) == shapes_of(module))
                 if all(difference(kind, module) is not None for kind in same):
                     kinds.append(module)
             return len(kinds), fit
         whole = blueprint(*members)
-        return (1, None) if whole is None else (len(whole.templates), _union(whole, members))
-
-
-@dataclass(frozen=True)
-class _Union:
-    """How modules fit into one array.
-
-    Attributes:
-        parameters: of a member, with its padding.
-    """
-
-    parameters: int
-
-
-def _union(whole: Blueprint | None, modules: Sequence[nn.Module]) -> _Union:
-    """How modules fit; without a blueprint, of such that are alike but for sizes."""
-    if whole is not None:
-        return _Union(parameters_of(whole.skeleton))
-    sizes: dict[str, list[int]] = {}
-    for module in modules:
-        for name, p in module.named_parameters():
-            known = sizes.setdefault(name, [0] * p.ndim)
-            sizes[name] = [max(n, m) for n, m in zip(p.shape, known, strict=True)]
-    return _Union(sum(math.prod(shape) for shape in sizes.values()))
-
-
-def _alike_but_for_sizes(modules: Sequence[nn.Module]) -> bool:
-    """Whether modules have the same submodules, and parameters of the same names and dimensions."""
-    first = _names(modules[0])
-    return all(_names(module) == first for module in modules[1:])
-
-
-def _plainly_merged(a: nn.Module, b: nn.Module) -> bool:
-    """Whether two such modules are sure to fit into one array: they differ in plain numbers, or bare functions."""
-    for mine, theirs in zip(a.modules(), b.modules(), strict=True):
-        if type(mine) is not type(theirs):
-            if any(m._parameters or m._buffers or m._modules for m in (mine, theirs)):
-                return False
-            continue
-        left, right = vars(mine), vars(theirs)
-        if left.keys() != right.keys():
-            return False
-        for name, value in left.items():
-            other = right[name]
-            if name in ("_parameters", "_buffers", "_modules") or value is other:
-                continue
-            if type(value) is not type(other) or not isinstance(value, _PLAIN):
-                return False
-            if value != other and (isinstance(value, bool | str) or not isinstance(value, int | float)):
-                return False
-    return _trained(a) == _trained(b)
-
-
-_PLAIN = bool | int | float | str | tuple | dict | set
-"""Attributes of torch's own modules; containers must be equal."""
-
-
-def _trained(module: nn.Module) -> Any:
-    kept = [m._non_persistent_buffers_set for m in module.modules()]
-    return kept, [(p.dtype, p.requires_grad) for p in module.parameters()], [t.dtype for t in module.buffers()]
-
-
-def _names(module: nn.Module) -> Any:
-    parts = [(path, bool(m._parameters) and type(m)) for path, m in module.named_modules()]
-    return parts, [(name, is_lazy(t) or t.ndim) for name, t in [*module.named_parameters(), *module.named_buffers()]]
-
-
-def _shapes(module: nn.Module) -> Shapes:
-    return tuple((name, () if is_lazy(p) else tuple(p.shape)) for name, p in module.named_parameters())
+        return (1, None) if whole is None else (len(whole.templates), union(whole, members))
 
 
 def reckoned(group: Group, family: Family, data: AnyData) -> Group:

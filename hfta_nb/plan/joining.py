@@ -50,9 +50,10 @@ class Joining:
     def group(self, like: Group) -> Group:
         """The array of all that have joined; what was measured of another one like it holds for it as well."""
         found = self._whole.group(like.index, self.data, False)
-        facts = {"parameters": found.parameters, "architectures": found.architectures, "padding": found.padding}
+        facts: dict[str, Any] = {"parameters": found.parameters, "padding": found.padding}
         memory = like.memory_bytes * max(1, found.parameters) // max(1, like.parameters)
-        return replace(like, **facts, memory_bytes=max(like.memory_bytes, memory))
+        facts |= {"architectures": found.architectures, "memory_bytes": max(like.memory_bytes, memory)}
+        return replace(like, **facts)
 
     def _draft(self, variant: Variant, row: Mapping[str, Any], arguments: Mapping[str, Any]) -> Draft:
         return Draft.known(variant, dict(row), dict(arguments), self.family, self._builder)

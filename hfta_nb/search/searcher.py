@@ -250,7 +250,8 @@ class Searcher:
 
     def _frozen(self) -> list[optuna.trial.FrozenTrial]:
         """What Optuna knows of the trials; not copied."""
-        return self.optuna.get_trials(deepcopy=False)
+        found: list[optuna.trial.FrozenTrial] = self.optuna.get_trials(deepcopy=False)
+        return found
 
     def _values(self, trial: Trial) -> list[float]:
         """What a trial came to, by objective."""
@@ -261,10 +262,6 @@ class Searcher:
             own = {v: self.cost(v, name) if name in COSTS else trial.others[v].get(name, math.nan) for v in trial.best}
             found.append(aggregate(list(own.values()), more, self.seeds_by))
         return found
-
-    def _frozen(self) -> list[optuna.trial.FrozenTrial]:
-        """What Optuna knows of the trials; not copied."""
-        return self.optuna.get_trials(deepcopy=False)
 
     # Keeping.
 

@@ -167,16 +167,25 @@ def precision_of(name: str, device: torch.device, dtype: torch.dtype) -> Precisi
     return Precision(check(name, device, dtype), device)
 
 
-def seconds(name: str, given: float | None) -> float | None:
-    """A time in seconds, or None.
+def fixed_of(fixed: dict[str, Any], batch_size: int | None, axes: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of axes that are not in the grid, the batch size among them where it was given."""
+    return fixed if batch_size is None or "batch_size" in axes else {**fixed, "batch_size": batch_size}
+
+
+def limits_of(
+    patience: int | None, steps: int | None, seconds: float | None
+) -> tuple[int | None, int | None, float | None]:
+    """The validations without improvement, steps and seconds that a member may have; None for no limit.
 
     Raises:
-        StudyError: it is something else.
+        StudyError: one is no such number.
     """
-    number = isinstance(given, int | float) and not isinstance(given, bool)
-    if given is not None and not (number and 0 < float(given) < math.inf):
-        raise StudyError("not a time", where=name, got=given, accepted="seconds, above 0")
-    return None if given is None else float(given)
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if seconds is not None and not (number and 0 < float(seconds) < math.inf):
+        raise StudyError("not a time", where="member_seconds", got=seconds, accepted="seconds, above 0")
+    most = None if steps is None else positive("member_steps", steps)
+    calm = None if patience is None else positive("patience", patience)
+    return calm, most, None if seconds is None else float(seconds)
 
 
 def across_of(given: float | str, device: torch.device, search: bool = False) -> float | str:

@@ -81,25 +81,22 @@ class Definition:
         self.family = arguments.family_of(family, loss, metrics, param_groups)
         self.data = self._suited(data)
         self.epochs, self.seed = arguments.positive("epochs", epochs), arguments.seed_of(seed)
-        self.patience = None if patience is None else arguments.positive("patience", patience)
-        self.member_steps = None if member_steps is None else arguments.positive("member_steps", member_steps)
-        self.member_seconds = arguments.seconds("member_seconds", member_seconds)
+        ends = patience, member_steps, member_seconds
+        self.patience, self.member_steps, self.member_seconds = arguments.limits_of(*ends)
         self.validate_every = arguments.positive("validate_every", validate_every)
         self.steps_per_epoch = arguments.steps_of(steps_per_epoch, self.data)
         self.objectives, self.seeds_by = self._judged(monitor), arguments.seeds_by_of(seeds_by)
         how = {"trials": trials, "slots": slots, "sampler": sampler, "pruner": pruner, "constraint": constraint}
         self.grid, self.searcher = self._searched(grid, how)
-        own = {} if batch_size is None or "batch_size" in self.grid.axes else {"batch_size": batch_size}
-        self.fixed = fixed | own
+        self.fixed = arguments.fixed_of(fixed, batch_size, self.grid.axes)
         self._place(device, dtype, precision, across, (devices, devices_batch_norm))
         self.deterministic = deterministic
         self.capacity, self.checkpointing = arguments.capacity_of(capacity), arguments.checkpointing_of(checkpointing)
         self.compile, self.verify = arguments.compile_of(compile), arguments.verify_of(verify)
         self.strategy = arguments.strategy_of(strategy, deterministic, self.capacity, self.compile)
         self.serial, self.share_stream = arguments.flag("serial", serial), arguments.flag("share_stream", share_stream)
-        self.name = name or f"{self.family.name} on {self.data.name}"
+        self.name, self.added = name or f"{self.family.name} on {self.data.name}", list[adding.Added]()
         self.rounds, self.plan_groups = populations.rounds_of(self, population), adding.planned(self, self.grid)
-        self.added: list[adding.Added] = []
         self.store = Store(Path(directory or _new_place(self.family.name)).absolute())
         self._begin_afresh()
 

@@ -19,12 +19,8 @@ from hfta_nb.train.batches import Batch
 from hfta_nb.train.long_pass import LONG_PASS, long_pass
 from hfta_nb.train.members import Members
 from hfta_nb.train.progress import Progress
-from hfta_nb.train.scores import EpochScores, accumulators, add, finished
+from hfta_nb.train.scores import accumulators, add, finished
 from hfta_nb.train.speed import SpeedProbe, probe_of
-
-UNKNOWN_STEPS = 64
-"""Room for the scores of an epoch of unknown length at first; it grows."""
-
 
 TURN = ev.Heartbeat(0.0)
 """Ends a group's turn where groups take turns: compared by identity, and no event that anybody else gets."""
@@ -52,7 +48,9 @@ class GroupRun(Progress):
         for variant in sorted(self.trainer.early_stops & set(self.members.ids)):
             why = "stopped before it started" if self.resume is None else "stopped by request"
             yield from self.leave([variant], ev.STOPPED, why)
-        if self.resume is None and isinstance(self.step, ArrayStep) and not self.settings.deterministic:
+        # Trials of many sizes stay together: one at a time they would be recorded with the sizes that they have now.
+        together = slots.refills(self) and self.group.architectures > 1
+        if self.resume is None and isinstance(self.step, ArrayStep) and not (self.settings.deterministic or together):
             self.step.tune_while_training()
         self.stage = "training"
         yield from steering.begun(self)
@@ -94,13 +92,6 @@ class GroupRun(Progress):
             checkpoint.put_values(self)
         else:
             checkpoint.load(self, self.resume)
-
-    def new_scores(self) -> EpochScores:
-        """Room for an epoch's scores of all members."""
-        s = self.settings
-        training, _ = s.family.scores_for(s.data)
-        steps = self.length or UNKNOWN_STEPS
-        return EpochScores(training, self.metrics, steps, len(self.members.ids), s.score_dtype, s.device)
 
     @property
     def over(self) -> bool:

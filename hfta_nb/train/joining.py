@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from hfta_nb.grid import Variant
-from hfta_nb.plan import Group, Joining
+from hfta_nb.plan import Builder, Group, Joining
 from hfta_nb.train.settings import Settings
+from hfta_nb.train.todo import Todo
 
-if TYPE_CHECKING:
-    from hfta_nb.train.schedule import Schedule, Todo
+
+class Waiting(Protocol):
+    """The arrays that wait; see `Schedule`."""
+
+    settings: Settings
+    builder: Builder
+    waiting: deque[Todo]
+    early_stops: set[int]
+
+    @property
+    def free_index(self) -> int:
+        """A number that no array has."""
+
+    def replace(self, group: Group, by: Sequence[Group]) -> None:
+        """Put these arrays in the place of another."""
 
 
 class Joiner:
@@ -27,7 +42,7 @@ class Joiner:
         found: those that may join, each with the array in which it was to train.
     """
 
-    def __init__(self, trainer: Schedule, group: Group, members: Sequence[int], free: int) -> None:
+    def __init__(self, trainer: Waiting, group: Group, members: Sequence[int], free: int) -> None:
         self.trainer, self.free = trainer, free
         self.found: list[tuple[Todo, Variant]] = []
         self._group, self._members, self._seen = group, list(members), set[int]()
@@ -84,7 +99,7 @@ class Joiner:
         return replace(found, variants=variants, rows=rows, arguments=arguments, likes=())
 
 
-def taken_off(trainer: Schedule, found: Sequence[tuple[Todo, Variant]]) -> None:
+def taken_off(trainer: Waiting, found: Sequence[tuple[Todo, Variant]]) -> None:
     """These variants wait no longer."""
     for todo in {id(todo): todo for todo, _ in found}.values():
         group = todo.group
@@ -98,7 +113,7 @@ def taken_off(trainer: Schedule, found: Sequence[tuple[Todo, Variant]]) -> None:
             trainer.waiting.insert(place, replace(todo, group=one))
 
 
-def gathered(trainer: Schedule, todo: Todo) -> Todo:
+def gathered(trainer: Waiting, todo: Todo) -> Todo:
     """An array that is to begin, with what else waits and fuses with it; at most as many as there are slots."""
     s, group = trainer.settings, todo.group
     if s.slots is None or group.serial or group.fitted or todo.run is not None or todo.end is not None:

@@ -14,6 +14,7 @@ from hfta_nb import events as ev
 from hfta_nb.augment import Augmenting
 from hfta_nb.events import Event
 from hfta_nb.memory import Meter
+from hfta_nb.metrics import Metric
 from hfta_nb.plan import Group
 from hfta_nb.step import Step
 from hfta_nb.train.batches import Batch, Batches, batches_of
@@ -22,6 +23,9 @@ from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.scores import EpochScores
 from hfta_nb.train.shared_batches import SharedBatches, Shelf
 from hfta_nb.train.speed import SpeedProbe
+
+UNKNOWN_STEPS = 64
+"""Room for the scores of an epoch of unknown length at first; it grows."""
 
 EVENT_INTERVAL_S = 0.2
 """Progress is told at most this often; nothing in the loop waits for a screen."""
@@ -37,13 +41,16 @@ class Progress:
         shelf: where groups that take turns get their batches; None for batches of its own.
 
     Attributes:
-        step, members, scores: once it is built.
+        step, members, scores, metrics: once it is built.
+        probe: times the first steps; None where it has nothing more to do.
         asked: requests that concern its members, which came while another group had its turn.
     """
 
     step: Step
     members: Members
     scores: EpochScores
+    metrics: Mapping[str, Metric]
+    probe: SpeedProbe | None
 
     def __init__(
         self, trainer: Schedule, group: Group, resume: Mapping[str, Any] | None, shelf: Shelf | None = None
@@ -99,6 +106,13 @@ class Progress:
     def left(self, member: MemberRecord) -> int:
         """Epochs that a member still trains."""
         return self.trainer.budget(member.id) - (self.epoch - member.start)
+
+    def new_scores(self) -> EpochScores:
+        """Room for an epoch's scores of all members."""
+        s = self.settings
+        training, _ = s.family.scores_for(s.data)
+        steps = self.length or UNKNOWN_STEPS
+        return EpochScores(training, self.metrics, steps, len(self.members.ids), s.score_dtype, s.device)
 
     # Telling.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from dataclasses import asdict, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,35 +25,10 @@ from hfta_nb.train.asked import Asked
 from hfta_nb.train.clock import Clock
 from hfta_nb.train.joining import Joiner
 from hfta_nb.train.settings import End, Ends, Owner, Save, Settings
+from hfta_nb.train.todo import Todo, Training
 
 CHECKPOINT_SHARE = 0.05
 """The largest share of a run's time that checkpoints take, but for those that are asked for."""
-
-
-@dataclass(frozen=True)
-class Todo:
-    """An array that is to be trained.
-
-    Attributes:
-        run: how far it is; None where it has not begun.
-        end: where it trains on after its end.
-    """
-
-    group: Group
-    run: Mapping[str, Any] | None = None
-    end: End | None = None
-
-
-class Training(Protocol):
-    """An array that trains, as the schedule sees it; see `Progress`."""
-
-    group: Group
-
-    def work(self) -> list[tuple[Group, int, int]]:
-        """The group, members that still train, and their steps so far."""
-
-    def kept(self) -> tuple[Mapping[str, Any] | None, Mapping[int, Any]]:
-        """How far it is, and the best weights that were not saved yet; they count as saved from then on."""
 
 
 class Schedule:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from hfta_nb import events as ev
 from hfta_nb.data import Stream
@@ -21,12 +20,10 @@ from hfta_nb.step.recompose import fits
 from hfta_nb.train import checkpoint, failures
 from hfta_nb.train.joining import Joiner, taken_off
 from hfta_nb.train.members import MemberRecord
-
-if TYPE_CHECKING:
-    from hfta_nb.train.group_run import GroupRun
+from hfta_nb.train.progress import Progress
 
 
-def refills(run: GroupRun) -> bool:
+def refills(run: Progress) -> bool:
     """Whether members may join this array."""
     s = run.settings
     if s.slots is None or isinstance(run.data, Stream) or any(phase.every > 1 for phase in s.family.phases):
@@ -34,7 +31,7 @@ def refills(run: GroupRun) -> bool:
     return not run.group.serial and run.trainer.prepare is None and isinstance(run.step, ArrayStep)
 
 
-def turn(run: GroupRun) -> Iterator[Event]:
+def turn(run: Progress) -> Iterator[Event]:
     """Between two epochs: let members go that are done or pruned, and others join in their places."""
     trainer, before = run.trainer, run.group
     done = [m.id for m in run.members.active if run.left(m) <= 0]
@@ -61,7 +58,7 @@ def turn(run: GroupRun) -> Iterator[Event]:
         yield ev.PlanMade(time.time(), trainer.records())
 
 
-def _asked_to_go(run: GroupRun) -> Iterator[Event]:
+def _asked_to_go(run: Progress) -> Iterator[Event]:
     """Prune and stop members, all at once; other requests wait for the next step."""
     for request in run.trainer.control.poll():
         if isinstance(request, ev.Prune) and request.variant in run.members.ids:
@@ -73,14 +70,14 @@ def _asked_to_go(run: GroupRun) -> Iterator[Event]:
             run.trainer.control.post(request)
 
 
-def _between_passes(run: GroupRun) -> bool:
+def _between_passes(run: Progress) -> bool:
     """Whether all members are at the beginning of a pass through the data, where others can begin."""
     if run.place and run.place == run.source.length:  # the next batch would find it out
         run.pass_, run.place, run._stream = run.pass_ + 1, 0, None
     return not run.place
 
 
-def _join(run: GroupRun, joiner: Joiner, done: Sequence[int]) -> Iterator[Event]:
+def _join(run: Progress, joiner: Joiner, done: Sequence[int]) -> Iterator[Event]:
     """Let those join that wait and fit; one that can't be built is tried alone.
 
     Args:
@@ -113,7 +110,7 @@ def _join(run: GroupRun, joiner: Joiner, done: Sequence[int]) -> Iterator[Event]
         joiner = run.trainer.joiner = Joiner(run.trainer, run.group, run.members.ids, joiner.free)
 
 
-def _order(run: GroupRun, joiner: Joiner) -> list[int]:
+def _order(run: Progress, joiner: Joiner) -> list[int]:
     """The variants of the array with those that join, each in a place that was left, as far as there are such.
 
     One of the architecture that was there comes first: it can be put in its place.
@@ -136,7 +133,7 @@ def _order(run: GroupRun, joiner: Joiner) -> list[int]:
     return [v for v in [*places, *joins] if v is not None]
 
 
-def _step(run: GroupRun, joiner: Joiner, group: Group) -> ArrayStep:
+def _step(run: Progress, joiner: Joiner, group: Group) -> ArrayStep:
     """The step of the array with those that join: in place where their places are as they need them.
 
     Raises:
@@ -158,7 +155,7 @@ def _step(run: GroupRun, joiner: Joiner, group: Group) -> ArrayStep:
     return recomposed(made, [Origin(old, kept[v]) if v in kept else None for v in group.ids])
 
 
-def _built(run: GroupRun, part: Group, group: Group) -> ArrayStep:
+def _built(run: Progress, part: Group, group: Group) -> ArrayStep:
     try:
         made = run.trainer.build(part)
     except MemberError as error:
@@ -167,7 +164,7 @@ def _built(run: GroupRun, part: Group, group: Group) -> ArrayStep:
     return made
 
 
-def _joined(run: GroupRun, joiner: Joiner, group: Group, step: ArrayStep, done: Sequence[int]) -> Iterator[Event]:
+def _joined(run: Progress, joiner: Joiner, group: Group, step: ArrayStep, done: Sequence[int]) -> Iterator[Event]:
     """Go on with the step of the new array."""
     trainer, new, in_place = run.trainer, [variant.id for _, variant in joiner.found], step is run.step
     taken_off(trainer, joiner.found)
@@ -187,7 +184,7 @@ def _joined(run: GroupRun, joiner: Joiner, group: Group, step: ArrayStep, done: 
         yield ev.MemberChanged(time.time(), variant, ev.RUNNING)
 
 
-def _regroup(run: GroupRun, group: Group | None, done: Sequence[int]) -> None:
+def _regroup(run: Progress, group: Group | None, done: Sequence[int]) -> None:
     """Let the run's array be of these variants; those that it had beside them are arrays that are over.
 
     Args:

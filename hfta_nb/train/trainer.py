@@ -15,7 +15,8 @@ from hfta_nb.train.group_run import GroupRun
 from hfta_nb.train.halving import halve
 from hfta_nb.train.joining import gathered
 from hfta_nb.train.requests import answer_between, wait_for_paused
-from hfta_nb.train.schedule import Schedule, Todo
+from hfta_nb.train.schedule import Schedule
+from hfta_nb.train.todo import Todo
 from hfta_nb.train.turns import Turns, mates
 
 

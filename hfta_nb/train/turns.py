@@ -17,8 +17,9 @@ from hfta_nb.step.rollback import on_host
 from hfta_nb.train import failures
 from hfta_nb.train.capacity import EASY
 from hfta_nb.train.group_run import TURN, GroupRun, position_of
-from hfta_nb.train.schedule import Schedule, Todo
+from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.shared_batches import Shelf
+from hfta_nb.train.todo import Todo
 
 Fitted = Callable[[Group], Generator[Event, None, list[Group]]]
 

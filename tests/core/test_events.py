@@ -24,6 +24,8 @@ RECORDS = [
     ev.DifferenceFound(1.0, 0, "encoder", "member 3 comes to another loss than alone (1e-3 of 2)"),
     ev.ArrayHalved(1.0, 0, "training", 5, (3, 2), (0, 1), 9_000, 5_000, "out of memory"),
     ev.StepsDone(1.0, 0, 3, 9, 0.5, 1e4, 2.0, math.inf, (0, 1), (0.5, math.nan)),
+    ev.SlotsFreed(1.0, 0, 3, 2),
+    ev.SlotsFreed(1.0, 0, 3, 2),
     ev.EpochDone(1.0, 0, 1, 9, (0, 1), {"train_loss": (0.5, -math.inf), "val_loss": (1.0, 2.0)}),
     ev.MemberImproved(1.0, 0, 1, "val_loss", 0.25),
     ev.MemberChanged(1.0, 1, ev.DIVERGED, "not finite"),

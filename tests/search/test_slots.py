@@ -14,6 +14,7 @@ import hfta_nb as hfta
 from benchmarks.search import useful
 from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
+from hfta_nb.train.members import Members
 
 LR = hfta.uniform(1e-4, 1e-1, log=True)
 
@@ -153,6 +154,16 @@ def test_seconds_end_members_too(tmp_path: Path) -> None:
     made = study(tmp_path / "run", pruner="none", trials=2, slots=2, member_seconds=1e-6)
     list(made.run())
     assert {(m.state, m.epoch) for m in made.history.members.values()} == {("COMPLETE", 1)}
+
+
+def test_books_of_a_version_without_slots_open(ran: hfta.Study) -> None:
+    """All members have begun with their array there."""
+    group = ran.plan_groups[0]
+    books = Members(group, "val_loss", False, None, [dict] * len(group.variants))
+    state = books.state()
+    assert state.pop("begun") == [[0, 0, 0, 0.0]] * len(group.variants)
+    books.load(state, group.ids[:1])
+    assert [(m.id, m.start, m.first_step) for m in books.active] == [(group.ids[0], 0, 0)]
 
 
 def only_as_a_plan(width: int = 8, in_features: int = 4, out_features: int = 3) -> nn.Module:

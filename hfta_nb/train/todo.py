@@ -1,0 +1,36 @@
+"""An array that is to be trained, and one that trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hfta_nb.plan import Group
+from hfta_nb.train.settings import End
+
+
+@dataclass(frozen=True)
+class Todo:
+    """An array that is to be trained.
+
+    Attributes:
+        run: how far it is; None where it has not begun.
+        end: where it trains on after its end.
+    """
+
+    group: Group
+    run: Mapping[str, Any] | None = None
+    end: End | None = None
+
+
+class Training(Protocol):
+    """An array that trains, as the schedule sees it; see `Progress`."""
+
+    group: Group
+
+    def work(self) -> list[tuple[Group, int, int]]:
+        """The group, members that still train, and their steps so far."""
+
+    def kept(self) -> tuple[Mapping[str, Any] | None, Mapping[int, Any]]:
+        """How far it is, and the best weights that were not saved yet; they count as saved from then on."""
