@@ -283,7 +283,7 @@ def _brings_axis(study: Study, event: ev.MemberEdited) -> bool:
     return run is not None and event.how in ("set", "copied") and not event.changes.keys() <= run.axes.keys()
 
 
-def _announced(study: Study, trainer: Trainer) -> Iterator[Event]:
+def _announced(study: Study, trainer: Trainer | Crew) -> Iterator[Event]:
     """What the run is now, in the middle of it."""
     study._extended, paused = False, study._history.state == ev.PAUSED
     noting.variants(study)
