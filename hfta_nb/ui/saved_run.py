@@ -56,6 +56,10 @@ def arguments_of(study: Study) -> dict[str, Any]:
             else {}
         ),
         **({"verify": study.verify} if study.verify != "first" else {}),
+        **({"share_stream": False} if not study.share_stream else {}),
+        **({"devices": study.devices, "devices_batch_norm": study.devices_batch_norm} if study.devices > 1 else {}),
+        **({"member_steps": study.member_steps} if study.member_steps else {}),
+        **({"member_seconds": study.member_seconds} if study.member_seconds else {}),
         **({"population": study.rounds.method} if study.rounds is not None else {}),
         "device": str(study.device),
         "monitor": study.options["monitor"],
