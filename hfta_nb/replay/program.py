@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,11 +72,17 @@ class Program:
         try:
             # The trace contains the casts of an active autocast.
             with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
-                with nullcontext() if generators is None else generators.borrowed():
+                if generators is None:  # without a context, which would cost as much as a small kernel
                     if lanes is not None:
                         lanes.run()
                     for step in steps:
                         step()
+                else:
+                    with generators.borrowed():
+                        if lanes is not None:
+                            lanes.run()
+                        for step in steps:
+                            step()
                 copied(gradients, made)
                 return [(r.get(made) if isinstance(r, Fetch) else r).clone() for r in results]
         finally:
