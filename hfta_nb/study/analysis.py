@@ -1,4 +1,4 @@
-"""Figures of what a study found: one call each, of a grid as well as of a search."""
+"""Figures and tables of what a study found: one call each, of a grid as well as of a search."""
 
 from __future__ import annotations
 
@@ -6,15 +6,37 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hfta_nb import search
-from hfta_nb.study import costs
+from hfta_nb.study import costs, outcome, steering
 from hfta_nb.study.protocol import Study
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.figure import Figure
 
 
 class Analysis:
     """The analysis of a study; every figure may be drawn while it still runs."""
+
+    def lineage(self: Study) -> pandas.DataFrame:
+        """What members were cloned from or changed to while they trained, in order; of all other members nothing.
+
+        Returns:
+            One row per change: the ``member``; ``how``: "cloned", "set" in place, "copied" over another member by a
+            population method, or "extended"; its ``parent``, and whether it had a "warm" or a "cold" ``start`` from
+            that; the ``epoch`` and optimizer ``step`` that it had come to; the ``changes`` of its values; the
+            ``reason``.
+        """
+        return steering.lineage(self)
+
+    def speedup(self: Study) -> pandas.DataFrame:
+        """Speed of fused training in this run: seconds per step of each array, and of its members one after another.
+
+        Both are timed side by side in the array's first steps, after tuning. The row "all" has the sums.
+
+        Raises:
+            StudyError: nothing was measured, because the study has not run or trains without fusing.
+        """
+        return outcome.speedup(self)
 
     def importances(self: Study, metric: str | None = None) -> Figure:
         """How much each axis decides, as bars: PED-ANOVA over all configurations with a finite value.

@@ -25,7 +25,6 @@ from hfta_nb.study import (
     running,
     saving,
     searching,
-    steering,
 )
 from hfta_nb.study.analysis import Analysis
 from hfta_nb.study.check import check_member, row_of
@@ -302,17 +301,6 @@ class Study(Analysis, Definition):
         """
         return outcome.results(self, over)
 
-    def lineage(self) -> pandas.DataFrame:
-        """What members were cloned from or changed to while they trained, in order; of all other members nothing.
-
-        Returns:
-            One row per change: the ``member``; ``how``: "cloned", "set" in place, "copied" over another member by a
-            population method, or "extended"; its ``parent``, and whether it had a "warm" or a "cold" ``start`` from
-            that; the ``epoch`` and optimizer ``step`` that it had come to; the ``changes`` of its values; the
-            ``reason``.
-        """
-        return steering.lineage(self)
-
     def best(self, over: str | Sequence[str] | None = None) -> Result:
         """The best member; with `over`, the best member of the configuration with the best mean (see `results`).
 
@@ -320,16 +308,6 @@ class Study(Analysis, Definition):
             StudyError: no member has completed an epoch with a finite value, or `over` is not an axis of the grid.
         """
         return outcome.best(self, over)
-
-    def speedup(self) -> pandas.DataFrame:
-        """Speed of fused training in this run: seconds per step of each array, and of its members one after another.
-
-        Both are timed side by side in the array's first steps, after tuning. The row "all" has the sums.
-
-        Raises:
-            StudyError: nothing was measured, because the study has not run or trains without fusing.
-        """
-        return outcome.speedup(self)
 
     def member(self, id: int) -> Result:
         """The result of one variant.
