@@ -194,7 +194,7 @@ def _clone(trainer: Schedule, run: Progress | None, request: Clone) -> Iterator[
     [planned] = owner.adopt(request, asked.edits.get(source, {}), aside.find(trainer, run, source))
     variant = planned.ids[0]
     trainer.arrays.append(planned)
-    if source in asked.budgets:
+    if request.warm and source in asked.budgets:
         asked.budgets[variant] = asked.budgets[source]
     if not request.warm:
         trainer.put_last(planned)

@@ -26,8 +26,9 @@ def test_thirty_operations(tmp_path: Path, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.long
-def test_a_thousand_operations(tmp_path: Path) -> None:
-    study, control = steered(tmp_path, 7, 1000, 60)
+@pytest.mark.parametrize("kind", ["none", "cosine"])
+def test_a_thousand_operations(tmp_path: Path, kind: str) -> None:
+    study, control = steered(tmp_path, 7, 1000, 60, lr_scheduler=kind)
     assert study.history.state == ev.COMPLETE
     assert control.left == 0
     assert worst(study) < TOLERANCE

@@ -172,8 +172,8 @@ class Twins:
             if isinstance(event, ev.MemberEdited):
                 self._follow(event)
 
-    def _made(self, config: Mapping[str, Any], least: int = 0) -> Twin:
-        return Twin(config, max(self.epochs, least), self.study.data)  # type: ignore[arg-type]
+    def _made(self, config: Mapping[str, Any]) -> Twin:
+        return Twin(config, self.epochs, self.study.data)  # type: ignore[arg-type]
 
     def _follow(self, edit: ev.MemberEdited) -> None:
         if edit.how == "cloned":
@@ -185,7 +185,7 @@ class Twins:
                 made.log = {}
                 made.edit(edit.changes)
             else:
-                made = self._made(source.config | edit.changes, source.epochs)
+                made = self._made(source.config | edit.changes)
             self.twins[edit.variant] = made
             return
         twin = self.twins[edit.variant]
