@@ -21,6 +21,7 @@ from hfta_nb.step.rollback import on_host
 from hfta_nb.train import aside
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.schedule import Schedule
+from hfta_nb.train.whereabouts import begun, reached
 
 
 def warm(run: Progress, request: Clone, planned: Group) -> Iterator[Event]:
@@ -39,7 +40,7 @@ def warm(run: Progress, request: Clone, planned: Group) -> Iterator[Event]:
     _join(run, source, request, planned)
     run.trainer.replace(planned, [])
     run.trainer.replace(run.group, [run.group])
-    yield edited(request, planned, run.epoch, run.steps, "in the same array")
+    yield edited(request, planned, *reached(run.trainer, run, request.variant), "in the same array")
     yield ev.PlanMade(time.time(), run.trainer.records())
     yield ev.MemberChanged(time.time(), planned.ids[0], ev.RUNNING)
     run.probe = None
@@ -114,7 +115,9 @@ def alone(
     trainer.replace(planned, [own])
     trainer.asked.change(own.ids[0], request.changes)
     trainer.put_first([own], [state])
-    yield edited(request, own, int(state["epoch"]), int(state["steps"]), f"in an array of its own: {why}")
+    start, first_step = begun(state["members"], own.ids[0])
+    reason = f"in an array of its own: {why}"
+    yield edited(request, own, int(state["epoch"]) - start, int(state["steps"]) - first_step, reason)
     yield ev.PlanMade(time.time(), trainer.records())
 
 

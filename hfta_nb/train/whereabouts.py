@@ -65,12 +65,20 @@ def noted(trainer: Schedule, run: Progress | None, variant: int, changes: Mappin
 def reached(trainer: Schedule, run: Progress | None, variant: int) -> tuple[int, int]:
     """Epochs and steps that a member has done."""
     if run is not None and variant in run.members.ids:
-        return run.epoch, run.steps
+        member = run.members.active[run.members.ids.index(variant)]
+        return run.epoch - member.start, run.steps - member.first_step
     states = [trainer.asked.paused.get(variant), *(t.run for t in trainer.waiting if variant in t.group.ids)]
     state = next((s for s in states if s is not None), None)
     if state is not None:
-        return int(state["epoch"]), int(state["steps"])
+        start, first_step = begun(state["members"], variant)
+        return int(state["epoch"]) - start, int(state["steps"]) - first_step
     for end in trainer.ended.values():
         if variant in end.members:
             return end.epochs, end.epochs * (trainer.batches(aside.find(trainer, run, variant)[0]) or 0)
     return 0, 0
+
+
+def begun(books: Mapping[str, Any], variant: int) -> tuple[int, int]:
+    """The epoch and the step of its array with which a member began, as its books say."""
+    pages = zip(books["pages"], books.get("begun", ()), strict=False)
+    return next(((int(begun[0]), int(begun[1])) for page, begun in pages if page[0] == variant), (0, 0))
