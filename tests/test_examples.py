@@ -29,7 +29,7 @@ def test_examples_run(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path) -> N
 def test_the_public_face_has_examples() -> None:
     finder = doctest.DocTestFinder(exclude_empty=True)
     names = ("array.fused", "members.per_member", "grid.axes", "model_zoo.registry", "study.study", "executors.start")
-    for name in (*names, "events.requests"):
+    for name in (*names, "events.control"):
         found = finder.find(importlib.import_module(f"hfta_nb.{name}"))
         assert sum(len(t.examples) for t in found), name
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import queue
 import threading
 from collections.abc import Iterator
@@ -68,6 +69,7 @@ class OnRay:
 
         own = not ray.is_initialized()
         if own:
+            os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")  # Ray would put its own print in place of the caller's
             quiet: dict[str, Any] = {"include_dashboard": False} if self.address is None else {}
             try:
                 ray.init(self.address, log_to_driver=False, logging_level="warning", namespace="hfta_nb", **quiet)

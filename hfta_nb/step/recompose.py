@@ -52,9 +52,8 @@ def recomposed(fresh: ArrayStep, origins: Sequence[Origin | None]) -> ArrayStep:
         FusionError: a member has another architecture than its origin, or there is not one origin per member.
         OptimError: a member has another optimizer than its origin.
 
-    Example:
-        A warm clone of member 2 with another lr, beside all others: build a step of the old rows and the changed one,
-        and ``recomposed(built, [*(Origin(old, i) for i in range(len(old))), Origin(old, 2, changed=True)])``.
+    A warm clone of member 2 with another lr, beside all others: build a step of the old rows and the changed one, and
+    call ``recomposed(built, [*(Origin(old, i) for i in range(len(old))), Origin(old, 2, changed=True)])``.
     """
     if len(origins) != len(fresh):
         raise FusionError("not one origin per member", where="recomposed", got=len(origins), accepted=str(len(fresh)))

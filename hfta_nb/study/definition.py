@@ -79,26 +79,33 @@ class Definition:
         **fixed: Any,
     ) -> None:
         self.family = arguments.family_of(family, loss, metrics, param_groups)
-        self.data = self._suited(data)
+        self.data, self.deterministic = self._suited(data), deterministic
         self.epochs, self.seed = arguments.positive("epochs", epochs), arguments.seed_of(seed)
-        ends = patience, member_steps, member_seconds
-        self.patience, self.member_steps, self.member_seconds = arguments.limits_of(*ends)
-        self.validate_every = arguments.positive("validate_every", validate_every)
-        self.steps_per_epoch = arguments.steps_of(steps_per_epoch, self.data)
+        self._pace(validate_every, steps_per_epoch, (patience, member_steps, member_seconds))
         self.objectives, self.seeds_by = self._judged(monitor), arguments.seeds_by_of(seeds_by)
         how = {"trials": trials, "slots": slots, "sampler": sampler, "pruner": pruner, "constraint": constraint}
         self.grid, self.searcher = self._searched(grid, how)
         self.fixed = arguments.fixed_of(fixed, batch_size, self.grid.axes)
         self._place(device, dtype, precision, across, (devices, devices_batch_norm))
-        self.deterministic = deterministic
-        self.capacity, self.checkpointing = arguments.capacity_of(capacity), arguments.checkpointing_of(checkpointing)
-        self.compile, self.verify = arguments.compile_of(compile), arguments.verify_of(verify)
+        self._resources(capacity, checkpointing, compile)
         self.strategy = arguments.strategy_of(strategy, deterministic, self.capacity, self.compile)
+        self.verify = arguments.verify_of(verify)
         self.serial, self.share_stream = arguments.flag("serial", serial), arguments.flag("share_stream", share_stream)
         self.name, self.added = name or f"{self.family.name} on {self.data.name}", list[adding.Added]()
         self.rounds, self.plan_groups = populations.rounds_of(self, population), adding.planned(self, self.grid)
         self.store = Store(Path(directory or _new_place(self.family.name)).absolute())
         self._begin_afresh()
+
+    def _pace(self, validate_every: int, steps_per_epoch: int | None, ends: tuple[Any, Any, Any]) -> None:
+        """How often it validates, how long an epoch is, and what ends a member."""
+        self.patience, self.member_steps, self.member_seconds = arguments.limits_of(*ends)
+        self.validate_every = arguments.positive("validate_every", validate_every)
+        self.steps_per_epoch = arguments.steps_of(steps_per_epoch, self.data)
+
+    def _resources(self, capacity: int | str | None, checkpointing: str, compile: str) -> None:
+        """How memory is used, and whether steps are compiled."""
+        self.capacity, self.checkpointing = arguments.capacity_of(capacity), arguments.checkpointing_of(checkpointing)
+        self.compile = arguments.compile_of(compile)
 
     def _place(self, device: Any, dtype: Any, precision: str, across: float | str, several: tuple[Any, Any]) -> None:
         """Where and in what the members compute."""

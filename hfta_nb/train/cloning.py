@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from hfta_nb import events as ev
+from hfta_nb.array.access import seeded_state
 from hfta_nb.augment import Setting
 from hfta_nb.events import Clone, Event
-from hfta_nb.members.generators import seeded_state
 from hfta_nb.plan import SPLITTING, Group
 from hfta_nb.step import ArrayStep, by_step, editing
 from hfta_nb.step.rollback import on_host

@@ -77,7 +77,7 @@ class Steer(ipywidgets.VBox):  # type: ignore[misc]
             made.on_click(lambda _, name=name: self._pressed(name))
         hint = "Values of axes for set and clone, as lr=3e-4, weight_decay=0.01"
         self.changes = TypedField("values", "", changes_of, hint, "lr=3e-4").add_class("hfta-steer-values")
-        self.epochs = whole("epochs", 10, 1, "How many more epochs extend gives")
+        self.epochs = whole("more epochs", 10, 1, "How many more epochs extend gives")
         for field in (self.changes, self.epochs):
             field.observe(lambda _: self._show_error(), "value")
         self.wrong = words("hfta-error")

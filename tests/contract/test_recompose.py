@@ -185,9 +185,9 @@ def test_members_of_other_width_and_activation_take_places_with_nothing_recorded
     members = [(0, 9, nn.ReLU), (1, 6, nn.GELU), (2, 8, nn.ReLU), (3, 4, nn.GELU)]
     step = roomy(members)
     trained(step, [0, 1, 2, 3], [0] * 4, 2)
-    across = step.array._state.engine.across
-    assert across is not None
-    assert across.roomy
+    architectures = step.array._state.engine.architectures
+    assert architectures is not None
+    assert architectures.roomy
     x, y = data(50, 0, 0)
     for _ in range(4):
         step.evaluate(x, y)

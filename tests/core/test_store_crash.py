@@ -44,7 +44,7 @@ def same(study: hfta.Study, whole: hfta.Study) -> None:
     assert ends == dict.fromkeys(range(len(whole.variants)), 1)
 
 
-@pytest.mark.parametrize(("kills", "epochs"), [(4, 5), pytest.param(50, 30, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("kills", "epochs"), [(2, 3), pytest.param(50, 30, marks=pytest.mark.long)])
 def test_a_study_that_is_killed_again_and_again(tmp_path: Path, kills: int, epochs: int) -> None:
     whole = crashing.make(tmp_path / "whole", epochs)
     for _ in whole.run():
@@ -81,7 +81,7 @@ def killed_at(study: hfta.Study, number: int, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.undo()
 
 
-@pytest.mark.parametrize("number", [1, 9])
+@pytest.mark.parametrize("number", [1, pytest.param(9, marks=pytest.mark.long)])
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
     tmp_path: Path, number: int, whole: hfta.Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:

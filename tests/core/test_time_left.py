@@ -77,11 +77,15 @@ def test_work_is_that_of_members_that_are_still_to_train() -> None:
     )
     trainer = SimpleNamespace(waiting=waiting, early_stops={9}, batches=lambda g: 10, training=[])
     trainer.settings = SimpleNamespace(epochs=8)
-    run: Any = SimpleNamespace(trainer=trainer, group=group(0, 0, 1, 2), members=SimpleNamespace(ids=[0, 2]), steps=20)
-    assert Progress.work_left(run) == 2 * 60 + 1 * 50 + 2 * 20 + 2 * 80
-    beside = SimpleNamespace(work=lambda: (group(4, 11, 12), 1, 21))  # it takes turns with this one
+    active = [SimpleNamespace(id=0, first_step=0), SimpleNamespace(id=2, first_step=10)]  # it has joined later
+    run: Any = SimpleNamespace(
+        trainer=trainer, group=group(0, 0, 1, 2), members=SimpleNamespace(active=active), steps=20
+    )
+    run.work = lambda: Progress.work(run)
+    assert Progress.work_left(run) == 60 + 70 + 1 * 50 + 2 * 20 + 2 * 80
+    beside = SimpleNamespace(work=lambda: [(group(4, 11, 12), 1, 21)])  # it takes turns with this one
     trainer.training = [run, beside]
-    assert Progress.work_left(run) == 2 * 60 + 1 * 50 + 2 * 20 + 2 * 80 + 1 * 59
+    assert Progress.work_left(run) == 60 + 70 + 1 * 50 + 2 * 20 + 2 * 80 + 1 * 59
     trainer.batches = lambda g: None
     assert math.isnan(Progress.work_left(run))
 

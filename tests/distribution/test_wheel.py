@@ -70,7 +70,7 @@ def test_its_metadata_say_what_it_needs(wheel: Path) -> None:
     assert metadata["License-Expression"] == "MIT"
     assert set(metadata["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
     assert "torch>=2.11" in metadata.get_all("Requires-Dist")
-    assert set(metadata.get_all("Provides-Extra")) == {"lab", "search", "data", "bench", "dev", "docs"}
+    assert set(metadata.get_all("Provides-Extra")) == {"lab", "search", "ray", "data", "bench", "dev", "docs"}
 
 
 def test_it_is_imported_from_where_it_was_installed(site: Path, tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def test_another_cluster_than_that_of_this_process_is_refused(tmp_path: Path, cl
     assert study.history.state == ev.FAILED
 
 
+@pytest.mark.long
 def test_requests_reach_actors(tmp_path: Path, cluster: Any) -> None:
     study = make(tmp_path, 100_000)
     control = hfta.Control()

@@ -17,6 +17,7 @@ from hfta_nb import events as ev
 from hfta_nb.crews import Terms, crew, executor_of
 from hfta_nb.crews.reports import Report, Saved, Told
 from hfta_nb.errors import FleetError, WorkerError
+from hfta_nb.train import schedule
 from tests.executors.baton import Baton, Runner
 from tests.frames import steady
 
@@ -93,7 +94,7 @@ class After:
         return self.count == 0
 
 
-@pytest.mark.parametrize("count", [1, 4, 9, 16, 30])
+@pytest.mark.parametrize("count", [4, 16, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 9, 30))])
 def test_a_worker_that_dies_changes_nothing(tmp_path: Path, inline: hfta.Study, count: int) -> None:
     study = make(tmp_path)
     fault = After(count)
@@ -104,7 +105,10 @@ def test_a_worker_that_dies_changes_nothing(tmp_path: Path, inline: hfta.Study, 
     same(hfta.Study.load(tmp_path), inline)
 
 
-def test_a_group_goes_on_from_its_last_checkpoint(tmp_path: Path, inline: hfta.Study) -> None:
+def test_a_group_goes_on_from_its_last_checkpoint(
+    tmp_path: Path, inline: hfta.Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "CHECKPOINT_SHARE", 1e9)  # else one that took long delays the next
     study = make(tmp_path)
     seen: list[int] = []
 

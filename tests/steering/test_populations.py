@@ -92,6 +92,7 @@ def test_a_population_that_is_resumed_decides_the_same(tmp_path: Path) -> None:
         assert rest.history.members[id].curves["val_loss"].values == member.curves["val_loss"].values
 
 
+@pytest.mark.long
 def test_another_seed_explores_otherwise(tmp_path: Path) -> None:
     found = []
     for seed in (0, 1):

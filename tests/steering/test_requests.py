@@ -332,6 +332,7 @@ def test_a_clone_that_no_checkpoint_has_is_made_when_the_run_goes_on(
     assert equal(rest)
 
 
+@pytest.mark.long
 def test_lineage_is_the_same_after_loading_and_resuming(tmp_path: Path) -> None:
     script = {
         3: lambda c: c.clone(1, lr=3e-4),
