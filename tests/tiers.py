@@ -22,7 +22,12 @@ from typing import Any
 
 import pytest
 
-GROUPS = {"tests/browser/": "browser", "tests/executors/": "executors", "tests/test_tiers.py": "tiers"}
+GROUPS = {
+    "tests/browser/": "browser",
+    "tests/executors/": "executors",
+    "tests/fleet/test_data_parallel.py": "ranks",
+    "tests/test_tiers.py": "tiers",
+}
 """Where tests share what is started once: each group runs on one worker of pytest-xdist. They take longest, and so come
 first: the other worker goes on with all other tests meanwhile."""
 

@@ -21,8 +21,6 @@ from hfta_nb.errors import DistributedError
 from tests.fleet import rank_cases
 from tests.fleet.rank_cases import EQUAL, Normed, batches, fused
 
-pytestmark = pytest.mark.xdist_group("ranks")  # which are started once
-
 ROOT = Path(__file__).resolve().parents[2]
 Ranks = list[dict[str, dict[str, Tensor]]]
 

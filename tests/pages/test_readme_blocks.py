@@ -30,7 +30,8 @@ def test_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["losses"].shape == (3,)  # type: ignore[attr-defined]
 
 
-def test_it_has_a_study_and_a_loop() -> None:
-    study, loop = README
+def test_it_has_a_study_a_search_and_a_loop() -> None:
+    study, search, loop = README
     assert "hfta.Study(" in study.code
+    assert "trials=" in search.code
     assert "array.backward(" in loop.code
