@@ -278,7 +278,7 @@ def test_bits_of_a_multilayer_perceptron(dtype: torch.dtype, block: int) -> None
     )
     x, y = torch.randn(32, 16, dtype=dtype), torch.randint(4, (32,))
     array = hfta.fuse(modules)
-    array.block_size = block
+    array.strategy, array.block_size = "fixed", block  # measured kernels may sum in another order
     lrs = [3e-2, 1e-2, 1e-3]
     optimizer = hfta.optim.Adam(array, lr=lrs)
     alone = [torch.optim.Adam(m.parameters(), lr=lr) for m, lr in zip(modules, lrs, strict=True)]

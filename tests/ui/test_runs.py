@@ -164,7 +164,7 @@ def test_stop_reattach_and_resume(make: Make, published: list[Any]) -> None:
     bench.train()
     eventually(lambda: bench.history.members and bench.history.members[0].epoch >= 1)
     bench.stop()
-    eventually(lambda: bench.state == "stopped")
+    eventually(lambda: bench.train_view.progress.facts["state"] == "stopped")
     reached = bench.history.members[0].epoch
     assert 0 < bench.train_view.progress.facts["fraction"] < 1
     back = Workbench.reattach(bench.study.directory, executor="inline")
