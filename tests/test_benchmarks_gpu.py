@@ -52,6 +52,7 @@ child.wait()
     eventually(lambda: gone(child), "the child gone", 20.0)  # it has been told, and dies when it gets a processor
 
 
+@pytest.mark.long
 def test_time_that_a_part_leaves_is_for_those_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = [gpu.Part(name, ("-c", ""), share) for name, share in (("a", 1), ("b", 2), ("c", 1))]
     given = []

@@ -175,6 +175,7 @@ def test_a_mode_that_fails_leaves_its_reason_and_no_number(monkeypatch: pytest.M
     assert ours["agrees"]
 
 
+@pytest.mark.long
 def test_without_serial_there_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MODES, "serial", Failing)
     records = list(measure(job(), ["ours"], PEAKS, rounds=1, lap_s=0.001))

@@ -359,6 +359,7 @@ def test_a_capture_that_does_something_else_is_not_used_and_leaves_no_trace(what
     assert step.graph.notes() == [f"not captured: {reason}"]
 
 
+@pytest.mark.only(where=["capture", "replay", "optimizer"])
 @pytest.mark.parametrize("where", ["capture", "copy before", "replay", "optimizer", "copy after"])
 def test_without_memory_for_a_capture_the_step_is_made_without_it(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     step, plain = _steps(CPU)

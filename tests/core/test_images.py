@@ -161,6 +161,7 @@ SIZE = (6, 3, 11, 13)
 
 
 @pytest.mark.usefixtures("own_libraries", "own_kernels_preferred")
+@pytest.mark.each("name")
 @pytest.mark.parametrize("block_size", [1, 2])
 @pytest.mark.parametrize("name", NETS)
 def test_in_a_replayed_step(name: str, block_size: int) -> None:

@@ -170,6 +170,7 @@ def test_what_no_memory_holds_is_said_and_not_tried(
     assert found["memory_bytes"][0] > 10**12
 
 
+@pytest.mark.only(capacity=[4, "auto"])
 @pytest.mark.parametrize("capacity", [1, 2, 4, 6, 100, "auto"])
 def test_results_do_not_depend_on_capacity(capacity: Any, tmp_path: Path) -> None:
     plain = Study("mlp", GRID, "iris", directory=tmp_path / "plain", **ASKED)

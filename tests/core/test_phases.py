@@ -153,6 +153,7 @@ def test_members_that_leave_take_nothing_along(tmp_path: Path) -> None:
     assert study.check([0, 2])["equal"].all()
 
 
+@pytest.mark.only(serial=False)
 @pytest.mark.parametrize("serial", [False, True])
 def test_stopped_in_the_middle_of_an_epoch_and_resumed(serial: bool, tmp_path: Path) -> None:
     options: dict[str, Any] = {"serial": serial, "epochs": 3, "batch_size": 2, "lr_scheduler": "cosine"}

@@ -50,6 +50,7 @@ def test_every_kernel_has_a_check() -> None:
     assert sorted(path.stem.removeprefix("check_") for path in HERE.glob("check_*.c")) == KERNELS
 
 
+@pytest.mark.each("kernel")
 @pytest.mark.parametrize("width", [*NARROWER, *(pytest.param(w, marks=LONG) for w in RUNNING if w not in NARROWER)])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_each_kernel_at_each_width(kernel: str, width: str, tmp_path: Path) -> None:
