@@ -99,7 +99,7 @@ class Net(nn.Module):
         return self.out(F.scaled_dot_product_attention(x, x, x).mean((1, 2)))
 
 
-@pytest.mark.each()
+@pytest.mark.each
 @pytest.mark.parametrize("block", [3, 1])
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_a_replayed_step_in_float32(dtype: torch.dtype, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
