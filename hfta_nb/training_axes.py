@@ -34,14 +34,14 @@ _SAME = {
 }
 
 _AXES = [
-    AxisSpec("lr", "float", 1e-3, low=0.0, help="Learning rate.", fusible=True),
+    AxisSpec("lr", "float", 1e-3, low=0.0, help="Learning rate."),
     AxisSpec("optimizer", "str", "adam", OPTIMIZERS, help="The optimizer.", aliases=_SAME["optimizer"]),
-    AxisSpec("weight_decay", "float", 0.0, low=0.0, help="L2 penalty; for adamw, decoupled decay.", fusible=True),
-    AxisSpec("momentum", "float", 0.0, low=0.0, help="Momentum of sgd and rmsprop.", fusible=True),
-    AxisSpec("nesterov", "bool", False, help="Nesterov momentum, for sgd.", fusible=True),
-    AxisSpec("beta1", "float", 0.9, low=0.0, high=1.0, help="First beta of adam and its variants.", fusible=True),
-    AxisSpec("beta2", "float", 0.999, low=0.0, high=1.0, help="Second beta of adam and its variants.", fusible=True),
-    AxisSpec("eps", "float", 1e-8, low=0.0, help="Epsilon of adam and its variants, and of rmsprop.", fusible=True),
+    AxisSpec("weight_decay", "float", 0.0, low=0.0, help="L2 penalty; for adamw, decoupled decay."),
+    AxisSpec("momentum", "float", 0.0, low=0.0, help="Momentum of sgd and rmsprop."),
+    AxisSpec("nesterov", "bool", False, help="Nesterov momentum, for sgd."),
+    AxisSpec("beta1", "float", 0.9, low=0.0, high=1.0, help="First beta of adam and its variants."),
+    AxisSpec("beta2", "float", 0.999, low=0.0, high=1.0, help="Second beta of adam and its variants."),
+    AxisSpec("eps", "float", 1e-8, low=0.0, help="Epsilon of adam and its variants, and of rmsprop."),
     AxisSpec(
         "decay_on",
         "str",
@@ -55,7 +55,6 @@ _AXES = [
         None,
         low=0.0,
         help="Largest norm of a member's gradient; longer ones are clipped.",
-        fusible=True,
     ),
     AxisSpec(
         "lr_scheduler",
@@ -72,7 +71,6 @@ _AXES = [
         None,
         low=0,
         help="Optimizer steps in which lr rises from near 0, before the schedule; it then goes on with every step.",
-        fusible=True,
     ),
     AxisSpec(
         "step_size",
@@ -81,7 +79,6 @@ _AXES = [
         low=1,
         help="Epochs between two drops of lr, for step; of the warm-up before a cosine, for sequential; of "
         "the changed lr, for constant; in which lr rises, and then falls, for cyclic.",
-        fusible=True,
     ),
     AxisSpec(
         "gamma",
@@ -90,7 +87,6 @@ _AXES = [
         low=0.0,
         help="Factor of each drop of lr, for step, multistep and plateau; of each epoch, for exponential; in the first "
         "step_size epochs, for constant.",
-        fusible=True,
     ),
     AxisSpec(
         "milestones",
@@ -99,7 +95,6 @@ _AXES = [
         low=1,
         help="Epochs after which lr drops, for multistep, as [30, 60] or 30/60; half and three quarters of the run by "
         "default.",
-        fusible=True,
     ),
     AxisSpec(
         "plateau_patience",
@@ -107,7 +102,6 @@ _AXES = [
         10,
         low=0,
         help="Validations without an improvement of the monitored metric after which lr drops, for plateau.",
-        fusible=True,
     ),
     AxisSpec(
         "t_max",
@@ -115,10 +109,9 @@ _AXES = [
         None,
         low=1,
         help="Epochs of the cosine, of one before it restarts, or of the way to 0; all by default.",
-        fusible=True,
     ),
-    AxisSpec("eta_min", "float", 0.0, low=0.0, help="Lowest lr: of a cosine, cyclic and plateau.", fusible=True),
-    AxisSpec("min_lr", "float", None, low=0.0, help="Lowest lr; eta_min by default.", fusible=True),
+    AxisSpec("eta_min", "float", 0.0, low=0.0, help="Lowest lr: of a cosine, cyclic and plateau."),
+    AxisSpec("min_lr", "float", None, low=0.0, help="Lowest lr; eta_min by default."),
     AxisSpec(
         "pct_start",
         "float",
@@ -126,16 +119,11 @@ _AXES = [
         low=0.0,
         high=1.0,
         help="Part of the run in which lr rises, for onecycle.",
-        fusible=True,
     ),
-    AxisSpec("power", "float", 1.0, low=0.0, help="Of the way to 0, for polynomial.", fusible=True),
+    AxisSpec("power", "float", 1.0, low=0.0, help="Of the way to 0, for polynomial."),
     AxisSpec("batch_size", "int", 64, low=1, help="Samples in a mini-batch."),
-    AxisSpec(
-        "seed", "int", 0, low=0, help="Seed of the initialisation and of the member's random numbers.", fusible=True
-    ),
-    AxisSpec(
-        "data_seed", "int", None, low=0, help="Seed of the order of the data; the study's by default.", fusible=True
-    ),
+    AxisSpec("seed", "int", 0, low=0, help="Seed of the initialisation and of the member's random numbers."),
+    AxisSpec("data_seed", "int", None, low=0, help="Seed of the order of the data; the study's by default."),
 ]
 
 TRAINING_AXES: dict[str, AxisSpec] = {a.name: a for a in _AXES}

@@ -19,6 +19,7 @@ from hfta_nb.eager.handlers import install
 from hfta_nb.eager.ownership import owner_of
 from hfta_nb.kernels.strategy import timing_cache, trials
 from hfta_nb.members.generators import seeded_state
+from hfta_nb.members.padded_entries import clear_padded, keep_bits
 from hfta_nb.members.threads import thread_scope
 from hfta_nb.members.tree import flatten, tensor_map, unflatten
 from hfta_nb.replay.program import Program
@@ -29,8 +30,10 @@ __all__ = [
     "Program",
     "call_module",
     "checkpoint",
+    "clear_padded",
     "flatten",
     "fuse_roomy",
+    "keep_bits",
     "owner",
     "same_architecture",
     "seeded_state",

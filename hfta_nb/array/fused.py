@@ -291,7 +291,9 @@ class FusedArray(Adjustable, Answering, Savable):
         Raises:
             FusionError: the list is empty or holds a number that is not a member.
         """
-        return FusedArray(surgery.select(self._state, indices, self._tuning.home.block_size))
+        other = FusedArray(surgery.select(self._state, indices, self._tuning.home.block_size))
+        other._calls.learn(self._calls)
+        return other
 
     def load_member(self, index: int, state_dict: Mapping[str, Tensor], *, strict: bool = True) -> None:
         """Load a plain module's state into a member, in place; reset the member's optimizer state.

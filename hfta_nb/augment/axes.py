@@ -20,7 +20,7 @@ GROUP = "augmentation"
 def _axis(name: str, off: Json, help: str, high: float | None = None, choices: tuple[Json, ...] = ()) -> AxisSpec:
     kind = type(off).__name__
     low = 0.0 if kind in ("int", "float") else None
-    return AxisSpec(name, kind, off, choices, low, high, help, fusible=True, group=GROUP)
+    return AxisSpec(name, kind, off, choices, low, high, help, group=GROUP)
 
 
 _IMAGES = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -75,7 +76,7 @@ STUDY_OPTIONS = (
     *("family", "data", "grid", "set", "epochs", "batch_size", "lr", "optimizer", "lr_scheduler"),
     *("patience", "monitor", "seed", "dtype", "precision", "device", "serial", "output"),
     *("validate_every", "steps_per_epoch", "across", "capacity", "checkpointing", "compile"),
-    *("strategy", "deterministic", "verify", "devices"),
+    *("strategy", "deterministic", "verify", "devices", "member_steps", "member_seconds"),
 )
 """Options that define a study, which can't be given with --resume."""
 
@@ -189,6 +190,9 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     study.add_argument("--lr-scheduler", metavar="NAME", help="lr scheduler of all variants (likewise)")
     patience = "stop a variant after N validations without improvement"
     study.add_argument("--patience", metavar="N", type=_whole(1), help=patience)
+    budget = "end a variant at the end of the epoch in which it has had N optimizer steps"
+    study.add_argument("--member-steps", metavar="N", type=_whole(1), help=budget)
+    study.add_argument("--member-seconds", metavar="S", type=_seconds, help="the same in seconds of training")
     validate = "validate after every N-th epoch and after the last one (default: 1)"
     study.add_argument("--validate-every", metavar="N", type=_whole(1), help=validate)
     study.add_argument("--monitor", metavar="METRIC", help="the metric that decides which epoch is best")
@@ -255,6 +259,16 @@ def _whole(low: int, high: int | None = None) -> Callable[[str], int]:
         return number
 
     return read
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
 
 
 def _path(text: str) -> str:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.members.arena import Arena
+from hfta_nb.members.padded_entries import clear_padded, keep_bits
 
 
 class Padding:
@@ -34,11 +35,11 @@ class Padding:
             mask = self._mask(number)
             held = {s.name for s in arena.spans if arena.holds_grad(parameters[s.name], s.name)}
             if held:
-                arena.grad.masked_fill_(mask, 0)
+                clear_padded(arena.grad, mask)
             for span in arena.spans:
                 grad = parameters[span.name].grad
                 if span.name in names and grad is not None and span.name not in held:
-                    grad.masked_fill_(mask[:, span.start : span.stop].view(grad.shape), 0)
+                    clear_padded(grad, mask[:, span.start : span.stop].view(grad.shape))
 
     def _mask(self, number: int) -> Tensor:
         if number not in self._masks:
@@ -47,5 +48,5 @@ class Padding:
             for span in arena.spans:
                 if span.name in self._owned:
                     mask[:, span.start : span.stop] = ~self._owned[span.name].to(mask.device).flatten(1)
-            self._masks[number] = mask
+            self._masks[number] = keep_bits(mask, arena.data)
         return self._masks[number]

@@ -41,9 +41,10 @@ def pareto(
     """
     names = [name for name, _ in objectives]
     if not 2 <= len(set(names)) == len(names) <= MOST_OBJECTIVES:
-        remedy = 'for example study.pareto("val_accuracy", "parameters")'
-        raise StudyError("not so many different objectives as can be drawn", where="objectives", got=names,
-                         accepted=f"2 to {MOST_OBJECTIVES}", remedy=remedy)  # fmt: skip
+        remedy = 'name them, for example study.pareto("val_accuracy", "parameters")'
+        accepted = f"2 to {MOST_OBJECTIVES} different names"
+        raise StudyError("a Pareto front needs several objectives", where="objectives", got=names,
+                         accepted=accepted, remedy=remedy)  # fmt: skip
     values = values_of(history, names, costs or {})
     best = front(values, [more for _, more in objectives])
     pairs = list(itertools.combinations(range(len(names)), 2))

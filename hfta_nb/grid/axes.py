@@ -53,8 +53,6 @@ class AxisSpec:
         above: an exclusive one; None for none.
         aliases: other spellings of a choice (in lower case, without underscores), with the choice.
         help: one sentence for a tooltip.
-        fusible: whether values that differ always train in one array (a hyperparameter of the
-            optimizer, say); otherwise it depends on what the value does to the module.
         group: shown beside the name in a long list.
     """
 
@@ -65,7 +63,6 @@ class AxisSpec:
     low: float | None = None
     high: float | None = None
     help: str = ""
-    fusible: bool = False
     group: str = ""
     above: float | None = None
     aliases: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from hfta_nb.array import Arena
+from hfta_nb.array.access import clear_padded, keep_bits
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.bound_step import BoundStep
 from hfta_nb.optim.flat_state import FlatState, Numbers, of_rows
@@ -285,8 +286,8 @@ class FlatOptimizer(FlatState):
         if self.owned() or self._eps_is_zero(segment):
             key = segment.arena, segment.start, segment.stop
             if key not in self._padding:
-                self._padding[key] = segment.padding(self.owned(), p)
-            p.masked_fill_(self._padding[key], 0)
+                self._padding[key] = keep_bits(segment.padding(self.owned(), p), p)
+            clear_padded(p, self._padding[key])
 
     def _eps_is_zero(self, segment: Segment) -> bool:
         group = segment.group

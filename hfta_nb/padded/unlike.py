@@ -16,6 +16,7 @@ from hfta_nb.padded.mode import PaddedMode, active
 from hfta_nb.padded.tags import Tag, box, full, rows_of, tag_of, tagged, views
 from hfta_nb.padded.tree import take_apart
 from hfta_nb.rules import Context, Disagreement
+from hfta_nb.rules.by_kind import by_kind, name_of
 
 
 class Holder(nn.Module):
@@ -87,7 +88,13 @@ class Unlike(Holder):
 
     def _chosen(self, mode: PaddedMode, choice: Sequence[Tensor], x: Tensor) -> Tensor:
         first, last = mode.architectures[0], mode.architectures[-1]
-        own = [mode.context.wrapped(column[first : last + 1]) for column in choice]
+        columns, names = [column[first : last + 1] for column in choice], list(map(name_of, self.kinds))
+        if all(names) and x.device.type == "cpu" and mode.context.batched(x):
+            stacked = mode.context.stacked(x)
+            with mode.context.outside():
+                together = by_kind(stacked, columns, ",".join(names))
+            return mode.context.wrapped(together)
+        own = [mode.context.wrapped(column) for column in columns]
         found: Tensor = self.kinds[-1](x)
         for kind, mine in zip(self.kinds[:-1], own, strict=False):
             found = torch.where(mine, kind(x), found)

@@ -235,10 +235,11 @@ class Draft:
         try:
             like = self.architectures.get(shapes_of(new))
             if like is not None:  # padded as that one is: whether the two can share an array is all there is to see
-                pair = blueprint(like, new)
+                plain = alike_but_for_sizes([like, new]) and plainly_merged(like, new)
+                pair = None if plain else blueprint(like, new)
                 return None, self.fit or union(pair, [like, new])
             members = [*self.architectures.values(), new]
-            if len(members) > 2 and alike_but_for_sizes(members):  # then what goes for one of them goes for all
+            if alike_but_for_sizes(members):  # then what goes for one of them goes for all
                 if not plainly_merged(members[0], new):
                     blueprint(members[0], new)
                 return None, union(None, members)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -15,6 +17,24 @@ from hfta_nb.plan.building import parameters_of
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 """Names and shapes of a module's parameters."""
+
+
+T = TypeVar("T")
+
+
+def of_module(look: Callable[[nn.Module], T]) -> Callable[[nn.Module], T]:
+    """Look at a module once: those of a plan do not change, and each is compared with all that come."""
+    found: dict[int, tuple[weakref.ref[nn.Module], T]] = {}  # by number: a module may define its own equality
+
+    @wraps(look)
+    def once(module: nn.Module) -> T:
+        number = id(module)
+        known = found.get(number)
+        if known is None or known[0]() is not module:
+            known = found[number] = weakref.ref(module, lambda _: found.pop(number, None)), look(module)
+        return known[1]
+
+    return once
 
 
 @dataclass(frozen=True)
@@ -34,9 +54,9 @@ def union(whole: Blueprint | None, modules: Sequence[nn.Module]) -> Union:
         return Union(parameters_of(whole.skeleton))
     sizes: dict[str, list[int]] = {}
     for module in modules:
-        for name, p in module.named_parameters():
-            known = sizes.setdefault(name, [0] * p.ndim)
-            sizes[name] = [max(n, m) for n, m in zip(p.shape, known, strict=True)]
+        for name, shape in shapes_of(module):
+            known = sizes.setdefault(name, [0] * len(shape))
+            sizes[name] = [max(n, m) for n, m in zip(shape, known, strict=True)]
     return Union(sum(math.prod(shape) for shape in sizes.values()))
 
 
@@ -76,10 +96,12 @@ def _trained(module: nn.Module) -> Any:
     return kept, [(p.dtype, p.requires_grad) for p in module.parameters()], [t.dtype for t in module.buffers()]
 
 
+@of_module
 def _names(module: nn.Module) -> Any:
     parts = [(path, bool(m._parameters) and type(m)) for path, m in module.named_modules()]
     return parts, [(name, is_lazy(t) or t.ndim) for name, t in [*module.named_parameters(), *module.named_buffers()]]
 
 
+@of_module
 def shapes_of(module: nn.Module) -> Shapes:
     return tuple((name, () if is_lazy(p) else tuple(p.shape)) for name, p in module.named_parameters())

@@ -29,6 +29,7 @@ class CacheEntry:
         alive: objects whose address is part of the signature, so that no other object gets it.
         calls: their number so far.
         reason: why they are not replayed; empty if they are, or may be later.
+        known: whether such calls were replayed of more members: one trace is enough.
         inputs: memory that replaces the inputs in a replay.
         first: the earlier of two traces.
         guards: values that the model's code can read.
@@ -43,6 +44,7 @@ class CacheEntry:
     alive: tuple[Any, ...] = ()
     calls: int = 0
     reason: str = ""
+    known: bool = False
     inputs: Inputs | None = None
     first: Trace | None = None
     guards: Guards | None = None
@@ -66,6 +68,7 @@ class CacheEntry:
     def refuse(self, reason: str, forget: bool = False) -> None:
         """Refuse to replay it, for this reason; with `forget`, it is recorded again."""
         self.drop()
+        self.known = False
         self.calls = 1
         self.reason = "" if forget else reason.splitlines()[0]
 
@@ -103,9 +106,11 @@ class CacheEntry:
             self.refuse(reason)
             return False
         if self.first is None:
-            trace.forget_made()
-            self.first, self.guards, self.leaves = trace, guards, told
-            return False
+            self.guards, self.leaves = guards, told
+            if not self.known:
+                trace.forget_made()
+                self.first = trace
+                return False
         self.first = None
         for i in trace.constants:  # tensors created by the model may be returned to the caller
             trace.held[i] = trace.held[i].clone()

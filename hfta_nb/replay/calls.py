@@ -45,6 +45,11 @@ class Calls:
         """The caches, one for each kind of calls."""
         return self.steps.cache, self.forwards.cache, self.results.cache
 
+    def learn(self, other: Calls) -> None:
+        """Know the calls that another array replays, of which this one has some of the members."""
+        for cache, known in zip(self.caches, other.caches, strict=True):
+            cache.learn(known)
+
     def clear(self) -> None:
         """Discard all recordings."""
         for cache in self.caches:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hfta_nb.rules.by_kind import BINDINGS
+
 _aten = torch.ops.aten
 
 
@@ -150,7 +152,7 @@ def _table() -> dict[Any, Kernel]:
     for name in ("empty.memory_format", "empty_like", "new_empty", "empty_strided", "new_empty_strided"):
         found[_overload(name)] = Kernel(nothing)
     found.pop(None, None)
-    return found
+    return found | {function: Kernel(binding) for function, binding in BINDINGS.items()}
 
 
 _BOUND = frozenset(

@@ -62,6 +62,19 @@ def form(tree: Any, *, grads: bool = False) -> Any:
     raise NotRecordableError("an input of another sort")
 
 
+def memberless(key: Any) -> Any:
+    """The same of a signature for any number of members: what is per member has a leading axis of their number."""
+    if isinstance(key, tuple) and len(key) == 2 and key[0] is PerMember:
+        return PerMember, _unstacked(key[1])
+    return tuple(map(memberless, key)) if type(key) is tuple else key
+
+
+def _unstacked(key: Any) -> Any:
+    if isinstance(key, tuple) and len(key) == 5 and isinstance(key[0], torch.Size):
+        return key[0][1:], key[1][1:], *key[2:]
+    return tuple(map(_unstacked, key)) if type(key) is tuple else key
+
+
 def watched() -> bool:
     """True if a mode around the call, or autograd's anomaly mode, observes the kernels."""
     return bool(

@@ -24,7 +24,7 @@ NAME = "study"
 """Of the Optuna study."""
 
 INTERVAL_S = 1.0
-"""Values of trials that go on are copied at most this often: Optuna syncs its file for each."""
+"""What is new is copied at most this often: Optuna syncs its file for each value."""
 
 
 class Mirror:
@@ -39,7 +39,7 @@ class Mirror:
         self._copy: optuna.Study | None = None
         self._broken = False
         self._due: set[int] = set()
-        self._written_s, self._count = 0.0, 0
+        self._written_s = 0.0
 
     def begin(self, study: optuna.Study) -> None:
         """Bring the copy up to date. Only the process that runs the study may write to it."""
@@ -51,18 +51,24 @@ class Mirror:
         if self._copy is None:
             with self._guarded(), methods.quiet():
                 self._copy = self._made_anew(study)
-        self.follow(study, range(len(study.get_trials(deepcopy=False))))
+        self._due.update(range(len(study.get_trials(deepcopy=False))))
+        self.write(study)
 
     def follow(self, study: optuna.Study, numbers: Iterable[int]) -> None:
-        """Copy what is new of these trials. Where that fails, a warning says so, and the search goes on without it."""
+        """Copy what is new of these trials, some of it later. Where that fails, a warning says so, and the search goes
+        on without it."""
         if self._copy is None or self._broken:
             return
         self._due.update(numbers)
-        trials, now = study.get_trials(deepcopy=False), time.monotonic()
-        ended = any(trials[number].state.is_finished() for number in self._due)
-        if not ended and len(trials) == self._count and now - self._written_s < INTERVAL_S:
+        if time.monotonic() - self._written_s >= INTERVAL_S:
+            self.write(study)
+
+    def write(self, study: optuna.Study) -> None:
+        """Copy what `follow` has put off."""
+        if self._copy is None or self._broken or not self._due:
             return
-        self._written_s, self._count = now, len(trials)
+        self._written_s = time.monotonic()
+        trials = study.get_trials(deepcopy=False)
         with self._guarded():
             known = {t.number: t for t in self._copy.get_trials(deepcopy=False)}
             due, self._due = sorted(self._due), set()

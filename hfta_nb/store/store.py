@@ -220,14 +220,6 @@ class Store:
             self._tidy(connection)
         return self.path if entry is None else self.directory / entry.path
 
-    def read_checkpoint(self) -> Any:
-        """What `write_checkpoint` was last given; what came before it where that is damaged.
-
-        Raises:
-            StoreError: there is none, or all are damaged.
-        """
-        return checkpoints.tree(self.directory, self._best_of())
-
     @property
     def has_checkpoint(self) -> bool:
         if not self.exists:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 
 from hfta_nb import data as datasets
+from hfta_nb.study import search_code, searching
 from hfta_nb.study.protocol import Result, Study
 
 
@@ -23,7 +24,9 @@ def of_study(study: Study) -> str:
     """Python source of a cell that reproduces the study."""
     own = not by_name(study)
     named = datasets.known(study.data.name)
+    searcher = study.searcher
     lines = ["import hfta_nb as hfta", ""]
+    lines[:0] = [] if searcher is None else search_code.imports(searcher)
     if own:
         lines += [f"# the family {study.family.name!r} must be defined in this notebook", ""]
     if not named:
@@ -33,20 +36,29 @@ def of_study(study: Study) -> str:
     lines.append(f"    {study.family.name}," if study.family.direct else f"    {study.family.name!r},")
     product, listed = study.grid.product, list(study.grid.listed)
     axes = ", ".join(f"{k!r}: {list(v)!r}" for k, v in (product or {}).items())
-    lines.append(f"    {listed!r}," if product is None else f"    {{{axes}}},")
+    if searcher is not None:
+        lines.append(search_code.space(searcher))
+    else:
+        lines.append(f"    {listed!r}," if product is None else f"    {{{axes}}},")
     lines.append(f"    {study.data.name!r}," if named else "    data,")
     lines += [f"    {name}={name},  # the study's own, to be defined in this notebook" for name in study.family.own]
     for name, value in study.options.items():
         default = inspect.signature(type(study)).parameters.get(name)
         if default is None or value != default.default:
             lines.append(f"    {name}={value!r},")
+    lines += [] if searcher is None else search_code.methods(searcher)
     if study.rounds is not None:
         lines.append(f"    population=hfta.{study.rounds.method!r},")
     lines.append(")")
-    again = [one for one in study.added if not one.warm]
-    later = [*(listed if product is not None else ()), *(v for one in again for v in one.variants)]
+    asked = [one for one in study.added if not searching.for_trials(one)]  # the search asks for its trials again
+    again = [one for one in asked if not one.warm]
+    if searcher is not None:  # as is the grid, but for what was added before the run
+        listed = [config for id, config in enumerate(listed) if id not in searcher.numbers]
+    elif product is None:
+        listed = []
+    later = [*listed, *(v for one in again for v in one.variants)]
     lines += [f"study.add({later!r})"] if later else []
-    if len(again) < len(study.added) or any(e.how == "set" for e in study.history.edits):
+    if len(again) < len(asked) or any(e.how == "set" for e in study.history.edits):
         lines += ["# clones with the weights of their source, and what was set while it ran, are in study.lineage()"]
     lines += ["for event in study.run():", "    pass", "study.results()"]
     return "\n".join(lines) + "\n"

@@ -87,6 +87,7 @@ def run(
             raise
         finally:
             control.attach(None)
+            searching.end(study)
             study._trainer = None
             study._running -= 1
 

@@ -12,7 +12,7 @@ from hfta_nb.grid import Grid
 from hfta_nb.search import Mirror, Searcher, Trial, heard, is_space
 from hfta_nb.study import adding, costs
 from hfta_nb.study.arguments import positive
-from hfta_nb.study.protocol import Definition, Study
+from hfta_nb.study.protocol import Added, Definition, Study
 from hfta_nb.train.joining import Joiner
 
 FILE = "optuna.log"
@@ -59,6 +59,11 @@ def searcher_of(given: Any, asked: Mapping[str, Any], study: Definition) -> Sear
     methods = {name: asked[name] or default for name, default in _METHODS.items()}
     return Searcher(given, trials, slots, **methods, epochs=study.epochs, monitor=study.objectives[0], seed=study.seed,
                     constraint=asked["constraint"], others=study.objectives[1:], seeds_by=study.seeds_by)  # fmt: skip
+
+
+def for_trials(one: Added) -> bool:
+    """Whether variants were added for trials of the search."""
+    return one.key.partition(" ")[0] == _KEY
 
 
 def first(searcher: Searcher) -> Grid:
@@ -117,8 +122,8 @@ def _reclaim(study: Study, searcher: Searcher) -> None:
     waiting = {trial.number: trial for trial in searcher.waiting}
     first = len(study.variants) - sum(len(one.variants) for one in study.added)
     for one in study.added:
-        word, *numbers = one.key.split() or [""]
-        if word == _KEY:
+        numbers = one.key.split()[1:]
+        if for_trials(one):
             each = len(one.variants) // len(numbers)
             for place, number in enumerate(map(int, numbers)):
                 if number in waiting:
@@ -134,6 +139,12 @@ def _keep(study: Study, searcher: Searcher) -> None:
         return
     study.store.note(TRIAL, changed, lasting=False)
     study._mirror.follow(searcher.optuna, [int(key) for key in changed if key.isdigit()])
+
+
+def end(study: Study) -> None:
+    """Bring the copy of the trials up to date, as no more events come."""
+    if study.searcher is not None:
+        study._mirror.write(study.searcher.optuna)
 
 
 def restore(study: Study) -> None:

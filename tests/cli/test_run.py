@@ -221,6 +221,8 @@ def test_options_reach_the_study(tmp_path: Path) -> None:
             batch_size="32",
             epochs=3,
             patience=2,
+            member_steps=60,
+            member_seconds=2.5,
             dtype="float64",
             seed=5,
             serial=True,
@@ -230,6 +232,7 @@ def test_options_reach_the_study(tmp_path: Path) -> None:
     assert study.grid.axes == {"lr": (1e-3, 1e-2), "width": (8, 9)}
     assert study.fixed == {"momentum": 0.9, "optimizer": "sgd", "batch_size": 32}
     assert (study.epochs, study.patience, study.seed, study.serial) == (3, 2, 5, True)
+    assert (study.member_steps, study.member_seconds) == (60, 2.5)
     assert str(study.dtype) == "torch.float64"
     assert study.directory == tmp_path / "run"
 

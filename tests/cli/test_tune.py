@@ -117,6 +117,14 @@ def test_more_epochs_and_more_trials_are_trained_as_well() -> None:
     assert kept(StudyFile("study.toml").study()).done
 
 
+def test_a_member_has_the_budget_that_the_file_gives_it() -> None:
+    write("member_steps = 1\nmember_seconds = 600.0\n" + FILE)
+    assert tune("--quiet") == 0
+    study = hfta.Study.load("run")
+    assert (study.member_steps, study.member_seconds) == (1, 600.0)
+    assert {m.epoch for m in study.history.members.values()} == {1}
+
+
 def test_without_trials_it_is_a_grid() -> None:
     lines = [line for line in FILE.splitlines() if not line.startswith(("trials", "slots", "sampler", "directory"))]
     write("\n".join(lines).replace("{ low = 1e-3, high = 1e-1, log = true }", "[1e-3, 1e-2]"))

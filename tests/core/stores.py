@@ -12,7 +12,7 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from hfta_nb.store import Store
+from hfta_nb.store import Store, checkpoints
 from hfta_nb.store.database import sum_of
 from hfta_nb.store.trees import take_tensors
 
@@ -22,6 +22,11 @@ def opened(directory: Path) -> Iterator[sqlite3.Connection]:
     """The database of a run."""
     with contextlib.closing(sqlite3.connect(directory / "study.sqlite", isolation_level=None)) as connection:
         yield connection
+
+
+def last_checkpoint(store: Store) -> Any:
+    """The state of the last checkpoint that is whole, from which `Store.go_back` would carry on."""
+    return checkpoints.tree(store.directory, store._best_of())
 
 
 def change_events(directory: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -52,7 +57,7 @@ def in_layout1(directory: Path, target: Path) -> Path:
         shutil.copy(directory / "data.safetensors", target)
     if not store.has_checkpoint:
         return target
-    state = store.read_checkpoint()
+    state = last_checkpoint(store)
     for folder in ("weights", "ends"):
         (target / folder).mkdir()
     ids = [variant for variant in range(100) if store.weights_path(variant).is_file()]

@@ -15,6 +15,7 @@ from hfta_nb import events as ev
 from hfta_nb import figures
 from hfta_nb.errors import StudyError
 from hfta_nb.ui.live_state import LiveState
+from tests.core.stores import last_checkpoint
 from tests.frames import steady
 
 
@@ -112,7 +113,7 @@ def test_stopped_within_an_epoch_of_steps_and_resumed(serial: bool, tmp_path: Pa
 
     control.poll = counted  # type: ignore[method-assign]
     _run(parts, control=control)
-    run = parts.store.read_checkpoint()["todo"][0]["run"]
+    run = last_checkpoint(parts.store)["todo"][0]["run"]
     assert run["batch"] % 31
     rest = hfta.Study.load(parts.directory)
     assert rest.options == parts.options

@@ -17,6 +17,7 @@ import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import FamilyError, GridError, StudyError
 from hfta_nb.step import ArrayStep
+from tests.core.stores import last_checkpoint
 from tests.frames import steady
 
 
@@ -173,7 +174,7 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(serial: bool, tmp_path: P
     spied.poll = requests
     _run(parts, control=spied)
     assert parts.history.state == ev.STOPPED
-    checkpoint = parts.store.read_checkpoint()
+    checkpoint = last_checkpoint(parts.store)
     assert 0 < checkpoint["todo"][0]["run"]["batch"] < 20
     rest = hfta.Study.load(parts.directory, family=whole.family)
     _run(rest, resume=True)

@@ -17,7 +17,7 @@ from hfta_nb import events as ev
 from hfta_nb.errors import StoreError, StoreWarning
 from hfta_nb.store import Store, files, is_full
 from hfta_nb.store.database import sum_of
-from tests.core.stores import damage_event, opened
+from tests.core.stores import damage_event, last_checkpoint, opened
 
 ASKED = {"family": "mlp"}
 
@@ -99,13 +99,13 @@ TREE = {"epoch": 3, "none": None, "list": [1.5, {"t": torch.ones(2)}], "deep": {
 def test_a_checkpoint_comes_back_and_the_last_two_are_kept(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.write_checkpoint(TREE)
-    back = store.read_checkpoint()
+    back = last_checkpoint(store)
     assert (back["epoch"], back["none"]) == (3, None)
     assert torch.equal(back["list"][1]["t"], torch.ones(2))
     assert back["deep"]["t"].dtype == torch.uint8
     for epoch in (4, 5, 6):
         store.write_checkpoint({**TREE, "epoch": epoch}, {0: {"w": torch.full((2,), float(epoch))}})
-    assert store.read_checkpoint()["epoch"] == 6
+    assert last_checkpoint(store)["epoch"] == 6
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["3.safetensors", "4.safetensors"]
     assert sorted(path.name for path in (tmp_path / "weights").iterdir()) == ["0.3.safetensors", "0.4.safetensors"]
 
@@ -129,7 +129,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, part: 
     assert torch.equal(store.read_weights(0)["w"], torch.ones(2))
     assert [event.epoch for event, _ in store.events() if isinstance(event, ev.EpochDone)] == [1]
     store.write_checkpoint({**TREE, "epoch": 2})
-    assert store.read_checkpoint()["epoch"] == 2
+    assert last_checkpoint(store)["epoch"] == 2
 
 
 def test_where_all_checkpoints_are_damaged_that_is_told(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
                 done = False
             monkeypatch.undo()
             back = Store(tmp_path)
-            value = back.read_checkpoint()["epoch"]
+            value = last_checkpoint(back)["epoch"]
             assert value == (2 if done else 1)
             assert float(back.read_weights(0)["w"]) == 2 - value
             store.write_checkpoint({"epoch": 1, "t": torch.ones(1)}, {0: {"w": torch.ones(1)}})
@@ -199,7 +199,7 @@ def test_a_full_disk_is_told_and_leaves_what_is_there(tmp_path: Path, monkeypatc
         store.write_checkpoint({**TREE, "epoch": 4})
     assert is_full(caught.value)
     monkeypatch.undo()
-    assert store.read_checkpoint()["epoch"] == 3
+    assert last_checkpoint(store)["epoch"] == 3
     with store.claimed():
         connection = store._access._writer
         assert connection is not None
@@ -260,7 +260,7 @@ def test_copies_do_not_overwrite_and_leave_out_what_is_damaged(tmp_path: Path) -
     assert copied.read_study() == ASKED
     with pytest.warns(StoreWarning, match="left out: 2"):
         assert [number for _, number in copied.events()] == [1, 3]
-    assert (copied.read_checkpoint()["epoch"], float(copied.read_weights(0)["w"])) == (3, 1.0)
+    assert (last_checkpoint(copied)["epoch"], float(copied.read_weights(0)["w"])) == (3, 1.0)
     with pytest.raises(StoreError, match="a run is already there"):
         store.copy_to(tmp_path / "b")
 
@@ -280,7 +280,7 @@ def test_what_cannot_be_a_run_is_told(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"study.sqlite: is not what was saved; got \[\]; accepted: family, grid"):
         hfta_nb.Study.load(store.directory)
     with pytest.raises(StoreError, match="no checkpoint here yet"):
-        store.read_checkpoint()
+        last_checkpoint(store)
 
 
 WRONG: list[tuple[str, Any]] = [

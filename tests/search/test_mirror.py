@@ -42,15 +42,19 @@ def equal(path: Path, search: Searcher) -> None:
         assert copy.user_attrs == trial.user_attrs
 
 
-def test_the_copy_follows(tmp_path: Path) -> None:
+def test_the_copy_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     search, mirror = begun(), Mirror(tmp_path / "optuna.log")
     mirror.begin(search.optuna)
     equal(mirror.path, search)
     further(search)
+    monkeypatch.setattr("hfta_nb.search.mirror.INTERVAL_S", 0.0)
     mirror.follow(search.optuna, [0, 1, 2])
     equal(mirror.path, search)
+    monkeypatch.setattr("hfta_nb.search.mirror.INTERVAL_S", 3600.0)
     [trial] = search.ask(1)
     mirror.follow(search.optuna, [trial.number])
+    assert len(seen(mirror.path)) == 3
+    mirror.write(search.optuna)
     equal(mirror.path, search)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import HftaError, StudyError
+from hfta_nb.search import saved
 
 SPACE = {"lr": hfta.uniform(1e-4, 1e-1, log=True), "width": [8, 16]}
 
@@ -54,6 +56,47 @@ def test_the_best_trial_is_the_best_member(ran: hfta.Study) -> None:
 def test_members_of_later_trials_are_what_they_are_alone(ran: hfta.Study) -> None:
     last = max(v.id for v in ran.variants)
     assert ran.check([last])["equal"].all()
+
+
+def cell(code: str, folder: Path) -> hfta.Study:
+    """The study of a cell, which is not run."""
+    path = folder / "cell.py"
+    path.write_text(code.split("for event in")[0])
+    made = runpy.run_path(str(path))["study"]
+    assert isinstance(made, hfta.Study)
+    return made
+
+
+def test_code_reproduces_the_search(ran: hfta.Study, tmp_path: Path) -> None:
+    for made in (ran, hfta.Study.load(ran.directory)):
+        twin = cell(made.to_code(), tmp_path)
+        assert saved.told(twin.searcher) == saved.told(ran.searcher)
+        assert twin.options == ran.options
+        assert not twin.added
+        assert [v.config for v in twin.variants] == [v.config for v in ran.variants[:3]]
+
+
+def better_of_two(trial: Any) -> dict[str, Any]:
+    return {"lr": trial.suggest_float("lr", 1e-3, 1e-1)}
+
+
+def test_code_of_a_search_names_what_is_code(tmp_path: Path) -> None:
+    optional: dict[str, Any] = {"constraint": lambda config: True, "pruner": optuna.pruners.NopPruner()}
+    made = study(tmp_path / "a", better_of_two, seeds_by="bound", **optional)
+    made.add({"lr": 0.5})
+    words = made.to_code()
+    for part in ("    better_of_two,  # a function of an Optuna trial", "pruner=pruner,  # NopPruner",
+                 "constraint=constraint,  #", "seeds_by='bound'", "trials=6", "study.add([{'lr': 0.5}])"):  # fmt: skip
+        assert part in words
+    compile(words, "cell", "exec")
+    axes = {"lr": optuna.distributions.FloatDistribution(1e-3, 1.0, log=True), "width": hfta.integers(8, 16, 4),
+            "dropout": hfta.uniform(0, 0.5, step=0.25), "seed": [0, 1]}  # fmt: skip
+    words = study(tmp_path / "b", axes).to_code()
+    assert words.startswith("import optuna\nimport hfta_nb as hfta\n")
+    searcher = cell(words, tmp_path).searcher
+    assert searcher is not None
+    assert searcher.space == {name: axis for name, axis in axes.items() if name != "seed"}
+    assert searcher.seeds == [0, 1]
 
 
 def test_a_search_is_loaded_as_it_was(ran: hfta.Study) -> None:
@@ -159,7 +202,7 @@ def test_every_figure_of_a_search(ran: hfta.Study) -> None:
     found += [ran.pareto("val_accuracy", "time_s"), ran.slices("train_loss")]
     assert all(figure.axes for figure in found)
     assert ran.slices().axes[0].get_xscale() == "log"
-    with pytest.raises(StudyError, match="objectives: not so many different objectives as can be drawn"):
+    with pytest.raises(StudyError, match="objectives: a Pareto front needs several objectives"):
         ran.pareto()
 
 

@@ -1,0 +1,149 @@
+"""Activations of which each member has one of several kinds, which may change after a call was recorded.
+
+One operator computes each member's rows with its own kind. It reads the kinds when it runs, on the host: only on a CPU.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hfta_nb.kernels.native.binding import Binding
+
+Kernels = Mapping[str, Callable[..., Any]]
+
+_aten = torch.ops.aten
+
+_OUT: Kernels = {
+    "relu": lambda x, out: torch.clamp_min(x, 0, out=out),
+    "gelu": lambda x, out: _aten.gelu.out(x, out=out),
+    "tanh": lambda x, out: torch.tanh(x, out=out),
+    "silu": lambda x, out: _aten.silu.out(x, out=out),
+}
+"""By name, the kernel that computes rows into given memory."""
+
+_BACKWARD: Kernels = {
+    "relu": lambda g, x, out: _aten.threshold_backward.grad_input(g, x, 0, grad_input=out),
+    "gelu": lambda g, x, out: _aten.gelu_backward.grad_input(g, x, grad_input=out),
+    "tanh": lambda g, x, out: _aten.tanh_backward.grad_input(g, torch.tanh(x), grad_input=out),
+    "silu": lambda g, x, out: _aten.silu_backward.grad_input(g, x, grad_input=out),
+}
+
+
+def name_of(module: nn.Module) -> str:
+    """The name of an activation that `by_kind` computes; empty for any other module."""
+    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+        return ""
+    if type(module) is nn.ReLU:
+        return "" if module.inplace else "relu"
+    if type(module) is nn.GELU:
+        return "gelu" if module.approximate == "none" else ""
+    return {nn.Tanh: "tanh"}.get(type(module)) or ("silu" if type(module) is nn.SiLU and not module.inplace else "")
+
+
+def by_kind(x: Tensor, chosen: Sequence[Tensor], kinds: str) -> Tensor:
+    """Each member's activation of its rows.
+
+    Args:
+        x: ``[M, ...]``, on the CPU.
+        chosen: by kind, which members have it, bool ``[M]``; each member has one.
+        kinds: their names, separated by commas.
+    """
+    found: Tensor = _ByKind.apply(x, kinds, *chosen)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _ByKind(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kinds: str, *chosen: Tensor) -> Any:
+        ctx.save_for_backward(x, *chosen)
+        ctx.kinds = kinds
+        return torch.ops.hfta_nb.by_kind(x, list(chosen), kinds)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        x, *chosen = ctx.saved_tensors
+        grad = torch.ops.hfta_nb.by_kind_backward(grads[0], x, chosen, ctx.kinds)
+        return grad, None, *[None] * len(chosen)
+
+
+def _names(chosen: Sequence[Tensor], kinds: Sequence[str]) -> list[str]:
+    """By member, the name of its kind."""
+    names = [kinds[-1]] * len(chosen[0])
+    for name, own in zip(kinds[:-1], chosen, strict=False):
+        for row, yes in enumerate(own.tolist()):
+            if yes:
+                names[row] = name
+    return names
+
+
+class _Bound:
+    """A call with its tensors; neighbours of one kind are computed together.
+
+    Args:
+        kernels: by name, what takes the rows of `given` and of `out`.
+        given: tensors ``[M, ...]``.
+        out: memory for the result.
+        chosen, kinds: see `by_kind`.
+    """
+
+    def __init__(
+        self, kernels: Kernels, given: Sequence[Tensor], out: Tensor, chosen: Sequence[Tensor], kinds: str
+    ) -> None:
+        self.kernels, self.given, self.out, self.chosen, self.kinds = kernels, given, out, chosen, kinds.split(",")
+        self._names: list[str] = []
+        self._calls: list[Callable[[], Any]] = []
+
+    def __call__(self) -> None:
+        names = _names(self.chosen, self.kinds)
+        if names != self._names:
+            self._names, self._calls, start = names, [], 0
+            for name, rows in itertools.groupby(names):
+                stop = start + len(list(rows))
+                self._calls.append(partial(self.kernels[name], *(t[start:stop] for t in (*self.given, self.out))))
+                start = stop
+        for call in self._calls:
+            call()
+
+
+def _bind_forward(args: Sequence[Any], rooms: Mapping[str, Any]) -> Callable[[], None]:
+    x, chosen, kinds = args
+    return _Bound(_OUT, (x,), rooms["out"], chosen, kinds)
+
+
+def _bind_backward(args: Sequence[Any], rooms: Mapping[str, Any]) -> Callable[[], None]:
+    grad, x, chosen, kinds = args
+    return _Bound(_BACKWARD, (grad, x), rooms["out"], chosen, kinds)
+
+
+def _forward(x: Tensor, chosen: Sequence[Tensor], kinds: str) -> Tensor:
+    out = torch.empty_like(x)
+    _Bound(_OUT, (x,), out, chosen, kinds)()
+    return out
+
+
+def _backward(grad: Tensor, x: Tensor, chosen: Sequence[Tensor], kinds: str) -> Tensor:
+    out = torch.empty_like(x)
+    _Bound(_BACKWARD, (grad, x), out, chosen, kinds)()
+    return out
+
+
+_LIBRARY = torch.library.Library("hfta_nb", "FRAGMENT")  # type: ignore[no-untyped-call]
+_SCHEMAS = {
+    "by_kind(Tensor x, Tensor[] chosen, str kinds) -> Tensor": _forward,
+    "by_kind_backward(Tensor grad, Tensor x, Tensor[] chosen, str kinds) -> Tensor": _backward,
+}
+for _schema, _function in _SCHEMAS.items():
+    _LIBRARY.define(_schema)  # type: ignore[no-untyped-call]
+    _LIBRARY.impl(_schema.partition("(")[0], _function, "CPU")  # type: ignore[no-untyped-call]
+
+BINDINGS = {
+    torch.ops.hfta_nb.by_kind.default: Binding(_bind_forward),
+    torch.ops.hfta_nb.by_kind_backward.default: Binding(_bind_backward),
+}
+"""By operator, its kernel with memory for the result."""
