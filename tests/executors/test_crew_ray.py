@@ -16,7 +16,6 @@ from hfta_nb import events as ev
 from hfta_nb.crews import OnRay, Terms
 from hfta_nb.crews.on_ray import RayWorker
 from hfta_nb.errors import WorkerError
-from tests.executors.test_crews import inline as inline
 from tests.executors.test_crews import make, near, same
 
 pytest.importorskip("ray")
@@ -73,6 +72,24 @@ def killed(study: hfta.Study, workers: list[RayWorker], kills: int, chance: floa
     return found
 
 
+def test_an_actor_that_is_killed_changes_nothing(tmp_path: Path, cluster: Any, workers: list[RayWorker]) -> None:
+    grid = {"width": [4], "lr": [1e-3, 1e-2]}
+    plain, study = make(tmp_path / "plain", grid=grid), make(tmp_path / "killed", grid=grid)
+    list(plain.run())
+    events = killed(study, workers, 1, 1.0)
+    again = [e for e in events if isinstance(e, ev.PhaseChanged) and e.phase == "starting again"]
+    assert len(again) == 1
+    assert "ActorDiedError" in again[0].detail
+    same(study, plain)
+    same(hfta.Study.load(tmp_path / "killed"), plain)
+    assert all(worker.gone for worker in workers)
+    assert cluster.is_initialized()  # it was there before the run
+    places = cluster.util.placement_group_table().values()
+    assert {place["strategy"] for place in places} == {"STRICT_PACK"}
+    assert {place["state"] for place in places} == {"REMOVED"}
+
+
+@pytest.mark.long
 def test_actors_that_are_killed_change_nothing(
     tmp_path: Path, inline: hfta.Study, cluster: Any, workers: list[RayWorker]
 ) -> None:
@@ -103,8 +120,8 @@ def test_twenty_kills(tmp_path: Path, cluster: Any, workers: list[RayWorker]) ->
 def test_another_cluster_than_that_of_this_process_is_refused(tmp_path: Path, cluster: Any) -> None:
     study = make(tmp_path, 1)
     with pytest.raises(WorkerError, match="connected to another Ray cluster"):
-        list(study.run(executor="ray", address="ray://elsewhere:10001"))
-    assert study.history.state == ev.FAILED
+        study.run(executor="ray", address="ray://elsewhere:10001")
+    assert not study.store.exists
 
 
 @pytest.mark.long

@@ -49,14 +49,6 @@ def near(one: hfta.Study, other: hfta.Study) -> None:
             torch.testing.assert_close(value, other.store.read_weights(id)[name], rtol=0, atol=1e-5)
 
 
-@pytest.fixture(scope="module")
-def inline(tmp_path_factory: pytest.TempPathFactory) -> hfta.Study:
-    """What one process makes of it."""
-    study = make(tmp_path_factory.mktemp("inline") / "run")
-    list(study.run())
-    return study
-
-
 def test_two_workers_give_the_bits_of_one_process(tmp_path: Path, inline: hfta.Study) -> None:
     study = make(tmp_path)
     events = list(study.run(executor=Baton()))
