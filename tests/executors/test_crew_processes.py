@@ -14,7 +14,7 @@ from hfta_nb import events as ev
 from hfta_nb.crews import Processes, Terms
 from hfta_nb.crews.processes import ProcessWorker
 from hfta_nb.errors import WorkerError
-from tests.executors.test_crews import make, near, same
+from tests.executors.test_crews import make, same
 from tests.executors.watching import gone
 from tests.forked import forked as forked
 
@@ -82,7 +82,7 @@ def test_twenty_kills(tmp_path: Path, workers: list[ProcessWorker]) -> None:
                 os.kill(chance.choice(there), signal.SIGKILL)
                 kills += 1
     assert kills == 20
-    near(study, plain)
+    same(study, plain)
 
 
 def test_the_threads_of_the_machine_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from hfta_nb import events as ev
 from hfta_nb.crews import OnRay, Terms
 from hfta_nb.crews.on_ray import RayWorker
 from hfta_nb.errors import WorkerError
-from tests.executors.test_crews import make, near, same
+from tests.executors.test_crews import make, same
 
 pytest.importorskip("ray")
 OFTEN = Terms(checkpoint_every_s=0.0, restarts=20)
@@ -114,7 +114,7 @@ def test_twenty_kills(tmp_path: Path, cluster: Any, workers: list[RayWorker]) ->
     list(plain.run())
     study = make(tmp_path / "killed", 40)
     killed(study, workers, 20, 0.3)
-    near(study, plain)
+    same(study, plain)
 
 
 def test_another_cluster_than_that_of_this_process_is_refused(tmp_path: Path, cluster: Any) -> None:
