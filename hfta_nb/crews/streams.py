@@ -29,11 +29,17 @@ class SharedStreams:
     def __init__(self, settings: Settings, site: Site) -> None:
         self._settings, self._site = settings, site
         data = settings.data
-        self.possible = settings.share_stream and isinstance(data, Stream) and readable(data) is not None
+        usable = settings.share_stream and isinstance(data, Stream) and readable(data) is not None
+        self._stream = data if usable and isinstance(data, Stream) else None
         self._servers: dict[str, Server] = {}  # by the name of a consumer
         self._kept: dict[str, str] = {}  # names of consumers for turns that are to begin, by the turn's
         self._made = 0
         self._dropped: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+
+    @property
+    def possible(self) -> bool:
+        """Whether there is something to share."""
+        return self._stream is not None
 
     def begin(self, turns: Sequence[Turn], coming: Sequence[Turn] = ()) -> Mapping[str, Stream]:
         """The streams of turns that begin now, by name; those that read alone are left out.
@@ -42,15 +48,17 @@ class SharedStreams:
             turns: that begin.
             coming: that are to begin as soon as their workers are ready, and read with these.
         """
-        for together in self._flotillas(turns, coming):
+        stream = self._stream
+        for together in [] if stream is None else self._flotillas(turns, coming):
+            assert stream is not None
             self._made += 1
             names = [f"{turn.name} of flotilla {self._made}" for turn in together]
             try:
-                server = self._site.serve(self._settings.data, names, lambda *told: self._dropped.put(told))
-            except DataError:  # it is no map-style data set
+                server = self._site.serve(stream, names, lambda *told: self._dropped.put(told))
+            except DataError:  # there is no room for it, say
                 server = None
             if server is None:
-                self.possible = False
+                self._stream = None
                 return {}
             for turn, name in zip(together, names, strict=True):
                 self._servers[name], self._kept[turn.name] = server, name
@@ -63,8 +71,6 @@ class SharedStreams:
 
     def _flotillas(self, turns: Sequence[Turn], coming: Sequence[Turn]) -> list[list[Turn]]:
         """Turns that are to read together, and have no stream yet; one of them at least begins."""
-        if not self.possible:
-            return []
         fresh = [turn for turn in [*turns, *coming] if turn.name not in self._kept]
         begun = {turn.name for turn in turns}
         return [found for found in _flotillas(self._settings, fresh) if begun & {turn.name for turn in found}]
