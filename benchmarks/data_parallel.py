@@ -25,7 +25,7 @@ if __package__ in (None, ""):
 
 import hfta_nb as hfta
 from benchmarks.common import interleaved, write
-from hfta_nb.distributed.crew import Crew
+from hfta_nb.distributed.followers import Followers
 from hfta_nb.distributed.leader import lead
 from hfta_nb.step import ArrayStep, Step
 
@@ -60,10 +60,10 @@ def steps(step: Step, x: Tensor, y: Tensor) -> None:
         step.train(x, y)
 
 
-def row(name: str, build: Callable[[], nn.Module], samples: int, crew: Crew, rounds: int) -> dict[str, Any]:
+def row(name: str, build: Callable[[], nn.Module], samples: int, others: Followers, rounds: int) -> dict[str, Any]:
     """Seconds of some steps on one process and on two, taking turns."""
     x, y = torch.randn(samples, 1, 28, 28), torch.randint(10, (samples,))
-    one, two = step_of(build), lead(crew, "sync", step_of(build))
+    one, two = step_of(build), lead(others, "sync", step_of(build))
     one.tune(x, y, 0.5)
     laps = interleaved({"one": partial(steps, one, x, y), "two": partial(steps, two, x, y)}, rounds, warm_up=1)
     speedup = laps["one"].median_s / laps["two"].median_s
@@ -77,16 +77,16 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    crew = Crew(2, torch.device("cpu"))
+    others = Followers(2, torch.device("cpu"))
     sizes = (64,) if given.quick else (64, 512)
     try:
         found = [
-            row(name, build, samples, crew, 1 if given.quick else given.rounds)
+            row(name, build, samples, others, 1 if given.quick else given.rounds)
             for name, build in (("mlp", mlp), ("cnn", cnn))
             for samples in sizes
         ]
     finally:
-        crew.close()
+        others.close()
     if not given.quick:
         write("data_parallel", {"rows": found})
 

@@ -7,7 +7,7 @@ read a `History`, so that none of them can disagree.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hfta_nb import events as ev
@@ -93,6 +93,24 @@ class Member:
         return curve.values[-1]
 
 
+@dataclass(frozen=True)
+class Placement:
+    """An array on places of a run with several workers.
+
+    Attributes:
+        group: the array's number.
+        slots: places, from 0.
+        start_s, end_s: in seconds since the epoch; NaN for an end that is not known yet.
+        complete: whether the array was done then.
+    """
+
+    group: int
+    slots: tuple[int, ...]
+    start_s: float
+    end_s: float = math.nan
+    complete: bool = False
+
+
 class History:
     """The state of a run, made from its events.
 
@@ -106,6 +124,8 @@ class History:
         progress: the last `StepsDone`.
         speeds: per group, its `SpeedMeasured`.
         halvings: `ArrayHalved`, oldest first.
+        placements: where arrays have trained, in a run with several workers, oldest first.
+        slots: number of places of such a run; 0 of others.
         differences: `DifferenceFound`, oldest first; of each array and part of the model the last.
         samples: `DeviceSampled`, oldest first.
         pauses: times (begin, end) in seconds since the epoch; the last end is None while paused.
@@ -126,6 +146,8 @@ class History:
         self.progress: ev.StepsDone | None = None
         self.speeds: dict[int, ev.SpeedMeasured] = {}
         self.halvings: list[ev.ArrayHalved] = []
+        self.placements: list[Placement] = []
+        self.slots = 0
         self.differences: list[ev.DifferenceFound] = []
         self.samples: list[ev.DeviceSampled] = []
         self.pauses: list[tuple[float, float | None]] = []
@@ -236,6 +258,18 @@ class History:
     def _array_halved(self, event: ev.ArrayHalved) -> None:
         self.halvings.append(event)
 
+    def _array_placed(self, event: ev.ArrayPlaced) -> None:
+        self.slots = max(self.slots, event.of)
+        self._close(event.time_s, event.group, event.complete)
+        if event.slots:
+            self.placements.append(Placement(event.group, event.slots, event.time_s))
+
+    def _close(self, time_s: float, group: int | None = None, complete: bool = False) -> None:
+        """An array, or all, are on no place any longer."""
+        for number, held in enumerate(self.placements):
+            if math.isnan(held.end_s) and group in (None, held.group):
+                self.placements[number] = replace(held, end_s=time_s, complete=complete)
+
     def _difference_found(self, event: ev.DifferenceFound) -> None:
         where = event.group, event.submodule  # a run that was resumed finds it again
         self.differences = [*(d for d in self.differences if (d.group, d.submodule) != where), event]
@@ -274,6 +308,8 @@ class History:
         elif self.pauses and self.pauses[-1][1] is None:
             self.pauses[-1] = (self.pauses[-1][0], event.time_s)
         self.state, self.reason, self.detail = event.state, event.reason, event.detail
+        if event.state in ev.FINAL_STATES:
+            self._close(event.time_s)
         if event.state == ev.FAILED:
             for member in self.members.values():
                 if member.state not in (*ev.FINAL_STATES, ev.PAUSED):
@@ -315,6 +351,7 @@ _HANDLERS: dict[type[Event], Any] = {
     ev.PhaseChanged: History._phase_changed,
     ev.SpeedMeasured: History._speed_measured,
     ev.ArrayHalved: History._array_halved,
+    ev.ArrayPlaced: History._array_placed,
     ev.DifferenceFound: History._difference_found,
     ev.StepsDone: History._steps_done,
     ev.EpochDone: History._epoch_done,

@@ -71,10 +71,10 @@ TABLE: dict[str, set[str]] = {
     "step": {"errors", "kernels", "array", "optim", "losses", "metrics", "phases"},
     "plan": {"errors", "events", "grid", "data", "augment", "recipes", "phases", "array", "step"},
     "train": {*_TRAINING, "own_lines"},
-    "fleet": {"errors", "events", "plan", "step", "train", "data", "tables"},
+    "fleet": {"errors", "events", "plan", "step", "train", "data", "tables", "distributed"},
     "processes": {"errors"},
-    "crews": {"errors", "events", "data", "plan", "step", "train", "fleet", "processes"},
-    "distributed": {"errors", "members", "array", "metrics", "step"},
+    "crews": {"errors", "events", "data", "plan", "step", "train", "fleet", "processes", "distributed"},
+    "distributed": {"errors", "members", "array", "metrics", "step", "processes"},
     "study": {*_HEADLESS, "crews", "figures"},
     "executors": {"study", "errors", "events", "history", "processes", "crews"},
     "figures": {"errors", "events", "grid", "history", "colors", "averages"},
@@ -129,7 +129,7 @@ ANYWHERE: dict[str, set[str]] = {
     "rich": {"cli", "study"},  # study: the progress bar of `fit`
     "ray": {"crews"},
     "pickle": {"processes", "crews"},
-    "cloudpickle": {"processes", "distributed"},
+    "cloudpickle": {"processes"},
     "threading": {*_STARTING, "members", "kernels"},  # the last two: see docs/decisions/0020 and 0022
     "_thread": {"data", "executors"},
     "multiprocessing": {"data", "executors"},

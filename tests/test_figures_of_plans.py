@@ -11,6 +11,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from hfta_nb import colors, figures, fleet
+from hfta_nb import events as ev
+from hfta_nb.errors import StudyError
+from hfta_nb.history import History
+from tests.executors.fakes import started
 
 RATES = {"a": [60.0, 61], "b": [50.0, 51], "c": [50.0, 51]}
 
@@ -79,3 +83,45 @@ def test_a_cluster_is_drawn() -> None:
     assert sum(map(len, map(corners, collections(figure)))) >= 400
     assert figure.get_figheight() <= 7
     assert figures.png(figure, dpi=50)
+
+
+# A run.
+
+
+def ran() -> History:
+    """Two arrays on two places; one ends in a checkpoint, and goes on with both."""
+    history = History()
+    for event in [
+        started(),
+        ev.ArrayPlaced(100.0, 0, "process 1", (0,), 2),
+        ev.ArrayPlaced(100.0, 1, "process 2", (1,), 2),
+        ev.ArrayPlaced(104.0, 0, "process 1", (), 2, True),
+        ev.ArrayPlaced(106.0, 1, "process 2", (), 2),
+        ev.ArrayPlaced(106.0, 1, "process 3", (0, 1), 2),
+    ]:
+        history.add(event)
+    return history
+
+
+def test_a_run_has_a_box_for_each_worker_of_an_array() -> None:
+    history = ran()
+    history.add(ev.RunChanged(110.0, ev.STOPPED))
+    figure = figures.placements(history)
+    finished, stopped = collections(figure)
+    assert corners(finished) == [(0.0, 4.0, 0, 0)]
+    assert corners(stopped) == [(0.0, 6.0, 1, 1), (6.0, 10.0, 0, 1)]
+    assert {"array 0", "array 1"} == set(texts(figure))
+    assert figure._suptitle is not None  # type: ignore[attr-defined]
+    assert figure._suptitle.get_text() == "2 arrays on 2 workers, which train 90% of the time"  # type: ignore[attr-defined]
+
+
+def test_an_array_that_still_trains_has_a_box_up_to_now() -> None:
+    history = ran()
+    history.add(ev.StepsDone(108.0, 1, 3, 9, 0.5, 1e4, 2.0, 1.0, (0, 1), (0.5, 0.5)))
+    _, stopped = collections(figures.placements(history))
+    assert corners(stopped)[-1] == (6.0, 8.0, 0, 1)
+
+
+def test_a_run_in_one_process_has_no_such_figure() -> None:
+    with pytest.raises(StudyError, match="no array was given to a worker"):
+        figures.placements(History())

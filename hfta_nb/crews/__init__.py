@@ -6,10 +6,10 @@ the history and the mailbox; workers train groups and send events and checkpoint
 
 from __future__ import annotations
 
-from hfta_nb.crews.choosing import KINDS, executor_of
+from hfta_nb.crews.choosing import KINDS, executor_of, reached
 from hfta_nb.crews.crew import Crew
 from hfta_nb.crews.executor import Executor, Site, Terms, Worker
 from hfta_nb.crews.on_ray import OnRay
 from hfta_nb.crews.processes import Processes
 
-__all__ = ["KINDS", "Crew", "Executor", "OnRay", "Processes", "Site", "Terms", "Worker", "executor_of"]
+__all__ = ["KINDS", "Crew", "Executor", "OnRay", "Processes", "Site", "Terms", "Worker", "executor_of", "reached"]

@@ -25,7 +25,7 @@ def executor_of(executor: Any, workers: int | None = None, address: str | None =
     """
     accepted = f"{', '.join(KINDS)}, or an executor such as Processes(workers=2)"
     if not isinstance(executor, str):
-        if not all(hasattr(executor, name) for name in ("open", "terms")):
+        if not all(hasattr(executor, name) for name in ("reach", "open", "terms")):
             raise WorkerError("not an executor", where="executor", got=executor, accepted=accepted)
         for name, value in (("workers", workers), ("address", address)):
             if value is not None:
@@ -41,3 +41,15 @@ def executor_of(executor: Any, workers: int | None = None, address: str | None =
             raise WorkerError("there are none in this process", where="workers", got=workers, remedy=remedy)
         return None
     return Processes(workers) if executor == "processes" else OnRay(address, workers)
+
+
+def reached(executor: Any, workers: int | None = None, address: str | None = None) -> Executor | None:
+    """The executor of a run that is about to begin; arguments as for `executor_of`.
+
+    Raises:
+        WorkerError: as `executor_of`, or there are no workers to be had, as nothing answers at the address.
+    """
+    found = executor_of(executor, workers, address)
+    if found is not None:
+        found.reach()
+    return found

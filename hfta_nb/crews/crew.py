@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
 from hfta_nb import events as ev
+from hfta_nb.crews.books import Books
 from hfta_nb.crews.executor import Executor, Site, Worker
 from hfta_nb.crews.places import Places
 from hfta_nb.crews.reports import Beat, Done, Lost, Order, Planned, Report, Saved, Told
-from hfta_nb.crews.turns import Turn, estimated_s
-from hfta_nb.data import AnyData
+from hfta_nb.crews.streams import SharedStreams
+from hfta_nb.crews.turns import Turn
 from hfta_nb.events import Add, Control, Event
 from hfta_nb.plan import Group
-from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.settings import Ends, Save, Settings
 from hfta_nb.train.todo import Todo
 
@@ -29,7 +26,7 @@ TICK_S = 0.5
 STOPPED = "the run was stopped"
 
 
-class Crew(Schedule):
+class Crew(Books):
     """Trains groups with the workers of an executor; iterate it, as a `Trainer`.
 
     The process that iterates keeps the store, the history and the mailbox: workers send events and checkpoints, and get
@@ -38,6 +35,8 @@ class Crew(Schedule):
     Args:
         settings, groups, control, save, resume, ends, take: see `Schedule`.
         executor: where the workers are.
+        ranks: how many devices a slot of a worker has, which train each array together, and whose statistics batch
+            norms take then; see `hfta_nb.distributed.DataParallel`.
     """
 
     def __init__(
@@ -50,24 +49,21 @@ class Crew(Schedule):
         resume: Mapping[str, Any] | None = None,
         ends: Ends | None = None,
         take: Callable[[Add], str] | None = None,
+        ranks: tuple[int, str] = (1, "sync"),
     ) -> None:
-        self.executor, self.terms = executor, executor.terms
-        every_s = self.terms.checkpoint_every_s
-        super().__init__(settings, groups, control, save, resume, checkpoint_every_s=every_s, ends=ends, take=take)
-        self._turns: dict[str, Turn] = {}
+        self.executor, self.terms, self.ranks = executor, executor.terms, ranks
+        super().__init__(settings, groups, control, save, resume, self.terms.checkpoint_every_s, ends, take)
         self._places: Places | None = None
-        self._weights: dict[int, Mapping[str, Tensor]] = {}  # best ones that are not kept yet
-        self._next_index, self._orders = self.free_index, 0
+        self._streams: SharedStreams | None = None
+        self._orders = 0
         self._stopping = self._paused = self._pausing = False
-
-    def placed(self) -> AnyData:
-        return self.settings.data  # workers place it on their devices
 
     def __iter__(self) -> Iterator[Event]:
         self.clock.skip()
-        site = self.executor.open(self.settings, len(self.waiting))
-        with contextlib.closing(site):
-            self._places = Places(site, self.terms)
+        site = self.executor.open(self.settings, len(self.waiting), self.ranks[0])
+        streams = SharedStreams(self.settings, site)
+        with contextlib.closing(site), contextlib.closing(streams):
+            self._places, self._streams = Places(site, self.terms), streams
             todo = list(self.waiting)
             self.waiting.clear()
             self._enter(todo)
@@ -77,8 +73,9 @@ class Crew(Schedule):
                     yield from self._stopped()
                     return
                 if not (self._stopping or self._paused or self._pausing):
-                    yield from self._dispatch(self._places)
+                    yield from self._dispatch(self._places, streams)
                 yield from self._heard(site)
+                yield from self._late(streams)
 
     def add(self, groups: Sequence[Group]) -> None:
         shift = max(0, self._next_index - min(group.index for group in groups)) if self._began else 0
@@ -110,34 +107,57 @@ class Crew(Schedule):
         epochs = self.settings.epochs
         self._places.enter(turns, {turn.name: max(1.0, epochs - _epoch(turn.todo[0])) for turn in turns})
 
-    def _dispatch(self, places: Places) -> Iterator[Event]:
+    def _dispatch(self, places: Places, streams: SharedStreams) -> Iterator[Event]:
         """Give turns to workers that have none."""
-        for turn, worker in places.due(self._turns):
+        if streams.possible and any(turn.leaving for turn in self._active):
+            return  # the next flotilla begins together, to read together
+        begun = places.due(self._turns)
+        for turn, worker in begun:
             turn.todo = [self._unpacked(todo) for todo in turn.todo]
             self._orders += 1
             turn.begin(worker, self._orders)
+        shared = streams.begin([turn for turn, _ in begun], places.coming(self._turns))
+        for turn, worker in begun:
             stops, pins = frozenset(self.early_stops), frozenset(self.pinned)
-            worker.train(Order(self._orders, tuple(turn.todo), stops, pins, self.checkpoint_every_s))
-            yield ev.PhaseChanged(time.time(), turn.index, "starting", f"on {worker.name}")
+            devices = self.ranks[0] * len(places.slots_of(turn)) if all(map(_spreads, turn.todo)) else 1
+            more: dict[str, Any] = {"devices": devices, "batch_norm": self.ranks[1], "stream": shared.get(turn.name)}
+            worker.train(Order(turn.order, tuple(turn.todo), stops, pins, self.checkpoint_every_s, **more))
+            where = worker.name if devices == 1 else f"{devices} devices of {worker.name}"
+            shares = ", on a shared stream" if turn.name in shared else ""
+            yield ev.ArrayPlaced(time.time(), turn.index, worker.name, places.slots_of(turn), places.slots)
+            yield ev.PhaseChanged(time.time(), turn.index, "starting", f"on {where}{shares}")
         if (text := places.news()) is not None:
             yield ev.PhaseChanged(time.time(), self.arrays[0].index, "waiting", text)
 
-    def _unpacked(self, todo: Todo) -> Todo:
-        """An array that trains on after its end, with its state."""
-        if todo.end is None or self.ends is None:
-            return todo
-        self.ended.pop(todo.group.index, None)
-        return Todo(todo.group, self.ends.read_end(todo.end.file))
-
-    def _release(self, turn: Turn, failed: bool = False) -> None:
+    def _release(self, turn: Turn) -> None:
         """A turn is over: its worker is free for another one."""
         assert self._places is not None
         self._turns.pop(turn.name)
-        for name in self._places.over(turn):
-            other = self._turns[name]
-            if other.worker is not None and not other.leaving:
-                other.leaving = True
-                other.worker.send(other.order, ev.Stop())
+        self._rest(turn)
+        self._make_room(self._places.over(turn))
+
+    def _make_room(self, names: Sequence[str]) -> None:
+        """Let turns end with a checkpoint, for the next flotilla."""
+        for turn in (self._turns[name] for name in names):
+            if turn.worker is not None and not turn.leaving:
+                turn.leaving = True
+                turn.worker.send(turn.order, ev.Stop())
+
+    def _rest(self, turn: Turn) -> None:
+        """No worker has the turn any longer."""
+        turn.rest()
+        if self._streams is not None:
+            self._streams.left(turn)
+
+    def _late(self, streams: SharedStreams) -> Iterator[Event]:
+        """Turns for which others had to wait are checkpointed, to go on later at a pace of their own."""
+        for consumer, reason in streams.late():
+            turn = next((turn for turn in self._active if turn.consumer == consumer), None)
+            if turn is not None and turn.worker is not None and not (turn.leaving or turn.late):
+                turn.late = True
+                turn.worker.send(turn.order, ev.Stop())
+                words = f"{turn.worker.name} took batches too slowly: {reason}; it goes on later, apart from them"
+                yield ev.PhaseChanged(time.time(), turn.index, "leaving the flotilla", words)
 
     # Requests.
 
@@ -170,6 +190,8 @@ class Crew(Schedule):
     def _hold(self, pause: bool) -> None:
         if pause != (self._paused or self._pausing):
             self._send(ev.Pause() if pause else ev.Resume())
+            if self._streams is not None:
+                self._streams.relax(pause)
             self._pausing = pause
 
     def _held(self) -> Iterator[Event]:
@@ -234,64 +256,16 @@ class Crew(Schedule):
             turn.paused = event.state == ev.PAUSED
             yield from self._held()
         elif isinstance(event, ev.CheckpointSaved):
-            asked = turn.leaving or self._stopping or self._pausing
+            asked = turn.leaving or turn.late or self._stopping or self._pausing
             if self.save is not None and (asked or not turn.todo or self.save_due):
                 yield self._kept(event)
         elif isinstance(event, ev.StepsDone):
-            yield self._timed(turn, event)
+            assert self._places is not None
+            yield self._timed(turn, event, self._places.slots)
         elif isinstance(event, ev.MemberChanged) and event.reason == STOPPED and not self._stopping:
             yield replace(event, state=ev.WAITING, reason="to go on in the next flotilla")
         else:
             yield event
-
-    def _timed(self, turn: Turn, event: ev.StepsDone) -> ev.StepsDone:
-        """Progress of one group, with the time of all."""
-        turn.remaining_s = event.remaining_s
-        left = len(event.variants) * (event.steps_total - event.step) if event.steps_total else math.nan
-        turn.pace = left / event.remaining_s if event.remaining_s > 0 else math.nan
-        self.clock.tick()
-        assert self._places is not None
-        remaining_s = estimated_s(turn, list(self._turns.values()), self._work, self._places.slots)
-        return replace(event, elapsed_s=self.clock.elapsed_s, remaining_s=remaining_s)
-
-    def _work(self, todo: Todo) -> float:
-        length = self.batches(todo.group) or math.nan
-        run = todo.run or {"ids": todo.group.ids, "steps": 0}
-        return len(run["ids"]) * max(0.0, self.settings.epochs * length - float(run["steps"]))
-
-    def _plan(self, turn: Turn, arrays: Sequence[Group]) -> None:
-        """Put the arrays of an order in the place of those before."""
-        found = [replace(group, index=turn.numbered(group.index, self._free)) for group in arrays]
-        before = {group.index for group in turn.arrays}
-        place = min(i for i, group in enumerate(self.arrays) if group.index in before)
-        others = [group for group in self.arrays if group.index not in before]
-        self.arrays[:] = [*others[:place], *found, *others[place:]]
-        turn.arrays = found
-
-    def _save(self, turn: Turn, saved: Saved) -> None:
-        """Take a checkpoint of a group in."""
-        turn.deaths = 0
-        self._plan(turn, saved.arrays)
-        groups = {group.index: group for group in turn.arrays}
-        indices = [turn.numbered(todo.group.index, self._free) for todo in saved.todo]
-        turn.todo = [Todo(groups[i], todo.run) for i, todo in zip(indices, saved.todo, strict=True)]
-        self._weights |= saved.weights
-        for end in saved.ended:
-            if self.ends is not None and end.file in saved.ends:
-                index = turn.numbered(end.array, self._free)
-                file = self.ends.write_end(index, saved.ends[end.file])
-                self.ended[index] = replace(end, array=index, file=file)
-
-    def _kept(self, event: ev.CheckpointSaved) -> ev.CheckpointSaved:
-        """Write all checkpoints to the store."""
-        todo = [todo for turn in self._turns.values() for todo in turn.todo]
-        path = self.keep([*todo, *self.waiting], self._weights)
-        self._weights = {}
-        return replace(event, path=path)
-
-    def _free(self) -> int:
-        self._next_index = max(self._next_index, self.free_index) + 1
-        return self._next_index - 1
 
     # Ends.
 
@@ -303,9 +277,15 @@ class Crew(Schedule):
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             yield from self._fail(turn, reason, done.detail)
         elif done.stopped:
-            turn.rest()
+            late, left = turn.late, self._left(turn)
+            self._rest(turn)
+            if late and self._places is not None:
+                self._make_room(self._places.put_off(turn))
+            yield left
         else:
+            left = self._left(turn, complete=True)
             self._release(turn)
+            yield left
 
     def _lost(self, turn: Turn, reason: str) -> Iterator[Event]:
         """The worker of a turn is gone: another one goes on from its last checkpoint."""
@@ -318,18 +298,27 @@ class Crew(Schedule):
             words = f"{turn.worker.name} {reason}, {turn.deaths} times without a checkpoint in between"
             yield from self._fail(turn, words, "")
             return
+        left = self._left(turn)
         where = "its last checkpoint" if any(todo.run is not None for todo in turn.todo) else "the start"
         yield ev.PhaseChanged(
             time.time(), turn.index, "starting again", f"{turn.worker.name} {reason}; going on from {where}"
         )
         for variant in turn.live:
             yield ev.MemberChanged(time.time(), variant, ev.WAITING, f"for another worker: {turn.worker.name} {reason}")
-        turn.rest()
+        self._rest(turn)
+        yield left
+
+    def _left(self, turn: Turn, complete: bool = False) -> Event:
+        """Its worker no longer trains a turn."""
+        assert self._places is not None
+        assert turn.worker is not None
+        return ev.ArrayPlaced(time.time(), turn.first, turn.worker.name, (), self._places.slots, complete)
 
     def _fail(self, turn: Turn, reason: str, detail: str) -> Iterator[Event]:
-        live = turn.live
+        live, left = turn.live, self._left(turn)
         turn.todo = []
         self._release(turn)
+        yield left
         for variant in live:
             yield ev.MemberChanged(time.time(), variant, ev.FAILED, reason, detail)
         if self.save is not None:
@@ -340,6 +329,11 @@ class Crew(Schedule):
         for turn in self._active:
             if time.monotonic() - turn.heard_s > self.terms.silent_s:
                 yield from self._lost(turn, f"was silent for {self.terms.silent_s:g} s")
+
+
+def _spreads(todo: Todo) -> bool:
+    """Whether several devices can train an array together: all that it is made of must be in it."""
+    return not (todo.group.serial or todo.group.likes)
 
 
 def _epoch(todo: Todo) -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from hfta_nb.crews.reports import Order, Report
+from hfta_nb.data import Stream
 from hfta_nb.events import Request
 from hfta_nb.fleet.flotillas import ALPHA
 from hfta_nb.train import Settings
@@ -23,7 +24,7 @@ class Terms:
         delta: as for `hfta_nb.fleet.create_flotilla`, in samples/s. Groups with a stream each need no similar rates.
         alpha: share of the workers, from 0 to 1, below which a "global" flotilla stops, is checkpointed and planned
             anew.
-        most: the most devices of one group.
+        most: the most devices of one group, which train it together; "alone" gives each group one. See `Site`.
         restarts: how often a group is started again after its worker died, without a checkpoint in between. Then its
             members have failed.
         checkpoint_every_s: seconds between two checkpoints of a group.
@@ -62,22 +63,52 @@ class Worker(Protocol):
         """End it at once; what it reports afterwards is lost."""
 
 
+class Server(Protocol):
+    """One stream for several workers; see `hfta_nb.data.StreamServer`."""
+
+    def consumer(self, name: str) -> Stream:
+        """The stream for one of them, to be sent to it."""
+
+    def leave(self, name: str) -> None:
+        """Wait for this one no longer."""
+
+    def relax(self, on: bool) -> None:
+        """Let nobody wait for others, or wait again."""
+
+    def close(self) -> None:
+        """End it."""
+
+
 class Site(Protocol):
     """Where the workers of one run are.
 
     Attributes:
         slots: the most workers at a time.
         elastic: whether idle workers are to be ended, because somebody else could use their devices.
+        joins: whether a worker can have several slots, whose devices then train each of its arrays together.
     """
 
     slots: int
     elastic: bool
+    joins: bool
 
-    def worker(self, slot: int) -> Worker:
-        """Start a worker; returns at once."""
+    def worker(self, slots: Sequence[int]) -> Worker:
+        """Start a worker with these slots; returns at once."""
 
     def wait(self, timeout_s: float) -> Sequence[tuple[Worker, Report]]:
         """Reports of workers, oldest first; waits for the first one, up to `timeout_s` seconds."""
+
+    def serve(self, stream: Stream, consumers: Sequence[str], on_dropped: Callable[[str, str], None]) -> Server | None:
+        """Serve a stream to several workers; None where they can't share one.
+
+        Args:
+            stream: of a map-style dataset.
+            consumers: their names.
+            on_dropped: see `hfta_nb.data.StreamServer`.
+
+        Raises:
+            DataError: this stream can't be served.
+        """
 
     def close(self) -> None:
         """End all workers."""
@@ -94,10 +125,21 @@ class Executor(Protocol):
     def terms(self) -> Terms:
         """How groups are given to workers."""
 
-    def open(self, settings: Settings, groups: int) -> Site:
+    def reach(self) -> None:
+        """Find out quickly, before a run begins, whether there is where to open.
+
+        Raises:
+            WorkerError: there is not.
+        """
+
+    def open(self, settings: Settings, groups: int, devices: int) -> Site:
         """Make room for the workers of a run.
 
         Args:
             settings: of the run, which all workers get.
             groups: how many there are to train.
+            devices: of a slot.
+
+        Raises:
+            WorkerError: there are not so many, or a worker can't have several.
         """

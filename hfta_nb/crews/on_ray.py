@@ -7,13 +7,16 @@ import importlib.util
 import os
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hfta_nb.crews.addresses import ACCEPTED, REMEDY, check_address
 from hfta_nb.crews.executor import Terms
 from hfta_nb.crews.processes import on_first_device, whole
+from hfta_nb.crews.ray_stream import RayServer
 from hfta_nb.crews.reports import Beat, Lost, Order, Report
+from hfta_nb.data import Stream
 from hfta_nb.errors import WorkerError
 from hfta_nb.events import Control, Request, from_json, to_json
 from hfta_nb.processes import pickling
@@ -59,14 +62,33 @@ class OnRay:
         for name in ("workers", "cpus"):
             whole(name, getattr(self, name))
 
-    def open(self, settings: Settings, groups: int) -> RaySite:
+    def reach(self) -> None:
         """See `Executor`.
 
         Raises:
-            WorkerError: the cluster can't be reached.
+            WorkerError: nothing answers at the address, or this process is connected to another cluster.
         """
         import ray
 
+        if not ray.is_initialized():
+            check_address(self.address)
+        elif self.address not in (None, "auto", ray.get_runtime_context().gcs_address):
+            raise WorkerError("this process is connected to another Ray cluster", where="address", got=self.address,
+                              accepted=f"auto, {ray.get_runtime_context().gcs_address}",
+                              remedy="leave address out, or call ray.shutdown() first")  # fmt: skip
+
+    def open(self, settings: Settings, groups: int, devices: int = 1) -> RaySite:
+        """See `Executor`.
+
+        Raises:
+            WorkerError: the cluster can't be reached, or an array is to train on several devices.
+        """
+        import ray
+
+        if devices > 1:
+            raise WorkerError("an actor trains on one device", where="devices", got=devices, accepted="1",
+                              remedy='Study(devices=1), or executor="processes"')  # fmt: skip
+        self.reach()
         own = not ray.is_initialized()
         if own:
             os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")  # Ray would put its own print in place of the caller's
@@ -76,11 +98,8 @@ class OnRay:
             except Exception as error:  # Ray raises a plain one where its processes don't start in time
                 ray.shutdown()
                 words = " ".join(str(error).split())
-                raise WorkerError(f"Ray can't be reached ({words})", where="address", got=self.address) from error
-        elif self.address not in (None, "auto", ray.get_runtime_context().gcs_address):
-            raise WorkerError("this process is connected to another Ray cluster", where="address", got=self.address,
-                              accepted=f"auto, {ray.get_runtime_context().gcs_address}",
-                              remedy="leave address out, or call ray.shutdown() first")  # fmt: skip
+                raise WorkerError(f"Ray can't be reached ({words})", where="address", got=self.address,
+                                  accepted=ACCEPTED, remedy=REMEDY) from error  # fmt: skip
         slots = self.workers or max(1, min(groups, MOST_WORKERS))
         gpus = 1 if settings.device.type == "cuda" else 0
         return RaySite(on_first_device(settings), slots, self.cpus, gpus, self.resources, own)
@@ -97,6 +116,7 @@ class RaySite:
     """
 
     elastic = True
+    joins = False
 
     def __init__(
         self, settings: Settings, slots: int, cpus: int, gpus: int, resources: dict[str, float], own: bool
@@ -109,10 +129,14 @@ class RaySite:
         self._settings = ray.put(pickling.dumps(settings, {}))
         self._workers: list[RayWorker] = []
 
-    def worker(self, slot: int) -> RayWorker:
+    def worker(self, slots: Sequence[int]) -> RayWorker:
         made = RayWorker(self._bundle, self._cpus, self._settings)
         self._workers.append(made)
         return made
+
+    def serve(self, stream: Stream, consumers: Sequence[str], on_dropped: Callable[[str, str], None]) -> RayServer:
+        """See `Site`: through the object store."""
+        return RayServer(stream, consumers, on_dropped)
 
     def wait(self, timeout_s: float) -> list[tuple[RayWorker, Report]]:
         import ray

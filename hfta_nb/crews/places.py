@@ -1,13 +1,16 @@
-"""Which worker gets which turn: the planner's devices are slots, each with a worker."""
+"""Which worker gets which turn: the planner's devices are slots, and a worker has one or several."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from hfta_nb.crews.executor import Site, Terms, Worker
 from hfta_nb.crews.turns import Turn
 from hfta_nb.errors import FleetError, WorkerError
 from hfta_nb.fleet import Rounds
+
+Slots: TypeAlias = tuple[int, ...]
 
 
 class Places:
@@ -25,8 +28,8 @@ class Places:
         self.slots = site.slots
         self._site, self._terms = site, terms
         self._rounds: Rounds | None = None
-        self._slot: dict[str, int] = {}  # of turns that have one, by name
-        self._workers: dict[int, Worker] = {}
+        self._slots: dict[str, Slots] = {}  # of turns that have some, by name
+        self._workers: dict[Slots, Worker] = {}
         self._over: set[str] = set()  # turns that ended after the planner had stopped them
         self._failures = 0
         self._told = False
@@ -53,15 +56,15 @@ class Places:
     def due(self, turns: Mapping[str, Turn]) -> list[tuple[Turn, Worker]]:
         """Turns that can begin, each with its worker; workers that are lacking are started."""
         busy = {id(turn.worker) for turn in turns.values() if turn.worker is not None}
-        wanted = {name: slot for name, slot in self._slot.items() if turns[name].worker is None}
-        for slot in wanted.values():
-            if slot not in self._workers:
-                self._workers[slot] = self._site.worker(slot)
+        wanted = {name: slots for name, slots in self._slots.items() if turns[name].worker is None}
+        for slots in wanted.values():
+            if slots not in self._workers and self._cleared(slots, busy):
+                self._workers[slots] = self._site.worker(slots)
         self._exchange(wanted, busy)
         found = []
-        for name, slot in wanted.items():
-            worker = self._workers[slot]
-            if worker.ready and id(worker) not in busy:
+        for name, slots in wanted.items():
+            worker = self._workers.get(slots)
+            if worker is not None and worker.ready and id(worker) not in busy:
                 busy.add(id(worker))
                 found.append((turns[name], worker))
         if found:
@@ -69,17 +72,33 @@ class Places:
         self._dismiss(busy)
         return found
 
+    def coming(self, turns: Mapping[str, Turn]) -> list[Turn]:
+        """Turns that wait for workers that somebody else has to make room for."""
+        waiting = [turns[name] for name in self._slots if turns[name].worker is None]
+        return waiting if self._site.elastic else []
+
     def over(self, turn: Turn) -> tuple[str, ...]:
         """A turn has ended; returns the names of those that are to make room for another flotilla."""
         assert self._rounds is not None
-        if turn.name not in self._slot:  # it was to make room, and ended before it could
+        if turn.name not in self._slots:  # it was to make room, and ended before it could
             self._over.add(turn.name)
             return ()
-        del self._slot[turn.name]
+        del self._slots[turn.name]
         change = self._rounds.finish([turn.name])
         for name in change.stopped:
-            del self._slot[name]
+            del self._slots[name]
         return (*change.stopped, *self._start(change.started))
+
+    def put_off(self, turn: Turn) -> tuple[str, ...]:
+        """A turn is to wait with the others; returns the names of those that are to make room for another flotilla."""
+        assert self._rounds is not None
+        if self._slots.pop(turn.name, None) is None:  # it is to make room as it is
+            return ()
+        return self._start(self._rounds.put_off(turn.name))
+
+    def slots_of(self, turn: Turn) -> Slots:
+        """The slots of a turn."""
+        return self._slots[turn.name]
 
     def gone(self, worker: Worker, reason: str) -> None:
         """A worker has died.
@@ -87,9 +106,9 @@ class Places:
         Raises:
             WorkerError: one after another dies before it gets a turn.
         """
-        for slot, one in list(self._workers.items()):
+        for slots, one in list(self._workers.items()):
             if one is worker:
-                del self._workers[slot]
+                del self._workers[slots]
                 if not worker.ready:
                     self._failures += 1
         if self._failures > self._terms.restarts:
@@ -107,11 +126,11 @@ class Places:
         """Note the slots of turns; returns the names of others that are to make room."""
         assert self._rounds is not None
         for name, devices in started.items():
-            if len(devices) > 1:
-                remedy = "leave `most` at 1: data-parallel training of one array is not available to crews"
-                raise FleetError("an array trains on one device", where=name, got=len(devices), accepted="1",
-                                 remedy=remedy)  # fmt: skip
-            self._slot[name] = devices[0]
+            if len(devices) > 1 and not self._site.joins:
+                remedy = "leave `most` at 1, or take processes"
+                raise FleetError("an array trains on one device of this executor", where=name, got=len(devices),
+                                 accepted="1", remedy=remedy)  # fmt: skip
+            self._slots[name] = tuple(devices)
         room: tuple[str, ...] = ()
         for name in [name for name in started if name in self._over]:
             self._over.discard(name)
@@ -127,21 +146,33 @@ class Places:
         middle = sorted(rate[0] for rate in known.values())[len(known) // 2]
         return {name: known.get(name, [middle]) for name in estimated}
 
-    def _exchange(self, wanted: Mapping[str, int], busy: set[int]) -> None:
+    def _cleared(self, slots: Slots, busy: set[int]) -> bool:
+        """Whether nobody trains on these slots; workers that have some of them and others, and are idle, are ended."""
+        there = {other: w for other, w in self._workers.items() if set(other) & set(slots)}
+        if any(id(worker) in busy for worker in there.values()):
+            return False
+        for other, worker in there.items():
+            del self._workers[other]
+            worker.kill()
+        return True
+
+    def _exchange(self, wanted: Mapping[str, Slots], busy: set[int]) -> None:
         """Let idle workers take over turns whose own workers are not ready yet."""
-        taken = set(self._slot.values())
+        if self._site.joins:  # their slots are what they have; and they are ready at once
+            return
+        taken = set(self._slots.values())
         idle = [s for s, w in self._workers.items() if s not in taken and w.ready and id(w) not in busy]
-        for slot in wanted.values():
-            if idle and not self._workers[slot].ready:
+        for slots in wanted.values():
+            if idle and not self._workers[slots].ready:
                 other = idle.pop()
-                self._workers[slot], self._workers[other] = self._workers[other], self._workers[slot]
+                self._workers[slots], self._workers[other] = self._workers[other], self._workers[slots]
 
     def _dismiss(self, busy: set[int]) -> None:
         """End workers that no turn waits for, where somebody else could use what they hold."""
         if self._rounds is None or self._rounds.waiting or not self._site.elastic:
             return
-        taken = set(self._slot.values())
-        for slot, worker in list(self._workers.items()):
-            if slot not in taken and id(worker) not in busy:
-                del self._workers[slot]
+        taken = set(self._slots.values())
+        for slots, worker in list(self._workers.items()):
+            if slots not in taken and id(worker) not in busy:
+                del self._workers[slots]
                 worker.kill()

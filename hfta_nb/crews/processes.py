@@ -7,19 +7,20 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from hfta_nb.crews.executor import Terms
 from hfta_nb.crews.reports import Beat, Lost, Order, Report
+from hfta_nb.data import Stream, StreamServer, serving
 from hfta_nb.errors import WorkerError
 from hfta_nb.events import Request, to_json
 from hfta_nb.processes import cores, frames, pickling
 from hfta_nb.processes.ends import in_words
 from hfta_nb.processes.log import Log
-from hfta_nb.processes.spawning import spawn
+from hfta_nb.processes.spawning import pipes_of, spawn
 from hfta_nb.train import Settings
 
 COMMAND = (sys.executable, "-P", "-m", "hfta_nb.crews.child_main")
@@ -37,7 +38,8 @@ class Processes:
 
     Args:
         workers: number of processes; by default one per GPU, on a CPU one per thread that torch may use. There are
-            never more than groups.
+            never more than groups can use. A group to which the plan gives several devices (see `Terms.most`) trains
+            data-parallel in as many processes of these.
         threads: of each process, for torch on a CPU; by default a fair share.
         terms: how groups are given to workers.
 
@@ -57,13 +59,23 @@ class Processes:
         for name in ("workers", "threads"):
             whole(name, getattr(self, name))
 
-    def open(self, settings: Settings, groups: int) -> ProcessSite:
-        """See `Executor`."""
+    def reach(self) -> None:
+        """See `Executor`: there are always processes."""
+
+    def open(self, settings: Settings, groups: int, devices: int = 1) -> ProcessSite:
+        """See `Executor`; with several devices to a slot, `workers` are the slots.
+
+        Raises:
+            WorkerError: there are fewer GPUs than a slot has.
+        """
         gpus = _gpus() if settings.device.type == "cuda" else []
+        if 0 < len(gpus) < devices:
+            raise WorkerError("not so many GPUs", where="devices", got=devices, accepted=f"1 to {len(gpus)}")
         total = cores.threads()
-        workers = min(max(1, groups), self.workers or len(gpus) or total)
-        threads = self.threads or max(1, total // workers)
-        return ProcessSite(on_first_device(settings), workers, threads, gpus)
+        workers = self.workers or max(1, (len(gpus) or total) // devices)
+        workers = min(max(1, groups) * self.terms.most, workers)
+        threads = self.threads or max(1, total // (workers * devices))
+        return ProcessSite(on_first_device(settings), workers, threads, gpus, devices)
 
 
 class ProcessSite:
@@ -72,26 +84,43 @@ class ProcessSite:
     Args:
         settings: of the run, with the device as a worker sees it.
         slots: the most processes at a time.
-        threads: of torch in each.
-        gpus: what ``CUDA_VISIBLE_DEVICES`` calls them; worker i gets number i, and again from the first.
+        threads: of torch in each, for each of its devices.
+        gpus: what ``CUDA_VISIBLE_DEVICES`` calls them; they are given to the slots in turn, and again from the first.
+        devices: of a slot.
     """
 
     elastic = False
+    joins = True
 
-    def __init__(self, settings: Settings, slots: int, threads: int, gpus: list[str]) -> None:
+    def __init__(self, settings: Settings, slots: int, threads: int, gpus: list[str], devices: int = 1) -> None:
         self.slots = slots
-        self._threads, self._gpus = threads, gpus
+        self._threads, self._gpus, self._devices = threads, gpus, devices
         self._payload = pickling.dumps(settings, {})
         self._reports: queue.SimpleQueue[tuple[ProcessWorker, Report]] = queue.SimpleQueue()
         self._workers: list[ProcessWorker] = []
 
-    def worker(self, slot: int) -> ProcessWorker:
-        own = cores.environment() | dict.fromkeys(cores.COUNTS, str(self._threads))
+    def worker(self, slots: Sequence[int]) -> ProcessWorker:
+        """See `Site`.
+
+        Raises:
+            WorkerError: these slots have a GPU twice.
+        """
+        places = [slot * self._devices + i for slot in slots for i in range(self._devices)]
+        threads = self._threads * len(places)
+        own = cores.environment() | dict.fromkeys(cores.COUNTS, str(threads))
         if self._gpus:
-            own["CUDA_VISIBLE_DEVICES"] = self._gpus[slot % len(self._gpus)]
-        made = ProcessWorker(own, self._threads, self._payload, lambda w, report: self._reports.put((w, report)))
+            gpus = [self._gpus[place % len(self._gpus)] for place in places]
+            if len(set(gpus)) < len(gpus):
+                raise WorkerError("not so many GPUs for one array", where="devices", got=len(gpus),
+                                  accepted=f"1 to {len(self._gpus)}", remedy="lower `workers`")  # fmt: skip
+            own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        made = ProcessWorker(own, threads, self._payload, lambda w, report: self._reports.put((w, report)))
         self._workers = [*(w for w in self._workers if w.alive), made]
         return made
+
+    def serve(self, stream: Stream, consumers: Sequence[str], on_dropped: Callable[[str, str], None]) -> StreamServer:
+        """See `Site`: through shared memory."""
+        return StreamServer(stream, consumers, on_dropped=on_dropped, patience_s=serving.PATIENCE_S)
 
     def wait(self, timeout_s: float) -> list[tuple[ProcessWorker, Report]]:
         found = []
@@ -129,11 +158,7 @@ class ProcessWorker:
         self._process = spawn(COMMAND, own)
         self.pid = self._process.pid
         self.name = f"process {self.pid}"
-        pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
-        to, reports, printed = (os.dup(pipe.fileno()) for pipe in pipes if pipe is not None)
-        for pipe in pipes:
-            if pipe is not None:
-                pipe.close()
+        to, reports, printed = pipes_of(self._process)
         self._sender = frames.Sender(to, f"hfta_nb to {self.name}")
         path = [entry for entry in sys.path if isinstance(entry, str)]
         self._sender.put({"settings": True, "threads": threads, "path": path}, payload)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
+from hfta_nb.data import Stream
 from hfta_nb.events import Event
 from hfta_nb.plan import Group
 from hfta_nb.train.settings import End
@@ -27,6 +28,9 @@ class Order:
         early_stops: variants that were stopped before.
         pinned: variants that are not to be pruned.
         checkpoint_every_s: seconds between two checkpoints.
+        devices: how many of the worker's devices train each array together.
+        batch_norm: whose statistics batch norms take then; see `hfta_nb.distributed.DataParallel`.
+        stream: data that is shared with other workers, in place of the worker's own; None to read its own.
     """
 
     number: int
@@ -34,6 +38,9 @@ class Order:
     early_stops: frozenset[int] = frozenset()
     pinned: frozenset[int] = frozenset()
     checkpoint_every_s: float = 10.0
+    devices: int = 1
+    batch_norm: str = "sync"
+    stream: Stream | None = None
 
 
 @dataclass(frozen=True)

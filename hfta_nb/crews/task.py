@@ -5,14 +5,18 @@ from __future__ import annotations
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from hfta_nb.crews.reports import NEW, Beat, Done, Order, Planned, Report, Saved, Told
-from hfta_nb.errors import StoreError, WorkerError
+from hfta_nb.crews.reports import NEW, Beat, Done, Lost, Order, Planned, Report, Saved, Told
+from hfta_nb.data import StreamEndedError
+from hfta_nb.distributed.leader import spread
+from hfta_nb.errors import DistributedError, StoreError, WorkerError
 from hfta_nb.events import Control, Heartbeat, PlanMade
 from hfta_nb.processes import pickling
+from hfta_nb.step import Step
 from hfta_nb.step.rollback import on_host
 from hfta_nb.train import Settings, Trainer
 from hfta_nb.train.todo import Todo
@@ -29,13 +33,20 @@ def perform(settings: Settings, order: Order, control: Control, emit: Emit) -> N
         control: requests.
         emit: sends a report; what it is given may change once it has returned.
     """
+    if order.stream is not None:
+        settings = replace(settings, data=order.stream)
     try:
-        trainer = _trainer(settings, order, control, emit)
-        for event in trainer:
-            if isinstance(event, PlanMade):
-                emit(Planned(tuple(trainer.arrays)))
-            else:
-                emit(Beat() if isinstance(event, Heartbeat) else Told(event))
+        with spread(order.devices, settings.device, order.batch_norm) as prepare:
+            trainer = _trainer(settings, order, control, emit, prepare)
+            for event in trainer:
+                if isinstance(event, PlanMade):
+                    emit(Planned(tuple(trainer.arrays)))
+                else:
+                    emit(Beat() if isinstance(event, Heartbeat) else Told(event))
+    except (DistributedError, StreamEndedError) as error:  # another worker goes on
+        lost = "its stream" if isinstance(error, StreamEndedError) else "one of its devices"
+        emit(Lost(f"lost {lost} ({error.what})"))
+        return
     except Exception as error:
         detail = "".join(traceback.format_exception(error))
         emit(Done(error=_sendable(error), detail=detail))
@@ -43,7 +54,9 @@ def perform(settings: Settings, order: Order, control: Control, emit: Emit) -> N
     emit(Done(trainer.stopped, None if trainer.error is None else _sendable(trainer.error)))
 
 
-def _trainer(settings: Settings, order: Order, control: Control, emit: Emit) -> Trainer:
+def _trainer(
+    settings: Settings, order: Order, control: Control, emit: Emit, prepare: Callable[[Step], Step] | None
+) -> Trainer:
     ends = _Kept()
 
     def save(state: dict[str, Any], weights: Mapping[int, Mapping[str, Tensor]]) -> str:
@@ -55,7 +68,7 @@ def _trainer(settings: Settings, order: Order, control: Control, emit: Emit) -> 
 
     every_s = order.checkpoint_every_s
     groups = [todo.group for todo in order.todo]
-    trainer = Trainer(settings, groups, control, save, checkpoint_every_s=every_s, ends=ends)
+    trainer = Trainer(settings, groups, control, save, prepare=prepare, checkpoint_every_s=every_s, ends=ends)
     trainer.waiting = deque(order.todo)
     trainer.least_index = NEW
     trainer.early_stops |= order.early_stops

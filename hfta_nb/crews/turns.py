@@ -22,30 +22,34 @@ class Turn:
     Attributes:
         name: for the planner.
         todo: arrays that are not done, each with its last checkpoint.
-        slot: of the worker; None while it waits.
         worker: that trains it; None while there is none.
         order: number of its order.
+        first: number of the array that came first in it.
         arrays: of the order.
         numbers: by a worker's number of an array, the run's.
         deaths: workers that it lost since its last checkpoint.
         heard_s: when its worker last reported, in seconds of a steady clock.
         leaving: whether it was asked to make room for another flotilla.
+        late: whether it was asked to stop, because others that read the same stream had to wait for it.
         paused: whether its worker has paused.
+        consumer: its name among those who read the same stream; empty where it reads alone.
         remaining_s: what its worker said.
         pace: member-steps a second of its worker.
     """
 
     name: str
     todo: list[Todo]
-    slot: int | None = None
     worker: Worker | None = None
     order: int = 0
+    first: int = 0
     arrays: list[Group] = field(default_factory=list)
     numbers: dict[int, int] = field(default_factory=dict)
     deaths: int = 0
     heard_s: float = 0.0
     leaving: bool = False
+    late: bool = False
     paused: bool = False
+    consumer: str = ""
     remaining_s: float = float("nan")
     pace: float = float("nan")
 
@@ -61,13 +65,13 @@ class Turn:
 
     def begin(self, worker: Worker, order: int) -> None:
         """A worker gets the turn."""
-        self.worker, self.order, self.heard_s = worker, order, time.monotonic()
+        self.worker, self.order, self.first, self.heard_s = worker, order, self.index, time.monotonic()
         self.arrays, self.numbers = [todo.group for todo in self.todo], {}
-        self.leaving = self.paused = False
+        self.leaving = self.late = self.paused = False
 
     def rest(self) -> None:
         """No worker has the turn."""
-        self.worker, self.leaving, self.paused = None, False, False
+        self.worker, self.leaving, self.late, self.paused = None, False, False, False
         self.remaining_s = self.pace = float("nan")
 
     def numbered(self, number: int, free: Callable[[], int]) -> int:

@@ -10,6 +10,7 @@ from hfta_nb.data.order import SPLIT_SEED, order, orders
 from hfta_nb.data.prefetch import Ahead
 from hfta_nb.data.preprocessed import preprocessed
 from hfta_nb.data.samples import Data, Samples, count, leaves, moved, take, tree_map
+from hfta_nb.data.served import StreamEndedError
 from hfta_nb.data.serving import StreamServer
 from hfta_nb.data.streams import AnyData, Stream, from_batches, from_loader
 from hfta_nb.data.tensors import from_tensors
@@ -28,6 +29,7 @@ __all__ = [
     "Placement",
     "Samples",
     "Stream",
+    "StreamEndedError",
     "StreamServer",
     "Workers",
     "count",

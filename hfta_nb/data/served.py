@@ -16,6 +16,10 @@ from hfta_nb.data.workers import Job
 from hfta_nb.errors import DataError
 
 
+class StreamEndedError(DataError):
+    """The server of a stream has ended; its consumers can read streams of their own."""
+
+
 class Client:
     """A process's connection to a server; made when the first batch is asked for. It can be sent to a process.
 
@@ -36,7 +40,8 @@ class Client:
         """A batch; waits for it.
 
         Raises:
-            DataError: it can't be made, or the server has ended.
+            DataError: it can't be made.
+            StreamEndedError: the server has ended.
         """
         try:
             pipe = self._connected()
@@ -50,7 +55,7 @@ class Client:
         except (EOFError, OSError) as error:
             self.close()
             what = f"the server of the stream has ended ({type(error).__name__})"
-            raise DataError(what, where=self.consumer, remedy="resume the run") from error
+            raise StreamEndedError(what, where=self.consumer, remedy="resume the run") from error
         return found
 
     def close(self) -> None:

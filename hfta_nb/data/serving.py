@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import queue
 import socket
 import threading
 import time
@@ -24,6 +25,11 @@ WINDOW = 4
 
 PATIENCE_S = 60.0
 """The others wait so long for a slow consumer before it is dropped."""
+
+
+LEFT = "it left"
+WENT_BACK = "it went back"
+"""Reasons why a consumer is dropped that are not its pace; it goes back where it has not enough memory for a batch."""
 
 
 @dataclass
@@ -117,6 +123,8 @@ class StreamServer:
         self._listener.bind(str(self.address))
         self._listener.listen()
         self._wake, self._woken = socket.socketpair()
+        self._actions: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._relaxed = False
         self._thread = threading.Thread(target=self._serve, name="hfta_nb stream", daemon=True)
         self._thread.start()
 
@@ -125,6 +133,20 @@ class StreamServer:
         client = Client(self.address, name)
         parts: dict[str, Any] = {part: ServedSource(s, part, client) for part, s in self._sources.items()}
         return replace(self.stream, **parts)
+
+    def leave(self, name: str) -> None:
+        """Wait for this consumer no longer, whether or not it has ever asked for a batch."""
+        self._do(lambda: self._drop(self._consumers[name], LEFT))
+
+    def relax(self, on: bool) -> None:
+        """Let no consumer wait for slower ones (True), as while they are paused, or wait again."""
+        self._do(lambda: setattr(self, "_relaxed", on))
+
+    def _do(self, action: Callable[[], None]) -> None:
+        """Let the thread do something."""
+        self._actions.put(action)
+        with contextlib.suppress(OSError):  # it has ended
+            self._wake.send(b"\1")
 
     def close(self) -> None:
         """End the worker processes and all connections."""
@@ -147,7 +169,10 @@ class StreamServer:
                 handles = [self._woken, self._listener, *(p.pipe for p in self._peers), *self.workers.handles]
                 ready = set(wait(handles, self._look_s()))
                 if self._woken in ready:
-                    return
+                    if b"\0" in self._woken.recv(4096):
+                        return
+                    while not self._actions.empty():
+                        self._actions.get()()
                 if self._listener in ready:
                     self._peers.append(_Peer(Connection(self._listener.accept()[0].detach())))
                 for peer in [p for p in self._peers if p.pipe in ready]:
@@ -183,7 +208,9 @@ class StreamServer:
         peer.asked, peer.since_s = job, now
         if job.part == "training":
             length = self._sources[job.part].length(job.batch_size) or 0
-            consumer.asked = job.epoch * length + job.number + consumer.validated
+            before, consumer.asked = consumer.asked, job.epoch * length + job.number + consumer.validated
+            if consumer.asked < before:  # not to hold back the others until it is where it was
+                self._drop(consumer, WENT_BACK)
         else:
             consumer.validated += 1
             consumer.asked += 1
@@ -207,7 +234,7 @@ class StreamServer:
         if peer.reading is not None:
             self._entries[peer.reading].readers -= 1
         if peer.consumer is not None and not any(p.consumer is peer.consumer for p in self._peers):
-            self._drop(peer.consumer, "it left")
+            self._drop(peer.consumer, LEFT)
             for job in list(self._entries):
                 self._entries[job].waiting.discard(peer.consumer.name)
                 self._tidy(job)
@@ -232,7 +259,9 @@ class StreamServer:
 
     def _held_back(self, peer: _Peer) -> bool:
         consumer = peer.consumer
-        return consumer is not None and consumer.together and consumer.asked > self._slowest + self.window
+        if consumer is None or not consumer.together or self._relaxed:
+            return False
+        return consumer.asked > self._slowest + self.window
 
     def _waiting(self) -> Iterator[_Peer]:
         """Who is held back for the sake of slower ones."""

@@ -11,15 +11,16 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
-from hfta_nb.distributed import frames
 from hfta_nb.distributed.batches import Announced
 from hfta_nb.distributed.data_parallel import DataParallel
 from hfta_nb.distributed.ranks import Ranks, connected
 from hfta_nb.distributed.recipe import Recipe
+from hfta_nb.processes import frames, pickling
+from hfta_nb.processes.inside import private_pipes
 from hfta_nb.step import ArrayStep
 
 
@@ -101,32 +102,29 @@ class Follower:
 def main() -> int:
     """Follow until standard input ends; returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for rank 0
-    with os.fdopen(os.dup(0), "rb") as inbox, os.fdopen(os.dup(1), "wb") as outbox:
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.dup2(2, 1)  # what a model prints must not mix with what is told
-        try:
-            _follow(inbox, outbox)
-        except BaseException as error:
-            traceback.print_exc()
-            outbox.write(frames.pack(f"{type(error).__name__}: {error}"))
-            return 1
+    inbox, outbox = private_pipes()
+    try:
+        _follow(inbox, outbox)
+    except BaseException as error:
+        traceback.print_exc()
+        os.write(outbox, frames.pack({"error": f"{type(error).__name__}: {error}"}))
+        return 1
     return 0
 
 
-def _follow(inbox: BinaryIO, outbox: BinaryIO) -> None:
-    first = frames.read(inbox)
+def _follow(inbox: int, outbox: int) -> None:
+    messages = frames.read(inbox)
+    first = next(messages, None)
     if first is None:
         return
-    hello: Hello = frames.unpack(first)
+    hello: Hello = pickling.unpacked(first[1])
     os.chdir(hello.directory)
     sys.path[:] = hello.path
     torch.set_num_threads(hello.threads)
     device = torch.device(hello.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    outbox.write(frames.pack("ready"))
-    outbox.flush()
+    os.write(outbox, frames.pack({"ready": True}))
     follower = Follower(connected(hello.rank, hello.size, hello.file, device, hello.timeout_s))
-    while (data := frames.read(inbox)) is not None:
-        follower.do(*frames.unpack(data))
+    for message, given in messages:
+        follower.do(message["do"], *pickling.unpacked(given))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hfta_nb.array.access import untimed_block_size
 from hfta_nb.distributed.batches import Announced
-from hfta_nb.distributed.crew import Crew
 from hfta_nb.distributed.data_parallel import DataParallel
+from hfta_nb.distributed.followers import Followers
 from hfta_nb.distributed.recipe import Recipe
 from hfta_nb.step import ArrayStep, Scores, ScoreSink, Step
 from hfta_nb.step.rollback import on_host
@@ -24,7 +27,7 @@ class Leader:
 
     Args:
         step: of rank 0, spread over the devices.
-        crew: the other ranks.
+        others: the other ranks.
 
     Attributes:
         whole: False, as a step that fails on one rank is not undone on the others.
@@ -32,48 +35,48 @@ class Leader:
 
     whole = False
 
-    def __init__(self, step: ArrayStep, parallel: DataParallel, crew: Crew) -> None:
-        self.step, self.parallel, self.crew = step, parallel, crew
+    def __init__(self, step: ArrayStep, parallel: DataParallel, others: Followers) -> None:
+        self.step, self.parallel, self.others = step, parallel, others
 
     def __len__(self) -> int:
         return len(self.step)
 
     def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
-        with self.crew.watched():
+        with self.others.watched():
             return self.step.train(self._sent("train", x, y), y, keep)
 
     def evaluate(self, x: Any, y: Any) -> Scores:
-        with self.crew.watched():
+        with self.others.watched():
             return self.step.evaluate(self._sent("evaluate", x, y), y)
 
     def _sent(self, command: str, x: Any, y: Any) -> Any:
         batch = Announced.of(x, y)
-        self.crew.tell(command, batch)
+        self.others.tell(command, batch)
         self.parallel.samples = batch.samples
-        return batch.sent(self.crew.ranks, x, y)
+        return batch.sent(self.others.ranks, x, y)
 
     def end_epoch(self) -> None:
-        with self.crew.watched():
-            self.crew.tell("end_epoch")
+        with self.others.watched():
+            self.others.tell("end_epoch")
             self.step.end_epoch()
             self.parallel.check()
 
     def end_validation(self, values: Sequence[float]) -> None:
-        self.crew.tell("end_validation", list(values))
+        self.others.tell("end_validation", list(values))
         self.step.end_validation(values)
 
     def step_lr_schedulers(self) -> None:
-        self.crew.tell("step_lr_schedulers")
+        self.others.tell("step_lr_schedulers")
         self.step.step_lr_schedulers()
 
     def select(self, indices: Sequence[int]) -> Leader:
-        self.crew.tell("select", list(indices))
+        self.others.tell("select", list(indices))
         step = self.step.select(indices)
         assert isinstance(step.devices, DataParallel)  # as this one's
-        return Leader(step, step.devices, self.crew)
+        return Leader(step, step.devices, self.others)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self.crew.tell("load_state", on_host(state))
+        self.others.tell("load_state", on_host(state))
         self.step.load_state(state)
 
     def scales(self) -> Tensor | None:
@@ -89,7 +92,7 @@ class Leader:
         return self.step.state()
 
 
-def lead(crew: Crew, batch_norm: str, step: Step) -> Step:
+def lead(others: Followers, batch_norm: str, step: Step) -> Step:
     """Let all ranks make an array's step. A plain module's stays on rank 0.
 
     Raises:
@@ -97,9 +100,34 @@ def lead(crew: Crew, batch_norm: str, step: Step) -> Step:
     """
     if not isinstance(step, ArrayStep):
         return step
-    with crew.watched():
-        crew.tell("build", Recipe.of(step, batch_norm))
+    with others.watched():
+        others.tell("build", Recipe.of(step, batch_norm))
         step.array.block_size = untimed_block_size(step.array)
-        parallel = DataParallel(step.array, batch_norm=batch_norm, group=crew.ranks)
+        parallel = DataParallel(step.array, batch_norm=batch_norm, group=others.ranks)
         step.spread(parallel)
-    return Leader(step, parallel, crew)
+    return Leader(step, parallel, others)
+
+
+@contextmanager
+def spread(devices: int, device: torch.device, batch_norm: str) -> Iterator[Callable[[Step], Step] | None]:
+    """Within, the processes of the other devices are there.
+
+    Args:
+        devices: how many train each array together.
+        device: the first of them.
+        batch_norm: see `DataParallel`.
+
+    Returns:
+        What lets them all make the step of an array; None where there is one device.
+
+    Raises:
+        DistributedError: a process does not start.
+    """
+    if devices == 1:
+        yield None
+        return
+    others = Followers(devices, device)
+    try:
+        yield partial(lead, others, batch_norm)
+    finally:
+        others.close()

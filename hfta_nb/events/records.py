@@ -181,6 +181,25 @@ class ArrayHalved(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ArrayPlaced(Event):
+    """A worker begins to train an array, or no longer trains it. Runs in one process have no such events.
+
+    Attributes:
+        group: the array's number.
+        worker: the worker's name.
+        slots: its places among those of the run, from 0; empty where it no longer trains the array.
+        of: number of places of the run.
+        complete: whether the array is done.
+    """
+
+    group: int
+    worker: str
+    slots: tuple[int, ...]
+    of: int
+    complete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class DifferenceFound(Event):
     """A member of an array came to something else than its plain module alone; the array runs differently from now on.
 

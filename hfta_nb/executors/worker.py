@@ -20,7 +20,7 @@ from hfta_nb.history import History
 from hfta_nb.processes import cores, frames
 from hfta_nb.processes.ends import in_words, is_crash
 from hfta_nb.processes.log import Log
-from hfta_nb.processes.spawning import spawn
+from hfta_nb.processes.spawning import pipes_of, spawn
 
 COMMAND = (sys.executable, "-P", "-m", "hfta_nb.executors.worker_main")
 """-P: a file beside the notebook with the name of a standard module must not prevent the worker from starting."""
@@ -71,12 +71,7 @@ class Worker:
         self._own = cores.environment()
         self._process = spawn(COMMAND, self._own)
         self.pid = self._process.pid
-        pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
-        # Descriptors are duplicated, because each is closed by the thread that owns it.
-        to, events, printed = (os.dup(pipe.fileno()) for pipe in pipes if pipe is not None)
-        for pipe in pipes:
-            if pipe is not None:
-                pipe.close()
+        to, events, printed = pipes_of(self._process)
         self._sender = frames.Sender(to, f"hfta_nb to worker {self.pid}")
         self._fault: Exception | None = None
         self._killed = False

@@ -2,7 +2,7 @@
 
 from hfta_nb.figures.canvas import png
 from hfta_nb.figures.contours import contour
-from hfta_nb.figures.flotillas import gantt
+from hfta_nb.figures.flotillas import gantt, placements
 from hfta_nb.figures.fronts import pareto
 from hfta_nb.figures.maps import heat_map
 from hfta_nb.figures.parallel import parallel_coordinates
@@ -19,6 +19,7 @@ __all__ = [
     "importances",
     "parallel_coordinates",
     "pareto",
+    "placements",
     "png",
     "slices",
     "speedup",

@@ -1,13 +1,16 @@
-"""A plan of flotillas as a Gantt chart: which group holds which devices, and when."""
+"""Gantt charts of a plan of flotillas, and of a run: which group holds which devices, and when."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hfta_nb import colors
+from hfta_nb.errors import StudyError
 from hfta_nb.figures.canvas import figure_of, plain
 from hfta_nb.figures.drawing import INK, MUTED, color_bar, dress, legend, time_axis
+from hfta_nb.history import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,6 +77,65 @@ def gantt(plan: DrawnPlan) -> Figure:
         >>> import hfta_nb as hfta
         >>> figure = gantt(hfta.fleet.plan({"a": [100, 190], "b": [80, 150], "c": [40, 75]}, 2, epochs=10))
     """
+    starts = sorted({flotilla.start_s for flotilla in plan.flotillas} - {0.0})
+    return _chart(plan, _title(plan), starts if len(starts) < MOST_LINES else ())
+
+
+def placements(history: History) -> Figure:
+    """A Gantt chart of a run with several workers: a box for each array on the places where it has trained.
+
+    A hatched box ends with the array unfinished: its worker was lost, or it had to make room for another flotilla. An
+    array that still trains has a box up to the latest known time.
+
+    Args:
+        history: of the run; see `hfta_nb.Study.history`.
+
+    Returns:
+        A figure of 7.5 by at most 7 inches.
+
+    Raises:
+        StudyError: nothing has trained on several workers.
+    """
+    held = history.placements
+    if not held:
+        raise StudyError("no array was given to a worker", where="placements", accepted="a run with several workers",
+                         remedy='run(executor="processes")')  # fmt: skip
+    begin_s = held[0].start_s
+    times = [t for one in held for t in (one.start_s, one.end_s) if not math.isnan(t)]
+    times += [] if history.progress is None else [history.progress.time_s]
+    end_s = max(max(times) - begin_s, 1e-3)
+    found = []
+    for one in held:
+        name, until_s = f"array {one.group}", end_s if math.isnan(one.end_s) else one.end_s - begin_s
+        found.append(_Held(one.start_s - begin_s, {name: one.slots}, {name: until_s}, (name,) if one.complete else ()))
+    used_s = sum((box.end_s - box.start_s) * (box.last - box.first + 1) for one in found for box in _boxes(one))
+    ran = _Ran(history.slots, end_s, used_s / (history.slots * end_s), found)
+    arrays = len({one.group for one in held})
+    places = f"{ran.gpus} worker{'s' * (ran.gpus != 1)}"
+    return _chart(
+        ran, f"{arrays} array{'s' * (arrays != 1)} on {places}, which train {ran.utilization:.0%} of the time"
+    )
+
+
+class _Held(NamedTuple):
+    """An array on its places, as a flotilla of its own."""
+
+    start_s: float
+    devices: Mapping[str, tuple[int, ...]]
+    ends_s: Mapping[str, float]
+    finished: tuple[str, ...]
+
+
+class _Ran(NamedTuple):
+    """What has trained, as a plan."""
+
+    gpus: int
+    makespan_s: float
+    utilization: float
+    flotillas: Sequence[Drawn]
+
+
+def _chart(plan: DrawnPlan, title: str, lines: Sequence[float] = ()) -> Figure:
     boxes = [box for flotilla in plan.flotillas for box in _boxes(flotilla)]
     names = list(dict.fromkeys(box.group for box in boxes))
     height = min(5.0, max(1.2, 0.28 * plan.gpus))
@@ -89,10 +151,9 @@ def gantt(plan: DrawnPlan) -> Figure:
         _write(axes, boxes, plan, height)
     else:
         _by_count(axes, boxes)
-    starts = sorted({flotilla.start_s for flotilla in plan.flotillas} - {0.0})
-    for start_s in starts if len(starts) < MOST_LINES else ():
+    for start_s in lines:
         axes.axvline(start_s, color=INK, linewidth=0.8, linestyle=(0, (1, 2)), zorder=4)
-    figure.suptitle(_title(plan), x=0.01, ha="left", fontsize=10, color=INK)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10, color=INK)
     return figure
 
 

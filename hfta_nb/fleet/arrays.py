@@ -1,4 +1,4 @@
-"""The arrays of a study's plan, opened on its device to be measured."""
+"""The arrays of a study's plan, opened on its device, or on several together, to be measured."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from hfta_nb.errors import FleetError
+from hfta_nb.distributed.leader import spread
 from hfta_nb.events import Control
 from hfta_nb.fleet.profile import Trial
 from hfta_nb.plan import Group
@@ -19,15 +19,16 @@ from hfta_nb.train.trainer import Trainer
 
 
 class Arrays:
-    """Opens groups on one device, for `profile`; what they learn is thrown away.
+    """Opens groups on devices, for `profile`; what they learn is thrown away.
 
     Args:
         settings: of the run that is planned.
         groups: by name.
+        batch_norm: whose statistics batch norms take on several devices; see `hfta_nb.distributed.DataParallel`.
     """
 
-    def __init__(self, settings: Settings, groups: Mapping[str, Group]) -> None:
-        self._groups = groups
+    def __init__(self, settings: Settings, groups: Mapping[str, Group], batch_norm: str = "sync") -> None:
+        self._groups, self._batch_norm = groups, batch_norm
         self._trainer = Trainer(settings, list(groups.values()), Control())
 
     @contextmanager
@@ -35,21 +36,21 @@ class Arrays:
         """A group's first members as an array.
 
         Raises:
-            FleetError: more than one device is asked for.
             MemoryError: the array does not fit the device.
+            DistributedError: the processes of the other devices don't start.
         """
-        if devices != 1:
-            raise FleetError("an array trains on one device", where=name, got=devices, accepted="1")
         group = self._groups[name]
         memory = peak_of(self._trainer, group, members)
         if memory is None:
             raise MemoryError(f"{name}: {members} members do not fit")
         run = GroupRun(self._trainer, group.part(group.ids[:members], group.index, group.reason), None)
-        run.open()
-        try:
-            yield _Opened(run, memory)
-        finally:
-            run.source.close()
+        with spread(devices, self._trainer.settings.device, self._batch_norm) as self._trainer.prepare:
+            try:
+                run.open()
+                yield _Opened(run, memory)
+            finally:
+                self._trainer.prepare = None
+                run.source.close()
 
 
 class _Opened:

@@ -150,6 +150,23 @@ class Rounds:
         stopped, started = self._by_index.finish([running[name] for name in given], self._left)
         return Change(tuple(self._by_index.curves.names[i] for i in stopped), self._named(started))
 
+    def put_off(self, name: str) -> dict[str, list[int]]:
+        """Take a group off its devices, as it keeps the others of its flotilla waiting; it waits for its next turn.
+
+        Args:
+            name: of a group that is running now.
+
+        Returns:
+            Devices of the groups that start, by name, perhaps itself.
+
+        Raises:
+            FleetError: the group is not running.
+        """
+        running = {self._by_index.curves.names[i]: i for i in self._by_index.running}
+        if name not in running:
+            raise FleetError("the group is not running", where="name", got=name, accepted=", ".join(map(str, running)))
+        return self._named(self._by_index.put_off(running[name], self._left))
+
     @property
     def done(self) -> bool:
         """True once all groups have finished."""
@@ -245,6 +262,12 @@ class IndexedRounds:
                 self._waiting[group] = True
         self._free.sort()
         return stopped, self.start(left)
+
+    def put_off(self, group: int, left: Floats | None) -> dict[int, list[int]]:
+        """Devices of those that start, after one was taken off its devices to wait."""
+        self._free = sorted(self._free + self.running.pop(group))
+        self._waiting[group] = True
+        return self.start(left) if self.refill or not self.running else {}
 
     @property
     def _in_use(self) -> int:

@@ -12,12 +12,13 @@ from pathlib import Path
 from hfta_nb.errors import WorkerError
 
 
-def spawn(command: Sequence[str], own: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def spawn(command: Sequence[str], own: Mapping[str, str], heard: bool = True) -> subprocess.Popen[bytes]:
     """Start a worker process without forking, in the same session, with interrupts blocked from the beginning.
 
     Args:
         command: its program; the id of this process is added.
         own: environment variables that differ from those of this process.
+        heard: whether what it prints comes through a pipe; else it is printed where this process prints its errors.
 
     Raises:
         WorkerError: the system refuses.
@@ -34,7 +35,7 @@ def spawn(command: Sequence[str], own: Mapping[str, str]) -> subprocess.Popen[by
             (*command, str(os.getpid())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.PIPE if heard else None,
             env=environment,
             bufsize=0,
         )
@@ -48,3 +49,15 @@ def spawn(command: Sequence[str], own: Mapping[str, str]) -> subprocess.Popen[by
         if masks:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return process
+
+
+def pipes_of(process: subprocess.Popen[bytes]) -> tuple[int, ...]:
+    """Descriptors of a process's pipes: its input, its output and, if it is heard, its errors.
+
+    They are duplicates, because each is closed by the thread that owns it; those of `Popen` are closed here.
+    """
+    pipes = [pipe for pipe in (process.stdin, process.stdout, process.stderr) if pipe is not None]
+    found = tuple(os.dup(pipe.fileno()) for pipe in pipes)
+    for pipe in pipes:
+        pipe.close()
+    return found

@@ -103,7 +103,8 @@ class _Builder:
         return [precision.get(), *([precision.ONEDNN] if free and asks else [])]
 
     def build(self, generators: MemberGenerators, steady: str | None = None) -> Program:
-        self.layout = MemoryLayout(self.trace, self.calls, self.half, self.gradients, self.fixed, self.last)
+        exact = not self.measured
+        self.layout = MemoryLayout(self.trace, self.calls, self.half, self.gradients, self.fixed, self.last, exact)
         written = {s for c in self.calls for s in c.writes}
         self.folding = ReluFusion(self.calls, self.half, self.trace.outside)
         self.chooser = KernelSelector(self.measured, generators.device, self.fixed - written, steady)

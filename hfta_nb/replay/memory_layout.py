@@ -23,6 +23,7 @@ class MemoryLayout:
         gradients: sources and destinations.
         fixed: storages that existed before, or are constant.
         last: by storage, the index of the last call that needs it.
+        exact: the bits of each result must be those of the recorded call.
 
     Attributes:
         slots: memory that storages share.
@@ -38,8 +39,10 @@ class MemoryLayout:
         gradients: Sequence[tuple[BufferView, Tensor]],
         fixed: set[int],
         last: Mapping[int, int],
+        exact: bool = False,
     ) -> None:
         self._trace, self._calls, self._half, self._gradients = trace, calls, half, gradients
+        self._exact = exact
         self._fixed, self._last = fixed, last
         self._bases = {r.storage: r for c in reversed(calls) for r in c.results if r and r.storage in c.makes}
         self._tensors: dict[BufferView, Tensor] = {}
@@ -67,7 +70,7 @@ class MemoryLayout:
             out = maker.results[0]
             if out is None or views.get(place.storage, set()) - {out, place}:
                 continue
-            room_of_out = fitting(room, place, out, kernel.anywhere)
+            room_of_out = fitting(room, place, out, kernel.pointwise if self._exact else kernel.anywhere)
             if room_of_out is not None:
                 self.bound[place.storage] = room_of_out, out
                 self._tensors[out], self._tensors[place] = room_of_out, room

@@ -26,7 +26,9 @@ class Kernel:
         function: takes the same arguments, and the memory by the names `rooms`.
         rooms: one per result.
         pointwise: each entry depends on the same entry of the inputs only, so that an input's memory may be reused.
-        anywhere: the bits of the result do not depend on the strides of the memory (sums are ordered by them).
+        anywhere: the result may be written to memory with other strides than a call without memory would have. Sums
+            are ordered by the strides. Products have the same numbers, but for the last bit of a few: torch computes
+            a batch of products by one call of the library if the memory has no gaps, else one by one.
     """
 
     function: Callable[..., Any]

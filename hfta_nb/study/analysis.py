@@ -118,6 +118,16 @@ class Analysis:
                 if name in search.COSTS}  # fmt: skip
         return figures.pareto(self.history, [(name, _more_is_better(self, name)) for name in names], told)
 
+    def placements(self: Study) -> Figure:
+        """Which worker has trained which array, and when, as a Gantt chart; see `hfta_nb.figures.placements`.
+
+        Raises:
+            StudyError: nothing has trained on several workers.
+        """
+        from hfta_nb import figures
+
+        return figures.placements(self.history)
+
 
 def _log_axes(study: Study) -> set[str]:
     """Axes of which a search draws the logarithm."""

@@ -194,17 +194,20 @@ class Definition:
             self.plan_groups = planning.fitted(self)
         return planning.table(self.plan_groups)
 
-    def profile(self, cache: str | Path | None = None) -> Profile:
+    def profile(self, cache: str | Path | None = None, devices: int = 1) -> Profile:
         """Measure how fast each array trains on this device, and how much memory that takes, in few batches.
 
         Args:
             cache: a JSON file that measurements are kept in and read from. It is for this study on this machine.
+            devices: measure on 2, 3, ... devices that train an array together as well, up to so many. Which they are
+                is said under `devices` of the study.
 
         Returns:
             ``rates`` of it are what `hfta_nb.fleet.plan` and `hfta_nb.crews.Terms` take; an array's name is "array 0",
             "array 1", ... as in `plan`.
         """
-        return planning.profiled(self, None if cache is None else Path(cache))
+        place = None if cache is None else Path(cache)
+        return planning.profiled(self, place, arguments.devices_of(devices, self.devices_batch_norm, self.device)[0])
 
     def settings(self) -> Settings:
         """The settings of the training loop."""

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
-from hfta_nb.distributed.crew import Crew
-from hfta_nb.distributed.leader import lead
+from hfta_nb.crews import Executor
+from hfta_nb.distributed.leader import spread as spread_over
 from hfta_nb.step import Step
 from hfta_nb.study.protocol import Definition
 
 
-@contextmanager
-def spread(study: Definition) -> Iterator[Callable[[Step], Step] | None]:
-    """Within, the processes of the other devices are there.
+def spread(study: Definition, executor: Executor | None) -> AbstractContextManager[Callable[[Step], Step] | None]:
+    """Within, the processes of the other devices are there, unless the workers of an executor have their own.
 
     Returns:
-        What lets them all make the step of an array; None where there is one device.
+        What lets them all make the step of an array; None where it is made on one device.
 
     Raises:
         DistributedError: a process does not start.
     """
-    if study.devices == 1 or study.serial:
-        yield None
-        return
-    crew = Crew(study.devices, study.device)
-    try:
-        yield partial(lead, crew, study.devices_batch_norm)
-    finally:
-        crew.close()
+    if study.serial or executor is not None:
+        return nullcontext()
+    return spread_over(study.devices, study.device, study.devices_batch_norm)

@@ -55,11 +55,11 @@ def fitted(study: Definition) -> list[Group]:
     return trainer.arrays
 
 
-def profiled(study: Definition, cache: Path | None) -> Profile:
+def profiled(study: Definition, cache: Path | None, devices: int) -> Profile:
     """See `Study.profile`."""
     groups = {f"array {group.index}": group for group in study.plan_groups}
     members = {name: len(group.variants) for name, group in groups.items()}
-    return profile(Arrays(study.settings(), groups), members, 1, cache=cache)
+    return profile(Arrays(study.settings(), groups, study.devices_batch_norm), members, devices, cache=cache)
 
 
 def forward_error(study: Definition, event: ev.ForwardTried) -> FamilyError:

@@ -14,7 +14,7 @@ import torch
 
 from hfta_nb import events as ev
 from hfta_nb import telemetry
-from hfta_nb.crews import Crew, Executor, executor_of
+from hfta_nb.crews import Crew, Executor, reached
 from hfta_nb.errors import StoreError, StudyError
 from hfta_nb.events import Control, Event
 from hfta_nb.history import History
@@ -42,7 +42,7 @@ def run(
     again: bool = False,
 ) -> loop.Events:
     """The work of `Study.run`. It is to be stopped by `control`, not closed."""
-    with opened(study, resume, epochs, again) as state, devices.spread(study) as prepare:
+    with opened(study, resume, epochs, again) as state, devices.spread(study, executor) as prepare:
         if study._history.edits:  # of some the run may have gone back behind: they are made again
             study._history.edits = [e for e, _ in study.store.events() if isinstance(e, ev.MemberEdited)]
         searching.begin(study, state is not None or resume)
@@ -56,7 +56,8 @@ def run(
         if executor is None:
             trainer = Trainer(settings, plan, control, save, state, prepare, ends=study.store, take=take, owner=owner)
         else:
-            trainer = Crew(settings, plan, control, executor, save, state, ends=study.store, take=take)
+            ranks = (1 if study.serial else study.devices), study.devices_batch_norm
+            trainer = Crew(settings, plan, control, executor, save, state, ends=study.store, take=take, ranks=ranks)
         control.attach(lambda request: steering.check(study, request, study._history))
         study.plan_groups, study._trainer, study._extended = trainer.arrays, trainer, False
         sampled = 0.0
@@ -245,7 +246,7 @@ def restart(
     study: Study, control: Control, executor: Any = "inline", workers: int | None = None, address: str | None = None
 ) -> Iterator[Event]:
     """`Study.run` from the start where a run has ended before its first checkpoint; its events are added to those."""
-    where = executor_of(executor, workers, address)
+    where = reached(executor, workers, address)
     return loop.iterate(study.directory, lambda: run(study, control, False, None, where, again=True), control)
 
 

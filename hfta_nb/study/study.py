@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfta_nb import events as ev
-from hfta_nb.crews import executor_of
+from hfta_nb.crews import reached
 from hfta_nb.data import Data
 from hfta_nb.errors import StoreError
 from hfta_nb.events import Control, Event
@@ -176,7 +176,7 @@ class Study(Analysis, Definition):
             WorkerError: the executor can't be used, or no worker can be started.
             Exception: any error that the family's own code raised; the run is then FAILED and can be resumed.
         """
-        control, where = control or Control(), executor_of(executor, workers, address)
+        control, where = control or Control(), reached(executor, workers, address)
         return loop.iterate(self.directory, lambda: running.run(self, control, resume, epochs, where), control)
 
     def fit(

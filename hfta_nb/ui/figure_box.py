@@ -24,6 +24,7 @@ KINDS = {
     CONTOUR: "contour",
     "curves": "curves over seeds",
     "pareto": "Pareto front",
+    "placements": "arrays on workers",
 }
 """Methods of a study that draw, and what they are called on the screen."""
 

@@ -260,7 +260,7 @@ def _copy(history: History) -> History:
     copy = History()
     copy.__dict__.update(history.__dict__)
     copy.samples, copy.pauses, copy.speeds = [], list(history.pauses), dict(history.speeds)
-    copy.halvings = list(history.halvings)
+    copy.halvings, copy.placements = list(history.halvings), list(history.placements)
     copy.members = {i: _copy_member(m) for i, m in history.members.items()}
     return copy
 

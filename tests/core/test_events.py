@@ -23,6 +23,8 @@ RECORDS = [
     ev.MemoryMeasured(1.0, 0, 2, 3_000, 2_900, 10_000),
     ev.DifferenceFound(1.0, 0, "encoder", "member 3 comes to another loss than alone (1e-3 of 2)"),
     ev.ArrayHalved(1.0, 0, "training", 5, (3, 2), (0, 1), 9_000, 5_000, "out of memory"),
+    ev.ArrayPlaced(1.0, 0, "process 7", (0, 1), 2),
+    ev.ArrayPlaced(2.0, 0, "process 7", (), 2, True),
     ev.StepsDone(1.0, 0, 3, 9, 0.5, 1e4, 2.0, math.inf, (0, 1), (0.5, math.nan)),
     ev.SlotsFreed(1.0, 0, 3, 2),
     ev.SlotsFreed(1.0, 0, 3, 2),

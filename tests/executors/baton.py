@@ -7,7 +7,7 @@ worker can be made to die or to fall silent at any report.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +42,10 @@ class Baton:
     dies: Fault = lambda worker, report: False
     elastic: bool = False
 
-    def open(self, settings: Any, groups: int) -> Track:
+    def reach(self) -> None:
+        pass
+
+    def open(self, settings: Any, groups: int, devices: int = 1) -> Track:
         return Track(settings, self)
 
 
@@ -53,9 +56,14 @@ class Track:
         self._settings, self._dies = pickling.dumps(settings, {}), baton.dies
         self._next = 0
 
-    def worker(self, slot: int) -> Runner:
+    joins = False
+
+    def worker(self, slots: Sequence[int]) -> Runner:
         self.made.append(Runner(f"runner {len(self.made)}", self._settings, self._dies))
         return self.made[-1]
+
+    def serve(self, stream: Any, consumers: Sequence[str], on_dropped: Any) -> None:
+        """One runner runs at a time: it could not wait for another."""
 
     def wait(self, timeout_s: float) -> list[tuple[Runner, Report]]:
         running = [runner for runner in self.made if runner.thread is not None]

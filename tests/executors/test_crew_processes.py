@@ -13,9 +13,10 @@ import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.crews import Processes, Terms
 from hfta_nb.crews.processes import ProcessWorker
-from tests.executors.test_crews import inline as inline
-from tests.executors.test_crews import make, near, same
+from hfta_nb.errors import WorkerError
+from tests.executors.test_crews import make, same
 from tests.executors.watching import gone
+from tests.forked import forked as forked
 
 OFTEN = Terms(checkpoint_every_s=0.0)
 
@@ -34,6 +35,15 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[ProcessWorker]:
     return made
 
 
+def test_a_process_as_it_is_started(tmp_path: Path, workers: list[ProcessWorker]) -> None:
+    """Other tests fork theirs."""
+    study = make(tmp_path, 1, {"width": [4], "lr": [1e-3, 1e-2]})
+    list(study.run(executor="processes", workers=1))
+    assert study.history.state == ev.COMPLETE
+    assert [gone(worker.pid) for worker in workers] == [True]
+
+
+@pytest.mark.usefixtures("forked")
 def test_processes_that_are_killed_change_nothing(
     tmp_path: Path, inline: hfta.Study, workers: list[ProcessWorker]
 ) -> None:
@@ -58,6 +68,7 @@ def test_processes_that_are_killed_change_nothing(
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("forked")
 def test_twenty_kills(tmp_path: Path, workers: list[ProcessWorker]) -> None:
     """At random moments, of random workers."""
     plain = make(tmp_path / "plain", 40)
@@ -71,7 +82,7 @@ def test_twenty_kills(tmp_path: Path, workers: list[ProcessWorker]) -> None:
                 os.kill(chance.choice(there), signal.SIGKILL)
                 kills += 1
     assert kills == 20
-    near(study, plain)
+    same(study, plain)
 
 
 def test_the_threads_of_the_machine_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,6 +98,10 @@ def test_the_threads_of_the_machine_are_divided(tmp_path: Path, monkeypatch: pyt
     assert divided(3) == (3, 2)
     assert divided(9) == (6, 1)
     assert divided(9, workers=2, threads=1) == (2, 1)
+    site = Processes().open(settings, 9, 2)
+    assert (site.slots, site._threads) == (3, 1)  # each slot has two devices
+    site = Processes(4, terms=Terms(most=3)).open(settings, 1)
+    assert (site.slots, site._threads) == (3, 2)
 
 
 def test_each_gpu_has_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +124,15 @@ def test_each_gpu_has_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert site.slots == 2
     for slot in range(2):
         with pytest.raises(RuntimeError, match="no process"):
-            site.worker(slot)
-    assert [own["CUDA_VISIBLE_DEVICES"] for own in spawned] == ["3", "GPU-5"]
+            site.worker((slot,))
+    with pytest.raises(RuntimeError, match="no process"):
+        site.worker((0, 1))
+    assert [own["CUDA_VISIBLE_DEVICES"] for own in spawned] == ["3", "GPU-5", "3,GPU-5"]
+    with pytest.raises(RuntimeError, match="no process"):
+        Processes().open(settings, 7, 2).worker((0,))
+    assert spawned[-1]["CUDA_VISIBLE_DEVICES"] == "3,GPU-5"
+    with pytest.raises(WorkerError, match="not so many GPUs"):
+        Processes().open(settings, 7, 3)
+    with pytest.raises(WorkerError, match="not so many GPUs for one array"):
+        Processes(3).open(settings, 7).worker((0, 2))
     assert processes.on_first_device(settings).device == torch.device("cuda", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import random
 import warnings
 from collections.abc import Iterator
@@ -12,12 +13,19 @@ from typing import Any
 import pytest
 
 import hfta_nb as hfta
+from hfta_nb import data
 from hfta_nb import events as ev
-from hfta_nb.crews import OnRay, Terms
+from hfta_nb.crews import OnRay, Terms, on_ray
 from hfta_nb.crews.on_ray import RayWorker
+from hfta_nb.crews.ray_stream import RayServer
+from hfta_nb.data import serving
 from hfta_nb.errors import WorkerError
-from tests.executors.test_crews import inline as inline
-from tests.executors.test_crews import make, near, same
+from tests.core.test_serving import plain as plain
+from tests.core.test_serving import read
+from tests.core.test_shared_streams import Noisy, assert_same
+from tests.core.test_stream_workers import same as same_batches
+from tests.executors.test_crew_streams import starts, two
+from tests.executors.test_crews import make, same
 
 pytest.importorskip("ray")
 OFTEN = Terms(checkpoint_every_s=0.0, restarts=20)
@@ -32,6 +40,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         patch.setenv("RAY_TQDM_PATCH_PRINT", "0")  # it would put its own print in place of the builtin
         patch.setenv("RAY_AUTH_MODE", "disabled")  # it would write a token into the home
+        patch.setenv("RAY_worker_niceness", "0")  # else 15: beside other tests, actors would hardly run
         import ray
 
         for tries_left in (2, 1, 0):
@@ -73,6 +82,24 @@ def killed(study: hfta.Study, workers: list[RayWorker], kills: int, chance: floa
     return found
 
 
+def test_an_actor_that_is_killed_changes_nothing(tmp_path: Path, cluster: Any, workers: list[RayWorker]) -> None:
+    grid = {"width": [4], "lr": [1e-3, 1e-2]}
+    plain, study = make(tmp_path / "plain", grid=grid), make(tmp_path / "killed", grid=grid)
+    list(plain.run())
+    events = killed(study, workers, 1, 1.0)
+    again = [e for e in events if isinstance(e, ev.PhaseChanged) and e.phase == "starting again"]
+    assert len(again) == 1
+    assert "ActorDiedError" in again[0].detail
+    same(study, plain)
+    same(hfta.Study.load(tmp_path / "killed"), plain)
+    assert all(worker.gone for worker in workers)
+    assert cluster.is_initialized()  # it was there before the run
+    places = cluster.util.placement_group_table().values()
+    assert {place["strategy"] for place in places} == {"STRICT_PACK"}
+    assert {place["state"] for place in places} == {"REMOVED"}
+
+
+@pytest.mark.long
 def test_actors_that_are_killed_change_nothing(
     tmp_path: Path, inline: hfta.Study, cluster: Any, workers: list[RayWorker]
 ) -> None:
@@ -97,14 +124,14 @@ def test_twenty_kills(tmp_path: Path, cluster: Any, workers: list[RayWorker]) ->
     list(plain.run())
     study = make(tmp_path / "killed", 40)
     killed(study, workers, 20, 0.3)
-    near(study, plain)
+    same(study, plain)
 
 
 def test_another_cluster_than_that_of_this_process_is_refused(tmp_path: Path, cluster: Any) -> None:
     study = make(tmp_path, 1)
     with pytest.raises(WorkerError, match="connected to another Ray cluster"):
-        list(study.run(executor="ray", address="ray://elsewhere:10001"))
-    assert study.history.state == ev.FAILED
+        study.run(executor="ray", address="ray://elsewhere:10001")
+    assert not study.store.exists
 
 
 @pytest.mark.long
@@ -119,3 +146,43 @@ def test_requests_reach_actors(tmp_path: Path, cluster: Any) -> None:
     assert study.history.members[5].reason == "stopped by request"
     assert study.history.state == ev.STOPPED
     assert study.store.has_checkpoint
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dies", ["nobody", "an actor", "the stream"])
+def test_actors_read_one_stream(
+    tmp_path: Path, cluster: Any, workers: list[RayWorker], monkeypatch: pytest.MonkeyPatch, dies: str
+) -> None:
+    """Whoever dies, the others go on, and the results are those of streams of one's own."""
+    servers: list[RayServer] = []
+    monkeypatch.setattr(on_ray, "RayServer", lambda *given: servers.append(RayServer(*given)) or servers[-1])
+    made, alone = two(Noisy(), tmp_path / "made"), two(Noisy(), tmp_path / "alone", share_stream=False)
+    list(alone.run())
+    events, killed = [], dies == "nobody"
+    for event in made.run(executor=OnRay(terms=OFTEN)):
+        if isinstance(event, ev.EpochDone) and not killed:
+            killed = True
+            if dies == "the stream":
+                cluster.kill(servers[0].actor)
+            else:
+                os.kill(int(next(w for w in workers if w.ready).name.split()[2]), 9)
+        events.append(event)
+    assert [text.endswith(", on a shared stream") for text in starts(events)[:2]] == [True, True]
+    assert len(servers) == 1
+    assert_same(made, alone)
+
+
+@pytest.mark.long
+def test_a_slow_actor_is_told_of(cluster: Any, monkeypatch: pytest.MonkeyPatch, plain: data.Stream) -> None:
+    monkeypatch.setattr(serving, "PATIENCE_S", 0.1)
+    told: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+    server = RayServer(plain, ["a", "slow", "gone"], lambda *given: told.put(given))
+    try:
+        server.leave("gone")
+        assert same_batches(read(server.consumer("a")), read(plain))
+        assert {told.get(timeout=60), told.get(timeout=60)} == {
+            ("gone", serving.LEFT),
+            ("slow", "others waited 0.1 s for it"),
+        }
+    finally:
+        server.close()

@@ -1,8 +1,8 @@
-"""One of two ranks that run all cases of `rank_cases`: ``python -m tests.fleet.rank_main RANK STORE RESULT``."""
+"""One of two ranks that run all cases of `rank_cases`."""
 
 from __future__ import annotations
 
-import sys
+import os
 import warnings
 
 import torch
@@ -13,6 +13,7 @@ from tests.fleet.rank_cases import EQUAL, OTHER
 
 
 def main(rank: int, store: str, result: str) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     warnings.simplefilter("error")
     dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
@@ -21,7 +22,3 @@ def main(rank: int, store: str, result: str) -> None:
     finally:
         dist.destroy_process_group()
     torch.save(found, result)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])

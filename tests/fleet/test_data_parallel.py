@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +16,9 @@ from hfta_nb.distributed.rows import bounds, sizes_of
 from hfta_nb.errors import DistributedError
 from tests.fleet import rank_cases
 from tests.fleet.rank_cases import EQUAL, Normed, batches, fused
+from tests.fleet.rank_main import main
+from tests.forked import context
 
-ROOT = Path(__file__).resolve().parents[2]
 Ranks = list[dict[str, dict[str, Tensor]]]
 
 
@@ -29,16 +26,13 @@ Ranks = list[dict[str, dict[str, Tensor]]]
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
     """What each of two ranks found, of all cases."""
     place = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.fleet.rank_main", str(rank), str(place / "store"), str(place / f"{rank}.pt")],
-            cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    told = [process.communicate(timeout=120)[0] for process in started]
-    assert [process.returncode for process in started] == [0, 0], "\n".join(told)
+    files = [str(place / f"{rank}.pt") for rank in range(2)]
+    started = [context().Process(target=main, args=(rank, str(place / "store"), files[rank])) for rank in range(2)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(120)
+    assert [process.exitcode for process in started] == [0, 0]
     return [torch.load(place / f"{rank}.pt") for rank in range(2)]
 
 

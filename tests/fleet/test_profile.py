@@ -178,8 +178,9 @@ def test_the_arrays_of_a_study_are_measured_and_planned() -> None:
     assert sorted(name for flotilla in plan.flotillas for name in flotilla.finished) == sorted(groups)
 
 
-def test_an_array_trains_on_one_device() -> None:
+@pytest.mark.long
+def test_an_array_is_measured_on_several_devices(tmp_path: Path) -> None:
     study = hfta.Study("mlp", {"lr": [1e-3, 1e-2]}, "digits", epochs=1, device="cpu")
-    arrays = Arrays(study.settings(), {"a": study.plan_groups[0]})
-    with pytest.raises(FleetError, match="one device"), arrays("a", 2, 2):
-        pass
+    found = study.profile(tmp_path / "kept.json", devices=2).groups["array 0"]
+    assert len(found.rates) == len(found.memory_bytes) == 2
+    assert study.profile(tmp_path / "kept.json", devices=2).groups["array 0"] == found

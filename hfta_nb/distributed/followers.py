@@ -6,20 +6,21 @@ import contextlib
 import os
 import select
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
-from hfta_nb.distributed import frames
 from hfta_nb.distributed.follower import Hello
 from hfta_nb.distributed.ranks import Ranks, connected
-from hfta_nb.errors import DistributedError
+from hfta_nb.errors import DistributedError, WorkerError
+from hfta_nb.processes import cores, frames, pickling
+from hfta_nb.processes.ends import in_words
+from hfta_nb.processes.spawning import pipes_of, spawn
 
 TIMEOUT_S = 300.0
 """How long an exchange between ranks may take before the run fails."""
@@ -27,10 +28,57 @@ TIMEOUT_S = 300.0
 _START_S = 120.0
 _END_S = 5.0
 _COMMAND = (sys.executable, "-P", "-m", "hfta_nb.distributed.follower_main")
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-class Crew:
+class _Rank:
+    """The process of one rank.
+
+    Args:
+        threads: of torch.
+
+    Raises:
+        DistributedError: it can't be started.
+    """
+
+    def __init__(self, threads: int) -> None:
+        try:
+            self.process = spawn(_COMMAND, dict.fromkeys(cores.COUNTS, str(threads)), heard=False)
+        except WorkerError as error:
+            raise DistributedError(f"of a rank, {error.what}", where=error.where) from error
+        self._to, self._said = pipes_of(self.process)
+        self._messages = frames.read(self._said)
+
+    def write(self, frame: bytes) -> None:
+        """Send a frame.
+
+        Raises:
+            OSError: it is gone.
+        """
+        rest = memoryview(frame)
+        while rest:
+            rest = rest[os.write(self._to, rest) :]
+
+    def said(self, timeout_s: float | None = None) -> frames.Message | None:
+        """Its next message; None if it has ended, or has none in this time."""
+        if timeout_s is not None and not select.select([self._said], [], [], timeout_s)[0]:
+            return None
+        return next(self._messages, ({}, b""))[0] or None
+
+    def let_go(self) -> None:
+        """Close what it reads from, which ends it."""
+        os.close(self._to)
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for its end, and then force it."""
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        os.close(self._said)
+
+
+class Followers:
     """The ranks 1, 2, ... of one machine, each a process with its device and its share of the CPU's threads.
 
     Args:
@@ -51,16 +99,16 @@ class Crew:
         self._place = tempfile.mkdtemp(prefix="hfta_nb-ranks-")
         self._before = torch.get_num_threads()
         self._failed = False
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._others: list[_Rank] = []
         threads = max(1, self._before // size) if device.type == "cpu" else self._before
         file, timeout_s = str(Path(self._place) / "store"), timeout_s or TIMEOUT_S
         try:
             for rank in range(1, size):
-                self._processes.append(_started(threads))
+                self._others.append(_Rank(threads))
                 path = [entry for entry in sys.path if isinstance(entry, str)]
                 other = str(device) if device.type == "cpu" else f"cuda:{(device.index or 0) + rank}"
                 hello = Hello(rank, size, file, timeout_s, other, threads, path, os.getcwd())
-                self._write(rank, frames.pack(hello))
+                self._write(rank, frames.pack({"hello": True}, pickling.packed(hello)))
             for rank in range(1, size):
                 self._wait_ready(rank)
             torch.set_num_threads(threads)
@@ -76,8 +124,8 @@ class Crew:
         Raises:
             DistributedError: one of them is gone.
         """
-        frame = frames.pack((command, *given))
-        for rank in range(1, len(self._processes) + 1):
+        frame = frames.pack({"do": command}, pickling.packed(given))
+        for rank in range(1, len(self._others) + 1):
             self._write(rank, frame)
 
     @contextlib.contextmanager
@@ -97,75 +145,37 @@ class Crew:
 
     def close(self) -> None:
         """End the processes."""
-        for process in self._processes:
-            with contextlib.suppress(OSError):
-                _pipe(process.stdin).close()
-        for process in self._processes:
-            try:
-                process.wait(0.0 if self._failed else _END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            _pipe(process.stdout).close()
-        self._processes = []
+        others, self._others = self._others, []
+        for other in others:
+            other.let_go()
+        for other in others:
+            other.close(0.0 if self._failed else _END_S)
         torch.set_num_threads(self._before)
         shutil.rmtree(self._place, ignore_errors=True)
 
     def _write(self, rank: int, frame: bytes) -> None:
-        pipe = _pipe(self._processes[rank - 1].stdin)
         try:
-            pipe.write(frame)
-            pipe.flush()
+            self._others[rank - 1].write(frame)
         except OSError as error:
             self._failed = True
             raise _lost(self._ended() or {rank: "is gone"}) from error
 
     def _wait_ready(self, rank: int) -> None:
         """Wait until a process has imported torch."""
-        pipe = _pipe(self._processes[rank - 1].stdout)
-        readable = select.select([pipe], [], [], _START_S)[0]
-        data = frames.read(pipe) if readable else None  # type: ignore[arg-type]
-        told = "" if data is None else frames.unpack(data)
-        if told != "ready":
-            raise _lost({rank: told or "did not start"})
+        told = self._others[rank - 1].said(_START_S) or {"error": "did not start"}
+        if "error" in told:
+            raise _lost({rank: told["error"]})
 
     def _ended(self) -> dict[int, str]:
         """By rank, why it has ended; of ranks that were lost because another one ended nothing."""
         found: dict[int, str] = {}
-        for rank, process in enumerate(self._processes, 1):
+        for rank, other in enumerate(self._others, 1):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                code = process.wait(_END_S)
-                data = frames.read(_pipe(process.stdout))  # type: ignore[arg-type]
-                found[rank] = _in_words(code) if data is None else str(frames.unpack(data))
+                code = other.process.wait(_END_S)
+                told = other.said()
+                found[rank] = in_words(code) if told is None else told["error"]
         own = {rank: why for rank, why in found.items() if not why.startswith(DistributedError.__name__)}
         return own or found
-
-
-def _started(threads: int) -> subprocess.Popen[bytes]:
-    package = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": path, **dict.fromkeys(_THREADS, str(threads))}
-    try:
-        # A session of its own: Ctrl-C in a terminal is for rank 0, which ends the others.
-        return subprocess.Popen(
-            _COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
-        )
-    except OSError as error:
-        raise DistributedError(f"the process of a rank can't be started ({error})", where=sys.executable) from error
-
-
-def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-    assert pipe is not None  # asked for
-    return pipe
-
-
-def _in_words(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was ended by signal {-code}"
 
 
 def _lost(found: dict[int, str]) -> DistributedError:

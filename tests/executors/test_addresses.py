@@ -1,0 +1,104 @@
+"""Addresses of Ray clusters: one at which nothing answers is told at once, before a run begins."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfta_nb.cli import main
+from hfta_nb.crews import addresses
+from hfta_nb.crews.addresses import check_address
+from hfta_nb.errors import WorkerError
+
+
+@pytest.fixture(autouse=True)
+def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(addresses.VARIABLE, raising=False)
+
+
+@pytest.fixture
+def closed() -> Iterator[int]:
+    """A port of this machine at which nobody listens."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # bound, so that nobody else gets it, but not listening
+        yield held.getsockname()[1]
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_a_port_at_which_nobody_listens(closed: int, scheme: str) -> None:
+    with pytest.raises(WorkerError, match="Connection refused") as found:
+        check_address(f"{scheme}127.0.0.1:{closed}")
+    assert found.value.where == "address"
+    assert f"127.0.0.1:{closed}" in found.value.got
+    assert '"auto"' in found.value.accepted
+    assert "ray start --head" in found.value.remedy
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_a_port_at_which_somebody_listens(scheme: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        check_address(f"{scheme}127.0.0.1:{server.getsockname()[1]}")
+
+
+def test_a_host_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*given: Any) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "create_connection", unknown)
+    with pytest.raises(WorkerError, match="the host 'nowhere' is not known: Name or service not known"):
+        check_address("nowhere:1")
+
+
+def test_looking_a_host_up_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = threading.Event()
+
+    def slow(*given: Any) -> None:
+        never.wait()
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", slow)
+    with pytest.raises(WorkerError, match=r"no answer in 0\.01 s"):
+        check_address("nowhere:1", timeout_s=0.01)
+    never.set()
+
+
+@pytest.mark.parametrize("address", ["head", "head:", "head:a", ":6379", "head:66000", "ray://head"])
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(WorkerError, match="not the address of a Ray cluster"):
+        check_address(address)
+
+
+def test_what_ray_finds_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tried(*given: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(socket, "create_connection", tried)
+    for address in (None, "auto", "local", "anyscale://cluster"):
+        check_address(address)
+
+
+def test_the_address_in_the_environment(closed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray reads it where none is given."""
+    monkeypatch.setenv(addresses.VARIABLE, f"127.0.0.1:{closed}")
+    for address in (None, "auto"):
+        with pytest.raises(WorkerError, match=addresses.VARIABLE):
+            check_address(address)
+
+
+def test_the_command_says_so_in_a_line_and_begins_nothing(
+    closed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # another test's
+    monkeypatch.setattr(ray, "init", lambda *given, **more: pytest.fail("Ray is asked"))
+    monkeypatch.chdir(tmp_path)
+    where = ("--executor", "ray", "--address", f"127.0.0.1:{closed}")
+    assert main(["run", "--family", "mlp", "--data", "iris", "--output", "made", *where]) == 2
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert f"Ray can't be reached (Connection refused); got '127.0.0.1:{closed}'; accepted: " in line
+    assert not (tmp_path / "made").exists()

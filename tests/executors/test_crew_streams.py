@@ -1,0 +1,176 @@
+"""Workers that read one stream together: each batch is made once, and whoever is slow or dies is left out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hfta_nb as hfta
+from hfta_nb import data
+from hfta_nb import events as ev
+from hfta_nb.crews import Processes, Terms
+from hfta_nb.crews.processes import ProcessWorker
+from hfta_nb.data import serving
+from tests.core.test_serving import plain as plain
+from tests.core.test_serving import read
+from tests.core.test_shared_streams import HELD, Noisy, assert_same
+from tests.core.test_stream_workers import same
+from tests.executors.test_crew_processes import workers as workers
+from tests.executors.watching import gone
+from tests.forked import forked as forked
+
+pytestmark = pytest.mark.usefixtures("forked")
+LONGEST_S = 60.0
+TWO = Processes(2, threads=1, terms=Terms(checkpoint_every_s=0.0))
+
+
+class Counted(Noisy):
+    """Counts samples that are read by this process and those that it forks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = torch.zeros(1, dtype=torch.int64).share_memory_()
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        self.read += 1
+        return super().__getitem__(i)
+
+
+def streamed(dataset: Any) -> data.Stream:
+    found = data.from_dataset(dataset, torch.utils.data.TensorDataset(*HELD), in_memory=False)
+    assert isinstance(found, data.Stream)
+    return found
+
+
+def starts(events: list[ev.Event]) -> list[str]:
+    return [e.detail for e in events if isinstance(e, ev.PhaseChanged) and e.phase == "starting"]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> hfta.Study:
+    """Two arrays, each on a stream of its own in this process."""
+    made = two(Noisy(), tmp_path_factory.mktemp("alone") / "run", share_stream=False)
+    list(made.run())
+    return made
+
+
+def two(dataset: Any, place: Path, **more: Any) -> hfta.Study:
+    how = {"across": "never", "lr": 0.01, "dropout": 0.1, "batch_size": 16, "device": "cpu", "deterministic": True}
+    grid = {"width": [4, 5], "seed": [0, 1]}
+    return hfta.Study("mlp", grid, streamed(dataset), directory=place, epochs=3, verify="never", **how, **more)
+
+
+def test_processes_read_one_stream(tmp_path: Path, alone: hfta.Study) -> None:
+    """Each sample is read once in a pass for both, by processes that the run has forked."""
+    counted = Counted()
+    made = two(counted, tmp_path)
+    counted.read.zero_()
+    events = list(made.run(executor=TWO))
+    assert counted.read.item() == 3 * len(counted)
+    assert len(starts(events)) == 2
+    assert all(text.endswith(", on a shared stream") for text in starts(events))
+    assert_same(made, alone)
+
+
+@pytest.mark.long
+def test_processes_that_are_not_to_share_read_their_own(tmp_path: Path, alone: hfta.Study) -> None:
+    counted = Counted()
+    made = two(counted, tmp_path, share_stream=False)
+    counted.read.zero_()
+    events = list(made.run(executor=TWO))
+    assert counted.read.item() == 0  # each worker has a copy
+    assert not any("stream" in text for text in starts(events))
+    assert_same(made, alone)
+
+
+@pytest.mark.long
+def test_a_consumer_that_is_killed_goes_on_alone(
+    tmp_path: Path, alone: hfta.Study, workers: list[ProcessWorker]
+) -> None:
+    made, events = two(Noisy(), tmp_path), []
+    for event in made.run(executor=TWO):
+        if isinstance(event, ev.EpochDone) and not any(gone(w.pid) for w in workers):
+            os.kill(workers[0].pid, signal.SIGKILL)
+        events.append(event)
+    assert len(starts(events)) == 3
+    assert "stream" not in starts(events)[-1]
+    assert_same(made, alone)
+
+
+class Stalling(nn.Module):
+    """Where it is wide, its first forward waits for a file."""
+
+    def __init__(self, width: int, file: str) -> None:
+        super().__init__()
+        self.layers, self.file = nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 3)), file
+        self.width = width
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        end_s = time.monotonic() + LONGEST_S
+        while self.training and self.width == 5 and not os.path.exists(self.file):
+            if time.monotonic() > end_s:
+                raise TimeoutError
+            threading.Event().wait(0.01)
+        return self.layers(x)  # type: ignore[no-any-return]
+
+
+def test_a_slow_consumer_is_checkpointed_and_goes_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one does not wait for it, and ends before it has begun."""
+    monkeypatch.setattr(serving, "PATIENCE_S", 0.3)
+    file = tmp_path / "go on"
+    how: dict[str, Any] = {"epochs": 3, "batch_size": 16, "device": "cpu", "deterministic": True, "verify": "never"}
+    grid = {"width": [4, 5], "lr": [0.01, 0.02], "file": [str(file)]}
+
+    def make(name: str) -> hfta.Study:
+        return hfta.Study(Stalling, grid, streamed(Noisy()), directory=tmp_path / name, across="never", **how)
+
+    made, events = make("shared"), []
+    for event in made.run(executor=TWO):
+        events.append(event)
+        if isinstance(event, ev.MemberChanged) and (event.variant, event.state) == (0, ev.COMPLETE):
+            assert "leaving the flotilla" in [e.phase for e in events if isinstance(e, ev.PhaseChanged)]
+            file.touch()
+    assert [text.count("stream") for text in starts(events)] == [1, 1, 0]
+    whole = make("whole")
+    list(whole.run())
+    assert_same(made, whole)
+
+
+# The server.
+
+
+def test_a_consumer_that_leaves_before_it_has_asked(plain: data.Stream) -> None:
+    with data.StreamServer(plain, ["a", "b"], patience_s=LONGEST_S) as server:
+        server.leave("b")
+        consumer = server.consumer("a")  # kept: it leaves when it goes
+        assert same(read(consumer), read(plain))
+        assert server.dropped == {"b": serving.LEFT}
+
+
+def test_consumers_of_a_paused_run_don_t_wait_for_each_other(plain: data.Stream) -> None:
+    with data.StreamServer(plain, ["a", "b"], window=1, patience_s=LONGEST_S) as server:
+        server.relax(True)
+        consumer = server.consumer("a")  # kept: it leaves when it goes
+        assert same(read(consumer), read(plain))
+        assert server.dropped == {}
+
+
+def test_a_consumer_that_goes_back_holds_nobody_back(plain: data.Stream) -> None:
+    with data.StreamServer(plain, ["a", "b"], window=1, patience_s=LONGEST_S) as server:
+        server.relax(True)
+        read(server.consumer("b"), 1)
+        again = server.consumer("b").training.batches(16, 3, 0)
+        next(again)
+        server.relax(False)
+        consumer = server.consumer("a")  # kept: it leaves when it goes
+        assert same(read(consumer), read(plain))
+        assert server.dropped == {"b": serving.WENT_BACK}
+        again.close()
