@@ -14,6 +14,8 @@ import hfta_nb as hfta
 from benchmarks.search import useful
 from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
+from hfta_nb.step import ArrayStep
+from hfta_nb.train import slots
 from hfta_nb.train.members import Members
 
 LR = hfta.uniform(1e-4, 1e-1, log=True)
@@ -194,3 +196,24 @@ def test_most_of_the_slots_are_used(tmp_path: Path) -> None:
     ends = {len(m.curves["train_loss"].values) for m in made.history.members.values() if m.state == "PRUNED"}
     assert len(ends) >= 3
     assert useful(events, 3)["until_last_asked"] >= 0.9
+
+
+@pytest.mark.parametrize("lr_scheduler", ["cosine", "onecycle"])
+def test_places_that_nobody_takes_may_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lr_scheduler: str) -> None:
+    """They train on unseen: an lr schedule that is at its end does not go on."""
+    widths: set[int] = set()
+    train = ArrayStep.train
+    monkeypatch.setattr(
+        ArrayStep, "train", lambda step, *args, **kw: (widths.add(len(step)), train(step, *args, **kw))[1]
+    )
+    given: dict[str, Any] = {"dtype": "float64", "batch_size": 32, "device": "cpu", "lr_scheduler": lr_scheduler}
+    given |= {"dropout": 0.2, "depth": 1, "sampler": "random", "pruner": "asha", "seed": 8}
+    space = {"lr": LR, "data_seed": [0, 1], "width": [8]}
+    for name, worth in (("kept", 1e9), ("cut", 0.0)):
+        monkeypatch.setattr(slots, "WORTH", worth)
+        widths.clear()
+        made = hfta.Study("mlp", space, "iris", epochs=3, trials=8, slots=6, directory=tmp_path / name, **given)
+        list(made.run())
+        assert (widths == {6}) == (name == "kept")
+        assert {"PRUNED", "COMPLETE"} == {m.state for m in made.history.members.values()}
+        assert made.check(list(made.history.members))["equal"].all()
