@@ -2,19 +2,21 @@
 
 `speed`: 64 trials with ASHA, as a fused study and as Optuna's loop over plain torch with the same sampler and pruner,
 which trains the same family on the same data and reports after every epoch. The two take turns, seed by seed. `slots`:
-the share of the slots' steps that train a trial, over a search with Hyperband of five rungs.
+a search with Hyperband of five rungs; which share of the steps of an array's slots trains a trial, and how many of the
+slots that were asked for are occupied. An array that is cut down has fewer slots from then on.
 
     python -m benchmarks.search [--parts speed slots] [--models mlp cnn] [--rounds 5] [--trials 64] [--quick]
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,8 @@ from benchmarks.common import options, write
 from hfta_nb import events as ev
 from hfta_nb.data import order
 from hfta_nb.search import Searcher
+from hfta_nb.train.batches import Batch
+from hfta_nb.train.group_run import GroupRun
 
 LEAST_USEFUL = 0.9
 """The share of slot-steps that a search is to use."""
@@ -157,8 +161,30 @@ def _pruned() -> Any:
     return optuna.trial.TrialState.PRUNED
 
 
-def useful(events: list[ev.Event], slots: int) -> dict[str, float]:
-    """The share of the slots in which a trial was trained, epoch by epoch of the arrays.
+@contextlib.contextmanager
+def slot_steps() -> Iterator[list[tuple[int, int]]]:
+    """Within, each step of an array adds how many slots it computed, and how many of them have a trial."""
+    found: list[tuple[int, int]] = []
+    step = GroupRun._train_step
+
+    def counted(run: GroupRun, batch: Batch) -> Iterator[ev.Event]:
+        found.append((len(run.step), len(run.members.ids)))
+        yield from step(run, batch)
+
+    GroupRun._train_step = counted  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        GroupRun._train_step = step  # type: ignore[method-assign]
+
+
+def useful(steps: Sequence[tuple[int, int]]) -> float:
+    """The share of slot-steps that trained a trial; a slot of which an array was cut down is none."""
+    return sum(trials for _, trials in steps) / max(1, sum(slots for slots, _ in steps))
+
+
+def occupied(events: list[ev.Event], slots: int) -> dict[str, float]:
+    """The share of the slots that were asked for in which a trial was trained, epoch by epoch of the arrays.
 
     Returns:
         ``until_last_asked``: while there were trials to refill slots with; ``whole``: with the end of the search as
@@ -219,10 +245,12 @@ def speed(task: Task, rounds: int, trials: int, slots: int) -> dict[str, Any]:
 def slots_used(task: Task, trials: int, slots: int) -> dict[str, Any]:
     """A search with Hyperband of five rungs (1, 3, 9, 27 and 81 epochs)."""
     longer = replace(task, epochs=81)
-    took, best, events = fused(longer, trials, slots, 0, "hyperband")
-    found = useful(events, slots)
-    print(f"hyperband, {trials} trials: {took:.1f} s, useful {found}", flush=True)
-    return {"trials": trials, "epochs": 81, "least": LEAST_USEFUL, "took_s": took, "best": best, **found}
+    with slot_steps() as steps:
+        took, best, events = fused(longer, trials, slots, 0, "hyperband")
+    share, taken = useful(steps), occupied(events, slots)
+    print(f"hyperband, {trials} trials: {took:.1f} s, useful {share:.3f}, occupied {taken}", flush=True)
+    numbers = {"trials": trials, "epochs": 81, "slot_steps": sum(slots for slots, _ in steps)}
+    return {**numbers, "least": LEAST_USEFUL, "took_s": took, "best": best, "useful": share, "occupied": taken}
 
 
 if __name__ == "__main__":

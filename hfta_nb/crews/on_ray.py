@@ -83,11 +83,11 @@ class OnRay:
         Raises:
             WorkerError: the cluster can't be reached, or an array is to train on several devices.
         """
-        import ray
-
         if devices > 1:
             raise WorkerError("an actor trains on one device", where="devices", got=devices, accepted="1",
                               remedy='Study(devices=1), or executor="processes"')  # fmt: skip
+        import ray
+
         self.reach()
         own = not ray.is_initialized()
         if own:

@@ -43,7 +43,9 @@ def name_of(module: nn.Module) -> str:
         return "" if module.inplace else "relu"
     if type(module) is nn.GELU:
         return "gelu" if module.approximate == "none" else ""
-    return {nn.Tanh: "tanh"}.get(type(module)) or ("silu" if type(module) is nn.SiLU and not module.inplace else "")
+    if type(module) is nn.SiLU:
+        return "" if module.inplace else "silu"
+    return "tanh" if type(module) is nn.Tanh else ""
 
 
 def by_kind(x: Tensor, chosen: Sequence[Tensor], kinds: str) -> Tensor:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NAME = "study"
 """Of the Optuna study."""
 
-INTERVAL_S = 1.0
+INTERVAL_S = 2.0
 """What is new is copied at most this often: Optuna syncs its file for each value."""
 
 

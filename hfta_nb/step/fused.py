@@ -65,6 +65,7 @@ class ArrayStep:
         self.whole = True  # whether what failed has left all as it was before
         self.done = 0  # updates of the step under way: one that ran out of memory goes on with the next
         self.last: Scores = {}  # of each phase, its latest loss
+        self.due: Sequence[int] | None = None  # members whose lr schedules go on; all without
         self._metrics, self._alone = metrics, metrics_alone(metrics)
         self.graph = graph_of(array, self.tensors)
         self.fast_path: FastPath | None = None
@@ -87,7 +88,7 @@ class ArrayStep:
             scores = self._made(x, y, keep) if self.graph is None else self._in_graph(self.graph, x, y, keep)
         self.steps, self.done = self.steps + 1, 0
         if self.by_step:
-            self.step_lr_schedulers()
+            self.step_lr_schedulers(self.due)
         return scores
 
     def _made(self, x: Any, y: Any, keep: ScoreSink | None) -> Scores:
@@ -234,7 +235,7 @@ class ArrayStep:
 
     def end_epoch(self) -> None:
         if not self.by_step:
-            self.step_lr_schedulers()
+            self.step_lr_schedulers(self.due)
 
     def end_validation(self, values: Sequence[float], due: Sequence[int] | None = None) -> None:
         """See `Step`; of the members at these places alone, where some are named."""
@@ -320,7 +321,7 @@ class ArrayStep:
             self.tuning = None
         other = object.__new__(ArrayStep)
         other.__dict__.update(self.__dict__)
-        other.array = self.array.select(indices)
+        other.array, other.due = self.array.select(indices), None
         other.scaler = None if self.scaler is None else self.scaler.select(indices, other.array)
         other._foresee()
         other.devices = None if self.devices is None else self.devices.of(other.array)

@@ -43,7 +43,16 @@ def failure_of(run: Progress, error: Exception) -> Failure | None:
         place = 0
     elif not isinstance(run.step, ArrayStep):
         return None
-    return None if place is None else noted(run.trainer, run.members.ids[place], error)
+    return None if place is None else noted(run.trainer, run.members.ids[run.rows.index(place)], error)
+
+
+def of_nobody(run: Progress, error: Exception) -> bool:
+    """Whether a member has raised that trains no more, in an array that has not been cut down yet; now it is."""
+    place = error.member if isinstance(error, MemberError) else None
+    if place is None or place in run.rows or not run.whole:
+        return False
+    run.settle()
+    return True
 
 
 def unbuilt(trainer: Schedule, group: Group, error: Exception) -> Failure | None:

@@ -154,7 +154,7 @@ class GroupRun(Progress):
         most = self.settings.steps_per_epoch
         if most is not None and self.batch >= most:
             return None
-        seeds, behind = order = self._order_seeds(), [m.first_pass for m in self.members.active]
+        seeds, behind = order = self._order_seeds(), self.spread([m.first_pass for m in self.members.active])
         while True:
             if self._stream is None or order != self._stream_order:  # a pass begins, or other members train
                 self._prepare()
@@ -170,13 +170,13 @@ class GroupRun(Progress):
                 return None
 
     def _order_seeds(self) -> list[int]:
-        """Per active member, the seed of the order of its data."""
-        rows = [m.row["data_seed"] for m in self.members.active]
+        """Per row of the step, the seed of the order of its member's data."""
+        rows = self.spread([m.row["data_seed"] for m in self.members.active])
         return [self.settings.seed if seed is None else int(seed) for seed in rows]
 
     def _prepare(self) -> None:
         """Make the next batches as the active members want them augmented and standardised."""
-        active = self.members.active
+        active = self.spread(self.members.active)
         behind = [m.first_pass for m in active]
         self.source.prepare = self.augmenting.of([m.row for m in active], self._order_seeds(), behind)
 
@@ -192,6 +192,9 @@ class GroupRun(Progress):
         except Exception as error:
             self.place -= 1  # of this batch no step has been made
             self.whole = getattr(self.step, "whole", True)
+            if failures.of_nobody(self, error):
+                self._stream = None
+                return
             failure = failures.failure_of(self, error)
             if failure is None:
                 raise
@@ -260,9 +263,12 @@ class GroupRun(Progress):
             yield from self._ended()
             return None
         except Exception as error:
-            failure = failures.failure_of(self, error)
-            if failure is None:
+            again = failures.of_nobody(self, error)
+            failure = None if again else failures.failure_of(self, error)
+            if failure is None and not again:
                 raise
+        if failure is None:
+            return (yield from self._ended_or_failed())
         yield from failures.leave_out(self, failure)
         return failure
 
@@ -277,7 +283,7 @@ class GroupRun(Progress):
         if due:
             found |= {f"val_{n}": v.to(self.settings.score_dtype) for n, v in (yield from self._evaluate()).items()}
         yield from self._differences()
-        together = torch.stack(list(found.values()))
+        together = torch.stack(list(found.values()))[:, self.rows]
         values = {name: tuple(row) for name, row in zip(found, together.tolist(), strict=True)}
         for start, places in cohorts.items():
             yield self._done(start, places, values, validates[start])
@@ -291,10 +297,10 @@ class GroupRun(Progress):
     def _judged(self, values: Mapping[str, Sequence[float]], due: Sequence[int]) -> Iterator[Event]:
         """What follows from a validation of the members at these places."""
         if self.judged < self.epoch:  # a run that was left among these events has done it
-            told = list(self.members.take_epoch(self.epoch, values, self.step.weights(), due))
-            monitored = [-v if self.settings.maximize else v for v in values[self.settings.monitor]]
+            told = list(self.members.take_epoch(self.epoch, values, self.step.weights(), due, self.rows))
+            monitored = self.spread([-v if self.settings.maximize else v for v in values[self.settings.monitor]])
             if len(due) < len(monitored) and isinstance(self.step, ArrayStep):
-                self.step.end_validation(monitored, due)
+                self.step.end_validation(monitored, [self.rows[place] for place in due])
             else:
                 self.step.end_validation(monitored)
             replaced = population.replaced(self, values[self.settings.monitor])
@@ -314,7 +320,7 @@ class GroupRun(Progress):
     def _evaluate(self) -> Generator[Event, None, Scores]:
         total: Scores = {}
         sums: Scores = {}
-        kept = accumulators(self.metrics, self.metrics, len(self.members.ids), self.settings.device)
+        kept = accumulators(self.metrics, self.metrics, len(self.step), self.settings.device)
         samples = 0
         self._prepare()  # members may have left since the last batch
         self.held_out = 0

@@ -97,19 +97,22 @@ class Members:
         values: Mapping[str, Sequence[float]],
         weights: Mapping[str, Tensor],
         due: Sequence[int] | None = None,
+        rows: Sequence[int] | None = None,
     ) -> Iterator[Event]:
         """Note an epoch's values; keep the weights of those that were never better.
 
         Args:
             epoch: of the array.
             due: places of the members that were validated; all without.
+            rows: of the members in `weights`; their places without.
         """
         places = range(len(self.active)) if due is None else due
         found = {place: values[self.monitor][place] for place in places}
         better = {p: math.isfinite(v) and self._better(v, self.active[p].best_value) for p, v in found.items()}
         improved = [place for place, yes in better.items() if yes]
         if improved:  # before the books: where this needs more memory than there is, the epoch's end comes again
-            self._keep(weights, improved, [self.active[place].slot for place in improved])
+            from_ = improved if rows is None else [rows[place] for place in improved]
+            self._keep(weights, from_, [self.active[place].slot for place in improved])
         for place, value in found.items():
             member = self.active[place]
             if better[place]:

@@ -6,7 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,13 +16,15 @@ from hfta_nb.events import Event
 from hfta_nb.memory import Meter
 from hfta_nb.metrics import Metric
 from hfta_nb.plan import Group
-from hfta_nb.step import Step
+from hfta_nb.step import ArrayStep, Step
 from hfta_nb.train.batches import Batch, Batches, batches_of
 from hfta_nb.train.members import MemberRecord, Members
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.scores import EpochScores
 from hfta_nb.train.shared_batches import SharedBatches, Shelf
 from hfta_nb.train.speed import SpeedProbe
+
+T = TypeVar("T")
 
 UNKNOWN_STEPS = 64
 """Room for the scores of an epoch of unknown length at first; it grows."""
@@ -103,6 +105,20 @@ class Progress:
         ends = [member.start + self.trainer.budget(member.id) for member in self.members.active]
         return min(ends, default=self.settings.epochs)
 
+    @property
+    def rows(self) -> list[int]:
+        """Where the members that still train are in the step, which has more until it is cut down to them."""
+        return list(range(len(self.members.ids))) if self._rows is None else self._rows
+
+    def spread(self, values: Sequence[T]) -> list[T]:
+        """One value per row of the step, from one per member that still trains; other rows get that of the first."""
+        if self._rows is None:
+            return list(values)
+        found = [values[0]] * len(self.step)
+        for row, value in zip(self._rows, values, strict=True):
+            found[row] = value
+        return found
+
     def left(self, member: MemberRecord) -> int:
         """Epochs that a member still trains."""
         return self.trainer.budget(member.id) - (self.epoch - member.start)
@@ -123,6 +139,7 @@ class Progress:
         if self.told >= end or not (always or now - self.last_told >= EVENT_INTERVAL_S):
             return
         block = self.scores.rows["loss"][self.told : end]  # reading it waits for the device, so it is read seldom
+        block = block if self._rows is None else block[:, self._rows]
         finite = torch.isfinite(block).all(0).tolist()
         losses = block.mean(0).tolist()
         ids = self.members.ids
@@ -192,10 +209,12 @@ class Progress:
         keep = [i for i, v in enumerate(self.members.ids) if v not in gone]
         if self._rows is None:
             self.held = list(self.members.ids)
-        rows = list(range(len(self.members.ids))) if self._rows is None else self._rows
+        rows = self.rows
         self._rows = [rows[i] for i in keep]
         if not hold:
             self.settle()
+        elif isinstance(self.step, ArrayStep):
+            self.step.due = self._rows
         yield from self.members.leave(gone, keep, state, reason, detail)
 
     def settle(self) -> None:
@@ -234,8 +253,7 @@ class Progress:
             self.settle()
         step, scores, kept = self.step, self.scores, list(self.members.ids)
         if ids is not None:
-            rows = range(len(kept)) if self._rows is None else self._rows
-            places = [row for row, v in zip(rows, kept, strict=True) if v in ids]
+            places = [row for row, v in zip(self.rows, kept, strict=True) if v in ids]
             step, scores, kept = step.select(places), copy.deepcopy(scores), list(ids)
             scores.select(places)
         return {

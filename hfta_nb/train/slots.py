@@ -22,6 +22,12 @@ from hfta_nb.train.joining import Joiner, taken_off
 from hfta_nb.train.members import MemberRecord
 from hfta_nb.train.progress import Progress
 
+ALPHA = 0.8
+"""An array of which a smaller share of the places is taken is cut down to its members, unless it soon ends."""
+
+WORTH = 100.0
+"""Steps of the array that recording its steps anew costs, about."""
+
 
 def refills(run: Progress) -> bool:
     """Whether members may join this array."""
@@ -48,7 +54,9 @@ def turn(run: Progress) -> Iterator[Event]:
         finally:
             trainer.joiner = None
     if run.group is before:  # nobody has joined
-        run.settle()
+        left = max(map(run.left, run.members.active), default=0)
+        if not _keeps(run, len(run.members.ids), left):
+            run.settle()
         if done:
             kept = run.members.ids
             _regroup(run, before.half(kept, before.index, before.reason) if kept else None, done)
@@ -56,6 +64,19 @@ def turn(run: Progress) -> Iterator[Event]:
         end(next(group.index for group in trainer.arrays if set(group.ids) == set(done)))
     if done or run.group is not before:
         yield ev.PlanMade(time.time(), trainer.records())
+
+
+def _keeps(run: Progress, members: int, left: int) -> bool:
+    """Whether places that nobody takes stay in the array: to cut it down, its steps are recorded anew.
+
+    Args:
+        members: that go on.
+        left: epochs that one of them still trains, at most.
+    """
+    s, places = run.settings, len(run.step)
+    if not members or s.deterministic or s.strategy != "measured":  # as wide as a run that is interrupted
+        return False
+    return members >= ALPHA * places or (places - members) * left * (run.length or 0) < WORTH * places
 
 
 def _asked_to_go(run: Progress) -> Iterator[Event]:
@@ -84,10 +105,10 @@ def _join(run: Progress, joiner: Joiner, done: Sequence[int]) -> Iterator[Event]
         done: members that have just trained to their end.
     """
     while joiner.look():
-        order = _order(run, joiner)
-        group = joiner.group(order)
+        places = _places(run, joiner)
+        group = joiner.group([v for v in places if v is not None])
         try:
-            step = _step(run, joiner, group)
+            step = _step(run, joiner, group, places)
         except MemberError as error:
             failing = group.ids[error.member or 0]
             todo = next((todo for todo, variant in joiner.found if variant.id == failing), None)
@@ -103,26 +124,26 @@ def _join(run: Progress, joiner: Joiner, done: Sequence[int]) -> Iterator[Event]
                 raise
             return
         else:
-            yield from _joined(run, joiner, group, step, done)
+            yield from _joined(run, joiner, group, step, places, done)
             return
         run.trainer.waiting.remove(todo)
         yield from failures.build_without(run.trainer, todo.group, failure)
         joiner = run.trainer.joiner = Joiner(run.trainer, run.group, run.members.ids, joiner.free)
 
 
-def _order(run: Progress, joiner: Joiner) -> list[int]:
-    """The variants of the array with those that join, each in a place that was left, as far as there are such.
+def _places(run: Progress, joiner: Joiner) -> list[int | None]:
+    """The variants of the array with those that join, each in a place that was left, as far as there are such; None for
+    one that nobody takes.
 
     One of the architecture that was there comes first: it can be put in its place.
     """
-    rows = range(len(run.step)) if run._rows is None else run._rows
     places: list[int | None] = [None] * len(run.step)
-    for variant, row in zip(run.members.ids, rows, strict=True):
+    for variant, row in zip(run.members.ids, run.rows, strict=True):
         places[row] = variant
     shapes = {id: repr(a) for id, a in zip(run.group.ids, run.group.arguments, strict=True)}
     joins = {variant.id: repr(joiner.arguments(todo, variant)) for todo, variant in joiner.found}
     for place, variant in enumerate(run.members.ids if run._rows is None else run.held):
-        like = next((v for v, shape in joins.items() if shape == shapes[variant]), None)
+        like = next((v for v, shape in joins.items() if shape == shapes.get(variant)), None)
         if places[place] is None and like is not None:
             places[place] = like
             del joins[like]
@@ -130,10 +151,10 @@ def _order(run: Progress, joiner: Joiner) -> list[int]:
         if taken is None and joins:
             places[place] = next(iter(joins))
             del joins[next(iter(joins))]
-    return [v for v in [*places, *joins] if v is not None]
+    return [*places, *joins]
 
 
-def _step(run: Progress, joiner: Joiner, group: Group) -> ArrayStep:
+def _step(run: Progress, joiner: Joiner, group: Group, places: Sequence[int | None]) -> ArrayStep:
     """The step of the array with those that join: in place where their places are as they need them.
 
     Raises:
@@ -141,12 +162,12 @@ def _step(run: Progress, joiner: Joiner, group: Group) -> ArrayStep:
     """
     old, new = run.step, [variant.id for _, variant in joiner.found]
     assert isinstance(old, ArrayStep)  # as `refills` has seen
-    rows = range(len(old)) if run._rows is None else run._rows
-    kept = dict(zip(run.members.ids, rows, strict=True))
-    if len(group.ids) == len(old) and all(group.ids.index(v) == row for v, row in kept.items()):
+    kept = dict(zip(run.members.ids, run.rows, strict=True))
+    full = None not in places or _keeps(run, len(group.ids), run.trainer.settings.epochs)
+    if len(places) == len(old) and full:
         part = replace(group.part(new, group.index, ""), likes=())
         fresh = _built(run, part, group)
-        origins = {group.ids.index(id): Origin(fresh, place) for place, id in enumerate(part.ids)}
+        origins = {places.index(id): Origin(fresh, place) for place, id in enumerate(part.ids)}
         if all(fits(old, place, origin) for place, origin in origins.items()):
             for place, origin in origins.items():
                 put_member(old, place, origin)
@@ -164,12 +185,17 @@ def _built(run: Progress, part: Group, group: Group) -> ArrayStep:
     return made
 
 
-def _joined(run: Progress, joiner: Joiner, group: Group, step: ArrayStep, done: Sequence[int]) -> Iterator[Event]:
+def _joined(
+    run: Progress, joiner: Joiner, group: Group, step: ArrayStep, places: Sequence[int | None], done: Sequence[int]
+) -> Iterator[Event]:
     """Go on with the step of the new array."""
     trainer, new, in_place = run.trainer, [variant.id for _, variant in joiner.found], step is run.step
     taken_off(trainer, joiner.found)
-    run.step, run._rows = step, None
+    taken = [row for row, variant in enumerate(places) if variant is not None]
+    run.step, run._rows = step, taken if in_place and len(taken) < len(step) else None
+    step.due = run._rows
     if in_place:
+        run.held = [before if v is None else v for before, v in zip(run.held, places, strict=True)]
         group = replace(group, likes=run.group.likes)
     _regroup(run, group, done)
     if not in_place:
@@ -207,4 +233,5 @@ def _regroup(run: Progress, group: Group | None, done: Sequence[int]) -> None:
     begun = MemberRecord(-1, {}, 0, start=run.epoch, first_step=run.steps, first_pass=run.pass_)
     begun.begin_s = trainer.clock.elapsed_s
     run.group = group
-    run.members = run.members.regrouped(group, [run.step.narrower(i) for i in range(len(run.step))], begun)
+    rows = range(len(run.step)) if run._rows is None else run._rows
+    run.members = run.members.regrouped(group, [run.step.narrower(row) for row in rows], begun)

@@ -72,3 +72,17 @@ def test_the_oldest_signature_is_forgotten_and_recorded_anew(what: str, x: Tenso
     assert notes(arrays[0], what) == ""
     _same_calls(FORMS[what], arrays, x, 4)
     assert notes(arrays[0], what) == REPLAYED
+
+
+@pytest.mark.parametrize("what", ["backward", "without gradients"])
+def test_some_members_of_a_replayed_array_are_recorded_once(what: str, x: Tensor, device: torch.device) -> None:
+    form, arrays = FORMS[what], pair(mlp, device)
+    _same_calls(form, arrays, x, 3)
+    parts = (arrays[0].select([0, 2]), arrays[1].select([0, 2]))
+    _same_calls(form, parts, x, 1)
+    assert notes(parts[0], what) == "replayed from a recording"
+    _same_calls(form, parts, x, 3)
+    _same_calls(form, parts, x[:4], 1)  # of which nothing is known
+    calls = parts[0]._calls
+    entries = calls.steps.cache if what == "backward" else calls.results.cache
+    assert [entry.ready for entry in entries] == [True, False]

@@ -21,7 +21,7 @@ from hfta_nb.crews.processes import ProcessWorker
 from hfta_nb.data import serving
 from tests.core.test_serving import plain as plain
 from tests.core.test_serving import read
-from tests.core.test_shared_streams import HELD, Noisy, assert_same
+from tests.core.test_shared_streams import HELD, Noisy, assert_same, curves
 from tests.core.test_stream_workers import same
 from tests.executors.test_crew_processes import workers as workers
 from tests.executors.watching import gone
@@ -62,10 +62,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> hfta.Study:
     return made
 
 
-def two(dataset: Any, place: Path, **more: Any) -> hfta.Study:
+def two(dataset: Any, place: Path, widths: Any = (4, 5), epochs: int = 3, **more: Any) -> hfta.Study:
     how = {"across": "never", "lr": 0.01, "dropout": 0.1, "batch_size": 16, "device": "cpu", "deterministic": True}
-    grid = {"width": [4, 5], "seed": [0, 1]}
-    return hfta.Study("mlp", grid, streamed(dataset), directory=place, epochs=3, verify="never", **how, **more)
+    grid = {"width": list(widths), "seed": [0, 1]}
+    return hfta.Study("mlp", grid, streamed(dataset), directory=place, epochs=epochs, verify="never", **how, **more)
 
 
 def test_processes_read_one_stream(tmp_path: Path, alone: hfta.Study) -> None:
@@ -102,6 +102,44 @@ def test_a_consumer_that_is_killed_goes_on_alone(
         events.append(event)
     assert len(starts(events)) == 3
     assert "stream" not in starts(events)[-1]
+    assert_same(made, alone)
+
+
+@pytest.mark.long
+def test_the_next_flotilla_reads_together_from_where_its_arrays_are(tmp_path: Path) -> None:
+    """All of an array's members are stopped: two others are checkpointed, not at the same batch, to make room for a
+    fourth."""
+    terms = Terms(paradigm="global", alpha=0.9, checkpoint_every_s=0.0)
+    how: dict[str, Any] = {"widths": [4, 5, 6, 7], "epochs": 30}
+    made, control, events, stopped = two(Noisy(), tmp_path / "made", **how), hfta.Control(), [], set()
+    for event in made.run(control, executor=Processes(3, threads=1, terms=terms)):
+        if isinstance(event, ev.EpochDone) and event.epoch == 2 and not stopped:
+            stopped |= set(event.variants)
+            for variant in event.variants:
+                control.stop(variant)
+        events.append(event)
+    shared = [text.endswith(", on a shared stream") for text in starts(events)]
+    assert shared[:3] == [True] * 3
+    assert sorted(shared[3:6]) == [False, True, True]  # the fourth begins where nobody is any longer
+    alone = two(Noisy(), tmp_path / "alone", share_stream=False, **how)
+    list(alone.run())
+    assert {v: c for v, c in curves(made).items() if v not in stopped} == {
+        v: c for v, c in curves(alone).items() if v not in stopped
+    }
+
+
+@pytest.mark.long
+def test_a_pause_does_not_wait_for_those_that_read_together(tmp_path: Path, alone: hfta.Study) -> None:
+    made, control, states = two(Noisy(), tmp_path), hfta.Control(), []
+    for event in made.run(control, executor=TWO):
+        if isinstance(event, ev.EpochDone) and not states:
+            control.pause()
+            states.append("asked")
+        if isinstance(event, ev.RunChanged):
+            states.append(event.state)
+            if event.state == ev.PAUSED:
+                control.resume()
+    assert states == ["asked", ev.PAUSED, ev.RUNNING, ev.COMPLETE]
     assert_same(made, alone)
 
 

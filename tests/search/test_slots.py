@@ -11,9 +11,11 @@ import torch
 from torch import nn
 
 import hfta_nb as hfta
-from benchmarks.search import useful
+from benchmarks.search import occupied, slot_steps, useful
 from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
+from hfta_nb.step import ArrayStep
+from hfta_nb.train import slots
 from hfta_nb.train.members import Members
 
 LR = hfta.uniform(1e-4, 1e-1, log=True)
@@ -190,7 +192,30 @@ def test_most_of_the_slots_are_used(tmp_path: Path) -> None:
     """Hyperband with rungs at 1, 3, 9, 27 and 81 epochs."""
     space = {"lr": LR, "width": [8]}
     made = study(tmp_path / "run", space, pruner="hyperband", epochs=81, slots=3, trials=12, batch_size=128)
-    events = list(made.run())
+    with slot_steps() as steps:
+        events = list(made.run())
     ends = {len(m.curves["train_loss"].values) for m in made.history.members.values() if m.state == "PRUNED"}
     assert len(ends) >= 3
-    assert useful(events, 3)["until_last_asked"] >= 0.9
+    assert max(slots for slots, _ in steps) == 3
+    assert useful(steps) >= 0.9
+    assert occupied(events, 3)["until_last_asked"] >= 0.9
+
+
+def test_places_that_nobody_takes_may_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They train on unseen: an lr schedule that is at its end does not go on."""
+    widths: set[int] = set()
+    train = ArrayStep.train
+    monkeypatch.setattr(
+        ArrayStep, "train", lambda step, *args, **kw: (widths.add(len(step)), train(step, *args, **kw))[1]
+    )
+    given: dict[str, Any] = {"dtype": "float64", "batch_size": 32, "device": "cpu", "lr_scheduler": "onecycle"}
+    given |= {"dropout": 0.2, "depth": 1, "sampler": "random", "pruner": "asha", "seed": 8}
+    space = {"lr": LR, "data_seed": [0, 1], "width": [8]}
+    for name, worth in (("kept", 1e9), ("cut", 0.0)):
+        monkeypatch.setattr(slots, "WORTH", worth)
+        widths.clear()
+        made = hfta.Study("mlp", space, "iris", epochs=3, trials=8, slots=6, directory=tmp_path / name, **given)
+        list(made.run())
+        assert (widths == {6}) == (name == "kept")
+        assert {"PRUNED", "COMPLETE"} == {m.state for m in made.history.members.values()}
+        assert made.check(list(made.history.members))["equal"].all()
