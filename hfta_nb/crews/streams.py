@@ -19,7 +19,8 @@ class SharedStreams:
 
     Turns share a stream if they begin at the same time, with the same batch size and order of the data, and are
     equally far. A turn that begins alone, for example after its worker died, reads a stream of its own. So does the
-    rest of a turn for which the others have waited for too long; see `hfta_nb.data.StreamServer`.
+    rest of a turn for which the others have waited for too long; see `hfta_nb.data.StreamServer`. One that takes too
+    long to begin reads the shared stream at its own pace.
 
     Args:
         settings: of the run.
@@ -90,7 +91,7 @@ class SharedStreams:
         """Consumers for which others have waited for too long, and the reason, each once."""
         while not self._dropped.empty():
             name, reason = self._dropped.get()
-            if reason not in (serving.LEFT, serving.WENT_BACK):
+            if reason not in (serving.LEFT, serving.WENT_BACK, serving.ABSENT):
                 yield name, reason
 
     def relax(self, on: bool) -> None:

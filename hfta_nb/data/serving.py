@@ -29,6 +29,7 @@ PATIENCE_S = 60.0
 
 LEFT = "it left"
 WENT_BACK = "it went back"
+ABSENT = "it has not asked for a batch yet"
 """Reasons why a consumer is dropped that are not its pace; it goes back where it has not enough memory for a batch."""
 
 
@@ -277,7 +278,8 @@ class StreamServer:
         if any(now - p.since_s >= self.patience_s for p in self._waiting()):
             slowest = self._slowest
             for consumer in [c for c in self._consumers.values() if c.together and c.asked == slowest]:
-                self._drop(consumer, f"others waited {self.patience_s:g} s for it")
+                began = consumer.asked > -math.inf
+                self._drop(consumer, f"others waited {self.patience_s:g} s for it" if began else ABSENT)
 
     def _drop(self, consumer: _Consumer, reason: str) -> None:
         if not consumer.together:

@@ -192,8 +192,12 @@ class RuleMode(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _set(self, func: Callable[..., Any], tensor: Tensor, value: Any) -> None:
-        """``tensor.data = value`` for all members; their memory stays in place."""
+        """``tensor.data = value`` for all members, whose memory stays in place; ``tensor.requires_grad = value``."""
         context, name = self.context, getattr(getattr(func, "__self__", None), "__name__", "attribute")
+        if getattr(func, "__self__", None) is _REQUIRES_GRAD:
+            with context.outside():
+                (functorch.get_unwrapped(tensor) if context.batched(tensor) else tensor).requires_grad_(value)
+            return
         if getattr(func, "__self__", None) is not _DATA:
             raise Disagreement(f"the model sets {name} of a tensor")
         if value.shape != tensor.shape or value.dtype != tensor.dtype:

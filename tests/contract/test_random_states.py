@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from hfta_nb.errors import FusionError
@@ -38,7 +38,7 @@ def test_fifty(plan: list[tuple[str, str | None]], members: int, split: bool, ve
 
 
 @pytest.mark.long
-@settings(EXPLORED, max_examples=2000)
-@given(plan=plans(), members=st.integers(2, 4), split=st.booleans())
-def test_two_thousand(plan: list[tuple[str, str | None]], members: int, split: bool, verified: None) -> None:
-    check(plan, members, split)
+@pytest.mark.parametrize("part", range(8))
+def test_two_thousand(part: int, verified: None) -> None:
+    explore = given(plan=plans(), members=st.integers(2, 4), split=st.booleans())(check)
+    seed(part)(settings(EXPLORED, max_examples=250)(explore))()

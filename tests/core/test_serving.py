@@ -17,7 +17,7 @@ import torch
 
 import hfta_nb as hfta
 from hfta_nb import data
-from hfta_nb.data import Demand, StreamServer
+from hfta_nb.data import Demand, StreamServer, serving
 from hfta_nb.errors import DataError
 from tests.core.test_shared_streams import HELD, STREAMS, curves, study
 from tests.core.test_stream_workers import Drawing, Fatal, same, stream
@@ -95,7 +95,7 @@ def test_a_slow_consumer_is_dropped_and_goes_on_by_itself(plain: data.Stream) ->
 def test_a_consumer_that_never_comes_is_dropped(plain: data.Stream) -> None:
     with StreamServer(plain, ["a", "absent"], patience_s=0.05, demand=Demand(most=1)) as server:
         assert same(read(server.consumer("a"), 1), read(plain, 1))
-        assert list(server.dropped) == ["absent"]
+        assert server.dropped == {"absent": serving.ABSENT}
 
 
 def test_a_killed_consumer_is_dropped_and_holds_nothing_back(plain: data.Stream) -> None:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb import data
 from hfta_nb import events as ev
-from hfta_nb.crews import Processes, Terms
+from hfta_nb.crews import Processes, Terms, processes
 from hfta_nb.crews.processes import ProcessWorker
 from hfta_nb.data import serving
 from tests.core.test_serving import plain as plain
@@ -143,43 +140,32 @@ def test_a_pause_does_not_wait_for_those_that_read_together(tmp_path: Path, alon
     assert_same(made, alone)
 
 
-class Stalling(nn.Module):
-    """Where it is wide, its first forward waits for a file."""
-
-    def __init__(self, width: int, file: str) -> None:
-        super().__init__()
-        self.layers, self.file = nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 3)), file
-        self.width = width
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        end_s = time.monotonic() + LONGEST_S
-        while self.training and self.width == 5 and not os.path.exists(self.file):
-            if time.monotonic() > end_s:
-                raise TimeoutError
-            threading.Event().wait(0.01)
-        return self.layers(x)  # type: ignore[no-any-return]
-
-
 def test_a_slow_consumer_is_checkpointed_and_goes_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other one does not wait for it, and ends before it has begun."""
-    monkeypatch.setattr(serving, "PATIENCE_S", 0.3)
-    file = tmp_path / "go on"
-    how: dict[str, Any] = {"epochs": 3, "batch_size": 16, "device": "cpu", "deterministic": True, "verify": "never"}
-    grid = {"width": [4, 5], "lr": [0.01, 0.02], "file": [str(file)]}
+    """Its process is halted. The other one does not wait for it, and ends before it goes on."""
+    servers: list[data.StreamServer] = []
 
-    def make(name: str) -> hfta.Study:
-        return hfta.Study(Stalling, grid, streamed(Noisy()), directory=tmp_path / name, across="never", **how)
+    def server(*given: Any, **more: Any) -> data.StreamServer:
+        servers.append(data.StreamServer(*given, **more))
+        return servers[-1]
 
-    made, events = make("shared"), []
+    monkeypatch.setattr(processes, "StreamServer", server)
+    made, events, pids = two(Noisy(), tmp_path / "made", epochs=60), [], {}
     for event in made.run(executor=TWO):
         events.append(event)
+        if isinstance(event, ev.ArrayPlaced):
+            pids[event.group] = int(event.worker.split()[1])
+        if isinstance(event, ev.EpochDone) and event.group == 1 and event.epoch == 1:
+            os.kill(pids[1], signal.SIGSTOP)
+            servers[0].patience_s = 0.3  # before, it would be that with which a process may begin later
         if isinstance(event, ev.MemberChanged) and (event.variant, event.state) == (0, ev.COMPLETE):
             assert "leaving the flotilla" in [e.phase for e in events if isinstance(e, ev.PhaseChanged)]
-            file.touch()
+            os.kill(pids[1], signal.SIGCONT)
+    waiting = [e for e in events if isinstance(e, ev.MemberChanged) and e.state == ev.WAITING]
+    assert {(e.variant, e.reason) for e in waiting} == {(v, "to go on in the next flotilla") for v in (2, 3)}
     assert [text.count("stream") for text in starts(events)] == [1, 1, 0]
-    whole = make("whole")
-    list(whole.run())
-    assert_same(made, whole)
+    alone = two(Noisy(), tmp_path / "alone", epochs=60, share_stream=False)
+    list(alone.run())
+    assert_same(made, alone)
 
 
 # The server.

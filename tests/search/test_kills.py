@@ -13,6 +13,7 @@ import pytest
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import StoreWarning
+from hfta_nb.search import Mirror
 from hfta_nb.store import Store
 from tests.frames import steady
 from tests.search.test_studies import study
@@ -121,6 +122,7 @@ def test_a_search_of_before_there_were_trials_in_the_database_opens(
 ) -> None:
     whole, taken = killed
     left = shutil.copytree(taken[len(taken) // 2][1], tmp_path / "old")
+    Mirror(left / "optuna.log").begin(hfta.Study.load(left).optuna)  # which had all of it then, at any moment
     store = Store(left)
     with store._access.writing() as connection:
         connection.execute("DELETE FROM facts WHERE kind = 'trial'")

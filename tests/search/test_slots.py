@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +14,9 @@ from torch import nn
 import hfta_nb as hfta
 from benchmarks.search import occupied, slot_steps, useful
 from hfta_nb import events as ev
-from hfta_nb.errors import StudyError
+from hfta_nb.errors import MemberError, StudyError
 from hfta_nb.step import ArrayStep
-from hfta_nb.train import slots
+from hfta_nb.train import failures, slots
 from hfta_nb.train.members import Members
 
 LR = hfta.uniform(1e-4, 1e-1, log=True)
@@ -219,3 +220,15 @@ def test_places_that_nobody_takes_may_stay(tmp_path: Path, monkeypatch: pytest.M
         assert (widths == {6}) == (name == "kept")
         assert {"PRUNED", "COMPLETE"} == {m.state for m in made.history.members.values()}
         assert made.check(list(made.history.members))["equal"].all()
+
+
+def test_who_raises_without_training_any_more_is_cut_off() -> None:
+    cut: list[int] = []
+    run: Any = SimpleNamespace(rows=[0, 2], whole=True, settle=lambda: cut.append(1))
+    assert failures.of_nobody(run, MemberError("raised").of(1))
+    assert cut == [1]
+    assert not failures.of_nobody(run, MemberError("raised").of(2))
+    assert not failures.of_nobody(run, ValueError("raised"))
+    run.whole = False
+    assert not failures.of_nobody(run, MemberError("raised").of(1))
+    assert cut == [1]
