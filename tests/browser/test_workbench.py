@@ -144,6 +144,7 @@ def test_names_with_markup_are_text_in_light_dark_and_narrow(notebook: Notebook,
     assert notebook.faults() == []
 
 
+@pytest.mark.long
 def test_a_run_outlives_an_interrupt_and_its_worker_and_ends_with_its_kernel(notebook: Notebook, lab: Lab) -> None:
     (screen,) = shown(notebook, lab, "lost/lost.ipynb", LONG)
     screen.train()

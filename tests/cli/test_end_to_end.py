@@ -124,6 +124,7 @@ def test_a_member_that_diverges_is_marked_and_harms_no_other(here: Command) -> N
     assert re.search(r"^#1 DIVERGED: .*finite", ran.stdout, re.MULTILINE)
 
 
+@pytest.mark.long
 def test_an_interrupt_keeps_everything_and_the_run_can_be_carried_on(tmp_path: Path, here: Command) -> None:
     arguments = ("run", *QUICK, "--grid", "lr=1e-3,1e-2", "--epochs", "60", "--output", "a run")
     with subprocess.Popen(

@@ -44,7 +44,8 @@ def same(study: hfta.Study, whole: hfta.Study) -> None:
     assert ends == dict.fromkeys(range(len(whole.variants)), 1)
 
 
-@pytest.mark.parametrize(("kills", "epochs"), [(1, 2), pytest.param(50, 30, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("kills", "epochs"), [(2, 3), (50, 30)])
 def test_a_study_that_is_killed_again_and_again(tmp_path: Path, kills: int, epochs: int) -> None:
     whole = crashing.make(tmp_path / "whole", epochs)
     for _ in whole.run():

@@ -34,6 +34,7 @@ def starts(events: list[ev.Event]) -> list[str]:
     return [e.detail for e in events if isinstance(e, ev.PhaseChanged) and e.phase == "starting"]
 
 
+@pytest.mark.long
 def test_a_group_to_which_the_plan_gives_two_devices(tmp_path: Path, one: object) -> None:
     made, events, seen = study(tmp_path, 1), [], []
     for event in made.run(executor=Processes(2, threads=1, terms=WIDE)):

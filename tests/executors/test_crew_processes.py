@@ -35,6 +35,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[ProcessWorker]:
     return made
 
 
+@pytest.mark.long
 def test_a_process_as_it_is_started(tmp_path: Path, workers: list[ProcessWorker]) -> None:
     """Other tests fork theirs."""
     study = make(tmp_path, 1, {"width": [4], "lr": [1e-3, 1e-2]})

@@ -140,6 +140,7 @@ def test_a_pause_does_not_wait_for_those_that_read_together(tmp_path: Path, alon
     assert_same(made, alone)
 
 
+@pytest.mark.long
 def test_a_slow_consumer_is_checkpointed_and_goes_on_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process is halted. The other one does not wait for it, and ends before it goes on."""
     servers: list[data.StreamServer] = []

@@ -127,6 +127,7 @@ def test_classes_and_functions_of_a_notebooks_cells_travel(tmp_path: Path) -> No
     assert gone(int(pid))
 
 
+@pytest.mark.long
 def test_a_way_that_ends_the_worker_is_given_up_and_the_run_begins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
