@@ -56,10 +56,9 @@ def test_processes_that_are_killed_change_nothing(
     for event in study.run(executor=executor):
         if isinstance(event, ev.PhaseChanged):
             phases.append(event)
-        if isinstance(event, ev.EpochDone) and len(done) < 2:
-            pid = next(w.pid for w in reversed(workers) if not gone(w.pid))
-            os.kill(pid, signal.SIGKILL)
-            done.append(pid)
+        if isinstance(event, ev.ArrayPlaced) and event.slots and event.group == 0 and len(done) < 2:
+            done.append(next(w.pid for w in workers if w.name == event.worker))
+            os.kill(done[-1], signal.SIGKILL)
     again = [e.detail for e in phases if e.phase == "starting again"]
     assert [f"process {pid} was killed (SIGKILL)" in text for pid, text in zip(done, again, strict=True)] == [True] * 2
     same(study, inline)
