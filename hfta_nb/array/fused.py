@@ -271,9 +271,8 @@ class FusedArray(Adjustable, Answering, Savable):
         """How each function that the model has called so far is fused, one row per function.
 
         Returns:
-            Columns ``function`` and ``how``: "vmap", or the rule that was used. If the array does not run as one call,
-                the
-            first rows describe the whole array.
+            Columns ``function`` and ``how``: "vmap", or the rule that was used. If the array does not run as one
+            call, the first rows describe the whole array.
         """
         return table(self._rows())
 
