@@ -10,17 +10,6 @@ from __future__ import annotations
 from hfta_nb.events.coding import from_json, kinds, to_json
 from hfta_nb.events.control import Control
 from hfta_nb.events.records import (
-    COMPLETE,
-    DELETED,
-    DIVERGED,
-    FAILED,
-    FINAL_STATES,
-    PAUSED,
-    PRUNED,
-    RUNNING,
-    STOPPED,
-    WAITING,
-    WITH_RUN,
     ArrayHalved,
     ArrayPlaced,
     CheckpointSaved,
@@ -29,9 +18,7 @@ from hfta_nb.events.records import (
     EpochDone,
     Event,
     ForwardTried,
-    GroupRecord,
     Heartbeat,
-    Json,
     MemberChanged,
     MemberChecked,
     MemberEdited,
@@ -45,8 +32,6 @@ from hfta_nb.events.records import (
     SlotsFreed,
     SpeedMeasured,
     StepsDone,
-    VariantRecord,
-    tuples,
 )
 from hfta_nb.events.requests import (
     Add,
@@ -60,6 +45,23 @@ from hfta_nb.events.requests import (
     Resume,
     Set,
     Stop,
+)
+from hfta_nb.events.variants import (
+    COMPLETE,
+    DELETED,
+    DIVERGED,
+    FAILED,
+    FINAL_STATES,
+    PAUSED,
+    PRUNED,
+    RUNNING,
+    STOPPED,
+    WAITING,
+    WITH_RUN,
+    GroupRecord,
+    Json,
+    VariantRecord,
+    tuples,
 )
 
 __all__ = [

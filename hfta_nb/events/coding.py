@@ -12,8 +12,9 @@ from typing import Any
 
 from hfta_nb.errors import EventError
 from hfta_nb.events import records, requests
-from hfta_nb.events.records import Event, tuples
+from hfta_nb.events.records import Event
 from hfta_nb.events.requests import Request
+from hfta_nb.events.variants import tuples
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from typing import Any
 
 from hfta_nb.errors import EventError
 from hfta_nb.events import requests
-from hfta_nb.events.records import Json, tuples
 from hfta_nb.events.requests import Add, Clone, Delete, Extend, Pause, Pin, Request, Resume, Set, Stop
+from hfta_nb.events.variants import Json, tuples
 
 
 class Control:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hfta_nb.events.records import Json
+from hfta_nb.events.variants import Json
 
 
 @dataclass(frozen=True, slots=True)

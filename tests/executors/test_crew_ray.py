@@ -82,6 +82,15 @@ def killed(study: hfta.Study, workers: list[RayWorker], kills: int, chance: floa
     return found
 
 
+def nothing_left_behind(cluster: Any, workers: list[RayWorker]) -> None:
+    """A run leaves the cluster that was there before it, and nothing of its own."""
+    assert all(worker.gone for worker in workers)
+    assert cluster.is_initialized()  # it was there before the run
+    places = cluster.util.placement_group_table().values()
+    assert {place["strategy"] for place in places} == {"STRICT_PACK"}
+    assert {place["state"] for place in places} == {"REMOVED"}
+
+
 def test_an_actor_that_is_killed_changes_nothing(tmp_path: Path, cluster: Any, workers: list[RayWorker]) -> None:
     grid = {"width": [4], "lr": [1e-3, 1e-2]}
     plain, study = make(tmp_path / "plain", grid=grid), make(tmp_path / "killed", grid=grid)
@@ -92,11 +101,7 @@ def test_an_actor_that_is_killed_changes_nothing(tmp_path: Path, cluster: Any, w
     assert "ActorDiedError" in again[0].detail
     same(study, plain)
     same(hfta.Study.load(tmp_path / "killed"), plain)
-    assert all(worker.gone for worker in workers)
-    assert cluster.is_initialized()  # it was there before the run
-    places = cluster.util.placement_group_table().values()
-    assert {place["strategy"] for place in places} == {"STRICT_PACK"}
-    assert {place["state"] for place in places} == {"REMOVED"}
+    nothing_left_behind(cluster, workers)
 
 
 @pytest.mark.long
@@ -111,11 +116,7 @@ def test_actors_that_are_killed_change_nothing(
     assert all("ActorDiedError" in e.detail for e in again)
     same(study, inline)
     same(hfta.Study.load(tmp_path), inline)
-    assert all(worker.gone for worker in workers)
-    assert cluster.is_initialized()  # it was there before the run
-    places = cluster.util.placement_group_table().values()
-    assert {place["strategy"] for place in places} == {"STRICT_PACK"}
-    assert {place["state"] for place in places} == {"REMOVED"}
+    nothing_left_behind(cluster, workers)
 
 
 @pytest.mark.long
