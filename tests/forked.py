@@ -1,6 +1,7 @@
 """Processes that are forked from one that has imported torch, so that they start at once.
 
-With the fixture `forked` these are the workers of crews, in place of those that `hfta_nb.processes.spawning` starts.
+With the fixture `forked` these are the workers of runs and of crews, in place of those that
+`hfta_nb.processes.spawning` starts.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
@@ -16,7 +18,17 @@ from typing import Any
 
 import pytest
 
-_LOADED = ["hfta_nb.study", "hfta_nb.crews.child", "hfta_nb.crews.task", "tests.executors.test_crews"]
+from hfta_nb.processes import spawning
+
+_LOADED = [
+    "hfta_nb.study",
+    "hfta_nb.crews.child",
+    "hfta_nb.crews.task",
+    "hfta_nb.executors.child",
+    "sklearn.model_selection",  # what a run on one of the tables, and torch's first optimizer, import
+    "torch._dynamo",
+    "tests.executors.test_crews",
+]
 
 
 def context() -> Any:
@@ -29,14 +41,14 @@ def context() -> Any:
 class Forked:
     """What the package uses of `subprocess.Popen`."""
 
-    def __init__(self, command: Sequence[str], own: Mapping[str, str], heard: bool = True) -> None:
+    def __init__(self, program: str, own: Mapping[str, str]) -> None:
         made, theirs, mine = context(), [], []
         for number in range(3):
             read, write = made.Pipe(duplex=False)
             theirs.append(write if number else read)
             mine.append(read if number else write)
         self.stdin, self.stdout, self.stderr = mine
-        given = command[-1].removesuffix("_main"), theirs, dict(own), os.getpid()
+        given = program, theirs, {**os.environ, **own}, os.getcwd(), os.getpid()
         self._process = made.Process(target=_begin, args=given, daemon=True)
         self._process.start()
         for end in theirs:
@@ -62,18 +74,30 @@ class Forked:
         self._process.kill()
 
 
-def _begin(program: str, pipes: Sequence[Connection], own: Mapping[str, str], parent: int) -> None:
+def _begin(program: str, pipes: Sequence[Connection], environment: Mapping[str, str], cwd: str, parent: int) -> None:
     for number, pipe in enumerate(pipes):
         os.dup2(pipe.fileno(), number)
         pipe.close()
-    os.environ.update(own)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have children
     importlib.import_module(program).main(parent)
+
+
+def spawn(command: Sequence[str], own: Mapping[str, str], heard: bool = True) -> Any:
+    """A forked process where the command is a program of the package, else what the package makes of it."""
+    if command[-2:-1] == ("-m",) and heard:
+        return Forked(command[-1], own)  # its module imports the `main` that it runs
+    return spawning.spawn(command, own, heard)
 
 
 @pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers of crews are forked."""
+    """Workers are forked."""
     from hfta_nb.crews import processes
+    from hfta_nb.executors import worker
 
-    made: Any = Forked
-    monkeypatch.setattr(processes, "spawn", made)
+    for module in (processes, worker):
+        monkeypatch.setattr(module, "spawn", spawn)

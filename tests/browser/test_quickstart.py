@@ -7,8 +7,6 @@ import io
 import json
 from pathlib import Path
 
-import nbconvert
-import nbformat
 import pytest
 from PIL import Image
 from playwright.sync_api import expect
@@ -70,6 +68,9 @@ def saved_notebook_shows_it(screen: Screen) -> None:
     """The saved notebook, turned into HTML with no kernel and no widget, shows the last run's curves and table."""
     run = str(screen.ask("wb.study.directory.name"))
     eventually(lambda: run in json.dumps(screen.notebook.cells()), "the run's picture and table in the notebook")
+    import nbconvert  # seconds, which every process that collects this file would take
+    import nbformat
+
     saved = nbformat.read(screen.notebook.save(), as_version=4)
     html, _ = nbconvert.HTMLExporter().from_notebook_node(saved)
     body = html[html.index("<body") :]

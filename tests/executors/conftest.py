@@ -8,6 +8,7 @@ import pytest
 
 import hfta_nb as hfta
 from hfta_nb import executors
+from tests.forked import forked as forked
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -24,3 +25,10 @@ def inline(tmp_path_factory: pytest.TempPathFactory) -> hfta.Study:
     study = make(tmp_path_factory.mktemp("inline") / "run")
     list(study.run())
     return study
+
+
+@pytest.fixture(autouse=True)
+def _workers_are_forked(request: pytest.FixtureRequest) -> None:
+    """Processes that import torch take seconds each; ``as_started`` marks tests of such as users have them."""
+    if not request.node.get_closest_marker("as_started"):
+        request.getfixturevalue("forked")

@@ -37,6 +37,7 @@ def pieces(epoch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         yield x, (x.sum(1) > 0).long()
 
 
+@pytest.mark.as_started  # a loader in a fork finds another class of its name
 @pytest.mark.parametrize("kind", ["loader", "function"])
 def test_a_stream_in_a_worker_gives_what_it_gives_inline(kind: str, tmp_path: Path) -> None:
     if kind == "loader":

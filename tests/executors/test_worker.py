@@ -17,6 +17,8 @@ from hfta_nb.executors import pool
 from tests.executors.fakes import Fake
 from tests.executors.watching import ended, gone, run, until
 
+pytestmark = pytest.mark.as_started
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
