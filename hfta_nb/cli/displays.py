@@ -143,6 +143,8 @@ class Lines:
             self._print(halving(event))
         elif isinstance(event, ev.DifferenceFound):
             self._print(difference(event))
+        elif isinstance(event, ev.ArrayPlaced) and event.slots:
+            self._print(f"array {event.group}: on {show.clean(event.worker)}")
         elif isinstance(event, ev.PhaseChanged) and event.phase.startswith("measuring"):
             self._print(f"array {event.group}: {show.clean(event.phase)}: {show.clean(event.detail)}")
         elif isinstance(event, ev.MemberChanged):

@@ -201,3 +201,10 @@ def test_a_plan_that_is_made_again_is_told_where_it_is_new() -> None:
         lines.add(event)
     told = [line for line in file.getvalue().splitlines() if line.startswith("array")]
     assert [line.partition(" member")[0] for line in told] == ["array 0: 2", "array 0: 1", "array 1: 2"]
+
+
+def test_where_an_array_trains_is_told_when_it_begins_there() -> None:
+    placed = ev.ArrayPlaced(0.0, 0, "process 123", (1,), 2)
+    moved = [placed, replace(placed, slots=(), complete=False), replace(placed, worker="process 124")]
+    found = [line for line in lines([started(), planned((0, 1, 2)), *moved]) if " on process" in line]
+    assert found == ["array 0: on process 123", "array 0: on process 124"]
