@@ -212,22 +212,24 @@ def _members(row: FamilyRow, data: hfta.Data, device: torch.device) -> list[torc
     return modules
 
 
+@pytest.mark.only(steps=5)
+@pytest.mark.parametrize("steps", [5, 20])
 @pytest.mark.parametrize("row", [r for r in ROWS if not hfta.family(r.name).phases], ids=str)
-def test_twenty_steps(row: FamilyRow, device: torch.device) -> None:
+def test_training_steps(row: FamilyRow, steps: int, device: torch.device) -> None:
     data = _data(row).to(device, torch.float64)
     loss = hfta.family(row.name).loss_for(data)
     modules = _members(row, data, device)
     array = hfta.fuse(copy.deepcopy(modules), SEEDS)
     optimizer = hfta.optim.Adam(array, lr=RATES)
     losses = []
-    for _ in range(20):
+    for _ in range(steps):
         optimizer.zero_grad()
         losses.append(array.backward(loss, data.x, data.y))
         optimizer.step()
     for i, module in enumerate(modules):
         torch.manual_seed(SEEDS[i])
         alone = torch.optim.Adam(module.parameters(), lr=RATES[i])
-        for step in range(20):
+        for step in range(steps):
             alone.zero_grad()
             value = loss(call_module(module, data.x), data.y)
             value.backward()
