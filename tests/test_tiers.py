@@ -138,7 +138,7 @@ def test_every_family(default_tier: list[str]) -> None:
 
     assert {row.name for row in ROWS} == {family.name for family in BUILT_IN}
     cases = [case.replace("_of_several_networks[", "[") for case in default_tier]
-    assert _lacking(ROWS, cases, "test_families.py::test_training_steps") == []
+    assert _lacking(ROWS, cases, "test_families.py::test_steps") == []
 
 
 def test_every_kernel(default_tier: list[str]) -> None:

@@ -215,7 +215,7 @@ def _members(row: FamilyRow, data: hfta.Data, device: torch.device) -> list[torc
 @pytest.mark.only(steps=5)
 @pytest.mark.parametrize("steps", [5, 20])
 @pytest.mark.parametrize("row", [r for r in ROWS if not hfta.family(r.name).phases], ids=str)
-def test_training_steps(row: FamilyRow, steps: int, device: torch.device) -> None:
+def test_steps(row: FamilyRow, steps: int, device: torch.device) -> None:
     data = _data(row).to(device, torch.float64)
     loss = hfta.family(row.name).loss_for(data)
     modules = _members(row, data, device)
@@ -245,7 +245,7 @@ def test_training_steps(row: FamilyRow, steps: int, device: torch.device) -> Non
 
 
 @pytest.mark.parametrize("row", [r for r in ROWS if hfta.family(r.name).phases], ids=str)
-def test_twenty_steps_of_several_networks(row: FamilyRow, device: torch.device) -> None:
+def test_steps_of_several_networks(row: FamilyRow, device: torch.device) -> None:
     data, family = _data(row).to(device, torch.float64), hfta.family(row.name)
     modules = _members(row, data, device)
     array = hfta.fuse(copy.deepcopy(modules), SEEDS)
