@@ -49,9 +49,11 @@ def halve(trainer: Schedule, run: GroupRun, reason: str) -> Iterator[Event]:
     parts = ids[:cut], ids[cut:]
     index = trainer.free_index
     why = f"halved while {stage}: {len(ids)} members did not fit in {shown(free)}"
+    # Members that come to a half later are no more than there is memory for.
+    known: dict[str, Any] = {"fitted": True, "capacity": group.capacity if trainer.settings.slots is None else cut}
     halves = [
-        replace(group.half(parts[0], group.index, group.reason), fitted=True),
-        replace(group.half(parts[1], index, f"not with array {group.index}: {why}"), fitted=True),
+        replace(group.half(parts[0], group.index, group.reason), **known),
+        replace(group.half(parts[1], index, f"not with array {group.index}: {why}"), **known),
     ]
     states = [None, None] if state is None else _cut(trainer, group, state, parts)
     gone = [v for v in group.ids if v not in ids]

@@ -53,6 +53,7 @@ class Progress:
     scores: EpochScores
     metrics: Mapping[str, Metric]
     probe: SpeedProbe | None
+    validated: Sequence[str]
 
     def __init__(
         self, trainer: Schedule, group: Group, resume: Mapping[str, Any] | None, shelf: Shelf | None = None
@@ -69,6 +70,8 @@ class Progress:
             self.source, self.augmenting = SharedBatches(shelf), shelf.augmenting
         self.resume = resume
         self.asked: list[ev.Request] = []
+        self.aside = False  # whether another array trains first, which this one then joins
+        self.apart: set[int] = set()  # arrays that could not join this one
         self.stage = "building"
         self.differences: set[str] = set()  # parts of the model that are known to have differed
         self.whole = True  # whether memory that runs out leaves all as it was before

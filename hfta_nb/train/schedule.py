@@ -145,6 +145,14 @@ class Schedule:
         """Train this array after all others."""
         self.waiting.append(Todo(group))
 
+    def withdraw(self, todo: Todo, by: Todo | None = None) -> None:
+        """Let an array wait no longer, or another one in its place."""
+        place = next(i for i, other in enumerate(self.waiting) if other is todo)
+        if by is None:
+            del self.waiting[place]
+        else:
+            self.waiting[place] = by
+
     def opened(self, todo: Todo) -> Todo:
         """With its state where it trains on after its end."""
         if todo.end is None or self.ends is None:
