@@ -145,7 +145,7 @@ def _backward_shape(grad: Tensor, x: Tensor, chosen: Sequence[Tensor], kinds: st
 
 
 _LIBRARY = torch.library.Library("hfta_nb", "FRAGMENT")  # type: ignore[no-untyped-call]
-_SCHEMAS = {
+_SCHEMAS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
     "by_kind(Tensor x, Tensor[] chosen, str kinds) -> Tensor": (_forward, _forward_shape),
     "by_kind_backward(Tensor grad, Tensor x, Tensor[] chosen, str kinds) -> Tensor": (_backward, _backward_shape),
 }

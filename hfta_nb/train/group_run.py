@@ -288,12 +288,21 @@ class GroupRun(Progress):
                 self.step.end_validation(monitored, [self.rows[place] for place in due])
             else:
                 self.step.end_validation(monitored)
+            self._keep_rungs(due)
             replaced = population.replaced(self, values[self.settings.monitor])
             self.judged = self.epoch
             yield from [*told, *replaced]
         hold = slots.refills(self)
         for ids, state, reason in list(self.members.verdicts(self.epoch, values, due)):
             yield from self.leave(ids, state, reason, hold=hold)
+
+    def _keep_rungs(self, due: Sequence[int]) -> None:
+        """Keep the weights of members that have reached a rung, before any of them is replaced or goes."""
+        members = [self.members.active[place] for place in due]
+        reached = {member.id: self.epoch - member.start for member in members}
+        rungs = {variant: epoch for variant, epoch in reached.items() if epoch in self.settings.rungs}
+        if rungs:
+            self.keep_weights(rungs)
 
     def _done(self, start: int, places: Sequence[int], values: Mapping[str, Sequence[float]], whole: bool) -> Event:
         """The end of an epoch of members that began together; `whole` says whether they were validated."""
