@@ -76,7 +76,7 @@ STUDY_OPTIONS = (
     *("family", "data", "grid", "set", "epochs", "batch_size", "lr", "optimizer", "lr_scheduler"),
     *("patience", "monitor", "seed", "dtype", "precision", "device", "serial", "output"),
     *("validate_every", "steps_per_epoch", "across", "capacity", "checkpointing", "compile"),
-    *("strategy", "deterministic", "verify", "devices", "member_steps", "member_seconds"),
+    *("strategy", "deterministic", "verify", "devices", "member_steps", "member_seconds", "keep_checkpoints"),
 )
 """Options that define a study, which can't be given with --resume."""
 
@@ -193,6 +193,8 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     budget = "end a variant at the end of the epoch in which it has had N optimizer steps"
     study.add_argument("--member-steps", metavar="N", type=_whole(1), help=budget)
     study.add_argument("--member-seconds", metavar="S", type=_seconds, help="the same in seconds of training")
+    kept = "weights to keep of each variant besides its best: those with which it ended, and at each rung"
+    study.add_argument("--keep-checkpoints", metavar="KIND", nargs="+", choices=("best", "last", "rungs"), help=kept)
     validate = "validate after every N-th epoch and after the last one (default: 1)"
     study.add_argument("--validate-every", metavar="N", type=_whole(1), help=validate)
     study.add_argument("--monitor", metavar="METRIC", help="the metric that decides which epoch is best")

@@ -20,7 +20,7 @@ SHORTCUTS = ("batch_size", "lr", "optimizer", "lr_scheduler")
 PASSED_ON = (
     *("epochs", "steps_per_epoch", "validate_every", "patience", "monitor", "seed", "dtype", "precision"),
     *("across", "capacity", "checkpointing", "compile", "strategy", "deterministic", "verify", "device", "devices"),
-    *("serial", "member_steps", "member_seconds"),
+    *("serial", "member_steps", "member_seconds", "keep_checkpoints"),
 )
 """Options that are passed to `Study` unchanged."""
 

@@ -16,7 +16,7 @@ from hfta_nb.data import AnyData
 from hfta_nb.events import Add, Control
 from hfta_nb.plan import Group
 from hfta_nb.train.schedule import Schedule
-from hfta_nb.train.settings import Ends, Save, Settings
+from hfta_nb.train.settings import Ends, Save, Settings, WeightsOf
 from hfta_nb.train.todo import Todo
 
 
@@ -42,7 +42,7 @@ class Books(Schedule):
         how: dict[str, Any] = {"checkpoint_every_s": checkpoint_every_s, "ends": ends, "take": take}
         super().__init__(settings, groups, control, save, resume, **how)
         self._turns: dict[str, Turn] = {}
-        self._weights: dict[int, Mapping[str, Tensor]] = {}  # best ones that are not kept yet
+        self._weights: dict[WeightsOf, Mapping[str, Tensor]] = {}  # those that are not kept yet
         self._next_index = self.free_index
 
     def placed(self) -> AnyData:

@@ -11,7 +11,7 @@ from torch import Tensor
 from hfta_nb.data import Stream
 from hfta_nb.events import Event
 from hfta_nb.plan import Group
-from hfta_nb.train.settings import End
+from hfta_nb.train.settings import End, WeightsOf
 from hfta_nb.train.todo import Todo
 
 NEW = 1_000_000
@@ -71,14 +71,14 @@ class Saved:
         todo: arrays that are not done, each with how far it is.
         ended: of arrays that are done.
         ends: by file, what is kept of an array that is done.
-        weights: best weights by variant.
+        weights: by variant, and by the name of a moment.
     """
 
     arrays: tuple[Group, ...]
     todo: tuple[Todo, ...]
     ended: tuple[End, ...]
     ends: Mapping[str, Any]
-    weights: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
+    weights: Mapping[WeightsOf, Mapping[str, Tensor]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from hfta_nb.processes import pickling
 from hfta_nb.step import Step
 from hfta_nb.step.rollback import on_host
 from hfta_nb.train import Settings, Trainer
+from hfta_nb.train.settings import WeightsOf
 from hfta_nb.train.todo import Todo
 
 Emit = Callable[[Report], None]
@@ -59,7 +60,7 @@ def _trainer(
 ) -> Trainer:
     ends = _Kept()
 
-    def save(state: dict[str, Any], weights: Mapping[int, Mapping[str, Tensor]]) -> str:
+    def save(state: dict[str, Any], weights: Mapping[WeightsOf, Mapping[str, Tensor]]) -> str:
         groups = {group.index: group for group in trainer.arrays}
         todo = tuple(Todo(groups[told["array"]], on_host(told["run"])) for told in state["todo"])
         ended = tuple(trainer.ended.values())

@@ -135,14 +135,25 @@ def _backward(grad: Tensor, x: Tensor, chosen: Sequence[Tensor], kinds: str) -> 
     return out
 
 
+def _forward_shape(x: Tensor, chosen: Sequence[Tensor], kinds: str) -> Tensor:
+    """The result without its numbers, for whoever compiles a graph with the operator in it."""
+    return torch.empty_like(x)
+
+
+def _backward_shape(grad: Tensor, x: Tensor, chosen: Sequence[Tensor], kinds: str) -> Tensor:
+    return torch.empty_like(x)
+
+
 _LIBRARY = torch.library.Library("hfta_nb", "FRAGMENT")  # type: ignore[no-untyped-call]
-_SCHEMAS = {
-    "by_kind(Tensor x, Tensor[] chosen, str kinds) -> Tensor": _forward,
-    "by_kind_backward(Tensor grad, Tensor x, Tensor[] chosen, str kinds) -> Tensor": _backward,
+_SCHEMAS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
+    "by_kind(Tensor x, Tensor[] chosen, str kinds) -> Tensor": (_forward, _forward_shape),
+    "by_kind_backward(Tensor grad, Tensor x, Tensor[] chosen, str kinds) -> Tensor": (_backward, _backward_shape),
 }
-for _schema, _function in _SCHEMAS.items():
+for _schema, (_function, _shape) in _SCHEMAS.items():
+    _name = _schema.partition("(")[0]
     _LIBRARY.define(_schema)  # type: ignore[no-untyped-call]
-    _LIBRARY.impl(_schema.partition("(")[0], _function, "CPU")  # type: ignore[no-untyped-call]
+    _LIBRARY.impl(_name, _function, "CPU")  # type: ignore[no-untyped-call]
+    torch.library.register_fake(f"hfta_nb::{_name}", _shape, lib=_LIBRARY)
 
 BINDINGS = {
     torch.ops.hfta_nb.by_kind.default: Binding(_bind_forward),

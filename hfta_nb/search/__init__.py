@@ -7,6 +7,7 @@ and Optuna only when something is searched. Begin reading at `searcher.py`.
 from hfta_nb.search.importances import importances
 from hfta_nb.search.mirror import Mirror
 from hfta_nb.search.population import PBT, Halving, Rounds, heard_population, told_population
+from hfta_nb.search.rungs import rounds_at, rungs_of
 from hfta_nb.search.saved import heard, told
 from hfta_nb.search.searcher import Searcher
 from hfta_nb.search.spaces import Space, Uniform, is_space, logarithmic, uniform
@@ -28,6 +29,8 @@ __all__ = [
     "importances",
     "is_space",
     "logarithmic",
+    "rounds_at",
+    "rungs_of",
     "told",
     "told_population",
     "uniform",

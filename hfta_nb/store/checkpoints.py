@@ -25,8 +25,12 @@ from hfta_nb.store.files import Entry
 KEPT = 2
 """Checkpoints that are kept, the last ones; of each member also its best weights."""
 
-_OF_ONE = re.compile(r"\d+\.\d+\.safetensors")
-FOLDERS = {"checkpoints": re.compile(r"\d+\.safetensors"), "weights": _OF_ONE, "ends": _OF_ONE}
+_OF_ONE = r"\d+\.\d+\.safetensors"
+FOLDERS = {
+    "checkpoints": re.compile(r"\d+\.safetensors"),
+    "weights": re.compile(r"\d+(@\w+)?\.\d+\.safetensors"),
+    "ends": re.compile(_OF_ONE),
+}
 """Where there are files of checkpoints, and what their names are. Others are left alone."""
 
 
@@ -38,7 +42,7 @@ class Checkpoint:
         number: rises, and is never used again.
         event: the last event before it.
         state: the tree without its tensors, which are in the file `tensors`.
-        weights: by variant, its best weights.
+        weights: by variant, its best weights; by "3@9" and "3@last" those of member 3 after epoch 9 and at its end.
         ends: by name, how far an array is that is done; `trees` has what is in it beside tensors.
     """
 

@@ -188,12 +188,14 @@ class Store:
 
     # Weights, checkpoints and other tensors.
 
-    def write_checkpoint(self, state: Mapping[str, Any], weights: Mapping[int, Mapping[str, Tensor]] = {}) -> Path:
+    def write_checkpoint(
+        self, state: Mapping[str, Any], weights: Mapping[int | str, Mapping[str, Tensor]] = {}
+    ) -> Path:
         """Write a tree of tensors and plain data, and members' best weights, in one go.
 
         Args:
             state: all that resuming needs.
-            weights: by variant, a plain state dict; those of others are kept.
+            weights: by variant (3, or "3@9" for others than its best), a plain state dict; what is not given stays.
 
         Returns:
             The file of the tensors, or the database where there are none.
@@ -274,28 +276,33 @@ class Store:
             raise StoreError("no such file in the run", where=str(self.directory / name))
         return checkpoints.end(self.directory, found, name)
 
-    def weights_path(self, variant: int) -> Path:
-        """The file of a member's best weights, or where it would be."""
-        found = self._weights(variant)
+    def weights_path(self, variant: int | str) -> Path:
+        """The file of a member's best weights, or of others by their name; where it would be if there is none."""
+        found = self._weights().get(str(variant))
         return self.directory / (f"weights/{variant}.safetensors" if found is None else found.path)
 
-    def read_weights(self, variant: int) -> dict[str, Tensor]:
-        """A member's best weights.
+    def read_weights(self, variant: int | str) -> dict[str, Tensor]:
+        """A member's best weights, or others by their name.
 
         Raises:
             StoreError: none were written (yet), or the file is damaged.
         """
         for last in (False, True):
-            entry = self._weights(variant)
+            entry = self._weights().get(str(variant))
             if entry is None:
                 remedy = "was the run stopped before it was saved?"
                 raise StoreError("no such file in the run", where=str(self.weights_path(variant)), remedy=remedy)
             try:
                 return files.read(self.directory, entry)
             except StoreError:
-                if last or entry == self._weights(variant):
+                if last or entry == self._weights().get(str(variant)):
                     raise  # else a run that goes on has written better ones between the two looks
         raise AssertionError  # the loop returns or raises
+
+    def weights_of(self, variant: int) -> list[str]:
+        """The moments of which other weights of a member are kept than its best ones."""
+        names = (name.partition("@") for name in self._weights())
+        return [moment for own, _, moment in names if own == str(variant) and moment]
 
     def read_tensors(self, name: str) -> dict[str, Tensor]:
         """Tensors that `write_study` was given.
@@ -364,12 +371,12 @@ class Store:
             f"no checkpoint is whole: {error.message}", where=str(self.directory), remedy=remedy
         ) from error
 
-    def _weights(self, variant: int) -> Entry | None:
+    def _weights(self) -> Mapping[str, Entry]:
         if not self.exists:
-            return None
+            return {}
         with self._access.reading() as connection:
             found = self._newest(connection)
-        return None if found is None else found.weights.get(str(variant))
+        return {} if found is None else found.weights
 
     def _ends(self, before: Checkpoint | None, state: Any) -> tuple[dict[str, Entry], dict[str, Any]]:
         """The ends that a state names, with what is in them beside tensors."""

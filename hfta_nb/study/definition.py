@@ -25,7 +25,7 @@ from hfta_nb.model_zoo import check_data
 from hfta_nb.recipes import Family
 from hfta_nb.search import PBT, Halving, Mirror, Searcher
 from hfta_nb.store import Store
-from hfta_nb.study import adding, arguments, planning, populations, saving, searching
+from hfta_nb.study import adding, arguments, keeping, planning, populations, saving, searching
 from hfta_nb.train import Settings, Trainer
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class Definition:
         constraint: Callable[[Mapping[str, Any]], bool] | None = None,
         member_steps: int | None = None,
         member_seconds: float | None = None,
+        keep_checkpoints: str | Sequence[str] = ("best",),
         seeds_by: str = "mean",
         population: PBT | Halving | None = None,
         **fixed: Any,
@@ -87,14 +88,13 @@ class Definition:
         self.grid, self.searcher = self._searched(grid, how)
         self.fixed = arguments.fixed_of(fixed, batch_size, self.grid.axes)
         self._place(device, dtype, precision, across, (devices, devices_batch_norm))
-        self._resources(capacity, checkpointing, compile)
+        self._resources(capacity, checkpointing, compile, verify)
         self.strategy = arguments.strategy_of(strategy, deterministic, self.capacity, self.compile)
-        self.verify = arguments.verify_of(verify)
         self.serial, self.share_stream = arguments.flag("serial", serial), arguments.flag("share_stream", share_stream)
         self.name, self.added = name or f"{self.family.name} on {self.data.name}", list[adding.Added]()
         self.rounds, self.plan_groups = populations.rounds_of(self, population), adding.planned(self, self.grid)
-        self.store = Store(Path(directory or _new_place(self.family.name)).absolute())
-        self._begin_afresh()
+        self.keep_checkpoints = keeping.checked(self, keep_checkpoints)
+        self._begin_afresh(directory)
 
     def _pace(self, validate_every: int, steps_per_epoch: int | None, ends: tuple[Any, Any, Any]) -> None:
         """How often it validates, how long an epoch is, and what ends a member."""
@@ -102,8 +102,9 @@ class Definition:
         self.validate_every = arguments.positive("validate_every", validate_every)
         self.steps_per_epoch = arguments.steps_of(steps_per_epoch, self.data)
 
-    def _resources(self, capacity: int | str | None, checkpointing: str, compile: str) -> None:
-        """How memory is used, and whether steps are compiled."""
+    def _resources(self, capacity: int | str | None, checkpointing: str, compile: str, verify: str) -> None:
+        """How memory is used, and whether steps are compiled and compared."""
+        self.verify = arguments.verify_of(verify)
         self.capacity, self.checkpointing = arguments.capacity_of(capacity), arguments.checkpointing_of(checkpointing)
         self.compile = arguments.compile_of(compile)
 
@@ -114,8 +115,9 @@ class Definition:
         self.across = arguments.across_of(across, self.device, self.searcher is not None)
         self.devices, self.devices_batch_norm = arguments.devices_of(*several, self.device)
 
-    def _begin_afresh(self) -> None:
+    def _begin_afresh(self, directory: str | Path | None) -> None:
         """Nothing of a run is known."""
+        self.store = Store(Path(directory or _new_place(self.family.name)).absolute())
         self._history = History()
         self._read = 0  # the number of the last event that is in it
         self._running = 0  # runs of this very object, which fold their events in themselves

@@ -13,6 +13,7 @@ from hfta_nb.fleet.arrays import Arrays
 from hfta_nb.fleet.profile import Profile, profile
 from hfta_nb.memory import shown
 from hfta_nb.own_lines import OwnLine
+from hfta_nb.study import keeping
 from hfta_nb.study.protocol import Definition
 from hfta_nb.train import Settings, Trainer
 from hfta_nb.train.dry_run import tried
@@ -36,7 +37,16 @@ def settings_of(study: Definition) -> Settings:
     how_fast = study.strategy, study.deterministic, study.verify
     limits = study.member_steps, study.member_seconds
     return Settings(
-        study.family, study.data, *settings, *how_fast, slots, study.across, *limits, share_stream=study.share_stream
+        study.family,
+        study.data,
+        *settings,
+        *how_fast,
+        slots,
+        study.across,
+        *limits,
+        share_stream=study.share_stream,
+        keep_last=keeping.LAST in study.keep_checkpoints,
+        rungs=keeping.rungs(study),
     )
 
 

@@ -51,6 +51,7 @@ class Definition(Protocol):
     steps_per_epoch: int | None
     member_steps: int | None
     member_seconds: float | None
+    keep_checkpoints: tuple[str, ...]
     dtype: torch.dtype
     device: torch.device
     serial: bool

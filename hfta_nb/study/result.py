@@ -14,8 +14,9 @@ from hfta_nb.grid import Variant, show
 from hfta_nb.html import pairs
 from hfta_nb.plan import Group
 from hfta_nb.recipes.undisturbed import undisturbed
-from hfta_nb.study import code
+from hfta_nb.study import code, keeping
 from hfta_nb.study.protocol import Study
+from hfta_nb.train.settings import weights_at
 
 
 class Result:
@@ -40,15 +41,29 @@ class Result:
         member = self.study.history.members.get(self.variant.id)
         return {m: member.at_best(m) for m in self.study.metrics} if member else {}
 
-    def module(self) -> nn.Module:
-        """Its best weights in a plain module, in eval mode: nothing of hfta_nb in it.
+    @property
+    def checkpoints(self) -> list[str | int]:
+        """Which weights of it are kept: what `module` takes as `at`."""
+        store = self.study.store
+        others = store.weights_of(self.variant.id)
+        rungs = sorted(int(moment) for moment in others if moment.isdigit())
+        best = [keeping.BEST] if store.weights_path(self.variant.id).exists() else []
+        return [*best, *rungs, *(keeping.LAST for moment in others if moment == keeping.LAST)]
+
+    def module(self, at: str | int = keeping.BEST) -> nn.Module:
+        """Its weights in a plain module, in eval mode: nothing of hfta_nb in it.
+
+        Args:
+            at: "best", those of its best epoch. "last", those with which it ended, or an epoch at which there was a
+                rung, as far as the study keeps them (``keep_checkpoints=["best", "last", "rungs"]``).
 
         Raises:
-            StoreError: no weights were saved (yet).
+            StoreError: no such weights were saved (yet).
         """
         study = self.study
         group, index = self._place()
-        weights = study.store.read_weights(self.variant.id)
+        name = self._name(at)
+        weights = study.store.read_weights(name)
         with undisturbed():
             module = study.family.build(**group.arguments[index]).to(study.dtype)
         try:
@@ -56,7 +71,7 @@ class Result:
         except RuntimeError as error:
             raise StoreError(
                 f"the saved weights don't fit the family ({error})",
-                where=str(study.store.weights_path(self.variant.id)),
+                where=str(study.store.weights_path(name)),
             ) from error
         return module.eval()
 
@@ -80,6 +95,16 @@ class Result:
     def to_code(self) -> str:
         """Python source that loads it in another notebook."""
         return code.of_result(self)
+
+    def _name(self, at: str | int) -> int | str:
+        """The name in the store of the weights of a moment."""
+        if at == keeping.BEST:
+            return self.variant.id
+        if at in (kept := self.checkpoints) and not isinstance(at, bool):
+            return weights_at(self.variant.id, at)
+        raise StoreError("these weights are not kept", where=f"module of #{self.variant.id}", got=at,
+                         accepted=", ".join(map(repr, kept)) or "none yet",
+                         remedy='a study keeps them with keep_checkpoints=["best", "last", "rungs"]')  # fmt: skip
 
     def _place(self) -> tuple[Group, int]:
         """Its group, and its place there."""

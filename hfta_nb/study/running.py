@@ -23,6 +23,7 @@ from hfta_nb.study import adding, devices, loop, noting, saving, searching, stee
 from hfta_nb.study.arguments import positive
 from hfta_nb.study.protocol import Study
 from hfta_nb.train import Trainer
+from hfta_nb.train.settings import WeightsOf
 
 SAMPLE_INTERVAL_S = 0.5
 """How often the device is looked at while a study runs."""
@@ -141,7 +142,7 @@ def looked_at(study: Study) -> History:
     return history
 
 
-def _save(study: Study, state: dict[str, Any], weights: Mapping[int, Mapping[str, torch.Tensor]]) -> str:
+def _save(study: Study, state: dict[str, Any], weights: Mapping[WeightsOf, Mapping[str, torch.Tensor]]) -> str:
     return str(study.store.write_checkpoint(state, weights))
 
 

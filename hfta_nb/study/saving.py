@@ -65,6 +65,7 @@ def options(study: Definition) -> dict[str, Any]:
         "validate_every": study.validate_every,
         "steps_per_epoch": study.steps_per_epoch,
         **{n: v for n in ("member_steps", "member_seconds") if (v := getattr(study, n)) is not None},
+        **({"keep_checkpoints": list(kept)} if len(kept := study.keep_checkpoints) > 1 else {}),
         **study.fixed,
     }
 

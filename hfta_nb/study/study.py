@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ from hfta_nb.study import (
     exporting,
     loop,
     outcome,
-    populations,
     reading,
     running,
     saving,
@@ -30,6 +30,7 @@ from hfta_nb.study.analysis import Analysis
 from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.definition import Definition
 from hfta_nb.study.fitting import fit
+from hfta_nb.study.restoring import restored
 from hfta_nb.study.result import Result
 from hfta_nb.train.dry_run import tried
 
@@ -96,6 +97,8 @@ class Study(Analysis, Definition):
             reached. None for no limit.
         member_seconds: the same in seconds of training (an array's members train at the same time). What ends then
             depends on the machine.
+        keep_checkpoints: which weights of each member are kept: "best" (always), "last" (with which it ended) and
+            "rungs" (after each epoch at which "asha", "hyperband" or a population decides); see `Result.module`.
         loss: function of one member's output and the target that returns a scalar; replaces the family's loss.
         metrics: dict of names to functions of one member's output and the target (or to `Metric` or torchmetrics
             objects), or a list of functions; replaces the family's metrics.
@@ -367,10 +370,7 @@ class Study(Analysis, Definition):
         place = Path(path).absolute()
         recipe, grid, found, options = reading.read(place, family, data, trust)
         try:
-            study = cls(recipe, grid, found, **options)
-            searching.restore(study)
-            populations.restore(study)
-            adding.restore(study)
+            study = restored(partial(cls, recipe, grid, found), options)
         except (KeyError, TypeError, AttributeError) as error:
             raise StoreError(f"what was asked is not what a study takes ({error})", where=str(place)) from error
         return study.reload()

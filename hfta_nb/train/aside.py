@@ -43,7 +43,7 @@ def set_aside(
     """
     whole, trainer = run.group, run.trainer
     own, told = part(run, ids, why)
-    kept = {v: weights for v, weights in run.members.unsaved().items() if v in ids}
+    kept = {v: weights for v, weights in run.members.unsaved().items() if v in ids or isinstance(v, str)}
     yield from run.leave(ids, state, reason)
     run.members.departed |= kept
     for variant in ids:

@@ -1,17 +1,40 @@
-"""What of a group's run is in its checkpoint."""
+"""An array as it is built, from nothing or from its checkpoint, and what of it is kept."""
 
 from __future__ import annotations
 
 import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from hfta_nb.errors import HftaError, StoreError, out_of_memory
 from hfta_nb.step import ArrayStep, editing
 from hfta_nb.step.choices import by_step, lr_scheduler_of
+from hfta_nb.train.members import Members
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.settings import End
+
+
+def build(run: Progress) -> None:
+    """Build the members of an array and their books, and take up what was left off."""
+    s = run.settings
+    with run.meter or nullcontext():
+        run.step = run.trainer.build(run.group)
+    if isinstance(run.step, ArrayStep):
+        run.step.plan(s.compiling, float(s.epochs * (run.length or 0)))
+    if run.trainer.prepare is not None:
+        run.step = run.trainer.prepare(run.step)
+        run.whole = getattr(run.step, "whole", True)  # a step of several devices can't be undone
+    narrowers = [run.step.narrower(i) for i in range(len(run.step))]
+    run.members = Members(run.group, s.monitor, s.maximize, s.patience, narrowers, s.validate_every == 1)
+    run.metrics = s.family.metrics_for(s.data)
+    _, run.validated = s.family.scores_for(s.data)
+    run.scores = run.new_scores()
+    if run.resume is None:
+        put_values(run)
+    else:
+        load(run, run.resume)
 
 
 def load(run: Progress, state: Mapping[str, Any]) -> None:

@@ -17,7 +17,6 @@ from hfta_nb.step import ArrayStep, Scores
 from hfta_nb.train import checkpoint, extending, failures, population, requests, slots, steering
 from hfta_nb.train.batches import Batch
 from hfta_nb.train.long_pass import LONG_PASS, long_pass
-from hfta_nb.train.members import Members
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.scores import accumulators, add, finished
 from hfta_nb.train.speed import SpeedProbe, probe_of
@@ -61,10 +60,12 @@ class GroupRun(Progress):
             yield from self._end_epoch()
         if slots.refills(self) and self.batch == 0 and self.epoch:
             yield from slots.turn(self)
-        while self.members.ids and not self.over:
+        while self.members.ids and not (self.over or self.aside):
             yield from self._run_epoch()
             if self.trainer.stopped:
                 return
+        if self.aside:
+            return
         yield from extending.longer(self)
         if self.probe is not None and self.probe.enough:  # the run was too short for all that it looks at
             yield self.probe.event()
@@ -75,23 +76,7 @@ class GroupRun(Progress):
 
     def open(self) -> None:
         """Build the members and their books, and take up what was left off."""
-        s = self.settings
-        with self.meter or nullcontext():
-            self.step = self.trainer.build(self.group)
-        if isinstance(self.step, ArrayStep):
-            self.step.plan(self.settings.compiling, float(self.settings.epochs * (self.length or 0)))
-        if self.trainer.prepare is not None:
-            self.step = self.trainer.prepare(self.step)
-            self.whole = getattr(self.step, "whole", True)  # a step of several devices can't be undone
-        narrowers = [self.step.narrower(i) for i in range(len(self.step))]
-        self.members = Members(self.group, s.monitor, s.maximize, s.patience, narrowers, s.validate_every == 1)
-        self.metrics = s.family.metrics_for(s.data)
-        _, self.validated = s.family.scores_for(s.data)
-        self.scores = self.new_scores()
-        if self.resume is None:
-            checkpoint.put_values(self)
-        else:
-            checkpoint.load(self, self.resume)
+        checkpoint.build(self)
 
     @property
     def over(self) -> bool:
@@ -143,7 +128,7 @@ class GroupRun(Progress):
         yield from self._end_epoch()
         if slots.refills(self):
             yield from slots.turn(self)
-        if self.trainer.save_due and self.members.ids:
+        if self.trainer.save_due and self.members.ids and not self.aside:
             yield from self.save()
 
     def _next_batch(self) -> Batch | None:
@@ -303,12 +288,21 @@ class GroupRun(Progress):
                 self.step.end_validation(monitored, [self.rows[place] for place in due])
             else:
                 self.step.end_validation(monitored)
+            self._keep_rungs(due)
             replaced = population.replaced(self, values[self.settings.monitor])
             self.judged = self.epoch
             yield from [*told, *replaced]
         hold = slots.refills(self)
         for ids, state, reason in list(self.members.verdicts(self.epoch, values, due)):
             yield from self.leave(ids, state, reason, hold=hold)
+
+    def _keep_rungs(self, due: Sequence[int]) -> None:
+        """Keep the weights of members that have reached a rung, before any of them is replaced or goes."""
+        members = [self.members.active[place] for place in due]
+        reached = {member.id: self.epoch - member.start for member in members}
+        rungs = {variant: epoch for variant, epoch in reached.items() if epoch in self.settings.rungs}
+        if rungs:
+            self.keep_weights(rungs)
 
     def _done(self, start: int, places: Sequence[int], values: Mapping[str, Sequence[float]], whole: bool) -> Event:
         """The end of an epoch of members that began together; `whole` says whether they were validated."""

@@ -16,6 +16,7 @@ from hfta_nb.plan import Group
 from hfta_nb.step.rollback import on_host
 from hfta_nb.train.group_run import GroupRun
 from hfta_nb.train.schedule import Schedule
+from hfta_nb.train.settings import WeightsOf
 
 
 def halve(trainer: Schedule, run: GroupRun, reason: str) -> Iterator[Event]:
@@ -33,7 +34,7 @@ def halve(trainer: Schedule, run: GroupRun, reason: str) -> Iterator[Event]:
     ids = list(run.members.ids) if built else list(run.resume["ids"] if run.resume else group.ids)
     # Before the first step a half is built as it would have been; what was to be taken up is as it was kept.
     fresh = run.resume is None and stage == "building"
-    unsaved: Mapping[int, Any] = {}
+    unsaved: Mapping[WeightsOf, Any] = {}
     state: Mapping[str, Any] | None = None
     if not fresh:
         state = run.resume if stage == "building" else on_host(run.state())
@@ -49,9 +50,11 @@ def halve(trainer: Schedule, run: GroupRun, reason: str) -> Iterator[Event]:
     parts = ids[:cut], ids[cut:]
     index = trainer.free_index
     why = f"halved while {stage}: {len(ids)} members did not fit in {shown(free)}"
+    # Members that come to a half later are no more than there is memory for.
+    known: dict[str, Any] = {"fitted": True, "capacity": group.capacity if trainer.settings.slots is None else cut}
     halves = [
-        replace(group.half(parts[0], group.index, group.reason), fitted=True),
-        replace(group.half(parts[1], index, f"not with array {group.index}: {why}"), fitted=True),
+        replace(group.half(parts[0], group.index, group.reason), **known),
+        replace(group.half(parts[1], index, f"not with array {group.index}: {why}"), **known),
     ]
     states = [None, None] if state is None else _cut(trainer, group, state, parts)
     gone = [v for v in group.ids if v not in ids]
@@ -76,7 +79,7 @@ def _fail(
     reason: str,
     needed: int,
     free: int,
-    unsaved: Mapping[int, Any],
+    unsaved: Mapping[WeightsOf, Any],
 ) -> Iterator[Event]:
     remedy = 'a smaller batch_size, checkpointing="always", or a device with more memory'
     text = f"out of memory while {stage}, alone: it needs about {shown(needed)} of {shown(free)} ({reason}); {remedy}"

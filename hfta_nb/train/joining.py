@@ -28,6 +28,9 @@ class Waiting(Protocol):
     def replace(self, group: Group, by: Sequence[Group]) -> None:
         """Put these arrays in the place of another."""
 
+    def withdraw(self, todo: Todo, by: Todo | None = None) -> None:
+        """Let an array wait no longer, or another one in its place."""
+
 
 class Joiner:
     """Finds variants that fuse with the members of an array, among those that wait.
@@ -79,6 +82,18 @@ class Joiner:
                     self.found.append((todo, variant))
         return len(self.found)
 
+    def take(self, todo: Todo, ids: Sequence[int]) -> bool:
+        """Take in these members of an array that has begun, all of them; False if one can't join.
+
+        Nobody else can be looked for after that.
+        """
+        group = todo.group.part(ids, todo.group.index, "")
+        for variant, row, arguments in zip(group.variants, group.rows, group.arguments, strict=True):
+            if not self._joining.add(variant, row, arguments):
+                return False
+        self.found = [(todo, variant) for variant in group.variants]
+        return True
+
     @property
     def waiting(self) -> int:
         """Variants that wait for another array."""
@@ -105,6 +120,10 @@ def taken_off(trainer: Waiting, found: Sequence[tuple[Todo, Variant]]) -> None:
         group = todo.group
         joined = {variant.id for other, variant in found if other is todo}
         rest = [v for v in group.ids if v not in joined]
+        if todo.run is not None:  # the others have ended
+            trainer.replace(group, [group.half(rest, group.index, group.reason)] if rest else [])
+            trainer.withdraw(todo)
+            continue
         left = [group.part(rest, group.index, group.reason)] if rest else []
         trainer.replace(group, left)
         place = next(i for i, other in enumerate(trainer.waiting) if other is todo)

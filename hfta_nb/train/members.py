@@ -14,7 +14,7 @@ from torch import Tensor
 from hfta_nb import events as ev
 from hfta_nb.events import Event
 from hfta_nb.plan import Group
-from hfta_nb.train.settings import Settings
+from hfta_nb.train.settings import Settings, WeightsOf
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Members:
         self.narrowers = narrowers
         self.every_epoch = every_epoch
         self.best: dict[str, Tensor] = {}
-        self.departed: dict[int, dict[str, Tensor]] = {}  # best weights of members that are no longer in the group
+        self.departed: dict[WeightsOf, dict[str, Tensor]] = {}  # of members no longer here, and of moments gone by
 
     @property
     def ids(self) -> list[int]:
@@ -201,8 +201,13 @@ class Members:
                 setattr(member, name, getattr(old or joined, name))
         return made
 
-    def unsaved(self) -> dict[int, dict[str, Tensor]]:
-        """Best weights that changed since they were last saved, by variant."""
+    def keep(self, member: MemberRecord, name: str, row: Mapping[str, Tensor]) -> None:
+        """Keep a member's weights by this name until they are saved; they are copied to the host."""
+        narrowed = self.narrowers[member.slot](row)
+        self.departed[name] = {k: v.detach().to("cpu", copy=True) for k, v in narrowed.items()}
+
+    def unsaved(self) -> dict[WeightsOf, dict[str, Tensor]]:
+        """Weights that are not saved yet: the best ones that have changed, and those of `keep`."""
         rows = {m.id: (m.slot, {k: v[m.slot] for k, v in self.best.items()}) for m in self.all if m.unsaved}
         return self.departed | {variant: self.narrowers[slot](row) for variant, (slot, row) in rows.items()}
 

@@ -21,6 +21,7 @@ from hfta_nb.train.batches import Batch, Batches, batches_of
 from hfta_nb.train.members import MemberRecord, Members
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.scores import EpochScores
+from hfta_nb.train.settings import LAST, WeightsOf, weights_at
 from hfta_nb.train.shared_batches import SharedBatches, Shelf
 from hfta_nb.train.speed import SpeedProbe
 
@@ -53,6 +54,7 @@ class Progress:
     scores: EpochScores
     metrics: Mapping[str, Metric]
     probe: SpeedProbe | None
+    validated: Sequence[str]
 
     def __init__(
         self, trainer: Schedule, group: Group, resume: Mapping[str, Any] | None, shelf: Shelf | None = None
@@ -69,6 +71,8 @@ class Progress:
             self.source, self.augmenting = SharedBatches(shelf), shelf.augmenting
         self.resume = resume
         self.asked: list[ev.Request] = []
+        self.aside = False  # whether another array trains first, which this one then joins
+        self.apart: set[int] = set()  # arrays that could not join this one
         self.stage = "building"
         self.differences: set[str] = set()  # parts of the model that are known to have differed
         self.whole = True  # whether memory that runs out leaves all as it was before
@@ -207,6 +211,8 @@ class Progress:
         if not gone:
             return
         keep = [i for i, v in enumerate(self.members.ids) if v not in gone]
+        if self.settings.keep_last and state in (ev.COMPLETE, ev.PRUNED, ev.STOPPED):
+            self.keep_weights(dict.fromkeys(gone, LAST))
         if self._rows is None:
             self.held = list(self.members.ids)
         rows = self.rows
@@ -216,6 +222,13 @@ class Progress:
         elif isinstance(self.step, ArrayStep):
             self.step.due = self._rows
         yield from self.members.leave(gone, keep, state, reason, detail)
+
+    def keep_weights(self, at: Mapping[int, int | str]) -> None:
+        """Keep the present weights of members that still train, by variant the moment that they are kept of."""
+        weights, rows = self.step.weights(), dict(zip(self.members.ids, self.rows, strict=True))
+        for member in [member for member in self.members.active if member.id in at]:
+            row = {name: value[rows[member.id]] for name, value in weights.items()}
+            self.members.keep(member, weights_at(member.id, at[member.id]), row)
 
     def settle(self) -> None:
         """Cut the array down to the members that still train."""
@@ -239,7 +252,7 @@ class Progress:
         self.members.saved()
         yield ev.CheckpointSaved(time.time(), self.group.index, self.epoch, path)
 
-    def kept(self) -> tuple[Mapping[str, Any] | None, Mapping[int, Any]]:
+    def kept(self) -> tuple[Mapping[str, Any] | None, Mapping[WeightsOf, Any]]:
         """See `Training`."""
         if not hasattr(self, "members"):
             return self.resume, {}

@@ -24,7 +24,7 @@ from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
 from hfta_nb.train.asked import Asked
 from hfta_nb.train.clock import Clock
 from hfta_nb.train.joining import Joiner
-from hfta_nb.train.settings import End, Ends, Owner, Save, Settings
+from hfta_nb.train.settings import End, Ends, Owner, Save, Settings, WeightsOf
 from hfta_nb.train.todo import Todo, Training
 
 CHECKPOINT_SHARE = 0.05
@@ -59,7 +59,7 @@ class Schedule:
         least_index: new arrays have this number or a higher one.
         training: the arrays that take turns on the device at present.
         alone: numbers of arrays that do not take turns any more.
-        unsaved: best weights of variants that the next checkpoint keeps.
+        unsaved: weights of variants that the next checkpoint keeps.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Schedule:
         self.pinned: set[int] = set()
         self.training: list[Training] = []
         self.alone: set[int] = set()
-        self.unsaved: dict[int, Any] = {}
+        self.unsaved: dict[WeightsOf, Any] = {}
         self.last_save, self.save_s = time.perf_counter(), 0.0  # when there was a checkpoint, and how long it took
         if resume is None:
             self.asked.clones = {} if owner is None else owner.unmade([v for g in groups for v in g.ids])
@@ -144,6 +144,14 @@ class Schedule:
     def put_last(self, group: Group) -> None:
         """Train this array after all others."""
         self.waiting.append(Todo(group))
+
+    def withdraw(self, todo: Todo, by: Todo | None = None) -> None:
+        """Let an array wait no longer, or another one in its place."""
+        place = next(i for i, other in enumerate(self.waiting) if other is todo)
+        if by is None:
+            del self.waiting[place]
+        else:
+            self.waiting[place] = by
 
     def opened(self, todo: Todo) -> Todo:
         """With its state where it trains on after its end."""
@@ -209,7 +217,7 @@ class Schedule:
 
     # Checkpoints.
 
-    def checkpoint(self, group: Group, run: Mapping[str, Any] | None, weights: Mapping[int, Any]) -> str:
+    def checkpoint(self, group: Group, run: Mapping[str, Any] | None, weights: Mapping[WeightsOf, Any]) -> str:
         """Keep where the run is.
 
         Args:
@@ -224,7 +232,7 @@ class Schedule:
                 self.unsaved |= its_weights
         return self.keep([*todo, *self.waiting], weights)
 
-    def keep(self, todo: Sequence[Todo], weights: Mapping[int, Any]) -> str:
+    def keep(self, todo: Sequence[Todo], weights: Mapping[WeightsOf, Any]) -> str:
         """Keep where the run is.
 
         Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -44,6 +44,8 @@ class Settings:
             its epoch; None for no such limit.
         share_stream: whether arrays that read the same stream take turns; see `hfta_nb.Study`.
         population: replaces members by others while they train; None for nothing.
+        keep_last: whether the weights are kept with which a member ends.
+        rungs: epochs of a member after which its weights are kept.
     """
 
     family: Family
@@ -71,6 +73,8 @@ class Settings:
     member_seconds: float | None = None
     share_stream: bool = True
     population: Population | None = None
+    keep_last: bool = False
+    rungs: frozenset[int] = frozenset()
 
     @property
     def score_dtype(self) -> torch.dtype:
@@ -153,5 +157,15 @@ class Population(Protocol):
         """
 
 
-Save = Callable[[dict[str, Any], Mapping[int, Mapping[str, Tensor]]], str]
-"""Keeps a checkpoint and the best weights of some variants; returns where."""
+WeightsOf: TypeAlias = "int | str"
+"""Whose weights: a variant's best ones by its number, others by what `weights_at` gives."""
+
+Save = Callable[[dict[str, Any], Mapping[WeightsOf, Mapping[str, Tensor]]], str]
+"""Keeps a checkpoint and the weights of some variants; returns where."""
+
+LAST = "last"
+
+
+def weights_at(variant: int, at: int | str) -> str:
+    """The name of a member's weights after an epoch, or at its end (`LAST`)."""
+    return f"{variant}@{at}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hfta_nb.plan import Group
-from hfta_nb.train.settings import End
+from hfta_nb.train.settings import End, WeightsOf
 
 
 @dataclass(frozen=True)
@@ -32,5 +32,5 @@ class Training(Protocol):
     def work(self) -> list[tuple[Group, int, int]]:
         """The group, members that still train, and their steps so far."""
 
-    def kept(self) -> tuple[Mapping[str, Any] | None, Mapping[int, Any]]:
+    def kept(self) -> tuple[Mapping[str, Any] | None, Mapping[WeightsOf, Any]]:
         """How far it is, and the best weights that were not saved yet; they count as saved from then on."""

@@ -81,13 +81,12 @@ def table_of(history: History, color_by: str = "") -> dict[str, Any]:
     checked = any(m.check for m in history.members.values())
     if checked:
         columns.append(_column("check", "against serial", "Largest difference from training alone", True))
-    variants = {v.id: v for v in run.variants}
-    scheme = colors.Scheme(run.variants, run.axes, color_by)
+    scheme = colors.Scheme(list(history.members.values()), run.axes, color_by)
     rows = []
     for rank, member in enumerate(history.leaderboard(), 1):
         found = _cells(member, rank, metrics, run.axes, checked, history.state == ev.PAUSED)
         cells = [found[column["key"]] for column in columns]
-        rows.append(_row(member, cells, scheme.stroke(variants[member.id]), history))
+        rows.append(_row(member, cells, scheme.stroke(member), history))
     return {"columns": columns, "rows": rows}
 
 

@@ -70,6 +70,7 @@ class LiveState:
         self._changed: set[int] = set()
         self._lines: tuple[str, ...] = ()
         self._told: dict[str, Any] = {}
+        self._edited = False
 
     @property
     def points(self) -> int:
@@ -105,12 +106,12 @@ class LiveState:
         owners = list(self.history.members) if full else sorted(self._changed)
         told = {"run": self._run(), "pauses": list(self.history.pauses)}
         nothing = self.history.run is None and not self.device
-        if nothing or not (full or curves or owners or told != self._told):
+        if nothing or not (full or curves or owners or self._edited or told != self._told):
             return None
         self._told = told
         header: dict[str, Any] = {"full": full, **told}
         header["states"] = [[i, self.history.members[i].state, self.history.members[i].reason] for i in owners]
-        if full:
+        if full or self._edited:
             header["layout"] = layout(self.history)
         if full or tuple(self.device) != self._lines:
             self._lines = tuple(self.device)
@@ -134,7 +135,7 @@ class LiveState:
         return any(begin == time_s for begin, _ in self.history.pauses)
 
     def _forget(self) -> None:
-        self._new, self._changed, self.stale = {}, set(), True
+        self._new, self._changed, self._edited, self.stale = {}, set(), False, True
 
     def _curves(self) -> list[tuple[int, str, Curve]]:
         found: list[tuple[int, str, Curve]] = []
@@ -154,6 +155,8 @@ class LiveState:
                     self._point(variant, name, event.epoch, event.step, value, event.time_s)
         elif isinstance(event, ev.MemberChanged):
             self._changed.add(event.variant)
+        elif isinstance(event, ev.MemberEdited):
+            self._edited = True
         elif isinstance(event, ev.RunChanged) and event.state == ev.FAILED:
             self._changed |= self.history.members.keys()  # they failed with the run
 
@@ -189,7 +192,7 @@ class LiveState:
 def layout(history: History) -> dict[str, Any]:
     """The layout that a front end needs before the first point: members, names, colours, axes, metrics."""
     run = history.run
-    variants = run.variants if run else ()
+    variants = list(history.members.values())  # with the values that they have now
     axes = run.axes if run else {}
     names = colors.swept(axes)
     return {
@@ -222,13 +225,13 @@ def split_metric(name: str) -> tuple[str, str]:
     return name, ""
 
 
-def _member(variant: ev.VariantRecord) -> dict[str, Any]:
+def _member(variant: Member) -> dict[str, Any]:
     stroke = colors.member(variant.id)
     config = [[name, show(value)] for name, value in variant.config.items()]
     return {"id": variant.id, "label": colors.label(variant), "config": config, **_paint(stroke)}
 
 
-def _axis(axis: colors.AxisColors, variants: Sequence[ev.VariantRecord]) -> dict[str, Any]:
+def _axis(axis: colors.AxisColors, variants: Sequence[Member]) -> dict[str, Any]:
     return {
         "name": axis.name,
         "numeric": axis.sequential,

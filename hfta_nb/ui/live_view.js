@@ -96,6 +96,7 @@ class Store {
     this.serial = message.serial;
     if (message.full) this.reset(message.layout);
     else if (missed) this.ask();
+    if (!message.full && message.layout) this.relabel(message.layout);
     this.t0 = this.layout.t0 ?? this.t0;
     this.run = message.run;
     this.pauses = message.pauses.map(([a, b]) => [a - this.t0, b === null ? Infinity : b - this.t0]);
@@ -105,7 +106,7 @@ class Store {
       if (member) Object.assign(member, { state, reason });
     }
     this.points(message.curves, buffers);
-    for (const listener of this.listeners) listener(Boolean(message.full));
+    for (const listener of this.listeners) listener(Boolean(message.full || message.layout));
   }
 
   reset(layout) {
@@ -118,6 +119,13 @@ class Store {
     layout.members.forEach((m, place) => {
       this.members.set(m.id, { ...m, place, state: "WAITING", reason: "", curves: new Map() });
     });
+  }
+
+  /** Members have other values, and so other names and colours; their curves stay. */
+  relabel(layout) {
+    this.generation++;
+    this.layout = layout;
+    layout.members.forEach((m, place) => Object.assign(this.members.get(m.id) ?? {}, m, { place }));
   }
 
   points(curves, buffers) {

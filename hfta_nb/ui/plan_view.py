@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import ipywidgets
 
@@ -25,36 +25,41 @@ _COMPILE = {
 _CAPACITY = {None: "as many members as fit", "auto": "as many members as are fastest (measured first)"}
 _AGAIN = "activations computed again"
 
+Configs: TypeAlias = Mapping[int, Mapping[str, Any]]
+"""By variant, its values."""
 
-def summary(study: Study, groups: Sequence[GroupRecord] | None = None) -> str:
+
+def summary(study: Study, groups: Sequence[GroupRecord] | None = None, configs: Configs | None = None) -> str:
     """The plan in one sentence.
 
     Args:
         study: what is planned.
         groups: the groups of its run; by default the planned ones.
+        configs: of the members of its run, of which clones and trials have come later than the plan.
     """
-    groups, variants = study.groups() if groups is None else groups, count(len(study.variants), "variant")
+    groups = study.groups() if groups is None else groups
+    variants = count(sum(len(group.variants) for group in groups), "variant")
     if study.serial:
         return f"{variants}, one after another as plain modules, as asked"
     sizes = [len(g.variants) for g in groups]
     if len(groups) == 1:
-        over = _fused_over(study, groups)[0]
+        over = _fused_over(study, groups, configs)[0]
         how = f": fused over {listing(over)}" if over else ""
         return f"{variants} in 1 array" + (f" of {sizes[0]}{how}" if sizes[0] > 1 else ", trained alone")
     spread = f"of {sizes[0]}" if len(set(sizes)) == 1 else f"of {min(sizes)} to {max(sizes)}"
-    over = list(dict.fromkeys(name for names in _fused_over(study, groups) for name in names))
+    over = list(dict.fromkeys(name for names in _fused_over(study, groups, configs) for name in names))
     apart = [n for n, values in study.grid.axes.items() if len(values) > 1 and n not in over]
     parts = [f"fused over {listing(over)}"] if over else []
     parts += [f"split by {listing(apart)}"] if apart else []
     return f"{variants} in {count(len(groups), 'array')} {spread}" + (": " + "; ".join(parts) if parts else "")
 
 
-def plan_table(study: Study, groups: Sequence[GroupRecord] | None = None) -> str:
+def plan_table(study: Study, groups: Sequence[GroupRecord] | None = None, configs: Configs | None = None) -> str:
     """The plan as an HTML table of escaped text; see `summary`."""
     groups = study.groups() if groups is None else groups
     known = any(group.capacity for group in groups)  # not requested, or nothing measured yet
     rows = []
-    for group, over in zip(groups[:MOST_ROWS], _fused_over(study, groups), strict=False):
+    for group, over in zip(groups[:MOST_ROWS], _fused_over(study, groups, configs), strict=False):
         members = len(group.variants)
         cells = (
             f"#{group.index}",
@@ -144,11 +149,11 @@ class PlanView(ipywidgets.VBox):  # type: ignore[misc]
     def __repr__(self) -> str:
         return "PlanView()"
 
-    def show(self, study: Study, groups: Sequence[GroupRecord] | None = None) -> str:
+    def show(self, study: Study, groups: Sequence[GroupRecord] | None = None, configs: Configs | None = None) -> str:
         """Show a study's plan, or its current groups during a run (see `summary`); returns the sentence."""
-        said, self.groups = summary(study, groups), groups or self.groups
+        said, self.groups = summary(study, groups, configs), groups or self.groups
         self.sentence.value = escape(said)
-        self.arrays.value = plan_table(study, groups)
+        self.arrays.value = plan_table(study, groups, configs)
         self.needs.value = escape(needs(study, groups))
         self.manner.value = escape(manner(study, groups))
         return said
@@ -159,11 +164,11 @@ class PlanView(ipywidgets.VBox):  # type: ignore[misc]
         self.arrays.value = self.needs.value = self.manner.value = ""
 
 
-def _fused_over(study: Study, groups: Sequence[GroupRecord]) -> list[list[str]]:
+def _fused_over(study: Study, groups: Sequence[GroupRecord], configs: Configs | None) -> list[list[str]]:
     """Per array, the axes that its members differ in."""
-    configs = {v.id: v.config for v in study.variants}
+    known = {v.id: v.config for v in study.variants} if configs is None else configs
     found = []
     for group in groups:
-        members = [configs[i] for i in group.variants]
-        found.append([n for n in study.grid.axes if any(c[n] != members[0][n] for c in members)])
+        members = [known[i] for i in group.variants if i in known]
+        found.append([n for n in study.grid.axes if any(c.get(n) != members[0].get(n) for c in members)])
     return found

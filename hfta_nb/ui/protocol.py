@@ -63,6 +63,9 @@ class Bench(Protocol):
     def steer(self, name: str, given: Mapping[str, Any]) -> str:
         """Request something for members; returns it in words."""
 
+    def phase_changed(self) -> None:
+        """Enable what can be pressed now, and tell the state of the run."""
+
     def refresh(self) -> None:
         """Draw numbers and tables anew."""
 

@@ -32,6 +32,7 @@ def refresh(bench: Bench, session: Session) -> None:
         lines = {"Watch": watch.summary(history), "Results": results.summary(history)}
         lines["Train"] = bench.train_view.show(history, session.phase)
         groups = history.groups
+        configs = {member.id: member.config for member in history.members.values()}
         bench.results.steer.show(history, bench.leaderboard.selected, session.phase not in AT_REST)
     if table != bench.leaderboard.table:
         bench.leaderboard.table = table
@@ -39,7 +40,9 @@ def refresh(bench: Bench, session: Session) -> None:
         bench.sections[title].summarise(line)
     if groups != bench.plan_view.groups and groups and session.phase not in AT_REST:
         # The run's measured plan, until a field is edited.
-        bench.sections["Plan"].summarise(bench.plan_view.show(bench.study, groups))
+        bench.sections["Plan"].summarise(bench.plan_view.show(bench.study, groups, configs))
+        if any(edit.how == "cloned" for edit in history.edits):  # there are more members than when the run began
+            bench.phase_changed()
 
 
 def clear(bench: Bench) -> None:

@@ -60,6 +60,7 @@ def arguments_of(study: Study) -> dict[str, Any]:
         **({"devices": study.devices, "devices_batch_norm": study.devices_batch_norm} if study.devices > 1 else {}),
         **({"member_steps": study.member_steps} if study.member_steps else {}),
         **({"member_seconds": study.member_seconds} if study.member_seconds else {}),
+        **({"keep_checkpoints": study.keep_checkpoints} if len(study.keep_checkpoints) > 1 else {}),
         **({"population": study.rounds.method} if study.rounds is not None else {}),
         "device": str(study.device),
         "monitor": study.options["monitor"],

@@ -223,6 +223,7 @@ def test_options_reach_the_study(tmp_path: Path) -> None:
             patience=2,
             member_steps=60,
             member_seconds=2.5,
+            keep_checkpoints=["best", "last"],
             dtype="float64",
             seed=5,
             serial=True,
@@ -233,6 +234,7 @@ def test_options_reach_the_study(tmp_path: Path) -> None:
     assert study.fixed == {"momentum": 0.9, "optimizer": "sgd", "batch_size": 32}
     assert (study.epochs, study.patience, study.seed, study.serial) == (3, 2, 5, True)
     assert (study.member_steps, study.member_seconds) == (60, 2.5)
+    assert study.keep_checkpoints == ("best", "last")
     assert str(study.dtype) == "torch.float64"
     assert study.directory == tmp_path / "run"
 

@@ -118,10 +118,11 @@ def test_more_epochs_and_more_trials_are_trained_as_well() -> None:
 
 
 def test_a_member_has_the_budget_that_the_file_gives_it() -> None:
-    write("member_steps = 1\nmember_seconds = 600.0\n" + FILE)
+    write("member_steps = 1\nmember_seconds = 600.0\nkeep_checkpoints = ['best', 'last']\n" + FILE)
     assert tune("--quiet") == 0
     study = hfta.Study.load("run")
     assert (study.member_steps, study.member_seconds) == (1, 600.0)
+    assert study.member(0).checkpoints == ["best", "last"]
     assert {m.epoch for m in study.history.members.values()} == {1}
 
 

@@ -41,6 +41,15 @@ def test_a_bound_call_reads_the_kinds_that_there_are_now() -> None:
         torch.testing.assert_close(out, torch.stack([KINDS[k](row) for k, row in zip(of, x, strict=True)]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_the_operators_are_what_compilers_take_them_for(dtype: torch.dtype) -> None:
+    """Their schemas and shapes; by the shapes a graph is compiled in which they are."""
+    x, grad, own = torch.randn(5, 6, 3).to(dtype), torch.randn(5, 6, 3).to(dtype), chosen([0, 1, 1, 3, 2])
+    looks = ("test_schema", "test_faketensor")
+    torch.library.opcheck(torch.ops.hfta_nb.by_kind.default, (x, own, NAMES), test_utils=looks)
+    torch.library.opcheck(torch.ops.hfta_nb.by_kind_backward.default, (grad, x, own, NAMES), test_utils=looks)
+
+
 def test_modules_that_do_more_have_no_name() -> None:
     watched = nn.ReLU()
     watched.register_forward_hook(lambda module, args, out: None)

@@ -13,8 +13,10 @@ from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
+from hfta_nb.array.access import fuse_roomy
 from hfta_nb.errors import FusionError
 from hfta_nb.kernels.strategy.timing_cache import kept
+from hfta_nb.padded import unlike
 from hfta_nb.replay.inductor import compile as compiling
 from hfta_nb.replay.inductor import decide as deciding
 from hfta_nb.replay.inductor.norms import said, unsaid
@@ -188,6 +190,28 @@ def test_a_step_that_draws_from_what_it_has_computed_is_not_compiled(monkeypatch
     assert torch.equal(_train(array, 6), _train(plain, 6))
     _same(array, plain)
     assert _notes(array) == ["not compiled: it draws random numbers from what it has computed"]
+
+
+def _kinds() -> list[nn.Module]:
+    """Members of several widths, of which each has its own activation."""
+    torch.manual_seed(0)
+    made = [(8, nn.ReLU()), (6, nn.Tanh()), (8, nn.GELU())]
+    return [nn.Sequential(nn.Linear(6, width), kind, nn.Linear(width, 4)).double() for width, kind in made]
+
+
+@pytest.mark.long
+@needs_compiler
+@quiet
+def test_members_with_their_own_activations_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds: list[str] = []
+    asked = unlike.by_kind
+    monkeypatch.setattr(unlike, "by_kind", lambda x, own, names: (kinds.append(names), asked(x, own, names))[1])
+    compiled, plain = (fuse_roomy(_kinds(), [1, 2, 3], "first") for _ in range(2))
+    compiled.compiling = "always"
+    assert torch.allclose(_train(compiled, 8), _train(plain, 8), rtol=0, atol=1e-12)
+    program = next(iter(compiled._steps.cache)).program
+    assert program.decision.compiled is not None
+    assert set(kinds) == {"relu,tanh,gelu"}
 
 
 @pytest.mark.long

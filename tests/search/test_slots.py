@@ -16,7 +16,7 @@ from benchmarks.search import occupied, slot_steps, useful
 from hfta_nb import events as ev
 from hfta_nb.errors import MemberError, StudyError
 from hfta_nb.step import ArrayStep
-from hfta_nb.train import failures, slots
+from hfta_nb.train import failures, regrouping
 from hfta_nb.train.members import Members
 
 LR = hfta.uniform(1e-4, 1e-1, log=True)
@@ -213,7 +213,7 @@ def test_places_that_nobody_takes_may_stay(tmp_path: Path, monkeypatch: pytest.M
     given |= {"dropout": 0.2, "depth": 1, "sampler": "random", "pruner": "asha", "seed": 8}
     space = {"lr": LR, "data_seed": [0, 1], "width": [8]}
     for name, worth in (("kept", 1e9), ("cut", 0.0)):
-        monkeypatch.setattr(slots, "WORTH", worth)
+        monkeypatch.setattr(regrouping, "WORTH", worth)
         widths.clear()
         made = hfta.Study("mlp", space, "iris", epochs=3, trials=8, slots=6, directory=tmp_path / name, **given)
         list(made.run())

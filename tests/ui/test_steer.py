@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from run_events import run_started
 from ui.bench import Make, Runs
 
 from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
+from hfta_nb.ui.live_state import LiveState
 from hfta_nb.ui.steer import changes_of
 
 
@@ -129,3 +133,36 @@ def test_typed_values() -> None:
     assert changes_of("") == {}
     with pytest.raises(StudyError, match="for example lr=3e-4"):
         changes_of("fast")
+
+
+def test_a_clone_is_counted_and_shown_everywhere(make: Make, runs: Runs) -> None:
+    """The study in the notebook does not know of it: its worker has made it."""
+    bench = make()
+    bench.train()
+    runs.begins(bench)
+    run = bench.history.run
+    assert run is not None
+    clone = ev.VariantRecord(2, {"lr": 2e-3, "width": 8}, 0)
+    [group] = bench.study.groups()
+    runs.happens(
+        ev.MemberEdited(3.0, 2, "cloned", 1, True, 1, 23, {"lr": 2e-3}, "in the same array"),
+        replace(run, variants=(*run.variants, clone), resumed=True),
+        ev.PlanMade(3.0, (replace(group, variants=(0, 1, 2)),)),
+        ev.MemberChanged(3.0, 2, ev.RUNNING),
+    )
+    bench.refresh()
+    assert bench.bar.status == "training 3 variants"
+    assert "3 variants in 1 array of 3: fused over lr" in bench.plan_view.sentence.value
+    assert [row["id"] for row in bench.leaderboard.table["rows"]] == [0, 1, 2]
+
+
+def test_curves_are_named_by_the_values_that_members_have_now() -> None:
+    live = LiveState()
+    live.add(run_started({"lr": [1e-3, 1e-2]}))
+    live.take()
+    live.add(ev.MemberEdited(3.0, 1, "set", None, True, 1, 23, {"lr": 5e-3}, "by request"))
+    message = live.take()
+    assert message is not None
+    assert not message[0]["full"]
+    assert [member["label"] for member in message[0]["layout"]["members"]] == ["#0 lr=0.001", "#1 lr=0.005"]
+    assert live.take() is None

@@ -1,0 +1,94 @@
+"""Members are steered by clicks on the row above the leaderboard, while they train in a worker."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from .jupyter import Lab
+from .notebook import Notebook
+from .screen import RUN_S, Screen
+from .test_workbench import shown
+
+pytestmark = [pytest.mark.browser, pytest.mark.long]  # its twin without a browser: tests/ui/test_steer.py
+
+RUN = 'Workbench("mlp", "digits", {"lr": [1e-3, 3e-3, 1e-2]}, epochs=2000)'
+
+
+def steer(screen: Screen) -> Locator:
+    return screen.root.locator(".hfta-steer")
+
+
+def press(screen: Screen, name: str) -> None:
+    steer(screen).get_by_role("button", name=name, exact=True).click()
+
+
+def cell(screen: Screen, member: int, key: str) -> Locator:
+    return screen.row(member).locator(f"td[data-key='{key}']")
+
+
+def expect_state(screen: Screen, member: int, *states: str) -> None:
+    expect(cell(screen, member, "state")).to_have_text(re.compile(f"^({'|'.join(states)})"), timeout=RUN_S * 1000)
+
+
+def test_members_are_paused_resumed_changed_cloned_and_stopped_by_clicks(notebook: Notebook, lab: Lab) -> None:
+    (screen,) = shown(notebook, lab, "steered/steered.ipynb", RUN)
+    expect(steer(screen)).to_be_hidden()
+    screen.train()
+    expect(steer(screen)).to_contain_text("select members in the table to steer them")
+    for name in ("pause", "clone warm", "stop"):
+        expect(steer(screen).get_by_role("button", name=name, exact=True)).to_be_disabled()
+    screen.picture("steering-nobody-light")
+
+    screen.row(1).click()
+    expect(steer(screen)).to_contain_text("with #1:")
+    press(screen, "pause")
+    expect_state(screen, 1, "PAUSED")
+    expect(steer(screen).get_by_role("button", name="pause", exact=True)).to_be_disabled()
+    screen.picture("steering-paused-light")
+    press(screen, "resume")
+    expect_state(screen, 1, "WAITING", "RUNNING")
+
+    screen.row(2).click()
+    values = screen.field("values")
+    values.fill("lr")
+    values.press("Tab")
+    expect(steer(screen).locator(".hfta-error")).to_contain_text("lr=3e-4")
+    screen.picture("steering-wrong-light")
+    values.fill("lr=2e-3")
+    values.press("Tab")
+    expect(steer(screen).locator(".hfta-error")).to_have_text("")
+    press(screen, "clone warm")
+    expect_state(screen, 3, "RUNNING")
+    expect(cell(screen, 3, "axis:lr")).to_have_text(re.compile("0.002|2e-0?3"))
+    assert screen.ask("[e.parent for e in wb.history.edits]") == [2]
+
+    values.fill("lr=5e-3")
+    values.press("Tab")
+    press(screen, "set")
+    expect(cell(screen, 2, "axis:lr")).to_have_text(re.compile("0.005|5e-0?3"), timeout=RUN_S * 1000)
+
+    chip = screen.root.locator(".hfta-legend [data-member='2']")
+    expect(chip).to_contain_text("lr=0.005")
+    expect(screen.status).to_have_text("training 4 variants")
+    expect(screen.section("Plan")).to_contain_text("4 variants in 2 arrays of 1 to 3")
+
+    screen.row(3).click(modifiers=["Shift"])
+    expect(steer(screen)).to_contain_text("with #2, #3:")
+    for dark in (True, False):
+        notebook.theme(dark)
+        screen.picture(f"steering-two-{'dark' if dark else 'light'}")
+    press(screen, "stop")
+    expect_state(screen, 2, "STOPPED")
+    expect_state(screen, 3, "STOPPED")
+    expect_state(screen, 0, "RUNNING")
+    expect(screen.root.locator(".hfta-note")).to_contain_text("asked: stop #2, #3")
+    notebook.viewport(900)
+    screen.expect_fits()
+    screen.picture("steering-narrow-light")
+    screen.button("Stop").click()
+    screen.wait_state("stopped")
+    expect(steer(screen)).to_be_hidden()
+    assert notebook.faults() == []
