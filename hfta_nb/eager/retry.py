@@ -34,6 +34,9 @@ Probe = Callable[[Inputs, Sequence[Block]], ProbeResult]
 _MOST_SHAPES = 8
 """This many input shapes per kind of call are verified: as many as are replayed."""
 
+_MOST_PATHS = 16
+"""This many paths per kind of call are verified; a model may take another one in each call."""
+
 
 class RetryHelpers(NamedTuple):
     """Functions of the array that `run_with_retry` calls.
@@ -67,7 +70,9 @@ def run_with_retry(
         MemberError: a member's own code fails, as it would alone. Buffers, random streams and settings are restored.
     """
     try:
-        return _retry_until_done(state, helpers, what, inputs, run, probe, computation)
+        with state.own_attributes():
+            state.engine.follow_root()
+            return _retry_until_done(state, helpers, what, inputs, run, probe, computation)
     finally:
         state.engine.process_streams.end()
 
@@ -89,11 +94,13 @@ def _retry_until_done(
     key = (what, state.skeleton.training, torch.is_grad_enabled(), *(v for v in inputs.leaves if isinstance(v, str)))
     kind = (*key, *((v.dtype, v.shape) for v in inputs.leaves if isinstance(v, Tensor)))
     found: Mismatch | None = None
+    new_path = False
     while True:
         restore = state.snapshot()
         state.engine.process_streams.rewind()
-        verification = _verification(state, restore, key, kind, inputs, computation)
-        state.engine.recording = key not in state.proven
+        verification = _verification(state, restore, key, kind, inputs, computation, new_path)
+        state.engine.recording = new_path or key not in state.proven
+        state.engine.paths = set() if _verifiable(state) else None
         state.engine.watching = state.engine.recording or verification is not None
         state.engine.process_streams.begin(state.engine.watching)
         result = None
@@ -102,6 +109,14 @@ def _retry_until_done(
                 watched = replace(inputs.watched(), copied=state.settings.private)
                 helpers.prove(state, lambda blocks: probe(watched, blocks))  # noqa: B023
             result = _run_guarding_inputs(state, inputs, run)
+            paths, state.engine.paths = state.engine.paths or set(), None
+            if verification is None and not state.engine.recording and _is_new(state, key, paths):
+                # Something that the code reads has changed: the call is made again and compared.
+                new_path = True
+                if computation.backward:
+                    result[0].undo()
+                restore()
+                continue
             stateful = verification is not None and _check(verification, result)
         except BaseException as error:
             if verification is not None:
@@ -123,6 +138,7 @@ def _retry_until_done(
             _change_settings(state, error, error is found)
         else:
             state.proven.add(key)
+            state.paths.setdefault(key, set()).update(paths)
             if verification is not None:
                 # After a change of state the next call may take another path.
                 state.verified[kind] = state.verified.get(kind, 0) + (1 if stateful else 2)
@@ -130,6 +146,7 @@ def _retry_until_done(
             return result
         finally:
             state.engine.recording = state.engine.watching = False
+            state.engine.paths = None
 
 
 def _change_settings(state: ArrayState, error: Exception, differs: bool) -> None:
@@ -177,20 +194,14 @@ def _verification(
     kind: tuple[Any, ...],
     inputs: Inputs,
     computation: Computation,
+    new_path: bool,
 ) -> Verification | None:
     """The comparison of this call with the plain module; None if it is not to be verified."""
-    settings = state.settings
-    # Padded members are proven by execution, and a plain module never draws the fast random numbers.
-    if (
-        settings.verify == "never"
-        or settings.several_architectures
-        or settings.fast_rng
-        or capturing(state.generators.device)
-    ):
+    # Padded members are proven by execution.
+    if not _verifiable(state) or state.settings.several_architectures:
         return None
-    if state.generators.device.type == "meta":
-        return None
-    if settings.verify == "first" and (state.verified.get(kind, 0) > 1 or _enough_shapes(state, key, kind)):
+    known = state.verified.get(kind, 0) > 1 or _enough_shapes(state, key, kind)
+    if state.settings.verify == "first" and known and not new_path:
         return None
     try:
         return Verification(state, restore, inputs, computation)
@@ -198,6 +209,18 @@ def _verification(
         if out_of_memory(error):
             return None
         raise
+
+
+def _verifiable(state: ArrayState) -> bool:
+    """True if calls may be verified; a plain module never draws the fast random numbers."""
+    settings, device = state.settings, state.generators.device
+    return not (settings.verify == "never" or settings.fast_rng or device.type == "meta" or capturing(device))
+
+
+def _is_new(state: ArrayState, key: tuple[Any, ...], paths: set[int]) -> bool:
+    """True if some members took a path that was not compared yet."""
+    known = state.paths.get(key, set())
+    return len(known) < _MOST_PATHS and not paths <= known
 
 
 def _enough_shapes(state: ArrayState, key: tuple[Any, ...], kind: tuple[Any, ...]) -> bool:
