@@ -54,13 +54,7 @@ def _outside(error: BaseException) -> str:
 
 
 def one_by_one(root: nn.Module, path: str, known: dict[Any, MemberModules]) -> Handler:
-    """A handler that runs the submodule at `path` once per member, as a plain module.
-
-    Args:
-        root: the model.
-        path: of the submodule.
-        known: receives the members' copies of the submodule; see `Engine.member_modules`.
-    """
+    """A handler that runs the submodule at `path` once per member, as a plain module; `known` gets the copies of it."""
     slots = TensorSlots(root.get_submodule(path))
     names = _own_names(root, path, slots)
     modules = known[path] = MemberModules(root.get_submodule(path))
@@ -79,8 +73,7 @@ def one_by_one(root: nn.Module, path: str, known: dict[Any, MemberModules]) -> H
             began = context.process_streams.here()
             with context.generators.borrowed():
                 for i, index in enumerate(context.indices):
-                    # Each member gets a copy of shared tensors, whose version shows whether the module writes into
-                    # them.
+                    # Each member gets a copy of shared tensors; its version shows if the module writes into it.
                     own = [_of_member(v, b, i) for v, b in zip(stacked, batched, strict=True)]
                     given, named = unflatten(rebuild, own)
                     before = [v._version if isinstance(v, Tensor) else 0 for v in own]

@@ -90,19 +90,14 @@ def _retry_until_done(
         helpers.materialise(inputs)
     warn_of_shared_input(state, inputs)
     before = state.settings.copy()
-    # A string among the inputs selects a code path (a phase of training).
-    key = (what, state.skeleton.training, torch.is_grad_enabled(), *(v for v in inputs.leaves if isinstance(v, str)))
-    kind = (*key, *((v.dtype, v.shape) for v in inputs.leaves if isinstance(v, Tensor)))
+    key, kind = _kinds_of(state, what, inputs)
     found: Mismatch | None = None
     new_path = False
     while True:
         restore = state.snapshot()
         state.engine.process_streams.rewind()
         verification = _verification(state, restore, key, kind, inputs, computation, new_path)
-        state.engine.recording = new_path or key not in state.proven
-        state.engine.paths = set() if _verifiable(state) else None
-        state.engine.watching = state.engine.recording or verification is not None
-        state.engine.process_streams.begin(state.engine.watching)
+        _observe(state, new_path or key not in state.proven, verification is not None)
         result = None
         try:
             if state.engine.recording and state.settings.unproven:
@@ -111,11 +106,8 @@ def _retry_until_done(
             result = _run_guarding_inputs(state, inputs, run)
             paths, state.engine.paths = state.engine.paths or set(), None
             if verification is None and not state.engine.recording and _is_new(state, key, paths):
-                # Something that the code reads has changed: the call is made again and compared.
-                new_path = True
-                if computation.backward:
-                    result[0].undo()
-                restore()
+                new_path = True  # something that the code reads has changed
+                _undo(computation, result, restore)
                 continue
             stateful = verification is not None and _check(verification, result)
         except BaseException as error:
@@ -133,20 +125,40 @@ def _retry_until_done(
                 raise
             if state.settings.block_size == 1 and not (isinstance(error, SharedWrite) and not state.settings.private):
                 _reset_settings(state, before)
-                member = state.engine.current
-                raise member_error(error, member, module) from error
+                raise member_error(error, state.engine.current, module) from error
             _change_settings(state, error, error is found)
         else:
             state.proven.add(key)
             state.paths.setdefault(key, set()).update(paths)
-            if verification is not None:
-                # After a change of state the next call may take another path.
+            if verification is not None:  # after a change of state the next call may take another path
                 state.verified[kind] = state.verified.get(kind, 0) + (1 if stateful else 2)
             _warn_and_resize(state, helpers, found)
             return result
         finally:
             state.engine.recording = state.engine.watching = False
             state.engine.paths = None
+
+
+def _undo(computation: Computation, result: Any, restore: Callable[[], None]) -> None:
+    """Undo a call that has succeeded."""
+    if computation.backward:
+        result[0].undo()
+    restore()
+
+
+def _kinds_of(state: ArrayState, what: str, inputs: Inputs) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The kind of a call without and with the shapes of its inputs."""
+    # A string among the inputs selects a code path (a phase of training).
+    key = (what, state.skeleton.training, torch.is_grad_enabled(), *(v for v in inputs.leaves if isinstance(v, str)))
+    return key, (*key, *((v.dtype, v.shape) for v in inputs.leaves if isinstance(v, Tensor)))
+
+
+def _observe(state: ArrayState, recording: bool, verifying: bool) -> None:
+    """Let the engine find out what the next attempt does."""
+    engine = state.engine
+    engine.recording, engine.watching = recording, recording or verifying
+    engine.paths = set() if _verifiable(state) else None
+    engine.process_streams.begin(engine.watching)
 
 
 def _change_settings(state: ArrayState, error: Exception, differs: bool) -> None:
