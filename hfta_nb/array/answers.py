@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Self, overload
+from typing import Any, Self, overload
 
 from torch import nn
 
@@ -35,6 +35,19 @@ class Answering:
     @told.setter
     def told(self, told: bool) -> None:
         self._state.told = told
+
+    def __getattr__(self, name: str) -> Any:
+        """An attribute that the model keeps on itself (`array.hidden`); the first member's, if members have set it."""
+        held = _attributes(self)
+        return held[name] if name in held else super().__getattr__(name)  # type: ignore[misc]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; one that the model has (`array.hidden = None`), for all members."""
+        held = _attributes(self)
+        if name in held and name not in self.__dict__ and not hasattr(type(self), name):
+            held[name] = value
+        else:
+            super().__setattr__(name, value)
 
     def select(self, indices: Sequence[int]) -> Self:
         """See `FusedArray.select`."""
@@ -80,6 +93,12 @@ class Answering:
             remedy = f"use hfta_nb.optim.{name}(array, ...), whose hyperparameters are one value, or one per member"
             raise OptimError("takes no array", where=f"torch.optim.{name}", got=self, remedy=remedy)
         return (surgery.member(self._state, i) for i in range(len(self._state)))
+
+
+def _attributes(array: Answering) -> dict[str, Any]:
+    """The attributes of the model that are no attributes of an array; none while the array is being made."""
+    own = array.__dict__
+    return own["_state"].skeleton.__dict__ if own.get("_built") else {}
 
 
 def _torch_optimizer(frame: FrameType) -> str:

@@ -66,6 +66,7 @@ class FusedArray(Adjustable, Answering, Savable):
         self._steps = self._calls.steps
         self._losses, self._tuning = OwnLosses(self._calls), SelfTuning(self._calls)
         self._taken()
+        self._built = True
 
     arenas: list[Arena]
     buffer_arenas: list[Arena]

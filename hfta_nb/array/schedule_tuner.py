@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from hfta_nb.array.schedule import chosen, schedules_of
+from hfta_nb.array.schedule import chosen, schedules_of, slow_together
 from hfta_nb.array.schedule_trial import Trial, fastest, images, keep, known, told
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
@@ -105,6 +105,8 @@ class Tuning:
             return self._trial
         self._kind, self._key = _form(given), key_of(self.state, given, self.what)
         ways = schedules_of(self.state)
+        if slow_together(self.state):
+            ways = ways[-1:]  # one member at a time
         before = known(self.state, self._key, ways)
         best = None if before is None else fastest(before)
         if before is None or best is None:

@@ -89,8 +89,10 @@ class SelfTuning:
     def backward(self, asked: BackwardArgs, run: Callable[[], T]) -> T:
         """`FusedArray.backward`."""
         form = self._entered("backward")
-        if form is None or form.done:
+        if form is None:
             return run()
+        if form.done:
+            return form.chosen(run)
         only = None if asked.only is None else tuple(asked.only)
         told = (asked.has_aux, asked.scale is None, only, *_mode(self.state))
         return form.run(asked.loss_fn, asked.given, told, run)
@@ -103,8 +105,10 @@ class SelfTuning:
         if waiting is not None and not waiting.done:
             waiting.close()  # before this call's schedule is set
         form = self._entered("forward")
-        if form is None or form.done:
+        if form is None:
             return run()
+        if form.done:
+            return form.chosen(run)
         trial = form.turn(None, (args, kwargs), _mode(self.state))
         if trial is None:
             return run()
@@ -120,15 +124,9 @@ class SelfTuning:
         form = self._entered("results")
         if form is None:
             return run()
-        wanted = _now(self.state).block_size
         try:
-            if form.done:
-                return run()
-            return form.run(function, given, _mode(self.state), run)
+            return form.chosen(run) if form.done else form.run(function, given, _mode(self.state), run)
         finally:
-            now = _now(self.state)
-            if form.done and now.block_size != wanted and now.block_size == 1:
-                form.way = now  # `vmap` cannot run this function
             before.put(self.state)
 
     def _open(self) -> bool:
@@ -203,6 +201,16 @@ class _Form:
         self.lap = None
         if self._tuning is not None:
             self._tuning.abandon()
+
+    def chosen(self, run: Callable[[], T]) -> T:
+        """Make a call with the chosen schedule; keep another block size if members can't run together any more."""
+        wanted = _now(self.state).block_size
+        try:
+            return run()
+        finally:
+            now = _now(self.state)
+            if now.block_size != wanted and now.block_size == 1:
+                self.way = now
 
     def run(self, function: Any, given: Any, told: tuple[Any, ...], run: Callable[[], T]) -> T:
         """Make a call, and time it if it belongs to a trial."""

@@ -25,8 +25,9 @@ from hfta_nb.padded.runtime import architectures_of
 def member(state: ArrayState, index: int) -> nn.Module:
     """See `FusedArray.__getitem__`."""
     index = _checked(state, index)
-    plain = _tensors_of(state, index)
-    attributes.put(plain, state.engine.attributes.of(index))
+    with state.own_attributes():
+        plain = _tensors_of(state, index)
+        attributes.put(plain, state.engine.attributes.of(index))
     return plain
 
 
@@ -54,7 +55,8 @@ def select(state: ArrayState, indices: Sequence[int], block_size: int) -> ArrayS
     chosen = list(indices)
     if not chosen or not all(0 <= i < len(state) for i in chosen):
         raise FusionError("not members of this array", got=chosen, accepted=f"some of 0 to {len(state) - 1}")
-    skeleton, blueprint = _tensors_of(state, chosen[0]), None
+    with state.own_attributes():  # also takes over what the user wrote
+        skeleton, blueprint = _tensors_of(state, chosen[0]), None
     parameters: dict[str, Tensor] = {}
     buffers: dict[str, Tensor] = {}
     architectures = architectures_of(state)
@@ -73,6 +75,7 @@ def select(state: ArrayState, indices: Sequence[int], block_size: int) -> ArrayS
     other.settings = state.settings.copy()
     other.settings.block_size = len(chosen) if block_size == len(state) else min(block_size, len(chosen))
     other.proven, other.verified, other.told = set(state.proven), dict(state.verified), state.told
+    other.paths = {key: set(paths) for key, paths in state.paths.items()}
     other.engine.attributes = state.engine.attributes.select(chosen)
     install(other)
     return other
@@ -96,7 +99,8 @@ def copy_member(state: ArrayState, src: int, dst: int) -> None:
         if p.grad is not None:
             p.grad[dst].copy_(p.grad[src])
     state.generators.keep(dst, state.generators.states[src])
-    state.engine.attributes.copy_member(src, dst)
+    with state.own_attributes():
+        state.engine.attributes.copy_member(src, dst)
     state.engine.reset_member_modules()
     for follower in list(state.followers):
         follower.copy_member(src, dst)
@@ -126,9 +130,10 @@ def take_member(state: ArrayState, index: int, source: ArrayState, src: int) -> 
         own[name].copy_(value)
     state.generators.keep(index, source.generators.states[src])
     theirs = Attributes(1)
-    theirs.keep(0, source.engine.attributes.of(src))
-    state.engine.attributes.drop(index)
-    state.engine.attributes.keep(index, theirs.select([0]).of(0))
+    with state.own_attributes(), source.own_attributes():
+        theirs.keep(0, source.engine.attributes.of(src))
+        state.engine.attributes.drop(index)
+        state.engine.attributes.keep(index, theirs.select([0]).of(0))
     state.engine.reset_member_modules()
 
 

@@ -23,7 +23,8 @@ from hfta_nb.rules.base import Context, Disagreement
 AttributeKey = tuple[str, str]
 """Path of a submodule, and the name of its attribute."""
 
-_MISSING = object()
+MISSING = object()
+"""In place of the value of an attribute that a module does not have."""
 _BUFFER = "buffer "
 """Prefix of the names of buffers that were None or missing when the array was created."""
 
@@ -62,16 +63,20 @@ class Attributes:
     def keep(self, index: int, changes: Mapping[AttributeKey, Any]) -> None:
         """Store what one member has set."""
         for place, value in changes.items():
-            self.values.setdefault(place, [_MISSING] * self.members)[index] = value
+            self.values.setdefault(place, [MISSING] * self.members)[index] = value
+
+    def assign(self, place: AttributeKey, value: Any) -> None:
+        """Give all members a value, each its own copy; or `MISSING`, none."""
+        self.values[place] = [_copy_of(value) for _ in range(self.members)]
 
     def drop(self, index: int) -> None:
         """Remove all attributes of a member."""
         for values in self.values.values():
-            values[index] = _MISSING
+            values[index] = MISSING
 
     def of(self, index: int) -> dict[AttributeKey, Any]:
         """The attributes to set for a member."""
-        return {place: v[index] for place, v in self.values.items() if v[index] is not _MISSING}
+        return {place: v[index] for place, v in self.values.items() if v[index] is not MISSING}
 
     def for_block(
         self, indices: Sequence[int], context: Context, one_by_one: Collection[str] = ()
@@ -107,6 +112,11 @@ class Attributes:
             for i, index in enumerate(indices):
                 own = [v.select(0, i) if isinstance(v, Tensor) else _copy_of(v) for v in stacked]
                 self.keep(index, {place: unflatten(rebuild, own)})
+
+
+def is_ordinary(name: str) -> bool:
+    """False for the names under which hooks and buffers are tracked."""
+    return name not in _HOOKS and not name.startswith(_BUFFER)
 
 
 def is_below(path: str, paths: Collection[str]) -> bool:
@@ -152,17 +162,17 @@ def tracked_attributes(
         now = held()
         for path, module in modules.items():
             for name, value in now[path].items():
-                if not _same(name, value, start[path].get(name, _MISSING)) and not _is_cache(module, name):
+                if not _same(name, value, start[path].get(name, MISSING)) and not _is_cache(module, name):
                     changes[path, name] = value
             if not keep:
                 _restore(module, now[path], before[path])
         for (path, name), content in contents.items():
-            value = now[path].get(name, _MISSING)
+            value = now[path].get(name, MISSING)
             with suppress(Exception):  # an error here only occurs in a call that is repeated
                 if value is start[path].get(name) and not same_value(value, content):
                     changes[path, name] = _copy_of(value)
                     if not keep:
-                        _set(modules[path], name, _back(before[path].get(name, _MISSING), value, content))
+                        _set(modules[path], name, _back(before[path].get(name, MISSING), value, content))
 
 
 def _restore(module: nn.Module, now: Mapping[str, Any], before: Mapping[str, Any]) -> None:
@@ -171,7 +181,7 @@ def _restore(module: nn.Module, now: Mapping[str, Any], before: Mapping[str, Any
         if name not in before:
             _remove(module, name)
     for name, value in before.items():
-        if not _same(name, value, now.get(name, _MISSING)):
+        if not _same(name, value, now.get(name, MISSING)):
             _set(module, name, value)
 
 

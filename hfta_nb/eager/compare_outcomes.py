@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hfta_nb.eager.divergence import Mismatch
 from hfta_nb.eager.mutable_values import same_value
 from hfta_nb.eager.outcome import MemberOutcome
 from hfta_nb.eager.tolerance import allowed_difference, close, largest_value, tolerance_of
@@ -63,7 +64,22 @@ def differences(together: MemberOutcome, alone: MemberOutcome, must_have: Callab
     return sorted(off, key=order.__getitem__)
 
 
-def words(key: str, own: Any, alone: Any) -> str:
+def mismatch(member: int, key: str, together: MemberOutcome, alone: MemberOutcome, path: str | None) -> Mismatch:
+    """The error for a member whose outcomes differ.
+
+    Args:
+        member: its number.
+        key: of the first difference.
+        together, alone: the outcomes.
+        path: of the submodule where they begin to differ; None if it is not known.
+    """
+    place = f" from `{path}` on" if path else ""
+    told = words(together.get(key), alone.get(key))
+    far = f" ({told})" if told else ""
+    return Mismatch(f"member {member} comes to another {key} than alone{place}{far}", path)
+
+
+def words(own: Any, alone: Any) -> str:
     """The size of a difference in words; empty if the values are not numbers."""
     if not isinstance(own, Tensor) or not isinstance(alone, Tensor) or own.shape != alone.shape:
         return ""

@@ -16,6 +16,7 @@ from hfta_nb.eager.checkpointing import recomputed_alone
 from hfta_nb.eager.executable_module import Architectures, BlockTensors, ExecutableModule
 from hfta_nb.eager.intercept import Handler, intercepted
 from hfta_nb.eager.member_modules import MemberModules, grown_buffers, restore_storage
+from hfta_nb.eager.shown_attributes import ShownAttributes
 from hfta_nb.errors import FusionError
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.members.per_member import PerMember
@@ -24,6 +25,7 @@ from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.tree import Rebuild, flatten, tensor_map, unflatten
 from hfta_nb.rules import AloneMode, Context, Disagreement, rule_mode
 from hfta_nb.rules.base import Usage, vmap_level
+from hfta_nb.rules.call_path import CallPath
 
 Call = Callable[[nn.Module, list[Any]], Any]
 """What to compute for one member, given the module with the member's tensors and the leaves of its inputs."""
@@ -150,6 +152,7 @@ class Engine:
         resized_buffers: buffers that the model has replaced by tensors of another shape or dtype, by name and member.
         observed: a member whose gradients are recorded, and the dict for them.
         blocks_run: records each block that runs, with inputs and result; None if nothing is recorded.
+        paths: receives the path (see `CallPath`) of each block of several members; None if paths are not wanted.
     """
 
     root: nn.Module
@@ -168,6 +171,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.attributes = Attributes(len(self.generators))
+        self.shown = ShownAttributes(self.root)
         self.usage = Usage()
         self.member_modules: dict[int | str, MemberModules] = {}
         self.one_by_one: tuple[str, ...] = ()
@@ -175,6 +179,7 @@ class Engine:
         self.resized_buffers: dict[str, dict[int, Tensor]] = {}
         self.observed: tuple[int, dict[str, Tensor | None]] | None = None
         self.blocks_run: list[tuple[Block, Inputs, Any]] | None = None
+        self.paths: set[int] | None = None
         self._recurrent = any(isinstance(m, nn.LSTM) for m in self.root.modules())
 
     def run(self, block: Block, call: Call, inputs: Inputs) -> Any:
@@ -260,6 +265,8 @@ class Engine:
                 intercepted(executable.root, executable.handlers, context),
             ):
                 result, replaced = executable.slots.call(state, lambda: call(executable.root, leaves))
+            if self.paths is not None and context.path is not None:
+                self.paths.add(context.path.value)
             if not executable.padded:
                 self.attributes.keep_block(context.indices, changes, context)
             elif any(not _own(value, state) for value in changes.values()):
@@ -293,6 +300,11 @@ class Engine:
         architectures = self.architectures
         root = self.root if architectures is None else architectures.template(member)
         return self._modules_of(root).of(member).module
+
+    def follow_root(self) -> None:
+        """Give the modules of members that run alone the attributes that the user has changed."""
+        for modules in self.member_modules.values():
+            modules.follow()
 
     def reset_member_modules(self) -> None:
         """Discard the modules of members that run alone; their attributes are kept in `attributes`."""
@@ -333,8 +345,8 @@ class Engine:
             plain=self.plain,
             attributes=self.attributes,
             watching=self.watching,
-            member_modules=self.member_modules,
             process_streams=self.process_streams,
+            path=None if self.paths is None else CallPath(),
         )
 
 

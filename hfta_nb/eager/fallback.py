@@ -53,11 +53,11 @@ def _outside(error: BaseException) -> str:
     return "the backward pass" if any(name.startswith("torch.autograd") for name in names) else "the loss or metric"
 
 
-def one_by_one(root: nn.Module, path: str) -> Handler:
-    """A handler that runs the submodule at `path` once per member, as a plain module."""
+def one_by_one(root: nn.Module, path: str, known: dict[Any, MemberModules]) -> Handler:
+    """A handler that runs the submodule at `path` once per member, as a plain module; `known` gets the copies of it."""
     slots = TensorSlots(root.get_submodule(path))
     names = _own_names(root, path, slots)
-    modules = MemberModules(root.get_submodule(path))
+    modules = known[path] = MemberModules(root.get_submodule(path))
 
     def handler(
         context: Context, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -65,7 +65,6 @@ def one_by_one(root: nn.Module, path: str) -> Handler:
         leaves, rebuild = flatten((args, kwargs))
         batched = [isinstance(v, Tensor) and context.batched(v) for v in leaves]
         state = slots.current()
-        context.member_modules[path] = modules
         with context.outside():
             tensors = {name: context.stacked(t) for name, t in state.items()}
             stacked = [context.stacked(v) if b else v for v, b in zip(leaves, batched, strict=True)]
@@ -74,8 +73,7 @@ def one_by_one(root: nn.Module, path: str) -> Handler:
             began = context.process_streams.here()
             with context.generators.borrowed():
                 for i, index in enumerate(context.indices):
-                    # Each member gets a copy of shared tensors, whose version shows whether the module writes into
-                    # them.
+                    # Each member gets a copy of shared tensors; its version shows if the module writes into it.
                     own = [_of_member(v, b, i) for v, b in zip(stacked, batched, strict=True)]
                     given, named = unflatten(rebuild, own)
                     before = [v._version if isinstance(v, Tensor) else 0 for v in own]
@@ -154,7 +152,7 @@ def _of_member(value: Any, batched: bool, index: int) -> Any:
 _ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 
 
-def attention_handlers(root: nn.Module) -> dict[str, Handler]:
+def attention_handlers(root: nn.Module, known: dict[Any, MemberModules]) -> dict[str, Handler]:
     """Handlers for torch's attention modules, which compute masked rows differently without gradients.
 
     Torch's fast path gives padded rows other values. Only a plain module can take it, so with a mask members run one by
@@ -164,7 +162,7 @@ def attention_handlers(root: nn.Module) -> dict[str, Handler]:
     for path, module in root.named_modules():
         inside = any(path.startswith(f"{outer}.") or not outer for outer in found)
         if isinstance(module, _ATTENTION) and not inside:
-            found[path] = _fast_path(inspect.signature(module.forward), one_by_one(root, path))
+            found[path] = _fast_path(inspect.signature(module.forward), one_by_one(root, path, known))
     return found
 
 

@@ -15,9 +15,9 @@ def install(state: ArrayState) -> None:
         settings.several_architectures = True
         engine.architectures.set_fallbacks(settings.paths, settings.separate_reason)
         return
-    handlers = attention_handlers(state.skeleton)
+    handlers = attention_handlers(state.skeleton, engine.member_modules)
     for path in settings.paths:
-        handlers[path] = one_by_one(state.skeleton, path)
+        handlers[path] = one_by_one(state.skeleton, path, engine.member_modules)
     engine.one_by_one = tuple(settings.paths)
     engine.segments = segments(state.skeleton) if settings.checkpointed else []
     again = checkpoint_handlers(state.skeleton, handlers) if engine.segments else {}

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from types import FunctionType
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from hfta_nb.eager.fingerprint import fingerprint
 from hfta_nb.errors import FusionError
 from hfta_nb.members.tensor_slots import TensorSlots
 
@@ -35,11 +35,10 @@ class MemberModules:
         self.source = source
         self._pristine = _copy(source)
         self._made: dict[int, MemberModule] = {}
-        self._seen = [_plain(module) for module in source.modules()]
+        self._seen = _held(source)
 
     def of(self, member: int) -> MemberModule:
         """The copy for a member."""
-        self._follow()
         own = self._made.get(member)
         if own is None:
             module = _copy(self._pristine)
@@ -49,27 +48,30 @@ class MemberModules:
                 there.training = here.training
         return own
 
-    def _follow(self) -> None:
-        """Copy attributes that were set on the source since the last call."""
-        for place, module in enumerate(self.source.modules()):
-            now, seen = _plain(module), self._seen[place]
-            if now == seen:
-                continue
-            for copied in (self._pristine, *(own.module for own in self._made.values())):
-                there = list(copied.modules())[place]
-                there.__dict__.update({name: value for name, value in now.items() if seen.get(name) is not value})
-            self._seen[place] = now
+    def follow(self) -> None:
+        """Make the copies anew if the source's attributes have changed since the last call, in place or not.
+
+        What members have changed themselves is set again by the next call; see `attributes`.
+        """
+        if _held(self.source) != self._seen:
+            self._pristine, self._seen = _copy(self.source), _held(self.source)
+            self._made.clear()
 
     def clear(self) -> None:
         """Discard the members' copies."""
         self._made.clear()
 
 
-def _plain(module: nn.Module) -> dict[str, Any]:
-    """Attributes of a module with immutable values: numbers, strings, functions."""
-    kinds = (int, float, str, bool, type(None), type, FunctionType)
-    held = module.__dict__.items()
-    return {name: value for name, value in held if isinstance(value, kinds) and name not in ("forward", "training")}
+_OWN = frozenset(nn.Module().__dict__) | {"forward"}
+"""Attributes that every module has, and a method that is replaced for the time of a call."""
+
+
+def _held(source: nn.Module) -> list[dict[str, Any]]:
+    """Fingerprints of the attributes of all submodules."""
+    return [
+        {name: fingerprint(value) for name, value in module.__dict__.items() if name not in _OWN}
+        for module in source.modules()
+    ]
 
 
 def _copy(module: nn.Module) -> nn.Module:

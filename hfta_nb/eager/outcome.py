@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +83,11 @@ def copied_leaves(leaves: Sequence[Any]) -> list[Any]:
 def attribute_outcome(attributes: dict[AttributeKey, Any]) -> MemberOutcome:
     """Attributes that a member has set on its module."""
     return {f"attribute {'.'.join(filter(None, key))}": value for key, value in attributes.items()}
+
+
+def stream_outcome(streams: Mapping[str, Tensor]) -> MemberOutcome:
+    """The states of a member's random streams."""
+    return {f"stream of random numbers ({kind})": state for kind, state in streams.items()}
 
 
 def submodule_of(key: str) -> str:

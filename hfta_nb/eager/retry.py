@@ -34,6 +34,9 @@ Probe = Callable[[Inputs, Sequence[Block]], ProbeResult]
 _MOST_SHAPES = 8
 """This many input shapes per kind of call are verified: as many as are replayed."""
 
+_MOST_PATHS = 16
+"""This many paths per kind of call are verified; a model may take another one in each call."""
+
 
 class RetryHelpers(NamedTuple):
     """Functions of the array that `run_with_retry` calls.
@@ -67,7 +70,9 @@ def run_with_retry(
         MemberError: a member's own code fails, as it would alone. Buffers, random streams and settings are restored.
     """
     try:
-        return _retry_until_done(state, helpers, what, inputs, run, probe, computation)
+        with state.own_attributes():
+            state.engine.follow_root()
+            return _retry_until_done(state, helpers, what, inputs, run, probe, computation)
     finally:
         state.engine.process_streams.end()
 
@@ -85,23 +90,25 @@ def _retry_until_done(
         helpers.materialise(inputs)
     warn_of_shared_input(state, inputs)
     before = state.settings.copy()
-    # A string among the inputs selects a code path (a phase of training).
-    key = (what, state.skeleton.training, torch.is_grad_enabled(), *(v for v in inputs.leaves if isinstance(v, str)))
-    kind = (*key, *((v.dtype, v.shape) for v in inputs.leaves if isinstance(v, Tensor)))
+    key, kind = _kinds_of(state, what, inputs)
     found: Mismatch | None = None
+    new_path = False
     while True:
         restore = state.snapshot()
         state.engine.process_streams.rewind()
-        verification = _verification(state, restore, key, kind, inputs, computation)
-        state.engine.recording = key not in state.proven
-        state.engine.watching = state.engine.recording or verification is not None
-        state.engine.process_streams.begin(state.engine.watching)
+        verification = _verification(state, restore, key, kind, inputs, computation, new_path)
+        _observe(state, new_path or key not in state.proven, verification is not None)
         result = None
         try:
             if state.engine.recording and state.settings.unproven:
                 watched = replace(inputs.watched(), copied=state.settings.private)
                 helpers.prove(state, lambda blocks: probe(watched, blocks))  # noqa: B023
             result = _run_guarding_inputs(state, inputs, run)
+            paths, state.engine.paths = state.engine.paths or set(), None
+            if verification is None and not state.engine.recording and _is_new(state, key, paths):
+                new_path = True  # something that the code reads has changed
+                _undo(computation, result, restore)
+                continue
             stateful = verification is not None and _check(verification, result)
         except BaseException as error:
             if verification is not None:
@@ -118,18 +125,40 @@ def _retry_until_done(
                 raise
             if state.settings.block_size == 1 and not (isinstance(error, SharedWrite) and not state.settings.private):
                 _reset_settings(state, before)
-                member = state.engine.current
-                raise member_error(error, member, module) from error
+                raise member_error(error, state.engine.current, module) from error
             _change_settings(state, error, error is found)
         else:
             state.proven.add(key)
-            if verification is not None:
-                # After a change of state the next call may take another path.
+            state.paths.setdefault(key, set()).update(paths)
+            if verification is not None:  # after a change of state the next call may take another path
                 state.verified[kind] = state.verified.get(kind, 0) + (1 if stateful else 2)
             _warn_and_resize(state, helpers, found)
             return result
         finally:
             state.engine.recording = state.engine.watching = False
+            state.engine.paths = None
+
+
+def _undo(computation: Computation, result: Any, restore: Callable[[], None]) -> None:
+    """Undo a call that has succeeded."""
+    if computation.backward:
+        result[0].undo()
+    restore()
+
+
+def _kinds_of(state: ArrayState, what: str, inputs: Inputs) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The kind of a call without and with the shapes of its inputs."""
+    # A string among the inputs selects a code path (a phase of training).
+    key = (what, state.skeleton.training, torch.is_grad_enabled(), *(v for v in inputs.leaves if isinstance(v, str)))
+    return key, (*key, *((v.dtype, v.shape) for v in inputs.leaves if isinstance(v, Tensor)))
+
+
+def _observe(state: ArrayState, recording: bool, verifying: bool) -> None:
+    """Let the engine find out what the next attempt does."""
+    engine = state.engine
+    engine.recording, engine.watching = recording, recording or verifying
+    engine.paths = set() if _verifiable(state) else None
+    engine.process_streams.begin(engine.watching)
 
 
 def _change_settings(state: ArrayState, error: Exception, differs: bool) -> None:
@@ -177,20 +206,14 @@ def _verification(
     kind: tuple[Any, ...],
     inputs: Inputs,
     computation: Computation,
+    new_path: bool,
 ) -> Verification | None:
     """The comparison of this call with the plain module; None if it is not to be verified."""
-    settings = state.settings
-    # Padded members are proven by execution, and a plain module never draws the fast random numbers.
-    if (
-        settings.verify == "never"
-        or settings.several_architectures
-        or settings.fast_rng
-        or capturing(state.generators.device)
-    ):
+    # Padded members are proven by execution.
+    if not _verifiable(state) or state.settings.several_architectures:
         return None
-    if state.generators.device.type == "meta":
-        return None
-    if settings.verify == "first" and (state.verified.get(kind, 0) > 1 or _enough_shapes(state, key, kind)):
+    known = state.verified.get(kind, 0) > 1 or _enough_shapes(state, key, kind)
+    if state.settings.verify == "first" and known and not new_path:
         return None
     try:
         return Verification(state, restore, inputs, computation)
@@ -198,6 +221,18 @@ def _verification(
         if out_of_memory(error):
             return None
         raise
+
+
+def _verifiable(state: ArrayState) -> bool:
+    """True if calls may be verified; a plain module never draws the fast random numbers."""
+    settings, device = state.settings, state.generators.device
+    return not (settings.verify == "never" or settings.fast_rng or device.type == "meta" or capturing(device))
+
+
+def _is_new(state: ArrayState, key: tuple[Any, ...], paths: set[int]) -> bool:
+    """True if some members took a path that was not compared yet."""
+    known = state.paths.get(key, set())
+    return len(known) < _MOST_PATHS and not paths <= known
 
 
 def _enough_shapes(state: ArrayState, key: tuple[Any, ...], kind: tuple[Any, ...]) -> bool:

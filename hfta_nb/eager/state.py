@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ class ArrayState:
         pending: members whose lazy modules have no shapes yet.
         proven: kinds of calls that are known to run with the current settings.
         verified: by kind of call, how often it was compared with the plain module; 2 ends the comparisons.
+        paths: by kind of call without its shapes, the paths (see `CallPath`) that were compared.
         capture: whether calls may be recorded and replayed.
         followers: objects that keep state per member beside the array; see `Follower`.
         told: True if the warning about shared inputs was given or is not needed.
@@ -61,6 +63,7 @@ class ArrayState:
         self.pending: list[nn.Module] = []
         self.proven: set[tuple[Any, ...]] = set()
         self.verified: dict[tuple[Any, ...], int] = {}
+        self.paths: dict[tuple[Any, ...], set[int]] = {}
         self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()
         self.capture, self.told = True, False
 
@@ -75,6 +78,13 @@ class ArrayState:
         """Set the gradients of padding to zero, for parameters with these names."""
         if self.owned and self.settings.block_size > 1:
             self.padding.clear(dict(self.tensors.named_parameters()), names)
+
+    def own_attributes(self) -> AbstractContextManager[None]:
+        """The context in which the skeleton has its own attributes; see `ShownAttributes`."""
+        # Names of attributes in the skeleton are not those in the modules of other architectures.
+        if self.pending or self.engine.architectures is not None:
+            return nullcontext()
+        return self.engine.shown.hidden(lambda: self.engine.attributes)
 
     def snapshot(self) -> Callable[[], None]:
         """Save the state that a call changes, except gradients; the returned function restores it."""

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from hfta_nb.eager.blocks import leaf_blocks
-from hfta_nb.eager.compare_outcomes import alike, differences, words
-from hfta_nb.eager.divergence import Mismatch, first_divergence, rows_of
+from hfta_nb.eager.compare_outcomes import alike, differences, mismatch
+from hfta_nb.eager.divergence import first_divergence, rows_of
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.member_gradients import MemberGradients
 from hfta_nb.eager.outcome import (
@@ -25,6 +25,7 @@ from hfta_nb.eager.outcome import (
     MemberOutcome,
     attribute_outcome,
     result_outcome,
+    stream_outcome,
     submodule_of,
 )
 from hfta_nb.eager.plain_copies import plain_member
@@ -100,10 +101,7 @@ class Verification:
             self.restore()
             path = self._first_divergence(off)
             self.restore()
-            place = f" from `{path}` on" if path else ""
-            told = words(off[0], together.get(off[0]), alone.get(off[0]))
-            far = f" ({told})" if told else ""
-            raise Mismatch(f"member {self.member} comes to another {off[0]} than alone{place}{far}", path)
+            raise mismatch(self.member, off[0], together, alone, path)
         return changed
 
     def _changed(self) -> bool:
@@ -128,8 +126,7 @@ class Verification:
                 for span in arena.spans:
                     found[f"{kind} {span.name}"] = row[span.start : span.stop].view(span.shape)
         found |= {f"buffer {k}": rows[m] for k, rows in state.engine.resized_buffers.items() if m in rows}
-        found |= {f"stream of random numbers ({k})": v for k, v in state.generators.states[m].items()}
-        return found | attribute_outcome(state.engine.attributes.of(m))
+        return found | stream_outcome(state.generators.states[m]) | attribute_outcome(state.engine.attributes.of(m))
 
     def _different(self, together: MemberOutcome, alone: MemberOutcome) -> list[str]:
         """The keys under which the outcomes differ by more than rounding."""

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from hfta_nb.eager.blocks import leaf_blocks, member_block
-from hfta_nb.eager.divergence import Mismatch, first_divergence
+from hfta_nb.eager.compare_outcomes import differences, mismatch
+from hfta_nb.eager.divergence import first_divergence
+from hfta_nb.eager.outcome import MemberOutcome, result_outcome, stream_outcome
 from hfta_nb.eager.retry import ProbeResult
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.eager.tolerance import close, largest_value
-from hfta_nb.members.tree import flatten
 from hfta_nb.members.views import narrowed
 from hfta_nb.padded.mode import active
 from hfta_nb.padded.runtime import PaddedArchitectures, architectures_of
@@ -44,17 +44,15 @@ def prove(state: ArrayState, probe: Callable[[Sequence[Block]], ProbeResult]) ->
         for architecture in _representatives(architectures):
             for member in [i for i, a in enumerate(architectures.blueprint.of) if a == architecture]:
                 restore()
-                alone = probe(member_block(state, member))
+                alone = _outcome(probe(member_block(state, member)), 0, member, _left_behind(state, [member]))
                 if not _finite(alone):
                     continue
-                what = _different(together, alone, member) or _state(
-                    left[member], _left_behind(state, [member])[member]
-                )
-                if what:
+                own = _outcome(together, member, member, left, alone)
+                off = differences(own, alone, lambda _: True)
+                if off:
                     restore()
                     path = _first_divergence(state, probe, member, restore)
-                    place = f" from `{path}` on" if path else ""
-                    raise Mismatch(f"member {member} comes to another {what} than alone{place}", path)
+                    raise mismatch(member, off[0], own, alone, path)
                 break
     finally:
         restore()
@@ -73,39 +71,39 @@ def _representatives(architectures: PaddedArchitectures) -> list[int]:
     return [pick(of, key=sizes.__getitem__) for of in kinds.values() for pick in (min, max)]
 
 
-def _finite(found: ProbeResult) -> bool:
-    tensors = [v for v in flatten(found[0])[0] if isinstance(v, Tensor)]
-    tensors += [g for rows in found[1].values() for g in rows.values()]
-    return all(bool(t.isfinite().all()) for t in tensors if t.is_floating_point())
+def _outcome(
+    found: ProbeResult, row: int, member: int, left: Mapping[int, MemberOutcome], like: MemberOutcome | None = None
+) -> MemberOutcome:
+    """A member's part of a probe's result and of the state left behind.
+
+    Args:
+        found: the result.
+        row: of the member in it.
+        member: its number.
+        left: see `_left_behind`.
+        like: an outcome without padding; that of the result is removed.
+    """
+    of = result_outcome(found[0], row)
+    of |= {f"gradient of {name}": rows[member] for name, rows in found[1].items() if member in rows}
+    for name, value in (like or {}).items():
+        if name.startswith("gradient") and name in of:
+            of[name] = narrowed(of[name], value.shape, 0)
+    return of | left[member]
 
 
-def _different(together: ProbeResult, alone: ProbeResult, member: int) -> str:
-    """The name of the difference: "result", "gradient of ..." or empty."""
-    left, right = (flatten(found[0])[0] for found in (together, alone))
-    for a, b in zip(left, right, strict=True):
-        if isinstance(a, Tensor) and not close(a[member], b[0], largest_value(b)):
-            return "result"
-    largest = max((largest_value(rows[member]) for rows in alone[1].values() if member in rows), default=0.0)
-    for name, rows in alone[1].items():
-        own = together[1].get(name, {}).get(member)
-        if member in rows and (own is None or not close(narrowed(own, rows[member].shape, 0), rows[member], largest)):
-            return f"gradient of {name}"
-    return ""
+def _finite(outcome: MemberOutcome) -> bool:
+    computed = [v for k, v in outcome.items() if k.startswith(("result", "gradient")) and isinstance(v, Tensor)]
+    return all(bool(t.isfinite().all()) for t in computed if t.is_floating_point())
 
 
-def _left_behind(state: ArrayState, members: Sequence[int]) -> dict[int, dict[str, Tensor]]:
+def _left_behind(state: ArrayState, members: Sequence[int]) -> dict[int, MemberOutcome]:
     """State that a call changes: buffers and random streams, by member."""
     buffers = dict(state.tensors.named_buffers())
     return {
-        i: {name: value[i].clone() for name, value in buffers.items()}
-        | {f"the random numbers ({kind})": value for kind, value in state.generators.states[i].items()}
+        i: {f"buffer {name}": value[i].clone() for name, value in buffers.items()}
+        | stream_outcome(state.generators.states[i])
         for i in members
     }
-
-
-def _state(together: Mapping[str, Tensor], alone: Mapping[str, Tensor]) -> str:
-    names = (name for name, value in alone.items() if not close(together[name], value, largest_value(value)))
-    return next(names, "")
 
 
 def _first_divergence(

@@ -118,7 +118,8 @@ class RecordedForward:
         entry.used = entry.used or (True,) * len(outputs)
         used = [t for t, u in zip(outputs, entry.used, strict=True) if u]
         if not entry.grads:
-            entry.grads = [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in used]
+            # Stored like the outputs, as gradients of elementwise losses are: the backward need not copy them again.
+            entry.grads = [room_like(t.detach()) for t in used]
         draw = torch.Generator(self.state.generators.device).manual_seed(0)
         with torch.no_grad():
             for room in entry.grads:

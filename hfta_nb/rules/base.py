@@ -17,6 +17,7 @@ from hfta_nb.errors import out_of_memory
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.members.process_streams import ProcessStreams
 from hfta_nb.rules.autocast import Kept, cast
+from hfta_nb.rules.call_path import CallPath
 
 
 class Disagreement(RuntimeError):  # noqa: N818  (a reason to go another way, not a failure)
@@ -64,8 +65,8 @@ class Context:
         plain: call the kernels that the plain module calls, if there is a choice.
         attributes: attributes that members have set on themselves.
         watching: find out whether the model changes values that it holds.
-        member_modules: modules of members that run one by one.
         process_streams: random streams of Python and NumPy.
+        path: receives the functions that the model calls; None if nobody asks.
     """
 
     indices: Sequence[int]
@@ -81,8 +82,8 @@ class Context:
     plain: bool = False
     attributes: Any = None
     watching: bool = False
-    member_modules: dict[Any, Any] = field(default_factory=dict)
     process_streams: ProcessStreams = field(default_factory=ProcessStreams)
+    path: CallPath | None = None
 
     @property
     def members(self) -> int:
@@ -155,6 +156,8 @@ class RuleMode(TorchFunctionMode):
         context, kwargs = self.context, kwargs or {}
         if functorch.maybe_current_level() != context.level:  # a `vmap` of the model itself
             return func(*args, **kwargs)
+        if context.path is not None:
+            context.path.add(func, args, kwargs)
         name = function_name(func)
         if torch._C._is_any_autocast_enabled():
             args, kwargs = cast(name, args, kwargs, context.casts)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray, schedule_trial
+from hfta_nb.array.access import tuning_of
 from hfta_nb.errors import FusionError
 from hfta_nb.kernels.strategy import timing_cache
 from hfta_nb.replay.calls import Calls
@@ -258,3 +259,12 @@ def test_a_module_that_is_lazy_yet() -> None:
     for _ in range(CALLS):
         assert array(x).shape == (3, 6, 4)
         array.backward(lambda out, _: out.square().mean(), x)
+
+
+def test_a_study_does_not_try_convolutions_in_float64_together(self_tuning: None) -> None:
+    array = hfta.fuse([nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()).double() for _ in range(3)])
+    x, y = torch.randn(2, 1, 5, 5, dtype=torch.float64), torch.randn(2, 18, dtype=torch.float64)
+    tuning, sizes = tuning_of(array, "step"), set()
+    for _ in range(6):
+        tuning.step((x, y), lambda: sizes.add(array.block_size) or array.backward(nn.functional.mse_loss, x, y))
+    assert sizes == {1}

@@ -1,0 +1,218 @@
+"""Attributes that change after the first call, by the user or by the model: as in the plain modules, and verified."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import hfta_nb as hfta
+from hfta_nb.eager.retry import _MOST_PATHS
+from hfta_nb.errors import ArrayWarning
+from tests.contract.serial import make
+from tests.contract.test_verification import counted, losses, under_vmap
+
+CPU = torch.device("cpu")
+FORMS = ["backward", "array(x)", "evaluate"]
+
+
+def inputs() -> Tensor:
+    return torch.randn(6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def alone(modules: list[nn.Module], x: Tensor) -> Tensor:
+    return torch.stack([F.mse_loss(module(x), x) for module in modules]).detach()
+
+
+class Warming(nn.Module):
+    """Takes another path from the fourth call on, which comes to something else under `vmap`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.calls = nn.Linear(5, 5), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        h = self.linear(x)
+        return h + 1 if self.calls > 3 and under_vmap() else h
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_path_that_a_model_takes_later_is_compared(form: str, verified: None, self_tuning: None) -> None:
+    modules, x = make(Warming, 3, torch.float64, CPU), inputs()
+    array, wanted = hfta.fuse(modules), alone(modules, x)
+    found, told = [], []
+    for _ in range(6):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ArrayWarning)
+            found.append(losses(array, form, x))
+        told.append([w for w in caught if issubclass(w.category, ArrayWarning)])
+    for own in found:
+        torch.testing.assert_close(own, wanted, atol=1e-12, rtol=0)
+    assert [len(w) for w in told] == [0, 0, 0, 1, 0, 0]
+    assert array[2].calls == 6
+
+
+def test_gradients_of_a_new_path_are_added_once(verified: None) -> None:
+    modules, x = make(Warming, 3, torch.float64, CPU), inputs()
+    array = hfta.fuse(modules)
+    for _ in range(3):
+        array.backward(F.mse_loss, x, x)
+    with pytest.warns(ArrayWarning, match="than alone"):
+        array.backward(F.mse_loss, x, x)
+    for i, module in enumerate(modules):
+        (4 * F.mse_loss(module(x), x)).backward()
+        torch.testing.assert_close(array.get_parameter("linear.weight").grad[i], module.linear.weight.grad)
+
+
+class Printing(nn.Module):
+    """Its calls are never replayed. With another activation than at first it goes wrong under `vmap`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.kind = nn.Linear(5, 5), "tanh"
+
+    def forward(self, x: Tensor) -> Tensor:
+        print(end="")
+        h = self.linear(x)
+        return torch.tanh(h) if self.kind == "tanh" else torch.relu(h + 1 if under_vmap() else h)
+
+
+@pytest.mark.parametrize("root", [False, True], ids=["submodule", "root"])
+def test_an_attribute_that_a_user_changes_is_compared_where_nothing_is_replayed(root: bool, verified: None) -> None:
+    modules, x = make(lambda: Printing() if root else nn.Sequential(Printing()), 3, torch.float64, CPU), inputs()
+    array = hfta.fuse(modules)
+    array.block_size = 3
+    for _ in range(4):
+        losses(array, "backward", x)
+    for one in (array, *modules):
+        (one if root else one.get_submodule("0")).kind = "relu"  # type: ignore[assignment]
+    with pytest.warns(ArrayWarning, match="off by"):
+        found = losses(array, "backward", x)
+    torch.testing.assert_close(found, alone(modules, x), atol=1e-12, rtol=0)
+
+
+class Counting(nn.Module):
+    """Passes a number that is another one in each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.calls = nn.Linear(5, 5), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.linear(x) * self.calls  # type: ignore[no-any-return]
+
+
+def test_paths_are_not_compared_without_end(monkeypatch: pytest.MonkeyPatch, verified: None) -> None:
+    seen, x = counted(monkeypatch), inputs()
+    array = hfta.fuse(make(Counting, 3, torch.float64, CPU))
+    for _ in range(30):
+        losses(array, "backward", x)
+    assert 2 < len(seen) <= _MOST_PATHS
+
+
+# Attributes that the user changes.
+
+
+class Scaled(nn.Module):
+    def __init__(self, alone: bool) -> None:
+        super().__init__()
+        self.linear, self.alone = nn.Linear(5, 5), alone
+        self.scales, self.factor = [1.0], torch.ones(5, dtype=torch.float64)
+        self.options, self.named = {"a": {"b": 1.0}}, SimpleNamespace(scale=1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.alone and bool(self.linear.weight.sum() > 1e9):
+            return x
+        return self.linear(x) * self.scales[0] * self.factor * self.options["a"]["b"] * self.named.scale  # type: ignore[no-any-return]
+
+
+CHANGES: dict[str, Callable[[Any], None]] = {
+    "list in place": lambda m: m.scales.__setitem__(0, 3.0),
+    "list": lambda m: setattr(m, "scales", [3.0]),
+    "tensor in place": lambda m: m.factor.mul_(3.0),
+    "tensor": lambda m: setattr(m, "factor", torch.full((5,), 3.0, dtype=torch.float64)),
+    "dict in a dict": lambda m: m.options["a"].update(b=3.0),
+    "object": lambda m: setattr(m.named, "scale", 3.0),
+}
+
+
+@pytest.mark.parametrize("change", list(CHANGES))
+@pytest.mark.parametrize("way", ["together", "one by one", "submodule one by one"])
+def test_what_a_user_changes_is_read_by_all_members(way: str, change: str, verified: None) -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 5), Scaled(alone=way.startswith("submodule")))
+
+    modules, x = make(build, 3, torch.float64, CPU), inputs()
+    array = hfta.fuse(modules)
+    array.block_size = 1 if way == "one by one" else 3
+    for _ in range(2):
+        losses(array, "backward", x)
+    for one in (array, *modules):
+        CHANGES[change](one.get_submodule("1"))
+    torch.testing.assert_close(losses(array, "backward", x), alone(modules, x), atol=1e-12, rtol=0)
+
+
+class Stateful(nn.Module):
+    """Keeps its last output, and counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.calls, self.log = nn.Linear(5, 5), 0, [0.0]
+        self.hidden: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        h = self.linear(x) * self.calls + len(self.log)
+        self.log.append(1.0)
+        if self.hidden is not None:
+            h = h + self.hidden
+        self.hidden = h.detach()
+        return h  # type: ignore[no-any-return]
+
+
+WRITES: dict[str, Callable[[Any], None]] = {
+    "as at first": lambda m: setattr(m, "hidden", None),
+    "tensor": lambda m: setattr(m, "hidden", torch.ones(6, 5, dtype=torch.float64)),
+    "number": lambda m: setattr(m, "calls", 0),
+    "in place": lambda m: m.log.clear(),
+}
+
+
+@pytest.mark.parametrize("write", list(WRITES))
+@pytest.mark.parametrize("size", [1, 3], ids=["one by one", "together"])
+@pytest.mark.parametrize("root", [False, True], ids=["submodule", "root"])
+def test_a_write_to_what_members_keep_is_given_to_all_members(root: bool, size: int, write: str) -> None:
+    def stateful(module: nn.Module) -> nn.Module:
+        return module if root else module.get_submodule("0")
+
+    modules, x = make(lambda: Stateful() if root else nn.Sequential(Stateful()), 3, torch.float64, CPU), inputs()
+    array = hfta.fuse(modules)
+    array.block_size = size
+    for _ in range(3):
+        torch.testing.assert_close(losses(array, "backward", x), alone(modules, x), atol=1e-12, rtol=0)
+    for one in (array, *modules):
+        WRITES[write](stateful(one))
+    taken = array[1]  # before the next call
+    assert (stateful(taken).calls, stateful(taken).log) == (stateful(modules[1]).calls, stateful(modules[1]).log)
+    for _ in range(2):
+        torch.testing.assert_close(losses(array, "backward", x), alone(modules, x), atol=1e-12, rtol=0)
+
+
+def test_an_array_shows_what_its_first_member_keeps() -> None:
+    modules, x = make(Stateful, 3, torch.float64, CPU), inputs()
+    array = hfta.fuse(modules)
+    losses(array, "backward", x)
+    alone(modules, x)
+    assert (array.calls, array.log) == (1, [0.0, 1.0])
+    torch.testing.assert_close(array.hidden, modules[0].hidden)
+    chosen = array.select([2, 0])
+    torch.testing.assert_close(losses(chosen, "backward", x), alone([modules[2], modules[0]], x), atol=1e-12, rtol=0)
+    torch.testing.assert_close(losses(array, "backward", x)[1], alone(modules[1:2], x)[0], atol=1e-12, rtol=0)
