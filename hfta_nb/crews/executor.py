@@ -24,7 +24,7 @@ class Terms:
         delta: as for `hfta_nb.fleet.create_flotilla`, in samples/s. Groups with a stream each need no similar rates.
         alpha: share of the workers, from 0 to 1, below which a "global" flotilla stops, is checkpointed and planned
             anew.
-        most: the most devices of one group, which train it together; "alone" gives each group one. See `Site`.
+        most: the most devices of one group, which train it together; "alone" gives each group one.
         restarts: how often a group is started again after its worker died, without a checkpoint in between. Then its
             members have failed.
         checkpoint_every_s: seconds between two checkpoints of a group.
@@ -85,15 +85,13 @@ class Site(Protocol):
     Attributes:
         slots: the most workers at a time.
         elastic: whether idle workers are to be ended, because somebody else could use their devices.
-        joins: whether a worker can have several slots, whose devices then train each of its arrays together.
     """
 
     slots: int
     elastic: bool
-    joins: bool
 
     def worker(self, slots: Sequence[int]) -> Worker:
-        """Start a worker with these slots; returns at once."""
+        """Start a worker with these slots, whose devices train each of its arrays together; returns at once."""
 
     def wait(self, timeout_s: float) -> Sequence[tuple[Worker, Report]]:
         """Reports of workers, oldest first; waits for the first one, up to `timeout_s` seconds."""
@@ -141,5 +139,5 @@ class Executor(Protocol):
             devices: of a slot.
 
         Raises:
-            WorkerError: there are not so many, or a worker can't have several.
+            WorkerError: there are not so many.
         """

@@ -90,7 +90,6 @@ class ProcessSite:
     """
 
     elastic = False
-    joins = True
 
     def __init__(self, settings: Settings, slots: int, threads: int, gpus: list[str], devices: int = 1) -> None:
         self.slots = slots
