@@ -18,6 +18,7 @@ import hfta_nb as hfta
 from hfta_nb import data
 from hfta_nb import events as ev
 from hfta_nb.crews import OnRay, Terms, on_ray
+from hfta_nb.crews.addresses import check_address
 from hfta_nb.crews.on_ray import RayWorker
 from hfta_nb.crews.ray_stream import RayServer
 from hfta_nb.data import serving
@@ -185,6 +186,10 @@ def test_an_actor_has_the_devices_of_a_study(
     made = several(tmp_path, 2)
     assert starts(list(made.run(executor="ray")))[0].startswith("on 2 devices of Ray actor ")
     equal(made, one)
+
+
+def test_its_address_is_that_of_ray(cluster: Any) -> None:
+    check_address(cluster.get_runtime_context().gcs_address)
 
 
 def test_more_than_this_machine_has_is_refused(cluster: Any) -> None:
