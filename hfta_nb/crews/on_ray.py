@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import queue
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,8 +29,14 @@ from hfta_nb.train import Settings
 BEAT_S = 2.0
 """An actor that has nothing to report answers after so long."""
 
+_TOLD_CHARACTERS = 200
+
 MOST_WORKERS = 256
 """Actors that are asked for at a time where nobody says how many."""
+
+
+GROUPS = {"train": ("train",), "send": ("send",), "tell": ("where", "reports")}
+"""An actor trains, takes requests and answers at the same time, and each of these in order: methods by their group."""
 
 
 @dataclass(frozen=True)
@@ -191,17 +198,15 @@ class RayWorker:
         self.name = f"{several} with {', '.join(f'{value:g} {name}' for name, value in bundle.items())}"
         # Devices of one array exchange gradients at each step: on one node if there is one that has them all.
         self.place = placement_group([bundle] * devices, strategy="STRICT_PACK" if devices == 1 else "PACK")
-        # It trains, takes requests and answers at the same time, and each of these in order.
-        actor = of_device(Actor, self.place, bundle, 0, dict.fromkeys(("train", "send", "tell"), 1))
+        actor = of_device(Actor, self.place, bundle, 0, GROUPS)
         self.actor = actor.remote(settings, threads, self.place, bundle)
-        self.answer = self.actor.where.options(concurrency_group="tell").remote()
+        self.answer = self.actor.where.remote()
 
     def train(self, order: Order) -> None:
-        train = self.actor.train.options(concurrency_group="train")
-        train.remote(order.number, pickling.packed(order))
+        self.actor.train.remote(order.number, pickling.packed(order))
 
     def send(self, order: int, request: Request) -> None:
-        self.actor.send.options(concurrency_group="send").remote(order, to_json(request))
+        self.actor.send.remote(order, to_json(request))
 
     def kill(self) -> None:
         import ray
@@ -224,7 +229,7 @@ class RayWorker:
             self.gone = True
             yield Lost(_in_words(error))
             return
-        self.answer = self.actor.reports.options(concurrency_group="tell").remote(BEAT_S)
+        self.answer = self.actor.reports.remote(BEAT_S)
         if not self.ready:
             self.ready, self.name, found = True, str(found), []
         yield from map(pickling.unpacked, found)
@@ -322,5 +327,8 @@ def _room(bundle: dict[str, float], devices: int) -> int:
 
 
 def _in_words(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"died ({type(error).__name__}: {text[:300]})"
+    """The error's own words, without colours; of many the last ones, as Ray puts the cause at the end."""
+    text = " ".join(re.sub(r"\x1b\[[\d;]*m", "", str(error)).split())
+    if len(text) > 2 * _TOLD_CHARACTERS:
+        text = f"{text[:_TOLD_CHARACTERS]} ... {text[-_TOLD_CHARACTERS:]}"
+    return f"died ({type(error).__name__}: {text})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -22,7 +22,9 @@ _END_S = 5.0
 _LOST = DistributedError.__name__
 
 
-def of_device(actor: type, place: Any, bundle: Mapping[str, float], device: int, groups: Mapping[str, int]) -> Any:
+def of_device(
+    actor: type, place: Any, bundle: Mapping[str, float], device: int, groups: Mapping[str, Sequence[str]]
+) -> Any:
     """A class of actors as Ray has them, that get one device of a placement group.
 
     Args:
@@ -30,12 +32,15 @@ def of_device(actor: type, place: Any, bundle: Mapping[str, float], device: int,
         place: the placement group.
         bundle: the resources of a device.
         device: its number in the placement group.
-        groups: threads of the actor by the name of their concurrency group.
+        groups: methods of the actor that run one at a time, by the name of their concurrency group.
     """
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    return ray.remote(concurrency_groups=dict(groups))(actor).options(
+    for group, methods in groups.items():
+        for method in methods:  # here, as calls through Ray's client can't name a group
+            ray.method(concurrency_group=group)(getattr(actor, method))
+    return ray.remote(concurrency_groups=dict.fromkeys(groups, 1))(actor).options(
         num_cpus=bundle["CPU"],
         num_gpus=bundle.get("GPU", 0),
         resources={name: value for name, value in bundle.items() if name not in ("CPU", "GPU")},

@@ -192,6 +192,14 @@ def test_its_address_is_that_of_ray(cluster: Any) -> None:
     check_address(cluster.get_runtime_context().gcs_address)
 
 
+def test_what_an_actor_died_of_is_told_without_what_is_around() -> None:
+    trace = "\x1b[36mray::Actor.__init__()\x1b[39m (pid=1)" + "\n  File ^^^^" * 200 + "\nTypeError: no such argument"
+    told = on_ray._in_words(RuntimeError(trace))
+    assert told.startswith("died (RuntimeError: ray::Actor.__init__() (pid=1) File")
+    assert told.endswith("TypeError: no such argument)")
+    assert len(told) < 500
+
+
 def test_more_than_this_machine_has_is_refused(cluster: Any) -> None:
     """Ray would wait without end."""
     assert on_ray._is_head()
