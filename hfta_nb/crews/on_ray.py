@@ -16,7 +16,7 @@ import torch
 
 from hfta_nb.crews.addresses import ACCEPTED, REMEDY, check_address
 from hfta_nb.crews.executor import Terms
-from hfta_nb.crews.processes import on_first_device, whole
+from hfta_nb.crews.processes import check_terms, on_first_device, whole
 from hfta_nb.crews.ray_ranks import RayRanks, of_device
 from hfta_nb.crews.ray_stream import RayServer
 from hfta_nb.crews.reports import Beat, Lost, Order, Report
@@ -57,7 +57,7 @@ class OnRay:
         terms: how groups are given to workers.
 
     Raises:
-        WorkerError: Ray is not installed, or a number is not a whole number from 1.
+        WorkerError: Ray is not installed, or something is given that can't be.
     """
 
     address: str | None = None
@@ -72,6 +72,13 @@ class OnRay:
                               remedy='pip install "hfta_nb[ray]"')  # fmt: skip
         for name in ("workers", "cpus"):
             whole(name, getattr(self, name))
+        check_terms(self.terms)
+        if self.address is not None and not isinstance(self.address, str):
+            raise WorkerError("not the address of a Ray cluster", where="address", got=self.address, accepted=ACCEPTED)
+        if not isinstance(self.resources, dict) or not all(map(_is_resource, self.resources.items())):
+            accepted = 'a dict from names other than CPU and GPU to positive numbers, as {"large_memory": 1}'
+            raise WorkerError("not resources of Ray", where="resources", got=self.resources, accepted=accepted,
+                              remedy="for CPUs: cpus=...; a GPU is asked for where the study has one")  # fmt: skip
 
     def reach(self) -> None:
         """See `Executor`.
@@ -298,6 +305,12 @@ class Actor:
 
     def _tell(self, report: Report) -> None:
         self._reports.put(pickling.packed(report))
+
+
+def _is_resource(given: tuple[object, object]) -> bool:
+    name, value = given
+    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    return isinstance(name, str) and name not in ("", "CPU", "GPU") and number
 
 
 def _is_head() -> bool:
