@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,8 @@ def row(name: str, build: Callable[[], nn.Module], samples: int, others: Followe
     laps = interleaved({"one": partial(steps, one, x, y), "two": partial(steps, two, x, y)}, rounds, warm_up=1)
     speedup = laps["one"].median_s / laps["two"].median_s
     print(f"{name}, {samples} samples: one {laps['one']}, two {laps['two']}, {speedup:.2f} times as fast")
-    return {"model": name, "samples": samples, "members": MEMBERS, "steps": STEPS, "speedup": speedup, **laps}
+    seconds = {f"{way}_s": asdict(lap) for way, lap in laps.items()}
+    return {"model": name, "samples": samples, "members": MEMBERS, "steps": STEPS, "speedup": speedup, **seconds}
 
 
 def main() -> None:
@@ -88,7 +90,8 @@ def main() -> None:
     finally:
         others.close()
     if not given.quick:
-        write("data_parallel", {"rows": found})
+        what = f"one array of {MEMBERS} members, {STEPS} steps; gloo, one thread per process; {given.rounds} rounds"
+        write("data_parallel", {"what": what, "rows": found})
 
 
 if __name__ == "__main__":

@@ -54,6 +54,33 @@ def test_boxes_are_where_the_plan_has_them_and_a_checkpoint_is_hatched() -> None
     assert title == f"2 flotillas on 2 devices, which compute {plan.utilization:.0%} of the time"
 
 
+def test_names_are_readable_where_boxes_are_hatched() -> None:
+    plan = fleet.plan(RATES, 2, {"a": 1, "b": 2, "c": 1}, samples_per_epoch=100, gpus_per_node=1, method="global")
+    patches = [text.get_bbox_patch() for text in figures.gantt(plan).axes[0].texts]
+    assert [patch is not None for patch in patches] == [False, True, False, False]
+    assert patches[1] is not None
+    assert to_hex(patches[1].get_facecolor()) == colors.OKABE_ITO[1].light
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (1.5, ["0 s", "0.3 s", "0.6 s", "0.9 s", "1.2 s", "1.5 s"]),
+        (11, ["0:00", "0:02", "0:04", "0:06", "0:08", "0:10"]),
+        (260, ["0:00", "1:00", "2:00", "3:00", "4:00"]),
+        (17_000, ["0:00", "1:00:00", "2:00:00", "3:00:00", "4:00:00"]),
+    ],
+)
+def test_ticks_are_those_of_a_clock(seconds: float, told: list[str]) -> None:
+    flotilla = fleet.Flotilla(0.0, 1.0, {"a": (0,)}, {"a": seconds}, ("a",))
+    figure = figures.gantt(fleet.Plan("", 1, (flotilla,), seconds))
+    figures.png(figure)
+    axis = figure.axes[0].xaxis
+    low, high = axis.get_view_interval()
+    shown = [(t.get_loc(), t.label1.get_text()) for t in axis.get_major_ticks()]
+    assert [text for place, text in shown if low <= place <= high + 1e-9] == told
+
+
 def test_devices_apart_are_boxes_apart() -> None:
     flotilla = fleet.Flotilla(0.0, 1.0, {"a": (0, 1, 3), "b": (2,)}, {"a": 5.0, "b": 5.0}, ("a", "b"))
     finished, _ = collections(figures.gantt(fleet.Plan("", 4, (flotilla,), 20.0)))
@@ -111,6 +138,7 @@ def test_a_run_has_a_box_for_each_worker_of_an_array() -> None:
     assert corners(finished) == [(0.0, 4.0, 0, 0)]
     assert corners(stopped) == [(0.0, 6.0, 1, 1), (6.0, 10.0, 0, 1)]
     assert {"array 0", "array 1"} == set(texts(figure))
+    assert figure.axes[0].get_ylabel() == "worker"
     assert figure._suptitle is not None  # type: ignore[attr-defined]
     assert figure._suptitle.get_text() == "2 arrays on 2 workers, which train 90% of the time"  # type: ignore[attr-defined]
 

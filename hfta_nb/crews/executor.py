@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from hfta_nb.crews.reports import Order, Report
 from hfta_nb.data import Stream
+from hfta_nb.errors import FleetError
 from hfta_nb.events import Request
 from hfta_nb.fleet.flotillas import ALPHA
+from hfta_nb.fleet.rates import checked, positive, within
+from hfta_nb.fleet.rounds import PARADIGMS
 from hfta_nb.train import Settings
 
 
@@ -24,12 +28,15 @@ class Terms:
         delta: as for `hfta_nb.fleet.create_flotilla`, in samples/s. Groups with a stream each need no similar rates.
         alpha: share of the workers, from 0 to 1, below which a "global" flotilla stops, is checkpointed and planned
             anew.
-        most: the most devices of one group, which train it together; "alone" gives each group one. See `Site`.
+        most: the most devices of one group, which train it together; "alone" gives each group one.
         restarts: how often a group is started again after its worker died, without a checkpoint in between. Then its
             members have failed.
         checkpoint_every_s: seconds between two checkpoints of a group.
         silent_s: a worker that is silent for so long counts as dead. It reports every few seconds, also while a long
             step computes.
+
+    Raises:
+        FleetError: one of them can't be used.
     """
 
     rates: Mapping[str, Sequence[float]] | None = None
@@ -40,6 +47,23 @@ class Terms:
     restarts: int = 3
     checkpoint_every_s: float = 10.0
     silent_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        if self.rates is not None and not isinstance(self.rates, Mapping):
+            accepted = "a mapping from the name of a group to its rates, as Study.profile().rates, or None"
+            raise FleetError("no rates", where="rates", got=self.rates, accepted=accepted)
+        for name, rates in (self.rates or {}).items():
+            checked(f"rates[{name!r}]", rates)
+        if self.paradigm not in PARADIGMS:
+            accepted = ", ".join(PARADIGMS)
+            raise FleetError("no such paradigm", where="paradigm", got=self.paradigm, accepted=accepted)
+        positive(self.most, "most")
+        if isinstance(self.restarts, bool) or not isinstance(self.restarts, int) or self.restarts < 0:
+            raise FleetError("not a number of starts", where="restarts", got=self.restarts, accepted="0, 1, 2, ...")
+        within(self.delta, "delta", 0.0, math.inf)
+        within(self.alpha, "alpha", 0.0, 1.0)
+        within(self.checkpoint_every_s, "checkpoint_every_s", 0.0, math.inf)
+        within(self.silent_s, "silent_s", 0.0, math.inf)
 
 
 class Worker(Protocol):
@@ -85,15 +109,13 @@ class Site(Protocol):
     Attributes:
         slots: the most workers at a time.
         elastic: whether idle workers are to be ended, because somebody else could use their devices.
-        joins: whether a worker can have several slots, whose devices then train each of its arrays together.
     """
 
     slots: int
     elastic: bool
-    joins: bool
 
     def worker(self, slots: Sequence[int]) -> Worker:
-        """Start a worker with these slots; returns at once."""
+        """Start a worker with these slots, whose devices train each of its arrays together; returns at once."""
 
     def wait(self, timeout_s: float) -> Sequence[tuple[Worker, Report]]:
         """Reports of workers, oldest first; waits for the first one, up to `timeout_s` seconds."""
@@ -141,5 +163,5 @@ class Executor(Protocol):
             devices: of a slot.
 
         Raises:
-            WorkerError: there are not so many, or a worker can't have several.
+            WorkerError: there are not so many.
         """

@@ -6,14 +6,18 @@ import contextlib
 import importlib.util
 import os
 import queue
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from hfta_nb.crews.addresses import ACCEPTED, REMEDY, check_address
 from hfta_nb.crews.executor import Terms
-from hfta_nb.crews.processes import on_first_device, whole
+from hfta_nb.crews.processes import check_terms, on_first_device, whole
+from hfta_nb.crews.ray_ranks import RayRanks, of_device
 from hfta_nb.crews.ray_stream import RayServer
 from hfta_nb.crews.reports import Beat, Lost, Order, Report
 from hfta_nb.data import Stream
@@ -25,8 +29,14 @@ from hfta_nb.train import Settings
 BEAT_S = 2.0
 """An actor that has nothing to report answers after so long."""
 
+_TOLD_CHARACTERS = 200
+
 MOST_WORKERS = 256
 """Actors that are asked for at a time where nobody says how many."""
+
+
+GROUPS = {"train": ("train",), "send": ("send",), "tell": ("where", "reports")}
+"""An actor trains, takes requests and answers at the same time, and each of these in order: methods by their group."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +50,14 @@ class OnRay:
     Args:
         address: of a cluster, for example "auto" or "ray://head:10001"; None for the one that this process is connected
             to, or else a new one on this machine, which ends with the run.
-        workers: the most actors at a time; by default one per group.
+        workers: the most actors at a time; by default one per group. A group to which the plan gives several devices
+            (see `Terms.most`) trains data-parallel in as many of these, on one node where there is room.
         cpus: of an actor; torch gets as many threads on a CPU.
         resources: further resources of an actor by name, as Ray has them.
         terms: how groups are given to workers.
 
     Raises:
-        WorkerError: Ray is not installed, or a number is not a whole number from 1.
+        WorkerError: Ray is not installed, or something is given that can't be.
     """
 
     address: str | None = None
@@ -61,6 +72,13 @@ class OnRay:
                               remedy='pip install "hfta_nb[ray]"')  # fmt: skip
         for name in ("workers", "cpus"):
             whole(name, getattr(self, name))
+        check_terms(self.terms)
+        if self.address is not None and not isinstance(self.address, str):
+            raise WorkerError("not the address of a Ray cluster", where="address", got=self.address, accepted=ACCEPTED)
+        if not isinstance(self.resources, dict) or not all(map(_is_resource, self.resources.items())):
+            accepted = 'a dict from names other than CPU and GPU to positive numbers, as {"large_memory": 1}'
+            raise WorkerError("not resources of Ray", where="resources", got=self.resources, accepted=accepted,
+                              remedy="for CPUs: cpus=...; a GPU is asked for where the study has one")  # fmt: skip
 
     def reach(self) -> None:
         """See `Executor`.
@@ -78,14 +96,11 @@ class OnRay:
                               remedy="leave address out, or call ray.shutdown() first")  # fmt: skip
 
     def open(self, settings: Settings, groups: int, devices: int = 1) -> RaySite:
-        """See `Executor`.
+        """See `Executor`; with several devices to a slot, `workers` are the slots.
 
         Raises:
-            WorkerError: the cluster can't be reached, or an array is to train on several devices.
+            WorkerError: the cluster can't be reached, or the one that was started here has too few devices.
         """
-        if devices > 1:
-            raise WorkerError("an actor trains on one device", where="devices", got=devices, accepted="1",
-                              remedy='Study(devices=1), or executor="processes"')  # fmt: skip
         import ray
 
         self.reach()
@@ -100,9 +115,16 @@ class OnRay:
                 words = " ".join(str(error).split())
                 raise WorkerError(f"Ray can't be reached ({words})", where="address", got=self.address,
                                   accepted=ACCEPTED, remedy=REMEDY) from error  # fmt: skip
-        slots = self.workers or max(1, min(groups, MOST_WORKERS))
-        gpus = 1 if settings.device.type == "cuda" else 0
-        return RaySite(on_first_device(settings), slots, self.cpus, gpus, self.resources, own)
+        gpus = {"GPU": 1.0} if settings.device.type == "cuda" else {}
+        bundle = {"CPU": float(self.cpus), **gpus, **self.resources}
+        slots = self.workers or max(1, min(groups * self.terms.most, MOST_WORKERS))
+        if own and _is_head():
+            try:
+                slots = min(slots, _room(bundle, devices))
+            except WorkerError:
+                ray.shutdown()
+                raise
+        return RaySite(on_first_device(settings), slots, bundle, devices, own)
 
 
 class RaySite:
@@ -111,26 +133,23 @@ class RaySite:
     Args:
         settings: of the run, with the device as an actor sees it; they are put into the object store once.
         slots: the most actors at a time.
-        cpus, gpus, resources: of each.
+        bundle: the resources of a device.
+        devices: of a slot.
         own: whether Ray was started for this run.
     """
 
     elastic = True
-    joins = False
 
-    def __init__(
-        self, settings: Settings, slots: int, cpus: int, gpus: int, resources: dict[str, float], own: bool
-    ) -> None:
+    def __init__(self, settings: Settings, slots: int, bundle: dict[str, float], devices: int, own: bool) -> None:
         import ray
 
         self.slots = slots
-        self._own, self._cpus = own, cpus
-        self._bundle = {"CPU": float(cpus), **({"GPU": float(gpus)} if gpus else {}), **resources}
+        self._own, self._bundle, self._devices = own, bundle, devices
         self._settings = ray.put(pickling.dumps(settings, {}))
         self._workers: list[RayWorker] = []
 
     def worker(self, slots: Sequence[int]) -> RayWorker:
-        made = RayWorker(self._bundle, self._cpus, self._settings)
+        made = RayWorker(self._bundle, len(slots) * self._devices, int(self._bundle["CPU"]), self._settings)
         self._workers.append(made)
         return made
 
@@ -163,43 +182,38 @@ class RaySite:
 
 
 class RayWorker:
-    """One actor, in a placement group of its own: whatever devices it has are on one node.
+    """An actor that trains arrays, in a placement group of its own.
+
+    With several devices, the group has one for each of the actors that train an array together; see `RayRanks`.
 
     Args:
         bundle: the resources of a device.
-        threads: of torch.
+        devices: how many.
+        threads: of torch, for each.
         settings: of the run, in the object store.
 
     Attributes:
         answer: what is waited for: first that the actor is ready, then its reports.
+        place: the placement group.
     """
 
-    def __init__(self, bundle: dict[str, float], threads: int, settings: Any) -> None:
-        import ray
+    def __init__(self, bundle: dict[str, float], devices: int, threads: int, settings: Any) -> None:
         from ray.util.placement_group import placement_group
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         self.ready, self.gone = False, False
-        self.name = f"an actor with {', '.join(f'{value:g} {name}' for name, value in bundle.items())}"
-        self._place = placement_group([bundle], strategy="STRICT_PACK")
-        more = {name: value for name, value in bundle.items() if name not in ("CPU", "GPU")}
-        # It trains, takes requests and answers at the same time, and each of these in order.
-        actor = ray.remote(concurrency_groups=dict.fromkeys(("train", "send", "tell"), 1))(Actor).options(
-            num_cpus=bundle["CPU"],
-            num_gpus=bundle.get("GPU", 0),
-            resources=more,
-            max_restarts=0,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(self._place, placement_group_bundle_index=0),
-        )
-        self.actor = actor.remote(settings, threads)
-        self.answer = self.actor.where.options(concurrency_group="tell").remote()
+        several = "an actor" if devices == 1 else f"{devices} actors, each"
+        self.name = f"{several} with {', '.join(f'{value:g} {name}' for name, value in bundle.items())}"
+        # Devices of one array exchange gradients at each step: on one node if there is one that has them all.
+        self.place = placement_group([bundle] * devices, strategy="STRICT_PACK" if devices == 1 else "PACK")
+        actor = of_device(Actor, self.place, bundle, 0, GROUPS)
+        self.actor = actor.remote(settings, threads, self.place, bundle)
+        self.answer = self.actor.where.remote()
 
     def train(self, order: Order) -> None:
-        train = self.actor.train.options(concurrency_group="train")
-        train.remote(order.number, pickling.packed(order))
+        self.actor.train.remote(order.number, pickling.packed(order))
 
     def send(self, order: int, request: Request) -> None:
-        self.actor.send.options(concurrency_group="send").remote(order, to_json(request))
+        self.actor.send.remote(order, to_json(request))
 
     def kill(self) -> None:
         import ray
@@ -208,7 +222,7 @@ class RayWorker:
         if not self.gone:
             self.gone = True
             ray.kill(self.actor)
-            remove_placement_group(self._place)
+            remove_placement_group(self.place)
 
     def taken(self) -> Iterator[Report]:
         """What has come; asks for more."""
@@ -222,7 +236,7 @@ class RayWorker:
             self.gone = True
             yield Lost(_in_words(error))
             return
-        self.answer = self.actor.reports.options(concurrency_group="tell").remote(BEAT_S)
+        self.answer = self.actor.reports.remote(BEAT_S)
         if not self.ready:
             self.ready, self.name, found = True, str(found), []
         yield from map(pickling.unpacked, found)
@@ -236,10 +250,12 @@ class Actor:
     Args:
         settings: of the run, pickled.
         threads: of torch.
+        place: its placement group.
+        bundle: the resources of a device, of which this actor has the first in the group.
     """
 
-    def __init__(self, settings: bytes, threads: int) -> None:
-        self._threads = threads
+    def __init__(self, settings: bytes, threads: int, place: Any, bundle: dict[str, float]) -> None:
+        self._threads, self._place, self._bundle = threads, place, bundle
         self._settings = pickling.loads(settings)[0]
         self._reports: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._controls: dict[int, Control] = {}
@@ -261,9 +277,13 @@ class Actor:
 
         torch.set_num_threads(self._threads)
         try:
-            perform(self._settings, pickling.unpacked(order), self._control(number), self._tell)
+            perform(self._settings, pickling.unpacked(order), self._control(number), self._tell, self._start)
         except BaseException as error:  # else nobody would hear of it
             self._tell(Lost(_in_words(error)))
+
+    def _start(self, size: int, device: torch.device) -> RayRanks:
+        """The actors of an array's other devices."""
+        return RayRanks(self._place, self._bundle, self._threads, size, device)
 
     def send(self, number: int, request: dict[str, Any]) -> None:
         """Pass a request on."""
@@ -287,6 +307,41 @@ class Actor:
         self._reports.put(pickling.packed(report))
 
 
+def _is_resource(given: tuple[object, object]) -> bool:
+    name, value = given
+    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    return isinstance(name, str) and name not in ("", "CPU", "GPU") and number
+
+
+def _is_head() -> bool:
+    """Whether this process has started the cluster, rather than found one."""
+    from ray._private import worker
+
+    node = getattr(worker, "_global_node", None)  # Ray has no public name for it
+    return node is not None and bool(node.is_head())
+
+
+def _room(bundle: dict[str, float], devices: int) -> int:
+    """How many slots of so many devices a cluster has that does not grow.
+
+    Raises:
+        WorkerError: none.
+    """
+    import ray
+
+    there = ray.cluster_resources()
+    found = {name: int(there.get(name, 0.0) // need) for name, need in bundle.items() if need > 0}
+    name = min(found, key=found.__getitem__)
+    if found[name] < devices:
+        remedy = "lower devices or what an actor asks for, or give the address of a larger cluster"
+        raise WorkerError("Ray on this machine has not so much", where=name, got=f"{devices * bundle[name]:g}",
+                          accepted=f"up to {there.get(name, 0.0):g}", remedy=remedy)  # fmt: skip
+    return found[name] // devices
+
+
 def _in_words(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"died ({type(error).__name__}: {text[:300]})"
+    """The error's own words, without colours; of many the last ones, as Ray puts the cause at the end."""
+    text = " ".join(re.sub(r"\x1b\[[\d;]*m", "", str(error)).split())
+    if len(text) > 2 * _TOLD_CHARACTERS:
+        text = f"{text[:_TOLD_CHARACTERS]} ... {text[-_TOLD_CHARACTERS:]}"
+    return f"died ({type(error).__name__}: {text})"

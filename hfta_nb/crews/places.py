@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from hfta_nb.crews.executor import Site, Terms, Worker
 from hfta_nb.crews.turns import Turn
-from hfta_nb.errors import FleetError, WorkerError
+from hfta_nb.errors import WorkerError
 from hfta_nb.fleet import Rounds
 
 Slots: TypeAlias = tuple[int, ...]
@@ -126,10 +126,6 @@ class Places:
         """Note the slots of turns; returns the names of others that are to make room."""
         assert self._rounds is not None
         for name, devices in started.items():
-            if len(devices) > 1 and not self._site.joins:
-                remedy = "leave `most` at 1, or take processes"
-                raise FleetError("an array trains on one device of this executor", where=name, got=len(devices),
-                                 accepted="1", remedy=remedy)  # fmt: skip
             self._slots[name] = tuple(devices)
         room: tuple[str, ...] = ()
         for name in [name for name in started if name in self._over]:
@@ -157,15 +153,15 @@ class Places:
         return True
 
     def _exchange(self, wanted: Mapping[str, Slots], busy: set[int]) -> None:
-        """Let idle workers take over turns whose own workers are not ready yet."""
-        if self._site.joins:  # their slots are what they have; and they are ready at once
-            return
+        """Let idle workers take over turns whose own workers, with as many devices, are not ready yet."""
         taken = set(self._slots.values())
         idle = [s for s, w in self._workers.items() if s not in taken and w.ready and id(w) not in busy]
         for slots in wanted.values():
-            if idle and not self._workers[slots].ready:
-                other = idle.pop()
-                self._workers[slots], self._workers[other] = self._workers[other], self._workers[slots]
+            own = self._workers.get(slots)
+            other = next((one for one in idle if len(one) == len(slots)), None)
+            if own is not None and not own.ready and other is not None:
+                idle.remove(other)
+                self._workers[slots], self._workers[other] = self._workers[other], own
 
     def _dismiss(self, busy: set[int]) -> None:
         """End workers that no turn waits for, where somebody else could use what they hold."""

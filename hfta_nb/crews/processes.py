@@ -44,7 +44,7 @@ class Processes:
         terms: how groups are given to workers.
 
     Raises:
-        WorkerError: a number is not a whole number from 1.
+        WorkerError: a number is not a whole number from 1, or the terms are none.
 
     Example:
         >>> Processes(workers=2).workers
@@ -58,6 +58,7 @@ class Processes:
     def __post_init__(self) -> None:
         for name in ("workers", "threads"):
             whole(name, getattr(self, name))
+        check_terms(self.terms)
 
     def reach(self) -> None:
         """See `Executor`: there are always processes."""
@@ -90,7 +91,6 @@ class ProcessSite:
     """
 
     elastic = False
-    joins = True
 
     def __init__(self, settings: Settings, slots: int, threads: int, gpus: list[str], devices: int = 1) -> None:
         self.slots = slots
@@ -225,6 +225,16 @@ def whole(name: str, value: object) -> None:
     """
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise WorkerError("not a positive whole number", where=name, got=value, accepted="1, 2, 3, ... or None")
+
+
+def check_terms(terms: object) -> None:
+    """Check the terms of an executor.
+
+    Raises:
+        WorkerError: they are none.
+    """
+    if not isinstance(terms, Terms):
+        raise WorkerError("not terms", where="terms", got=terms, accepted="Terms(...)")
 
 
 def on_first_device(settings: Settings) -> Settings:

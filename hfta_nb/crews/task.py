@@ -12,7 +12,9 @@ from torch import Tensor
 
 from hfta_nb.crews.reports import NEW, Beat, Done, Lost, Order, Planned, Report, Saved, Told
 from hfta_nb.data import StreamEndedError
+from hfta_nb.distributed.followers import Followers
 from hfta_nb.distributed.leader import spread
+from hfta_nb.distributed.others import Start
 from hfta_nb.errors import DistributedError, StoreError, WorkerError
 from hfta_nb.events import Control, Heartbeat, PlanMade
 from hfta_nb.processes import pickling
@@ -25,7 +27,7 @@ from hfta_nb.train.todo import Todo
 Emit = Callable[[Report], None]
 
 
-def perform(settings: Settings, order: Order, control: Control, emit: Emit) -> None:
+def perform(settings: Settings, order: Order, control: Control, emit: Emit, start: Start = Followers) -> None:
     """Train the arrays of an order to their ends, or to a request to stop.
 
     Args:
@@ -33,11 +35,12 @@ def perform(settings: Settings, order: Order, control: Control, emit: Emit) -> N
         order: what to train.
         control: requests.
         emit: sends a report; what it is given may change once it has returned.
+        start: starts the other ranks of an array that several devices train.
     """
     if order.stream is not None:
         settings = replace(settings, data=order.stream)
     try:
-        with spread(order.devices, settings.device, order.batch_norm) as prepare:
+        with spread(order.devices, settings.device, order.batch_norm, start) as prepare:
             trainer = _trainer(settings, order, control, emit, prepare)
             for event in trainer:
                 if isinstance(event, PlanMade):

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from hfta_nb.distributed.follower import Hello
+from hfta_nb.distributed.others import explained, lost
 from hfta_nb.distributed.ranks import Ranks, connected
 from hfta_nb.errors import DistributedError, WorkerError
 from hfta_nb.processes import cores, frames, pickling
@@ -132,13 +133,8 @@ class Followers:
     def watched(self) -> Iterator[None]:
         """Within, an exchange that fails is explained by what has become of the other ranks."""
         try:
-            yield
-        except DistributedError as error:
-            self._failed = True
-            found = self._ended()
-            if not found:
-                raise
-            raise _lost(found) from error
+            with explained(self._ended):
+                yield
         except BaseException:
             self._failed = True  # who knows how far the others are
             raise
@@ -158,27 +154,20 @@ class Followers:
             self._others[rank - 1].write(frame)
         except OSError as error:
             self._failed = True
-            raise _lost(self._ended() or {rank: "is gone"}) from error
+            raise lost(self._ended() or {rank: "is gone"}) from error
 
     def _wait_ready(self, rank: int) -> None:
         """Wait until a process has imported torch."""
         told = self._others[rank - 1].said(_START_S) or {"error": "did not start"}
         if "error" in told:
-            raise _lost({rank: told["error"]})
+            raise lost({rank: told["error"]})
 
     def _ended(self) -> dict[int, str]:
-        """By rank, why it has ended; of ranks that were lost because another one ended nothing."""
+        """By rank, why it has ended."""
         found: dict[int, str] = {}
         for rank, other in enumerate(self._others, 1):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = other.process.wait(_END_S)
                 told = other.said()
                 found[rank] = in_words(code) if told is None else told["error"]
-        own = {rank: why for rank, why in found.items() if not why.startswith(DistributedError.__name__)}
-        return own or found
-
-
-def _lost(found: dict[int, str]) -> DistributedError:
-    """The error of ranks that are gone, each with its reason."""
-    what = "; ".join(f"rank {rank} {why}" for rank, why in found.items())
-    return DistributedError(what, where="devices", remedy="run(resume=True) goes on from the last checkpoint")
+        return found

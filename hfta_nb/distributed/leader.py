@@ -14,6 +14,7 @@ from hfta_nb.array.access import untimed_block_size
 from hfta_nb.distributed.batches import Announced
 from hfta_nb.distributed.data_parallel import DataParallel
 from hfta_nb.distributed.followers import Followers
+from hfta_nb.distributed.others import Others, Start
 from hfta_nb.distributed.recipe import Recipe
 from hfta_nb.step import ArrayStep, Scores, ScoreSink, Step
 from hfta_nb.step.rollback import on_host
@@ -35,7 +36,7 @@ class Leader:
 
     whole = False
 
-    def __init__(self, step: ArrayStep, parallel: DataParallel, others: Followers) -> None:
+    def __init__(self, step: ArrayStep, parallel: DataParallel, others: Others) -> None:
         self.step, self.parallel, self.others = step, parallel, others
 
     def __len__(self) -> int:
@@ -92,7 +93,7 @@ class Leader:
         return self.step.state()
 
 
-def lead(others: Followers, batch_norm: str, step: Step) -> Step:
+def lead(others: Others, batch_norm: str, step: Step) -> Step:
     """Let all ranks make an array's step. A plain module's stays on rank 0.
 
     Raises:
@@ -109,13 +110,16 @@ def lead(others: Followers, batch_norm: str, step: Step) -> Step:
 
 
 @contextmanager
-def spread(devices: int, device: torch.device, batch_norm: str) -> Iterator[Callable[[Step], Step] | None]:
+def spread(
+    devices: int, device: torch.device, batch_norm: str, start: Start = Followers
+) -> Iterator[Callable[[Step], Step] | None]:
     """Within, the processes of the other devices are there.
 
     Args:
         devices: how many train each array together.
         device: the first of them.
         batch_norm: see `DataParallel`.
+        start: starts these processes.
 
     Returns:
         What lets them all make the step of an array; None where there is one device.
@@ -126,7 +130,7 @@ def spread(devices: int, device: torch.device, batch_norm: str) -> Iterator[Call
     if devices == 1:
         yield None
         return
-    others = Followers(devices, device)
+    others = start(devices, device)
     try:
         yield partial(lead, others, batch_norm)
     finally:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -125,31 +126,61 @@ def of_torch(group: Any, device: torch.device) -> Ranks:
 
 
 def connected(rank: int, size: int, path: str, device: torch.device, timeout_s: float) -> Ranks:
+    """Meet the other processes of this machine; see `connected_by`.
+
+    Args:
+        path: a file that all of them see and that nobody else uses.
+    """
+    torch_dist: Any = dist  # not all of it is typed
+    with _meeting(rank, size):
+        return connected_by(torch_dist.FileStore(path, size), rank, size, device, timeout_s)
+
+
+def store_at(host: str, port: int, timeout_s: float, rank: int, size: int) -> Any:
+    """torch's store at an address, by which processes of several machines meet; rank 0 has it, at a free port.
+
+    Raises:
+        DistributedError: it can't be reached.
+    """
+    torch_dist: Any = dist  # not all of it is typed
+    with _meeting(rank, size):
+        return torch_dist.TCPStore(host, port, None, rank == 0, timedelta(seconds=timeout_s), wait_for_workers=False)
+
+
+def connected_by(
+    store: Any, rank: int, size: int, device: torch.device, timeout_s: float, host: str = "127.0.0.1"
+) -> Ranks:
     """Meet the other processes: gloo on CPUs, NCCL on GPUs. torch's default process group stays as it is.
 
     Args:
+        store: of torch, by which they find each other.
         rank, size: which process this is, of how many.
-        path: a file that all of them see and that nobody else uses.
         device: of this rank.
         timeout_s: how long an exchange may take.
+        host: name or address by which the other processes reach this machine.
 
     Raises:
         DistributedError: they don't come together in this time.
     """
     limit = timedelta(seconds=timeout_s)
-    try:
-        torch_dist: Any = dist  # not all of it is typed
-        store = torch_dist.FileStore(path, size)
+    torch_dist: Any = dist  # not all of it is typed
+    with _meeting(rank, size):
         store.set_timeout(limit)
         if device.type == "cuda":
             nccl = dist.ProcessGroupNCCL.Options()
             nccl._timeout = limit
             return Ranks(dist.ProcessGroupNCCL(store, rank, size, nccl), device)
         gloo = torch_dist.ProcessGroupGloo._Options()
-        own = torch_dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")
+        own = torch_dist.ProcessGroupGloo.create_device(hostname=host)
         for name, value in {"_timeout": limit, "_devices": [own]}.items():  # torch has no other names for them
             setattr(gloo, name, value)
         return Ranks(dist.ProcessGroupGloo(store, rank, size, gloo), device)
+
+
+@contextmanager
+def _meeting(rank: int, size: int) -> Iterator[None]:
+    try:
+        yield
     except (RuntimeError, AttributeError) as error:
         raise DistributedError(f"the processes can't meet ({error})", where=f"rank {rank} of {size}") from error
 

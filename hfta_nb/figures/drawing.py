@@ -210,13 +210,29 @@ def _since_start(history: History, times_s: Sequence[float]) -> list[float]:
     return [t - start_s for t in times_s]
 
 
+_CLOCK_STEPS_S = [
+    *(n * unit for unit in (1, 60) for n in (1, 2, 5, 10, 15, 30)),
+    *(n * 3600 for n in (1, 2, 3, 6, 12, 24)),
+]
+"""Distances between ticks that a clock has."""
+
+_MOST_TICKS = 6
+
+
 def time_axis(axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
+
+    class Clock(MaxNLocator):
+        def tick_values(self, vmin: float, vmax: float) -> Any:
+            step_s = next((step for step in _CLOCK_STEPS_S if vmax - vmin <= _MOST_TICKS * step), 0)
+            if step_s == 0 or vmax - vmin < 10:
+                return super().tick_values(vmin, vmax)
+            return [step_s * i for i in range(math.ceil(vmin / step_s), math.floor(vmax / step_s) + 1)]
 
     def told(value: float, _: Any = None) -> str:
         return _clock(value, parts=any(round(v, 6) % 1 for v in axes.xaxis.get_majorticklocs()))
 
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 1.5, 2, 3, 6, 10], min_n_ticks=2))
+    axes.xaxis.set_major_locator(Clock(nbins=_MOST_TICKS, steps=[1, 1.5, 2, 3, 6, 10], min_n_ticks=2))
     axes.xaxis.set_major_formatter(told)
 
 

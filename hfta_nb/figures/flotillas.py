@@ -105,16 +105,15 @@ def placements(history: History) -> Figure:
     times += [] if history.progress is None else [history.progress.time_s]
     end_s = max(max(times) - begin_s, 1e-3)
     found = []
-    for one in held:
+    for one in sorted(held, key=lambda one: one.group):  # colours and the legend by number
         name, until_s = f"array {one.group}", end_s if math.isnan(one.end_s) else one.end_s - begin_s
         found.append(_Held(one.start_s - begin_s, {name: one.slots}, {name: until_s}, (name,) if one.complete else ()))
     used_s = sum((box.end_s - box.start_s) * (box.last - box.first + 1) for one in found for box in _boxes(one))
     ran = _Ran(history.slots, end_s, used_s / (history.slots * end_s), found)
     arrays = len({one.group for one in held})
     places = f"{ran.gpus} worker{'s' * (ran.gpus != 1)}"
-    return _chart(
-        ran, f"{arrays} array{'s' * (arrays != 1)} on {places}, which train {ran.utilization:.0%} of the time"
-    )
+    title = f"{arrays} array{'s' * (arrays != 1)} on {places}, which train {ran.utilization:.0%} of the time"
+    return _chart(ran, title, place="worker")
 
 
 class _Held(NamedTuple):
@@ -135,13 +134,13 @@ class _Ran(NamedTuple):
     flotillas: Sequence[Drawn]
 
 
-def _chart(plan: DrawnPlan, title: str, lines: Sequence[float] = ()) -> Figure:
+def _chart(plan: DrawnPlan, title: str, lines: Sequence[float] = (), place: str = "device") -> Figure:
     boxes = [box for flotilla in plan.flotillas for box in _boxes(flotilla)]
     names = list(dict.fromkeys(box.group for box in boxes))
     height = min(5.0, max(1.2, 0.28 * plan.gpus))
     figure = figure_of(7.5, height + (1.6 if len(names) <= colors.MAX_LEGEND else 1.1))
     axes = figure.add_subplot()
-    dress(axes, "device", "time")
+    dress(axes, place, "time")
     axes.grid(visible=False)
     axes.set(xlim=(0, plan.makespan_s), ylim=(plan.gpus - 0.5, -0.5))
     time_axis(axes)
@@ -227,10 +226,13 @@ def _write(axes: Axes, boxes: list[_Box], plan: DrawnPlan, height: float) -> Non
         width = 6.4 * (box.end_s - box.start_s) / plan.makespan_s
         if width < _LETTER * len(text) + 0.08 or height * (box.last - box.first + 0.92) / plan.gpus < _TEXT_HEIGHT:
             continue
-        red, green, blue = to_rgb(_shade(names.index(box.group)))
+        shade = _shade(names.index(box.group))
+        red, green, blue = to_rgb(shade)
         light = 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5
         place = ((box.start_s + box.end_s) / 2, (box.first + box.last) / 2)
-        axes.text(*place, text, ha="center", va="center", fontsize=8, color=INK if light else "white", zorder=5)
+        drawn = axes.text(*place, text, ha="center", va="center", fontsize=8, color=INK if light else "white", zorder=5)
+        if not box.finished:  # hatches would run through the letters
+            drawn.set_bbox({"facecolor": shade, "edgecolor": "none", "pad": 1.5})
 
 
 def _devices(axes: Axes) -> None:

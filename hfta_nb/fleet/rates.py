@@ -40,7 +40,7 @@ def extrapolate(rates: Sequence[float], n: int) -> list[float]:
         Guan et al., "FLEET: Flexible Efficient Ensemble Training for Heterogeneous Deep Neural Networks", MLSys 2020.
         Clamping, the linear bound and the constant continuation are this project's.
     """
-    measured = np.array([_checked("rates", rates)], dtype=np.float64)
+    measured = np.array([checked("rates", rates)], dtype=np.float64)
     found: list[float] = _extended(measured, positive(n, "n"))[0].tolist()
     return found
 
@@ -102,7 +102,7 @@ class Curves:
             raise FleetError("no groups to plan for", where="rates", got=rates, accepted=accepted)
         self.names = list(rates)
         self.gpus = positive(gpus, "gpus")
-        measured = [_checked(f"rates[{name!r}]", found) for name, found in rates.items()]
+        measured = [checked(f"rates[{name!r}]", found) for name, found in rates.items()]
         self.table: Floats = np.empty((len(measured), self.gpus))
         by_length: dict[int, list[int]] = {}
         for i, found in enumerate(measured):
@@ -152,7 +152,7 @@ class Curves:
         return np.minimum(error_above, error_below), count
 
 
-def _checked(where: str, rates: Any) -> list[float]:
+def checked(where: str, rates: Any) -> list[float]:
     accepted = "a sequence of positive numbers: samples/s on 1, 2, ... devices"
     try:
         found = [float(rate) for rate in rates]

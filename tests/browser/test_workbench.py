@@ -203,3 +203,32 @@ def test_two_workbenches_in_one_kernel_leave_each_other_alone(notebook: Notebook
     assert second.state == "finished"
     assert second.ask("wb.study.data_name") == "breast_cancer"
     assert notebook.faults() == []
+
+
+@pytest.mark.long
+def test_arrays_on_workers_are_drawn_at_a_readable_size(notebook: Notebook, lab: Lab) -> None:
+    """Three arrays that don't fuse, on two processes; beside it the chart of a plan of theirs."""
+    made = (
+        'Workbench("mlp", "iris", {"width": [8, 16, 64], "lr": [1e-3, 3e-3]}, epochs=30,'
+        ' across="never", executor="processes", workers=2)'
+    )
+    plan = """
+import hfta_nb as hfta
+from hfta_nb import figures
+
+rates = {"small": [100, 190], "medium": [80, 150], "wide": [80, 150], "deep": [40, 75, 105]}
+epochs = {"small": 20, "medium": 30, "wide": 10, "deep": 20}
+figures.gantt(hfta.fleet.plan(rates, 4, epochs, samples_per_epoch=50_000, gpus_per_node=2, method="global"))
+"""
+    notebook.open(lab.write("workers/workers.ipynb", ["from hfta_nb.ui import Workbench", f"wb = {made}\nwb", plan]))
+    notebook.focus_mode()
+    notebook.run_all()
+    screen = Screen(notebook, "wb", 0)
+    screen.train()
+    screen.wait_state("finished")
+    screen.field("figure").select_option("arrays on workers")
+    image = screen.root.locator(".hfta-figures img")
+    expect(image).to_be_visible()
+    eventually(lambda: image.evaluate("i => i.complete && i.naturalWidth > 600 && i.clientWidth > 600"), "the figure")
+    screen.picture("workbench-arrays-on-workers-light")
+    notebook.screenshot("plan-gantt-light", notebook.page.locator(".jp-OutputArea-output img").last)

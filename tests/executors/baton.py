@@ -56,8 +56,6 @@ class Track:
         self._settings, self._dies = pickling.dumps(settings, {}), baton.dies
         self._next = 0
 
-    joins = False
-
     def worker(self, slots: Sequence[int]) -> Runner:
         self.made.append(Runner(f"runner {len(self.made)}", self._settings, self._dies))
         return self.made[-1]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +41,91 @@ def test_a_port_at_which_nobody_listens(closed: int, scheme: str) -> None:
     assert "ray start --head" in found.value.remedy
 
 
+SETTINGS = b"\0\0\6\4\0\0\0\0\0\0\3\0\0\0d"
+"""The frame with which an HTTP/2 server begins."""
+
+
+@contextlib.contextmanager
+def server(say: Callable[[socket.socket], object]) -> Iterator[str]:
+    """The address of a server that does something with its one connection, and then closes it."""
+
+    def serve() -> None:
+        with contextlib.suppress(OSError), listening.accept()[0] as connection:
+            say(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+    thread.join()
+
+
 @pytest.mark.parametrize("scheme", ["", "ray://"])
-def test_a_port_at_which_somebody_listens(scheme: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        check_address(f"{scheme}127.0.0.1:{server.getsockname()[1]}")
+def test_a_server_of_grpc(scheme: str) -> None:
+    with server(lambda connection: [connection.sendall(SETTINGS), connection.recv(99)]) as address:
+        check_address(f"{scheme}{address}")
+
+
+def test_the_settings_come_in_parts() -> None:
+    sent = threading.Event()
+
+    def say(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(SETTINGS[:5])
+        connection.recv(99)  # what the client says first
+        sent.set()
+        connection.sendall(SETTINGS[5:])
+
+    with server(say) as address:
+        check_address(address)
+    assert sent.is_set()
+
+
+@pytest.mark.parametrize(
+    ("says", "what"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an HTTP server listens there"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "an SSH server listens there"),
+        (b"-ERR unknown command 'PRI'\r\n", "a Redis server listens there"),
+        (b"\x15\x03\x03\0\2\2F", "a server that expects TLS listens there"),
+        (b"220 welcome\r\n", r"something else listens there, which says b'220 welcome"),
+        (b"", "what listens there closes the connection"),
+    ],
+    ids=["http", "ssh", "redis", "tls", "other", "closing"],
+)
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_a_server_that_is_not_ray(says: bytes, what: str, scheme: str) -> None:
+    with (
+        server(lambda connection: [connection.recv(99), connection.sendall(says)]) as address,
+        pytest.raises(WorkerError, match=what) as found,
+    ):
+        check_address(f"{scheme}{address}")
+    assert found.value.got == repr(f"{scheme}{address}")
+    assert "port of Ray" in found.value.remedy
+
+
+def test_a_web_server() -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as served:
+        thread = threading.Thread(target=served.handle_request)
+        thread.start()
+        with pytest.raises(WorkerError, match="an HTTP server listens there"):
+            check_address(f"127.0.0.1:{served.server_port}")
+        thread.join()
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_a_server_that_says_nothing(scheme: str) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(WorkerError, match=r"what listens there says nothing in 0\.2 s"),
+    ):
+        check_address(f"{scheme}127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.2)
+
+
+def test_encrypted_connections_are_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(addresses.TLS, "1")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        check_address(f"127.0.0.1:{silent.getsockname()[1]}")
 
 
 def test_a_host_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:

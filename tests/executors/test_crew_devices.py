@@ -8,9 +8,7 @@ import psutil
 import pytest
 
 from hfta_nb import events as ev
-from hfta_nb.crews import OnRay, Processes, Terms
-from hfta_nb.errors import WorkerError
-from tests.executors.test_crews import make
+from hfta_nb.crews import Processes, Terms
 from tests.fleet.test_devices_of_a_study import equal, study
 from tests.fleet.test_devices_of_a_study import one as one
 from tests.forked import forked as forked
@@ -67,10 +65,3 @@ def test_a_study_of_two_devices_has_two_in_each_worker(tmp_path: Path, one: obje
     events = list(made.run(executor=Processes(1, threads=1)))
     assert starts(events)[0].startswith("on 2 devices of process ")
     equal(made, one)
-
-
-def test_ray_does_not_join_devices(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    made = make(tmp_path, 1)
-    with pytest.raises(WorkerError, match="an actor trains on one device"):
-        OnRay().open(made.settings(), 1, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import random
@@ -10,12 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import hfta_nb as hfta
 from hfta_nb import data
 from hfta_nb import events as ev
 from hfta_nb.crews import OnRay, Terms, on_ray
+from hfta_nb.crews.addresses import check_address
 from hfta_nb.crews.on_ray import RayWorker
 from hfta_nb.crews.ray_stream import RayServer
 from hfta_nb.data import serving
@@ -26,9 +29,15 @@ from tests.core.test_shared_streams import Noisy, assert_same
 from tests.core.test_stream_workers import same as same_batches
 from tests.executors.test_crew_streams import starts, two
 from tests.executors.test_crews import make, same
+from tests.executors.watching import until
+from tests.fleet.test_devices_of_a_study import Unlucky, equal
+from tests.fleet.test_devices_of_a_study import data as devices_data
+from tests.fleet.test_devices_of_a_study import one as one
+from tests.fleet.test_devices_of_a_study import study as several
 
 pytest.importorskip("ray")
 OFTEN = Terms(checkpoint_every_s=0.0, restarts=20)
+DIES = ["rank 0", "rank 1"]
 
 
 @pytest.fixture(scope="module")
@@ -82,13 +91,23 @@ def killed(study: hfta.Study, workers: list[RayWorker], kills: int, chance: floa
     return found
 
 
-def nothing_left_behind(cluster: Any, workers: list[RayWorker]) -> None:
+def nothing_left_behind(cluster: Any, workers: list[RayWorker], strategy: str = "STRICT_PACK") -> None:
     """A run leaves the cluster that was there before it, and nothing of its own."""
     assert all(worker.gone for worker in workers)
     assert cluster.is_initialized()  # it was there before the run
-    places = cluster.util.placement_group_table().values()
-    assert {place["strategy"] for place in places} == {"STRICT_PACK"}
+    places = [cluster.util.placement_group_table(worker.place) for worker in workers]
+    assert {place["strategy"] for place in places} == {strategy}
     assert {place["state"] for place in places} == {"REMOVED"}
+    until(lambda: not ranks(), "actors of other devices to end")
+
+
+def ranks() -> list[psutil.Process]:
+    """The processes of the other devices of arrays."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            found += [process] if "RayRank" in process.name() or "RayRank" in " ".join(process.cmdline()) else []
+    return found
 
 
 def test_an_actor_that_is_killed_changes_nothing(tmp_path: Path, cluster: Any, workers: list[RayWorker]) -> None:
@@ -126,6 +145,79 @@ def test_twenty_kills(tmp_path: Path, cluster: Any, workers: list[RayWorker]) ->
     study = make(tmp_path / "killed", 40)
     killed(study, workers, 20, 0.3)
     same(study, plain)
+
+
+def devices_die(made: hfta.Study, executor: OnRay, dies: str, workers: list[RayWorker]) -> list[ev.Event]:
+    """The events of a run in which one of an array's devices is killed after the first epoch."""
+    events, left = [], dies != "nobody"
+    for event in made.run(executor=executor):
+        events.append(event)
+        if left and isinstance(event, ev.EpochDone):
+            left = False
+            assert len(ranks()) == 1
+            os.kill(ranks()[0].pid if dies == "rank 1" else int(workers[0].name.split()[2]), 9)
+    assert not left
+    return events
+
+
+@pytest.mark.parametrize("dies", ["nobody", *(pytest.param(rank, marks=pytest.mark.long) for rank in DIES)])
+def test_several_actors_train_one_array(
+    tmp_path: Path, one: hfta.Study, cluster: Any, workers: list[RayWorker], dies: str
+) -> None:
+    """It comes to what one device comes to, whoever dies."""
+    made = several(tmp_path, 1)
+    terms = Terms(rates={"array 0": [10.0, 19.0]}, paradigm="global", most=2, checkpoint_every_s=0.0)
+    events = devices_die(made, OnRay(terms=terms), dies, workers)
+    assert starts(events)[0].startswith("on 2 devices of Ray actor ")
+    again = [e.detail for e in events if isinstance(e, ev.PhaseChanged) and e.phase == "starting again"]
+    assert len(again) == (dies != "nobody")
+    if again:
+        lost = "lost one of its devices (rank 1 " if dies == "rank 1" else "ActorDiedError"
+        assert lost in again[0]
+        assert "going on from its last checkpoint" in again[0]
+    equal(made, one)
+    nothing_left_behind(cluster, workers, "PACK")
+
+
+@pytest.mark.long
+def test_an_actor_has_the_devices_of_a_study(
+    tmp_path: Path, one: hfta.Study, cluster: Any, workers: list[RayWorker]
+) -> None:
+    made = several(tmp_path, 2)
+    assert starts(list(made.run(executor="ray")))[0].startswith("on 2 devices of Ray actor ")
+    equal(made, one)
+
+
+def test_its_address_is_that_of_ray(cluster: Any) -> None:
+    check_address(cluster.get_runtime_context().gcs_address)
+
+
+def test_what_an_actor_died_of_is_told_without_what_is_around() -> None:
+    trace = "\x1b[36mray::Actor.__init__()\x1b[39m (pid=1)" + "\n  File ^^^^" * 200 + "\nTypeError: no such argument"
+    told = on_ray._in_words(RuntimeError(trace))
+    assert told.startswith("died (RuntimeError: ray::Actor.__init__() (pid=1) File")
+    assert told.endswith("TypeError: no such argument)")
+    assert len(told) < 500
+
+
+def test_more_than_this_machine_has_is_refused(cluster: Any) -> None:
+    """Ray would wait without end."""
+    assert on_ray._is_head()
+    assert on_ray._room({"CPU": 1.0}, 1) == 2
+    assert on_ray._room({"CPU": 1.0}, 2) == 1
+    with pytest.raises(WorkerError, match="CPU: Ray on this machine has not so much; got '3'; accepted: up to 2"):
+        on_ray._room({"CPU": 1.0}, 3)
+    with pytest.raises(WorkerError, match="GPU: Ray on this machine has not so much"):
+        on_ray._room({"CPU": 1.0, "GPU": 1.0}, 1)
+
+
+@pytest.mark.long
+def test_an_error_of_another_actor_is_told(tmp_path: Path, cluster: Any) -> None:
+    study = hfta.Study(Unlucky, {"lr": [0.1]}, devices_data(), devices=2, epochs=1, device="cpu", directory=tmp_path)
+    events = list(study.run(executor=OnRay(terms=Terms(restarts=0))))
+    [reason] = {e.reason for e in events if isinstance(e, ev.MemberChanged) and e.state == ev.FAILED}
+    assert "rank 1 MemberError" in reason
+    assert "no luck on this rank" in reason
 
 
 def test_another_cluster_than_that_of_this_process_is_refused(tmp_path: Path, cluster: Any) -> None:

@@ -16,7 +16,7 @@ import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.crews import Terms, crew, executor_of
 from hfta_nb.crews.reports import Report, Saved, Told
-from hfta_nb.errors import FleetError, WorkerError
+from hfta_nb.errors import WorkerError
 from hfta_nb.train import schedule
 from tests.executors.baton import Baton, Runner
 from tests.frames import steady
@@ -340,13 +340,6 @@ def test_a_flotilla_that_has_shrunk_is_planned_anew(tmp_path: Path, inline: hfta
     assert len(started) == 4
     assert len(set(started)) == 3
     same(study, inline)
-
-
-def test_an_array_on_several_devices_is_refused(tmp_path: Path) -> None:
-    terms = Terms(paradigm="global", most=2, rates={"array 0": [100.0, 190.0], "array 1": [55.0, 100.0]})
-    study = make(tmp_path, 1, {"width": [4, 8]})
-    with pytest.raises(FleetError, match="an array trains on one device"):
-        list(study.run(executor=Baton(3, terms)))
 
 
 # Members' own code.
