@@ -91,7 +91,7 @@ def main() -> None:
         others.close()
     if not given.quick:
         what = f"one array of {MEMBERS} members, {STEPS} steps; gloo, one thread per process; {given.rounds} rounds"
-        write("data_parallel", {"what": what, "rows": found})
+        write("ranks", {"what": what, "rows": found})
 
 
 if __name__ == "__main__":

@@ -27,8 +27,18 @@ def inline(tmp_path_factory: pytest.TempPathFactory) -> hfta.Study:
     return study
 
 
+@pytest.fixture(scope="package")
+def _how_made() -> list[bool]:
+    """Whether the workers that wait for a job are forked."""
+    return []
+
+
 @pytest.fixture(autouse=True)
-def _workers_are_forked(request: pytest.FixtureRequest) -> None:
+def _workers_are_forked(request: pytest.FixtureRequest, _how_made: list[bool]) -> None:
     """Processes that import torch take seconds each; ``as_started`` marks tests of such as users have them."""
-    if not request.node.get_closest_marker("as_started"):
+    wanted = not request.node.get_closest_marker("as_started")
+    if _how_made != [wanted]:
+        executors.close_all()
+        _how_made[:] = [wanted]
+    if wanted:
         request.getfixturevalue("forked")
