@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from torch import nn
 
+from tests.sources import tree as tree_of
+
 _FOREIGN = {*vars(nn.Module()), *dir(nn.Module), "_schema", "_handle", "_computed"}
 """Private names of the classes of torch, Python and torchmetrics that have no public counterpart."""
 
@@ -37,12 +39,13 @@ def circles(root: Path) -> list[list[str]]:
 
 def imports(root: Path) -> dict[str, set[str]]:
     """By module of the package at `root`, the modules of it that it imports."""
-    trees = {_name(path, root): (ast.parse(path.read_text(encoding="utf-8")), path) for path in root.rglob("*.py")}
+    trees = {_name(path, root): (tree_of(path), path) for path in root.rglob("*.py")}
     graph: dict[str, set[str]] = {name: set() for name in trees}
     for name, (tree, path) in trees.items():
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         for node in ast.walk(tree):
-            graph[name].update(_reached(node, root.name, package, trees.keys()))
+            if isinstance(node, ast.Call | ast.Import | ast.ImportFrom):
+                graph[name].update(_reached(node, root.name, package, trees.keys()))
         graph[name].discard(name)
     return graph
 
@@ -110,7 +113,7 @@ def _components(graph: Mapping[str, set[str]]) -> list[set[str]]:
 
 def privates(root: Path) -> list[Private]:
     """Private names of one folder that files of another use, as attributes or by importing them."""
-    files = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(root.rglob("*.py"))}
+    files = {path: tree_of(path) for path in sorted(root.rglob("*.py"))}
     homes: dict[str, set[Path]] = {}
     for path, tree in files.items():
         for name in _defined(tree):

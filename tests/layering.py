@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.sources import tree as tree_of
+
 PACKAGE = "hfta_nb"
 FACE = "hfta_nb"
 """The public face: what `hfta_nb/__init__.py` exports."""
@@ -168,7 +170,7 @@ def violations(root: Path, table: dict[str, set[str]] | None = None) -> list[str
         if part not in table:
             found.append(f"{where}:1: {part} is not in the table")
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"), where)
+        tree = tree_of(path)
         breaches = [*_layers(part, relative, tree, root, table), *_packages(part, relative, tree), *_prints(part, tree)]
         found += [f"{where}:{line}: {what}" for line, what in breaches]
     return found
@@ -219,7 +221,7 @@ def _targets(
 
 def _exported(face: Path) -> set[str]:
     """What `__all__` lists; some of it has the name of a part (`data`)."""
-    for node in ast.parse(face.read_text(encoding="utf-8")).body if face.exists() else ():
+    for node in tree_of(face).body if face.exists() else ():
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
             return set(ast.literal_eval(node.value))
     return set()

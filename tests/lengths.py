@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from tests.sources import tree as tree_of
+
 
 def functions(root: Path) -> dict[str, int]:
     """Lines of each function and method of the package at `root`, by ``file: name``; the longest of one name."""
     found: dict[str, int] = {}
     for path in sorted(root.rglob("*.py")):
         where = path.relative_to(root).as_posix()
-        for name, node in _within(ast.parse(path.read_text(encoding="utf-8")), ""):
+        for name, node in _within(tree_of(path), ""):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             found[f"{where}: {name}"] = max(lines, found.get(f"{where}: {name}", 0))
     return found

@@ -27,6 +27,9 @@ GROUPS = {
     "tests/executors/": "executors",
     "tests/fleet/test_data_parallel.py": "ranks",
     "tests/test_tiers.py": "tiers",
+    "tests/test_circles.py": "sources",
+    "tests/test_layering.py": "sources",
+    "tests/test_lengths.py": "sources",
 }
 """Where tests share what is started once: each group runs on one worker of pytest-xdist. They take longest, and so come
 first: the other worker goes on with all other tests meanwhile."""
@@ -49,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _mark_thinned(items)
     config.stash[DEFAULT] = [item.nodeid for item in items if not item.get_closest_marker("long")]
-    order = [*GROUPS.values(), None]
+    order = [*dict.fromkeys(GROUPS.values()), None]
     items.sort(key=lambda item: order.index(_group(item.nodeid)))
     if share := config.getoption("--share"):
         number, parts = _share(share)

