@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -27,16 +26,6 @@ from hfta_nb.executors import child
 child._import_torch = child._warm_up = lambda: None
 child.main(int(sys.argv[1]))
 """
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _light_workers() -> Iterator[None]:
-    """Workers that don't import torch: many end here, and torch takes seconds."""
-    executors.close_all()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "COMMAND", (sys.executable, "-P", "-c", LIGHT))
-        yield
-    executors.close_all()
 
 
 def test_a_failed_job_leaves_the_worker_usable() -> None:
