@@ -296,6 +296,7 @@ def test_ticks(opened: Open, call: str, expected: list[str]) -> None:
     assert opened().page.evaluate(f"{call}.map((t) => t.text).filter(Boolean)") == expected
 
 
+@pytest.mark.each("value")
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0, 1e300])
 @pytest.mark.parametrize("log_y", [False, True])
 def test_any_value_draws(opened: Open, value: float, log_y: bool) -> None:

@@ -205,6 +205,7 @@ def test_wrong_input_gives_one_clear_line_and_code_2(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_wrong_input_does_the_same_in_a_process(tmp_path: Path) -> None:
     ran = hfta(tmp_path, "run", "--family", "[red]nope\n", "--data", "digits")
     assert (ran.returncode, ran.stdout) == (2, "")
@@ -281,6 +282,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     assert ran.stderr == ""
 
 
+@pytest.mark.long
 def test_a_terminal_without_unicode_gets_what_it_can_show(tmp_path: Path) -> None:
     ran = subprocess.run(
         command("families"),

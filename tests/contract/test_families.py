@@ -212,8 +212,8 @@ def _members(row: FamilyRow, data: hfta.Data, device: torch.device) -> list[torc
     return modules
 
 
-@pytest.mark.only(steps=5)
-@pytest.mark.parametrize("steps", [5, 20])
+@pytest.mark.only(steps=4)
+@pytest.mark.parametrize("steps", [4, 20])
 @pytest.mark.parametrize("row", [r for r in ROWS if not hfta.family(r.name).phases], ids=str)
 def test_steps(row: FamilyRow, steps: int, device: torch.device) -> None:
     data = _data(row).to(device, torch.float64)

@@ -130,6 +130,7 @@ def test_first_steps_tell_what_they_took(tmp_path: Path) -> None:
     assert study.groups()[0].memory_bytes * 6 == pytest.approx(found[0].peak_bytes, rel=0.01)
 
 
+@pytest.mark.long
 def test_as_many_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Study("mlp", GRID, "iris", directory=tmp_path / "plain", **ASKED)
     list(plain.run())

@@ -44,6 +44,7 @@ def test_a_process_as_it_is_started(tmp_path: Path, workers: list[ProcessWorker]
     assert [gone(worker.pid) for worker in workers] == [True]
 
 
+@pytest.mark.long  # actors that are killed are tried by make test
 @pytest.mark.usefixtures("forked")
 def test_processes_that_are_killed_change_nothing(
     tmp_path: Path, inline: hfta.Study, workers: list[ProcessWorker]

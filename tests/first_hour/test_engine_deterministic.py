@@ -70,7 +70,8 @@ for name in names:
 """
 
 
-@pytest.mark.parametrize("names", ["mlp", pytest.param("cnn,lstm", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("names", ["mlp", "cnn,lstm"])
 def test_two_runs_with_a_cold_and_a_warm_cache(names: str, tmp_path: Path) -> None:
     """In processes without the checks of shapes that tests run with, which keep steps from being replayed."""
 
