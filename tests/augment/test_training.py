@@ -116,6 +116,7 @@ def test_fused_equals_serial_with_an_augmentation_swept_off_and_on(axis: str, tm
     assert found[0]["train_loss"] != found[2]["train_loss"]
 
 
+@pytest.mark.only(kept=torch.uint8)
 @pytest.mark.parametrize("kept", [torch.uint8, torch.float32])
 def test_fused_equals_serial_with_all_at_once_and_orders_of_their_own(kept: torch.dtype, tmp_path: Path) -> None:
     grid = {"data_seed": [0, 1], "mixup": [0.0, 0.4], "normalize": [False, True]}
@@ -135,6 +136,7 @@ def test_fused_equals_serial_on_point_clouds(axis: str, tmp_path: Path) -> None:
     assert len({f["train_loss"] for f in found.values()}) == len(CLOUD[axis])
 
 
+@pytest.mark.only(kept=torch.float32)
 @pytest.mark.parametrize("kept", [torch.uint8, torch.float32])
 def test_fused_equals_serial_on_a_stream(kept: torch.dtype, tmp_path: Path) -> None:
     data = images(kept=kept)

@@ -252,8 +252,8 @@ def test_a_run_that_is_there_is_not_written_over_and_a_damaged_one_is_said_to_be
     assert "study.sqlite: is damaged" in damaged.stderr
 
 
-def test_families_are_listed_with_their_axes(tmp_path: Path) -> None:
-    ran = hfta(tmp_path, "families")
+def test_families_are_listed_with_their_axes(here: Command) -> None:
+    ran = here("families")
     assert (ran.returncode, ran.stderr) == (0, "")
     for word in ("cnn", "mlp", "digits", "breast_cancer", "width", "lr_scheduler", "none, step, cosine"):
         assert word in ran.stdout

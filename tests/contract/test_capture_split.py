@@ -188,6 +188,7 @@ def test_gradients_by_autograd_grad_are_the_caller_s(x: Tensor, device: torch.de
     same(array, other)
 
 
+@pytest.mark.long
 def test_adding_to_gradients_in_the_arena_warns_of_nothing() -> None:
     code = (
         "import torch; from hfta_nb import fuse; a = fuse([torch.nn.Linear(2, 2) for _ in range(3)]); "

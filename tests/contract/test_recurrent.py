@@ -114,6 +114,7 @@ def _agree(
     assert set(table["how"][table["function"] == function]) == ({how} if block_size > 1 else set())
 
 
+@pytest.mark.each("kind")
 @kinds
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_every_form(kind: str, dtype: torch.dtype, device: torch.device) -> None:
@@ -125,7 +126,7 @@ def test_every_form(kind: str, dtype: torch.dtype, device: torch.device) -> None
         _agree(lambda form=form: Whole(KINDS[kind](5, 6, **form)), x, device, kind, dtype=dtype)  # type: ignore[misc]
 
 
-@pytest.mark.each("sizes")
+@pytest.mark.each("switch")
 @pytest.mark.parametrize("switch", ["", "off"], ids=["compiled", "not compiled"])
 @pytest.mark.parametrize("block_size", [1, len(SEEDS)])
 @pytest.mark.parametrize("sizes", [(5, 16), (32, 48), (3, 64), (48, 16)], ids=str)

@@ -165,6 +165,7 @@ def test_own_classes(own: Path) -> None:
         hfta.Study("own_nets.Net", {"widht": [3, 4]}, "wine")
 
 
+@pytest.mark.long
 def test_the_command_and_the_worker_know_names(own: Path) -> None:
     command = [sys.executable, "-m", "hfta_nb", "run", "--family", "own_nets.Net", "--data", "wine", "--epochs", "1"]
     command += ["--grid", "width=3,4", "--lr", "1e-2", "--output", "run", "--plain"]

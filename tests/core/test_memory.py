@@ -107,6 +107,7 @@ def test_bytes_for_people() -> None:
     assert [shown(n) for n in (0, 999, 1536, 3 << 30)] == ["0 B", "999 B", "1.5 KiB", "3 GiB"]
 
 
+@pytest.mark.only(family="cnn")
 @pytest.mark.parametrize(("family", "data"), [("mlp", "iris"), ("cnn", "digits")])
 def test_the_prediction_is_what_is_measured(family: str, data: str, tmp_path: Path) -> None:
     """Of an array of six, from two members and three."""

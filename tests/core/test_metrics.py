@@ -188,7 +188,7 @@ def test_frechet_distance_is_that_of_a_direct_computation() -> None:
 
 
 def test_frechet_distance_of_images() -> None:
-    images = hfta.data.load("photograph_patches").x_validation[:400]
+    images = hfta.data.load("photograph_patches").x_validation[:120]
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
     distance = metrics.frechet_distance
     nothing = torch.zeros(len(images))

@@ -27,7 +27,7 @@ STEPS = [
     pytest.param(lambda: backward.set(6), "training", id="backward of a later step", marks=pytest.mark.long),
     pytest.param(lambda: forward.set(3), "validating", id="validation"),
     pytest.param(lambda: forward.set(0, 3), "training", id="down to single members", marks=pytest.mark.long),
-    pytest.param(lambda: forward.set(4, 1, MemoryError()), "training", id="Python's own error"),
+    pytest.param(lambda: forward.set(4, 1, MemoryError()), "training", id="Python's own error", marks=pytest.mark.long),
     pytest.param(
         lambda: forward.set(4, 1, RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes")),
         "training",

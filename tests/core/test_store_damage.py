@@ -97,10 +97,10 @@ def outcome(place: Path, saved: Saved) -> str:
     return "told and recovered" if told else "recovered"
 
 
-@pytest.mark.parametrize("share", [pytest.param(n, marks=[pytest.mark.long] if n else []) for n in range(9)])
+@pytest.mark.parametrize("share", [pytest.param(n, marks=[pytest.mark.long] if n else []) for n in range(18)])
 def test_damaged_files_are_told_of_or_made_good(share: int, saved: Saved, tmp_path: Path) -> None:
     found = []
-    for seed in range(56 * share, 56 * (share + 1)):
+    for seed in range(28 * share, 28 * (share + 1)):
         place = tmp_path / f"{seed}"
         shutil.copytree(saved[0], place)
         how = damage(place, saved[1], random.Random(seed))

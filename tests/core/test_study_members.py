@@ -110,6 +110,7 @@ def test_a_member_of_an_array_that_waits_can_be_stopped(tmp_path: Path) -> None:
     assert (second.state, second.epoch, second.reason) == (ev.STOPPED, 0, "stopped before it started")
 
 
+@pytest.mark.only(serial=False)
 @pytest.mark.parametrize(("serial", "across"), [(False, "never"), (True, "never"), (False, "auto")])
 def test_a_run_stopped_anywhere_and_resumed_is_the_run_in_one_go(tmp_path: Path, serial: bool, across: str) -> None:
     def study(name: str) -> hfta.Study:

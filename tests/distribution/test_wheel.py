@@ -56,6 +56,7 @@ def test_the_wheel_holds_the_package_and_no_more(wheel: Path) -> None:
     assert "hfta_nb/py.typed" in names
 
 
+@pytest.mark.long
 def test_the_live_view_has_its_script_and_style(site: Path) -> None:
     assert (site / "hfta_nb" / "ui" / "live_view.js").stat().st_size > 0
     assert (site / "hfta_nb" / "ui" / "live_view.css").stat().st_size > 0
@@ -73,6 +74,7 @@ def test_its_metadata_say_what_it_needs(wheel: Path) -> None:
     assert set(metadata.get_all("Provides-Extra")) == {"lab", "search", "ray", "data", "bench", "dev", "docs"}
 
 
+@pytest.mark.long
 def test_it_is_imported_from_where_it_was_installed(site: Path, tmp_path: Path) -> None:
     code = "import hfta_nb, hfta_nb.ui.live_view, hfta_nb.figures; print(hfta_nb.__file__, hfta_nb.__version__)"
     place, version = run([sys.executable, "-c", code], tmp_path, site).split()
