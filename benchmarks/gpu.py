@@ -29,8 +29,9 @@ ROOT = RESULTS.parents[1]
 NEEDED = ("torch", "numpy", "psutil", "jaxtyping", "safetensors", "cloudpickle")
 """Required packages. With `pynvml`, a GPU's activity is recorded; with `pandas`, an array's description."""
 TESTS = ("contract/test_cuda_steps", "contract/test_streams", "contract/test_rates", "contract/test_step_scores",
-         "contract/test_step_graph", "contract/test_waiting", "contract/test_mixed_precision",
-         "contract/test_optimizers", "contract/test_modules")  # fmt: skip
+         "contract/test_step_graph", "contract/test_step_graph_memory", "contract/test_waiting",
+         "contract/test_mixed_precision", "contract/test_precision_settings", "contract/test_optimizers",
+         "contract/test_modules")  # fmt: skip
 """The first test files are specific to a GPU; the others are the contract tests."""
 HFTA = (("pointnet_cls", 2.5), ("resnet18", 2.5), ("mobilenet_v3_large", 2.0), ("bert", 2.0), ("transformer", 1.5),
         ("dcgan", 2.0), ("pointnet_seg", 1.5))  # fmt: skip

@@ -22,7 +22,7 @@ from hfta_nb.replay import program_cache
 from hfta_nb.step import ArrayStep
 from hfta_nb.step.cuda import CudaGraphs
 from hfta_nb.step.graph import StepGraph
-from tests.contract.test_step_graph import CPU, MEMBERS, ROW, SETTLED, _batch, _train
+from tests.contract.captured_steps import CPU, MEMBERS, ROW, SETTLED, batch, train_both
 
 DEVICE = torch.device("cpu", 0)  # where the stand-in's tensors are
 END = "operation failed due to a previous error during capture"
@@ -187,7 +187,7 @@ def test_steps_go_on_and_tell_the_cause_once(gpu: Gpu, monkeypatch: pytest.Monke
     monkeypatch.setattr(pair[0].array.generators, "captured", generators)
     gpu.fails = "begin"  # what a CPU is given within a capture, it would do
     for size in (5, 4, 3):
-        _train(pair, range(SETTLED + 2), size=size)
+        train_both(pair, range(SETTLED + 2), size=size)
     assert gpu.pools == 1
     refused = f"not captured: {cuda_graphs.refused()}"
     assert pair[0].array.step_notes == ["not captured: cudaStreamBeginCapture", refused]
@@ -205,13 +205,13 @@ def within(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_an_error_of_a_replay_leaves_the_capture(within: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     array = hfta.fuse([nn.Linear(6, 4).double() for _ in range(MEMBERS)], [1, 2, 3])
     for number in range(5):
-        array.backward(nn.functional.cross_entropy, *_batch(number))
+        array.backward(nn.functional.cross_entropy, *batch(number))
     (seen,) = array._steps.cache
     with monkeypatch.context() as patch:
         patch.setattr(type(seen.program), "run", lambda self: _no())
         within.capturing = True
         with pytest.raises(RuntimeError, match="no such kernel"):
-            array.backward(nn.functional.cross_entropy, *_batch(6))
+            array.backward(nn.functional.cross_entropy, *batch(6))
     within.capturing = False
     assert array._steps.cache.notes() == ["replayed from a recording"]
 
@@ -226,7 +226,7 @@ def test_an_error_of_an_eager_call_leaves_the_capture(within: SimpleNamespace) -
 
     within.capturing = True
     with pytest.raises(RuntimeError, match=r"^no such kernel$"):
-        array.backward(loss, *_batch(0))
+        array.backward(loss, *batch(0))
     assert (len(calls), array.block_size) == (1, size)
 
 

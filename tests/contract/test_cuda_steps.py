@@ -20,7 +20,7 @@ from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
 from hfta_nb.step import ArrayStep, Precision
 from hfta_nb.train.scores import EpochScores
-from tests.contract.test_step_graph import Pair
+from tests.contract.captured_steps import Pair
 
 MEMBERS = 3
 SETTLED = 12

@@ -17,7 +17,7 @@ from hfta_nb.metrics import Metric
 from hfta_nb.optim.rates import ROWS, Rates, foreseen
 from hfta_nb.step import ArrayStep
 from hfta_nb.step.graph import StepGraph
-from tests.contract.test_step_graph import ROW, StandIn, _batch, _build, _same
+from tests.contract.captured_steps import ROW, StandIn, assert_same, batch, build
 
 MEMBERS = 3
 LRS = [0.1, 0.02, 0.003]
@@ -169,7 +169,7 @@ def _pair(**row: Any) -> list[ArrayStep]:
     made = []
     for captured in (True, False):
         torch.manual_seed(0)
-        array = hfta.fuse([_build() for _ in range(MEMBERS)], [1, 2, 3])
+        array = hfta.fuse([build() for _ in range(MEMBERS)], [1, 2, 3])
         rows = [{**ROW, **{k: v[i] if isinstance(v, list) else v for k, v in row.items()}} for i in range(MEMBERS)]
         step = ArrayStep(array, rows, nn.functional.cross_entropy, {"right": Metric(_right)}, 30)
         step.graph = StepGraph(StandIn(array.generators), step.tensors) if captured else None
@@ -179,10 +179,10 @@ def _pair(**row: Any) -> list[ArrayStep]:
 
 def _train(steps: list[ArrayStep], numbers: range) -> None:
     for number in numbers:
-        x, y = _batch(number)
+        x, y = batch(number)
         scores = [step.train(x.float(), y) for step in steps]
         assert torch.equal(scores[0]["loss"], scores[1]["loss"]), number
-    _same(*steps)
+    assert_same(*steps)
 
 
 SCHEDULES: dict[str, dict[str, Any]] = {

@@ -7,9 +7,7 @@ restoration after a failure, are the same. If there is a GPU, the backend is a C
 from __future__ import annotations
 
 import copy
-import gc
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,120 +16,30 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import MemberGenerators
-from hfta_nb.array.inspect import strictly
-from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
-from hfta_nb.replay.program import Program
-from hfta_nb.step import ArrayStep, PlainStep, Precision, graph
-from hfta_nb.step.graph import MOST_FAILURES, WARM_STEPS, StepGraph
+from hfta_nb.step import ArrayStep, PlainStep, Precision
+from hfta_nb.step.graph import MOST_FAILURES, WARM_STEPS
 from hfta_nb.train.scores import EpochScores
-
-MEMBERS = 3
-ROW = {
-    "optimizer": "adam", "lr": 1e-2, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "momentum": 0.9,
-    "nesterov": False, "lr_scheduler": "step", "step_size": 1, "gamma": 0.5,
-}  # fmt: skip
-
-
-class _Captured:
-    def __init__(self, action: Callable[[], Any]) -> None:
-        self.action, self.runs, self.standing = action, 0, True
-
-    def stands(self) -> bool:
-        return self.standing
-
-    def run(self) -> Any:
-        self.runs += 1
-        return {name: value.clone() for name, value in self.action().items()}
-
-
-class StandIn:
-    """Captures on a CPU."""
-
-    def __init__(self, generators: Any, fails: str = "") -> None:
-        self.generators, self.fails = generators, fails
-        self.warmed, self.made = 0, []
-
-    def refuses(self, leaves: Sequence[Any]) -> str:
-        return ""
-
-    def warm(self, action: Callable[[], Any]) -> Any:
-        self.warmed += 1
-        return action()
-
-    def capture(self, action: Callable[[], Any], draws: bool = True) -> _Captured:
-        self.draws = draws
-        if self.fails:
-            raise RuntimeError(self.fails)
-        self.made.append(_Captured(action))
-        return self.made[-1]
-
-    def streams(self) -> list[Tensor]:
-        return [s["cpu"].clone() for s in self.generators.states]
-
-    def put_streams(self, streams: Sequence[Tensor]) -> None:
-        self.generators.put(streams)
-
-
-def _build() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 4))
-
-
-def _right(output: Tensor, target: Tensor) -> Tensor:
-    return (output.argmax(-1) == target).double().mean()
-
-
-def _steps(device: torch.device, fails: str = "", **row: Any) -> tuple[ArrayStep, ArrayStep]:
-    """Two of the same: one captured, one as ever."""
-    made = []
-    for captured in (True, False):
-        torch.manual_seed(0)
-        modules = [_build().double().to(device) for _ in range(MEMBERS)]
-        array = hfta.fuse(modules, [1, 2, 3])
-        rows = [{**ROW, "lr": lr, **row} for lr in (1e-2, 2e-2, 5e-3)]
-        step = ArrayStep(array, rows, nn.functional.cross_entropy, {"right": Metric(_right)}, 10)
-        step.graph = None
-        if captured:
-            step.graph = _graph(step, fails)
-        made.append(step)
-    return made[0], made[1]
-
-
-def _graph(step: ArrayStep, fails: str = "") -> StepGraph:
-    return StepGraph(StandIn(step.array.generators, fails), step.tensors, lambda: strictly(step.array))
-
-
-def _batch(number: int, size: int = 5) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(number)
-    x = torch.randn(size, 6, generator=generator, dtype=torch.float64)
-    return x, torch.randint(0, 4, (size,), generator=generator)
-
-
-def _train(steps: Sequence[ArrayStep], numbers: range, size: int = 5) -> None:
-    for number in numbers:
-        scores = [step.train(*_batch(number, size)) for step in steps]
-        for name, value in scores[0].items():
-            assert torch.equal(value, scores[1][name]), (name, number)
-    _same(*steps)
-
-
-def _same(a: ArrayStep, b: ArrayStep) -> None:
-    for (name, p), q in zip(a.array.named_parameters(), b.array.parameters(), strict=True):
-        assert torch.equal(p, q), name
-    for (name, p), q in zip(a.array.named_buffers(), b.array.buffers(), strict=True):
-        assert torch.equal(p, q), name
-    for one, other in zip(a.array.generators.states, b.array.generators.states, strict=True):
-        assert torch.equal(one["cpu"], other["cpu"])
-
-
-CPU = torch.device("cpu")
-SETTLED = 5 + WARM_STEPS  # one step as ever, two recorded, one to bind, those that warm up, and the first captured
+from tests.contract.captured_steps import (
+    CPU,
+    MEMBERS,
+    ROW,
+    SETTLED,
+    Captured,
+    Pair,
+    assert_same,
+    batch,
+    build,
+    graph_of,
+    steps_of,
+    train_both,
+)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
 def test_a_step_is_captured_once_and_then_run(optimizer: str) -> None:
-    step, plain = _steps(CPU, optimizer=optimizer)
-    _train([step, plain], range(20))
+    step, plain = steps_of(CPU, optimizer=optimizer)
+    train_both([step, plain], range(20))
     backend = step.graph.backend
     assert len(backend.made) == 1
     assert backend.made[0].runs > 10
@@ -151,14 +59,14 @@ def test_a_captured_step_costs_the_host_the_same_whatever_the_members(
         def get_state(self) -> Tensor:
             raise AssertionError("a stream is read")
 
-    step, plain = _steps(CPU)
+    step, plain = steps_of(CPU)
     scores = [EpochScores(["loss", "right"], step._metrics, 20, MEMBERS, torch.float64, CPU, True) for _ in range(2)]
 
     def train(numbers: range) -> None:
         for number in numbers:
             for one, keep in zip((step, plain), scores, strict=True):
                 keep.begin(number)
-                one.train(*_batch(number), keep if kept else None)
+                one.train(*batch(number), keep if kept else None)
                 keep.end(5)
 
     train(range(SETTLED + 1))
@@ -168,8 +76,8 @@ def test_a_captured_step_costs_the_host_the_same_whatever_the_members(
         train(range(SETTLED + 1, 14))
         patch.setattr(captured, "run", dict)
         patch.setattr(step.array.generators, "own", [Unread()] * MEMBERS)
-        step.train(*_batch(14), scores[0] if kept else None)
-    _same(step, plain)
+        step.train(*batch(14), scores[0] if kept else None)
+    assert_same(step, plain)
     for name in ("loss", "right"):
         assert torch.equal(scores[0].rows[name][:14], scores[1].rows[name][:14])
 
@@ -178,9 +86,9 @@ def test_a_captured_step_costs_the_host_the_same_whatever_the_members(
 def test_streams_are_registered_where_a_step_draws(rate: float) -> None:
     array = hfta.fuse([nn.Sequential(nn.Linear(6, 4), nn.Dropout(rate)).double() for _ in range(MEMBERS)], [1, 2, 3])
     step = ArrayStep(array, [ROW] * MEMBERS, nn.functional.cross_entropy, {}, 10)
-    step.graph = _graph(step)
+    step.graph = graph_of(step)
     for number in range(SETTLED + 1):
-        step.train(*_batch(number))
+        step.train(*batch(number))
     assert step.graph.notes() == ["captured as one graph"]
     assert step.graph.backend.draws is bool(rate)
 
@@ -202,45 +110,45 @@ def test_clipping_is_part_of_the_step(precision: str) -> None:
                 for m, r, g in zip(modules, rows, seeded, strict=True)
             ]
         step = ArrayStep(hfta.fuse(modules, [1, 2, 3]), rows, nn.functional.cross_entropy, {}, 10, make)
-        step.graph = _graph(step) if captured else None
+        step.graph = graph_of(step) if captured else None
         pair.append(step)
     for number in range(14):
-        x, y = _batch(number)
+        x, y = batch(number)
         losses = [step.train(x.float(), y)["loss"] for step in pair]
         assert torch.equal(*losses)
         own = torch.cat([step.train(x.float(), y)["loss"] for step in alone])
         torch.testing.assert_close(losses[0], own, rtol=1e-5 if precision == "fp32" else 2e-2, atol=1e-5)
-    _same(*pair)
+    assert_same(*pair)
     assert pair[0].graph.notes() == ["captured as one graph"]
     free = ArrayStep(hfta.fuse(modules, [1, 2, 3]), [{**r, "max_norm": None} for r in rows], loss, {}, 10, make)
     for number in range(14):
-        x, y = _batch(number)
+        x, y = batch(number)
         last = free.train(x.float(), y)["loss"]
     assert torch.allclose(last[0], losses[0][0], rtol=1e-5)
     assert not torch.allclose(last[1:], losses[0][1:], rtol=1e-2)
 
 
 def test_a_batch_of_another_size_is_another_kind() -> None:
-    step, plain = _steps(CPU)
-    _train([step, plain], range(12))
-    _train([step, plain], range(12, 24), size=3)
-    _train([step, plain], range(24, 28))
+    step, plain = steps_of(CPU)
+    train_both([step, plain], range(12))
+    train_both([step, plain], range(12, 24), size=3)
+    train_both([step, plain], range(24, 28))
     assert len(step.graph.backend.made) == 2
 
 
 def test_scores_stay_as_they_were_given() -> None:
-    step, _ = _steps(CPU)
-    kept = [step.train(*_batch(n)) for n in range(12)]
+    step, _ = steps_of(CPU)
+    kept = [step.train(*batch(n)) for n in range(12)]
     before = [{k: v.clone() for k, v in scores.items()} for scores in kept]
-    step.train(*_batch(12))
+    step.train(*batch(12))
     for old, now in zip(before, kept, strict=True):
         assert all(torch.equal(old[k], now[k]) for k in old)
 
 
 def test_learning_rates_go_on_changing() -> None:
-    step, plain = _steps(CPU)
+    step, plain = steps_of(CPU)
     for epoch in range(4):
-        _train([step, plain], range(epoch * 24, epoch * 24 + 24))
+        train_both([step, plain], range(epoch * 24, epoch * 24 + 24))
         for one in (step, plain):
             one.end_epoch()
     assert len(step.graph.backend.made) == 4  # on a CPU a learning rate is part of the call
@@ -249,7 +157,7 @@ def test_learning_rates_go_on_changing() -> None:
 def _selected(step: ArrayStep) -> ArrayStep:
     other = step.select([2, 0])
     assert other.graph is None  # this is a CPU
-    other.graph = _graph(other) if step.graph is not None else None
+    other.graph = graph_of(other) if step.graph is not None else None
     return other
 
 
@@ -269,7 +177,7 @@ def _other_blocks(step: ArrayStep) -> ArrayStep:
 
 
 def _evaluated(step: ArrayStep) -> ArrayStep:
-    step.evaluate(*_batch(99))
+    step.evaluate(*batch(99))
     return step
 
 
@@ -299,46 +207,46 @@ CHANGES += [_without_a_gradient, _other_decay]
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__.strip("_"))
 def test_what_changes_between_two_steps_is_noticed(change: Callable[[ArrayStep], ArrayStep]) -> None:
-    pair = list(_steps(CPU))
-    _train(pair, range(12))
+    pair = list(steps_of(CPU))
+    train_both(pair, range(12))
     pair = [change(step) for step in pair]
-    _train(pair, range(12, 26))
+    train_both(pair, range(12, 26))
     assert pair[0].graph.notes() == ["captured as one graph"]
 
 
 def test_random_streams_that_are_set_are_taken_over() -> None:
-    step, plain = _steps(CPU)
-    _train([step, plain], range(12))
+    step, plain = steps_of(CPU)
+    train_both([step, plain], range(12))
     for one in (step, plain):
         one.array.generators.keep(1, {"cpu": torch.Generator().manual_seed(77).get_state()})
-    _train([step, plain], range(12, 18))
+    train_both([step, plain], range(12, 18))
     assert step.graph.notes() == ["captured as one graph"]
 
 
 def test_a_capture_that_no_longer_stands_is_made_anew_at_once() -> None:
-    step, plain = _steps(CPU)
-    _train([step, plain], range(12))
+    step, plain = steps_of(CPU)
+    train_both([step, plain], range(12))
     backend = step.graph.backend
     backend.made[0].standing = False
-    _train([step, plain], range(12, 16))
+    train_both([step, plain], range(12, 16))
     assert len(backend.made) == 2
     assert backend.warmed == WARM_STEPS
 
 
 def test_what_can_t_be_captured_runs_as_ever_and_is_told() -> None:
-    step, plain = _steps(CPU, fails="operation not permitted when stream is capturing\nmore of that")
-    _train([step, plain], range(12))
+    step, plain = steps_of(CPU, fails="operation not permitted when stream is capturing\nmore of that")
+    train_both([step, plain], range(12))
     assert step.graph.notes() == ["not captured: operation not permitted when stream is capturing"]
     assert "not captured: operation not permitted when stream is capturing" in set(step.array.explain()["how"])
 
 
 @pytest.mark.parametrize("what", ["scores", "weights", "error"])
 def test_a_capture_that_does_something_else_is_not_used_and_leaves_no_trace(what: str) -> None:
-    step, plain = _steps(CPU)
+    step, plain = steps_of(CPU)
     backend = step.graph.backend
     capture = backend.capture
 
-    def wrong(action: Callable[[], Any], draws: bool) -> _Captured:
+    def wrong(action: Callable[[], Any], draws: bool) -> Captured:
         made = capture(action, draws)
         run = made.run
 
@@ -354,94 +262,25 @@ def test_a_capture_that_does_something_else_is_not_used_and_leaves_no_trace(what
         return made
 
     backend.capture = wrong
-    _train([step, plain], range(14))
+    train_both([step, plain], range(14))
     reason = "lost" if what == "error" else "captured, the step gives other numbers"
     assert step.graph.notes() == [f"not captured: {reason}"]
 
 
-@pytest.mark.only(where=["capture", "replay", "optimizer"])
-@pytest.mark.parametrize("where", ["capture", "copy before", "replay", "optimizer", "copy after"])
-def test_without_memory_for_a_capture_the_step_is_made_without_it(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    step, plain = _steps(CPU)
-    backend, held = step.graph.backend, []
-
-    def full(*_: Any) -> Any:
-        """Memory is short for as long as a capture is held."""
-        if any(reference() is not None for reference in held):
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    def capture(action: Callable[[], Any], draws: bool) -> _Captured:
-        made = _Captured(action)
-        held.append(weakref.ref(made))
-        if where == "capture":
-            full()
-        return made
-
-    def before(owner: Any, name: str, count: int = 0) -> None:
-        real, calls = getattr(owner, name), [0]
-
-        def wrapped(*args: Any) -> Any:
-            if held:
-                calls[0] += 1
-                if calls[0] > count:
-                    full()
-            return real(*args)
-
-        monkeypatch.setattr(owner, name, wrapped)
-
-    monkeypatch.setattr(backend, "capture", capture)
-    if where.startswith("copy"):
-        before(graph, "_copies", where == "copy after")
-    elif where == "replay":
-        before(Program, "run")
-    elif where == "optimizer":
-        before(step.updates[0].optimizer, "step")
-    _train([step, plain], range(14))
-    assert step.graph.notes() == ["not captured: there is not enough memory to capture it"]
-    assert "replayed from a recording" in set(step.array.explain()["how"])
-    assert (step.whole, len(held)) == (True, 1)
-    gc.collect()
-    assert held[0]() is None
-
-
-def test_an_evaluation_gets_the_memory_of_captures(monkeypatch: pytest.MonkeyPatch) -> None:
-    step, plain = _steps(CPU)
-    _train([step, plain], range(14))
-    held, evaluate = weakref.ref(step.graph.backend.made.pop()), step.array.evaluate
-
-    def evaluated(*args: Any) -> Any:
-        if held() is not None:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return evaluate(*args)
-
-    monkeypatch.setattr(step.array, "evaluate", evaluated)
-    found, wanted = (one.evaluate(*_batch(99)) for one in (step, plain))
-    assert all(torch.equal(value, wanted[name]) for name, value in found.items())
-    _train([step, plain], range(14, 20))
-    assert step.graph.notes() == ["not captured: the memory is needed for something else"]
-
-    def full(*_: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(step.array, "evaluate", full)
-    with pytest.raises(torch.OutOfMemoryError):
-        step.evaluate(*_batch(99))
-
-
 def test_a_step_that_is_not_replayed_is_not_captured() -> None:
-    step, plain = _steps(CPU)
+    step, plain = steps_of(CPU)
     for one in (step, plain):
         one.array.capture = False
-    _train([step, plain], range(12))
+    train_both([step, plain], range(12))
     assert step.graph.backend.made == []
 
 
 def test_what_changes_again_and_again_is_let_alone() -> None:
-    step, plain = _steps(CPU)
+    step, plain = steps_of(CPU)
     epochs = MOST_FAILURES + 3
     for epoch in range(epochs):
         start = epoch * SETTLED
-        _train([step, plain], range(start, start + SETTLED))
+        train_both([step, plain], range(start, start + SETTLED))
         for one in (step, plain):
             one.end_epoch()
     assert len(step.graph.backend.made) == MOST_FAILURES
@@ -453,31 +292,20 @@ def test_loss_scales_go_on_changing(fails: str) -> None:
     pair = []
     for captured in (True, False):
         torch.manual_seed(0)
-        array = hfta.fuse([_build() for _ in range(MEMBERS)], [1, 2, 3])
+        array = hfta.fuse([build() for _ in range(MEMBERS)], [1, 2, 3])
         step = ArrayStep(array, [ROW] * MEMBERS, nn.functional.cross_entropy, {}, 10, Precision("fp16"))
         step.scaler = hfta.optim.GradScaler(array, init_scale=[2.0**22, 2.0**10, 2.0**20], growth_interval=3)
-        step.graph = _graph(step, fails) if captured else None
+        step.graph = graph_of(step, fails) if captured else None
         pair.append(step)
     for number in range(24):
-        x, y = _batch(number)
+        x, y = batch(number)
         losses = [step.train(x.float(), y)["loss"] for step in pair]
         assert torch.equal(*losses)
         assert pair[0].scaler.get_scale() == pair[1].scaler.get_scale()
-    _same(*pair)
+    assert_same(*pair)
     assert pair[0].scaler.get_scale()[0] < 2.0**22
     assert pair[0].scaler.get_scale()[1] > 2.0**10
     assert pair[0].graph.notes() == ["captured as one graph" if not fails else "not captured: not here"]
-
-
-class Pair(nn.Module):
-    """A model of two phases."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(6, 4), nn.Linear(4, 4)
-
-    def forward(self, x: Tensor, phase: str = "") -> Tensor:
-        return self.two(self.one(x)) if phase != "first" else self.one(x)
 
 
 def test_phases_of_another_pace() -> None:
@@ -488,9 +316,9 @@ def test_phases_of_another_pace() -> None:
         torch.manual_seed(0)
         array = hfta.fuse([Pair().double() for _ in range(MEMBERS)], [1, 2, 3])
         step = ArrayStep(array, [ROW] * MEMBERS, phases, {}, 10)
-        step.graph = _graph(step) if captured else None
+        step.graph = graph_of(step) if captured else None
         pair.append(step)
-    _train(pair, range(40))
+    train_both(pair, range(40))
     assert len(pair[0].graph.backend.made) == 2
 
 
@@ -501,14 +329,14 @@ def test_on_a_gpu_the_step_is_one_cuda_graph(optimizer: str) -> None:
     pair = []
     for captured in (True, False):
         torch.manual_seed(0)
-        array = hfta.fuse([_build().to(device) for _ in range(MEMBERS)], [1, 2, 3])
+        array = hfta.fuse([build().to(device) for _ in range(MEMBERS)], [1, 2, 3])
         rows = [{**ROW, "optimizer": optimizer, "lr": lr} for lr in (1e-2, 2e-2, 5e-3)]
         step = ArrayStep(array, rows, nn.functional.cross_entropy, {}, 10)
         step.graph = step.graph if captured else None
         pair.append(step)
     for epoch in range(3):
         for number in range(epoch * 12, epoch * 12 + 12):
-            x, y = (v.to(device) for v in _batch(number))
+            x, y = (v.to(device) for v in batch(number))
             losses = [step.train(x.float(), y)["loss"] for step in pair]
             assert torch.allclose(*losses, rtol=1e-4)
         for step in pair:

@@ -20,7 +20,7 @@ from hfta_nb.metrics import Metric, checked
 from hfta_nb.step import ArrayStep
 from hfta_nb.step.graph import StepGraph
 from hfta_nb.train.scores import EpochScores
-from tests.contract.test_step_graph import MEMBERS, ROW, StandIn, _batch, _build, _same
+from tests.contract.captured_steps import MEMBERS, ROW, StandIn, assert_same, batch, build
 from tests.contract.zoo.packages import package
 
 CLASSES = 4
@@ -170,7 +170,7 @@ def _pair(metrics: dict[str, Metric]) -> list[tuple[ArrayStep, EpochScores]]:
     made = []
     for captured in (True, False):
         torch.manual_seed(0)
-        array = hfta.fuse([_build().double() for _ in range(MEMBERS)], [1, 2, 3])
+        array = hfta.fuse([build().double() for _ in range(MEMBERS)], [1, 2, 3])
         step = ArrayStep(array, [ROW] * MEMBERS, nn.functional.cross_entropy, metrics, 10)
         step.graph = StepGraph(StandIn(array.generators), step.tensors) if captured else None
         scores = EpochScores(["loss", *metrics], metrics, 2, MEMBERS, torch.float64, array.generators.device, captured)
@@ -182,14 +182,14 @@ def _epoch(pair: list[tuple[ArrayStep, EpochScores]], first: int, steps: int) ->
     found = []
     for step, scores in pair:
         for number in range(steps):
-            x, y = _batch(first + number)
+            x, y = batch(first + number)
             scores.begin(number)
             assert step.train(x, y, scores) == {}
             scores.end(len(y))
         found.append(scores.means())
     assert list(found[0]) == list(found[1])
     assert all(torch.equal(found[0][n], found[1][n]) for n in found[0])
-    _same(pair[0][0], pair[1][0])
+    assert_same(pair[0][0], pair[1][0])
 
 
 def test_a_captured_step_keeps_its_scores(tm: Any) -> None:

@@ -1,0 +1,90 @@
+"""Captured steps where memory is short."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from hfta_nb.replay.program import Program
+from hfta_nb.step import graph
+from tests.contract.captured_steps import (
+    CPU,
+    Captured,
+    batch,
+    steps_of,
+    train_both,
+)
+
+
+@pytest.mark.only(where=["capture", "replay", "optimizer"])
+@pytest.mark.parametrize("where", ["capture", "copy before", "replay", "optimizer", "copy after"])
+def test_without_memory_for_a_capture_the_step_is_made_without_it(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, plain = steps_of(CPU)
+    backend, held = step.graph.backend, []
+
+    def full(*_: Any) -> Any:
+        """Memory is short for as long as a capture is held."""
+        if any(reference() is not None for reference in held):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def capture(action: Callable[[], Any], draws: bool) -> Captured:
+        made = Captured(action)
+        held.append(weakref.ref(made))
+        if where == "capture":
+            full()
+        return made
+
+    def before(owner: Any, name: str, count: int = 0) -> None:
+        real, calls = getattr(owner, name), [0]
+
+        def wrapped(*args: Any) -> Any:
+            if held:
+                calls[0] += 1
+                if calls[0] > count:
+                    full()
+            return real(*args)
+
+        monkeypatch.setattr(owner, name, wrapped)
+
+    monkeypatch.setattr(backend, "capture", capture)
+    if where.startswith("copy"):
+        before(graph, "_copies", where == "copy after")
+    elif where == "replay":
+        before(Program, "run")
+    elif where == "optimizer":
+        before(step.updates[0].optimizer, "step")
+    train_both([step, plain], range(14))
+    assert step.graph.notes() == ["not captured: there is not enough memory to capture it"]
+    assert "replayed from a recording" in set(step.array.explain()["how"])
+    assert (step.whole, len(held)) == (True, 1)
+    gc.collect()
+    assert held[0]() is None
+
+
+def test_an_evaluation_gets_the_memory_of_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, plain = steps_of(CPU)
+    train_both([step, plain], range(14))
+    held, evaluate = weakref.ref(step.graph.backend.made.pop()), step.array.evaluate
+
+    def evaluated(*args: Any) -> Any:
+        if held() is not None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return evaluate(*args)
+
+    monkeypatch.setattr(step.array, "evaluate", evaluated)
+    found, wanted = (one.evaluate(*batch(99)) for one in (step, plain))
+    assert all(torch.equal(value, wanted[name]) for name, value in found.items())
+    train_both([step, plain], range(14, 20))
+    assert step.graph.notes() == ["not captured: the memory is needed for something else"]
+
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(step.array, "evaluate", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        step.evaluate(*batch(99))
