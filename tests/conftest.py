@@ -40,6 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["HFTA_NB_CACHE"] = "off"  # what tests measure is no one's
     if torch.cuda.is_available():  # float32 is compared to its own rounding; cuDNN's convolutions are TF32 by default
         torch.backends.cudnn.allow_tf32 = False
+    for absent in (torch.cuda, torch.xpu, torch.mtia):
+        if not absent.is_available():  # torch.manual_seed formats the stack for each, a millisecond and more in a test
+            absent.manual_seed_all = lambda seed: None
     if not hasattr(config, "workerinput"):  # workers of pytest-xdist have the variable from whoever starts them
         folder = Path(tempfile.mkdtemp(prefix="hfta_nb_compiled_"))
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
