@@ -32,6 +32,8 @@ if importlib.util.find_spec("beartype"):
 if not importlib.util.find_spec("expecttest"):  # torch's lists of modules and optimizers are in files that import it
     sys.modules["expecttest"] = types.ModuleType("expecttest")
     sys.modules["expecttest"].TestCase = unittest.TestCase  # type: ignore[attr-defined]
+# The schema of notebooks has no international addresses; the grammar of those takes seconds to compile at its import.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 
 def pytest_configure(config: pytest.Config) -> None:
