@@ -288,7 +288,7 @@ class GroupRun(Progress):
                 self.step.end_validation(monitored, [self.rows[place] for place in due])
             else:
                 self.step.end_validation(monitored)
-            self._keep_rungs(due)
+            self._keep_moments(due, values)
             replaced = population.replaced(self, values[self.settings.monitor])
             self.judged = self.epoch
             yield from [*told, *replaced]
@@ -296,9 +296,11 @@ class GroupRun(Progress):
         for ids, state, reason in list(self.members.verdicts(self.epoch, values, due)):
             yield from self.leave(ids, state, reason, hold=hold)
 
-    def _keep_rungs(self, due: Sequence[int]) -> None:
-        """Keep the weights of members that have reached a rung, before any of them is replaced or goes."""
+    def _keep_moments(self, due: Sequence[int], values: Mapping[str, Sequence[float]]) -> None:
+        """Keep the weights of members that were validated, before any of them is replaced or goes: of those that have
+        reached a rung, and of those that may yet diverge or fail."""
         members = [self.members.active[place] for place in due]
+        self.keep_last([self.members.ids[place] for place in due if math.isfinite(values["val_loss"][place])])
         reached = {member.id: self.epoch - member.start for member in members}
         rungs = {variant: epoch for variant, epoch in reached.items() if epoch in self.settings.rungs}
         if rungs:

@@ -142,9 +142,11 @@ def _merged(
             mine.first_step = page.first_step + run.steps - other.steps
             mine.first_pass = page.first_pass + run.pass_ - other.pass_
             mine.begin_s = page.begin_s
+    stopped = sorted(trainer.early_stops & set(other.members.ids))
+    other.keep_last(stopped)
     run.members.departed |= other.members.unsaved()
     yield ev.PlanMade(time.time(), trainer.records())
-    for variant in sorted(trainer.early_stops & set(other.members.ids)):
+    for variant in stopped:
         yield ev.MemberChanged(time.time(), variant, ev.STOPPED, "stopped by request")
     yield from steering.before(run)
     yield from steering.begun(run)

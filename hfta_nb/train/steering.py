@@ -97,6 +97,7 @@ def _pause(trainer: Schedule, run: Progress | None, request: Pause) -> Iterator[
 
 def hold(run: Progress, variant: int) -> Iterator[Event]:
     """Pause a member of an array."""
+    run.keep_last([variant])  # it may be stopped before it is in an array again
     made = yield from aside.set_aside(run, [variant], ev.PAUSED, "paused by request", f"#{variant} was paused")
     run.trainer.asked.paused[variant] = made[1]
 
