@@ -34,7 +34,7 @@ def turn(run: Progress) -> Iterator[Event]:
     """
     trainer, before = run.trainer, run.group
     done = [m.id for m in run.members.active if run.left(m) <= 0]
-    end = checkpoint.end_of(run, done) if done else None
+    ends = [(set(part), checkpoint.end_of(run, part)) for part in regrouping.begun_together(run, done)]
     for variant in done:
         yield from run.leave([variant], ev.COMPLETE, "", hold=True)
     yield from _asked_to_go(run)
@@ -57,8 +57,8 @@ def turn(run: Progress) -> Iterator[Event]:
         if done:
             kept = run.members.ids
             regrouping.regroup(run, before.half(kept, before.index, before.reason) if kept else None, done)
-    if end is not None:
-        end(next(group.index for group in trainer.arrays if set(group.ids) == set(done)))
+    for part, end in ends:
+        end(next(group.index for group in trainer.arrays if set(group.ids) == part))
     if done or run.group is not before:
         yield ev.PlanMade(time.time(), trainer.records())
     if first is not None:

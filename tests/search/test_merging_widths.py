@@ -80,6 +80,24 @@ def test_others_step_aside_for_one_of_another_width(
     assert equal(found)
 
 
+def test_a_member_takes_the_place_of_one_of_another_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Member 0 is pruned at the end of the epoch after which member 1, which is narrower, joins the others again."""
+    step_of, kept = regrouping.step_of, list[bool]()
+
+    def followed(run: Any, *given: Any) -> Any:
+        made = step_of(run, *given)
+        kept.append(made is run.step)
+        return made
+
+    monkeypatch.setattr(regrouping, "step_of", followed)
+    found = made(tmp_path, strategy="measured")
+    list(found.run(Script({4: lambda c: c.pause(1), 8: lambda c: c.resume(1), 9: lambda c: c.put(ev.Prune(0, "why"))})))
+    assert [m.state for m in found.history.members.values()] == [ev.PRUNED, ev.COMPLETE, ev.COMPLETE]
+    assert {1, 2} in side_by_side(found)
+    assert kept == [True]
+    assert equal(found)
+
+
 def test_clones_of_two_widths_share_an_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regrouping, "WORTH", 0.0)
     found = made(tmp_path)
