@@ -58,8 +58,8 @@ class GroupRun(Progress):
         self.probe = self._probe()
         if self.ending and self.members.ids:
             yield from self._end_epoch()
-        if slots.refills(self) and self.batch == 0 and self.epoch:
-            yield from slots.turn(self)
+        if self.batch == 0 and self.epoch:
+            yield from slots.between(self)
         while self.members.ids and not (self.over or self.aside):
             yield from self._run_epoch()
             if self.trainer.stopped:
@@ -126,8 +126,7 @@ class GroupRun(Progress):
         self.step.end_epoch()
         self.ending = True
         yield from self._end_epoch()
-        if slots.refills(self):
-            yield from slots.turn(self)
+        yield from slots.between(self)
         if self.trainer.save_due and self.members.ids and not self.aside:
             yield from self.save()
 

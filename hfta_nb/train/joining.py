@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -63,7 +64,7 @@ class Joiner:
     @staticmethod
     def room(settings: Settings, group: Group) -> int:
         """Members that an array may have."""
-        slots = settings.slots or 0
+        slots = sys.maxsize if settings.slots is None else settings.slots
         return min(slots, group.capacity) if group.capacity else slots
 
     def look(self) -> int:
