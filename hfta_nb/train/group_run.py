@@ -43,10 +43,10 @@ class GroupRun(Progress):
             self.meter = Meter(self.settings.device)
         self.open()
         yield from steering.before(self)
-        yield from self.members.start()
         for variant in sorted(self.trainer.early_stops & set(self.members.ids)):
             why = "stopped before it started" if self.resume is None else "stopped by request"
             yield from self.leave([variant], ev.STOPPED, why)
+        yield from self.members.start()
         # Trials of many sizes stay together: one at a time they would be recorded with the sizes that they have now.
         together = slots.refills(self) and self.group.architectures > 1
         if self.resume is None and isinstance(self.step, ArrayStep) and not (self.settings.deterministic or together):

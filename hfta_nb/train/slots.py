@@ -92,7 +92,7 @@ def _asked_to_go(run: Progress) -> Iterator[Event]:
         elif isinstance(request, ev.Pin):
             run.trainer.pin(request)
         else:
-            run.trainer.control.post(request)
+            run.trainer.control.put(request)  # its member may have ended meanwhile: then it is refused, not raised
 
 
 def _join(run: Progress, joiner: Joiner, done: Sequence[int]) -> Iterator[Event]:

@@ -12,7 +12,7 @@ from hfta_nb.step import editing
 from hfta_nb.train import aside, cloning, extending
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.schedule import Schedule
-from hfta_nb.train.whereabouts import ENDED, PAUSED, TRAINING, WAITING, alive, noted, reached, where
+from hfta_nb.train.whereabouts import BEGUN, ENDED, PAUSED, TRAINING, WAITING, alive, noted, reached, where
 
 
 def answer(trainer: Schedule, run: Progress | None, request: Request) -> Iterator[Event]:
@@ -125,7 +125,11 @@ def _stop(trainer: Schedule, run: Progress | None, request: Stop) -> Iterator[Ev
         yield ev.MemberChanged(time.time(), variant, ev.STOPPED, "stopped by request")
         return
     trainer.asked.held.discard(variant)
+    found = where(trainer, run, variant)
     trainer.early_stops.add(variant)
+    if found != ENDED:  # what it has learnt is kept when its array is built
+        why = "stopped by request" if found == BEGUN else "stopped before it started"
+        yield ev.MemberChanged(time.time(), variant, ev.STOPPED, why)
 
 
 def _delete(trainer: Schedule, run: Progress | None, request: Delete) -> Iterator[Event]:
