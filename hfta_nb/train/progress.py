@@ -73,6 +73,7 @@ class Progress:
         self.asked: list[ev.Request] = []
         self.aside = False  # whether another array trains first, which this one then joins
         self.apart: set[int] = set()  # arrays that could not join this one
+        self.unlike: dict[int, tuple[tuple[int, ...], ...]] = {}  # those that do not fuse, with the members that do not
         self.stage = "building"
         self.differences: set[str] = set()  # parts of the model that are known to have differed
         self.whole = True  # whether memory that runs out leaves all as it was before

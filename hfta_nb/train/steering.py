@@ -112,7 +112,7 @@ def _resume(trainer: Schedule, run: Progress | None, request: Resume) -> Iterato
         return
     state = trainer.asked.paused.pop(variant)
     trainer.put_first([aside.find(trainer, run, variant)[0]], [state])
-    yield ev.MemberChanged(time.time(), variant, ev.WAITING, "resumed, in an array of its own")
+    yield ev.MemberChanged(time.time(), variant, ev.WAITING, "resumed")
 
 
 def _stop(trainer: Schedule, run: Progress | None, request: Stop) -> Iterator[Event]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from search.leaving import left
 from search.test_merging import side_by_side
 from search.test_slots import curves
@@ -15,6 +16,7 @@ from steering.twins import net
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
+from hfta_nb.step import ArrayStep
 from hfta_nb.train import regrouping
 
 ASKED = dict[int, Callable[[hfta.Control], Any]]
@@ -88,4 +90,28 @@ def test_members_of_a_population_are_of_one_age(tmp_path: Path) -> None:
     study = made(tmp_path, 5, population=hfta.Halving(every=2))
     run(study, PAUSED)
     assert side_by_side(study)[-3:] == [{1}] * 3
+    assert equal(study)
+
+
+def test_halves_of_an_array_stay_apart_while_both_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are one again once enough members have gone."""
+    train, sizes = ArrayStep.train, list[int]()
+
+    def fails(step: ArrayStep, *args: Any, **named: Any) -> Any:
+        sizes.append(len(step))
+        if len(step) == 4 and len(sizes) > 4:
+            raise torch.OutOfMemoryError("no room")
+        return train(step, *args, **named)
+
+    monkeypatch.setattr(ArrayStep, "train", fails)
+    monkeypatch.setattr(regrouping, "WORTH", 0.0)
+    study = made(tmp_path, 5, {"lr": [1e-3, 1e-2, 3e-3, 1e-4]})
+    halved = 0
+    for event in study.run(control := hfta.Control()):
+        if isinstance(event, ev.ArrayHalved):
+            halved += 1
+            control.stop(0)
+            control.stop(3)
+    assert halved == 1
+    assert side_by_side(study)[-1] == {1, 2}
     assert equal(study)
