@@ -52,7 +52,7 @@ class Control:
         self.post(Pause(_one_or_all(variant), _key(variant)))
 
     def resume(self, variant: int | None = None) -> None:
-        """Continue one variant that was paused, in an array of its own where the others are ahead; or the whole run."""
+        """Continue one variant that was paused, beside others where it fuses with them and fits; or the whole run."""
         self.post(Resume(_one_or_all(variant), _key(variant)))
 
     def stop(self, variant: int | None = None) -> None:

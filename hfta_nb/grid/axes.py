@@ -96,11 +96,11 @@ class AxisSpec:
 
     def _number(self, value: Json) -> float | int:
         whole = self.type == "int"
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # NaN
             raise GridError(
                 "not a number", where=self.name, got=value, accepted="whole numbers" if whole else "numbers"
             )
-        if whole and value != int(value):
+        if whole and isinstance(value, float) and not value.is_integer():
             raise GridError("not a whole number", where=self.name, got=value, accepted="whole numbers")
         value = int(value) if whole else float(value)
         below = (self.low is not None and value < self.low) or (self.above is not None and value <= self.above)

@@ -7,7 +7,7 @@ and Optuna only when something is searched. Begin reading at `searcher.py`.
 from hfta_nb.search.importances import importances
 from hfta_nb.search.mirror import Mirror
 from hfta_nb.search.population import PBT, Halving, Rounds, heard_population, told_population
-from hfta_nb.search.rungs import rounds_at, rungs_of
+from hfta_nb.search.rungs import has_rungs, rounds_at, rungs_of
 from hfta_nb.search.saved import heard, told
 from hfta_nb.search.searcher import Searcher
 from hfta_nb.search.spaces import Space, Uniform, is_space, logarithmic, uniform
@@ -24,6 +24,7 @@ __all__ = [
     "Space",
     "Trial",
     "Uniform",
+    "has_rungs",
     "heard",
     "heard_population",
     "importances",

@@ -38,9 +38,14 @@ def checked(study: Definition, given: Any) -> tuple[str, ...]:
     found = kept_of(given)
     if RUNGS in found and study.rounds is None:
         pruner = None if study.searcher is None else study.searcher.pruner
-        if pruner is None or not search.rungs_of(pruner, 10**9):
+        if pruner is None or not search.has_rungs(pruner, study.epochs):
             accepted = 'pruner="asha" or "hyperband", or a population'
-            raise StudyError("nothing decides at rungs", where="keep_checkpoints", got=RUNGS, accepted=accepted)
+            own = (
+                'give the pruner numbers for min_resource and max_resource: with "auto" its rungs are not known before'
+            )
+            remedy = "" if pruner is None or isinstance(pruner, str) else own
+            raise StudyError("nothing decides at rungs", where="keep_checkpoints", got=RUNGS, accepted=accepted,
+                             remedy=remedy)  # fmt: skip
     return found
 
 

@@ -54,8 +54,9 @@ class Result:
         """Its weights in a plain module, in eval mode: nothing of hfta_nb in it.
 
         Args:
-            at: "best", those of its best epoch. "last", those with which it ended, or an epoch at which there was a
-                rung, as far as the study keeps them (``keep_checkpoints=["best", "last", "rungs"]``).
+            at: "best", those of its best epoch. "last", those with which it ended or was paused; where it diverged or
+                failed, those of its last validation with a finite loss. An epoch at which there was a rung. The last
+                two as far as the study keeps them (``keep_checkpoints=["best", "last", "rungs"]``).
 
         Raises:
             StoreError: no such weights were saved (yet).

@@ -18,6 +18,7 @@ from hfta_nb.plan.building import Builder
 from hfta_nb.step import editing
 from hfta_nb.study import adding, saving
 from hfta_nb.study.protocol import Added, Study
+from hfta_nb.train.whereabouts import anew
 
 if TYPE_CHECKING:
     import pandas
@@ -126,7 +127,7 @@ def check(study: Study, request: Request, history: History) -> None:
         ended = "" if member is None or member.state not in ev.FINAL_STATES else member.state
         cold = isinstance(request, Clone) and not request.warm
         if ended and not cold and not isinstance(request, ev.Stop | ev.Delete | ev.Pin):
-            remedy = "control.clone(..., warm=False) trains it anew"
+            remedy = anew(type(request).__name__.lower(), ended)
             raise StudyError(f"has ended ({ended})", where=what, remedy=remedy)
     if isinstance(request, Clone | Set):
         _checked(study, request)

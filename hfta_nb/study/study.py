@@ -97,8 +97,9 @@ class Study(Analysis, Definition):
             reached. None for no limit.
         member_seconds: the same in seconds of training (an array's members train at the same time). What ends then
             depends on the machine.
-        keep_checkpoints: which weights of each member are kept: "best" (always), "last" (with which it ended) and
-            "rungs" (after each epoch at which "asha", "hyperband" or a population decides); see `Result.module`.
+        keep_checkpoints: which weights of each member are kept: "best" (always), "last" (with which it ended; where it
+            diverged or failed, those of its last validation with a finite loss) and "rungs" (after each epoch at which
+            "asha", "hyperband" or a population decides); see `Result.module`.
         loss: function of one member's output and the target that returns a scalar; replaces the family's loss.
         metrics: dict of names to functions of one member's output and the target (or to `Metric` or torchmetrics
             objects), or a list of functions; replaces the family's metrics.

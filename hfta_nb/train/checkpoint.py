@@ -94,6 +94,9 @@ def keep_end(run: Progress) -> None:
 def end_of(run: Progress, done: Sequence[int]) -> Callable[[int], None]:
     """Take down how far members are that end before the others of their array, as if they had begun with it.
 
+    Args:
+        done: members that have begun at the same time.
+
     Returns:
         A function that keeps it, as an array of this number.
     """

@@ -43,10 +43,10 @@ class GroupRun(Progress):
             self.meter = Meter(self.settings.device)
         self.open()
         yield from steering.before(self)
-        yield from self.members.start()
         for variant in sorted(self.trainer.early_stops & set(self.members.ids)):
             why = "stopped before it started" if self.resume is None else "stopped by request"
             yield from self.leave([variant], ev.STOPPED, why)
+        yield from self.members.start()
         # Trials of many sizes stay together: one at a time they would be recorded with the sizes that they have now.
         together = slots.refills(self) and self.group.architectures > 1
         if self.resume is None and isinstance(self.step, ArrayStep) and not (self.settings.deterministic or together):
@@ -58,8 +58,8 @@ class GroupRun(Progress):
         self.probe = self._probe()
         if self.ending and self.members.ids:
             yield from self._end_epoch()
-        if slots.refills(self) and self.batch == 0 and self.epoch:
-            yield from slots.turn(self)
+        if self.batch == 0 and self.epoch:
+            yield from slots.between(self)
         while self.members.ids and not (self.over or self.aside):
             yield from self._run_epoch()
             if self.trainer.stopped:
@@ -126,8 +126,7 @@ class GroupRun(Progress):
         self.step.end_epoch()
         self.ending = True
         yield from self._end_epoch()
-        if slots.refills(self):
-            yield from slots.turn(self)
+        yield from slots.between(self)
         if self.trainer.save_due and self.members.ids and not self.aside:
             yield from self.save()
 
@@ -288,7 +287,7 @@ class GroupRun(Progress):
                 self.step.end_validation(monitored, [self.rows[place] for place in due])
             else:
                 self.step.end_validation(monitored)
-            self._keep_rungs(due)
+            self._keep_moments(due, values)
             replaced = population.replaced(self, values[self.settings.monitor])
             self.judged = self.epoch
             yield from [*told, *replaced]
@@ -296,9 +295,11 @@ class GroupRun(Progress):
         for ids, state, reason in list(self.members.verdicts(self.epoch, values, due)):
             yield from self.leave(ids, state, reason, hold=hold)
 
-    def _keep_rungs(self, due: Sequence[int]) -> None:
-        """Keep the weights of members that have reached a rung, before any of them is replaced or goes."""
+    def _keep_moments(self, due: Sequence[int], values: Mapping[str, Sequence[float]]) -> None:
+        """Keep the weights of members that were validated, before any of them is replaced or goes: of those that have
+        reached a rung, and of those that may yet diverge or fail."""
         members = [self.members.active[place] for place in due]
+        self.keep_last([self.members.ids[place] for place in due if math.isfinite(values["val_loss"][place])])
         reached = {member.id: self.epoch - member.start for member in members}
         rungs = {variant: epoch for variant, epoch in reached.items() if epoch in self.settings.rungs}
         if rungs:

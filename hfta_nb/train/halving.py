@@ -51,7 +51,7 @@ def halve(trainer: Schedule, run: GroupRun, reason: str) -> Iterator[Event]:
     index = trainer.free_index
     why = f"halved while {stage}: {len(ids)} members did not fit in {shown(free)}"
     # Members that come to a half later are no more than there is memory for.
-    known: dict[str, Any] = {"fitted": True, "capacity": group.capacity if trainer.settings.slots is None else cut}
+    known: dict[str, Any] = {"fitted": True, "capacity": cut}
     halves = [
         replace(group.half(parts[0], group.index, group.reason), **known),
         replace(group.half(parts[1], index, f"not with array {group.index}: {why}"), **known),

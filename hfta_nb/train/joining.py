@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 
 from hfta_nb.grid import Variant
 from hfta_nb.plan import Builder, Group, Joining
+from hfta_nb.train.asked import Asked
 from hfta_nb.train.settings import Settings
 from hfta_nb.train.todo import Todo
 
@@ -20,6 +22,7 @@ class Waiting(Protocol):
     builder: Builder
     waiting: deque[Todo]
     early_stops: set[int]
+    asked: Asked
 
     @property
     def free_index(self) -> int:
@@ -63,11 +66,12 @@ class Joiner:
     @staticmethod
     def room(settings: Settings, group: Group) -> int:
         """Members that an array may have."""
-        slots = settings.slots or 0
+        slots = sys.maxsize if settings.slots is None else settings.slots
         return min(slots, group.capacity) if group.capacity else slots
 
     def look(self) -> int:
         """Take in what has come to wait; how many may join."""
+        withheld = _withheld(self.trainer)
         for todo in self.trainer.waiting:
             group = todo.group
             if todo.run is not None or todo.end is not None or group.serial or group.index == self._group.index:
@@ -75,7 +79,7 @@ class Joiner:
             for variant, row, arguments in zip(group.variants, group.rows, group.arguments, strict=True):
                 if len(self.found) >= self.free:
                     return len(self.found)
-                if variant.id in self._seen or variant.id in self.trainer.early_stops:
+                if variant.id in self._seen or variant.id in withheld:
                     continue
                 self._seen.add(variant.id)
                 if self._joining.add(variant, row, arguments):
@@ -98,7 +102,7 @@ class Joiner:
     def waiting(self) -> int:
         """Variants that wait for another array."""
         todos = [todo for todo in self.trainer.waiting if todo.run is None and todo.end is None]
-        return sum(len(todo.group.variants) for todo in todos) - len(self.found)
+        return sum(len(set(todo.group.ids) - _withheld(self.trainer)) for todo in todos) - len(self.found)
 
     def arguments(self, todo: Todo, variant: Variant) -> dict[str, Any]:
         """What the family builds a variant with."""
@@ -112,6 +116,11 @@ class Joiner:
         variants, rows, arguments = (tuple(column) for column in zip(*chosen, strict=True))
         found = self._joining.group(self._group)
         return replace(found, variants=variants, rows=rows, arguments=arguments, likes=())
+
+
+def _withheld(trainer: Waiting) -> set[int]:
+    """Variants that were stopped, deleted or paused before their array was built."""
+    return trainer.early_stops | trainer.asked.deleted | trainer.asked.held
 
 
 def taken_off(trainer: Waiting, found: Sequence[tuple[Todo, Variant]]) -> None:

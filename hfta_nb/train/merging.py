@@ -1,7 +1,7 @@
 """Two arrays that have both begun become one: the members of one that waits join the one that trains.
 
-In a search, arrays that have begun wait for another one where a paused member was resumed, where a clone did not fuse
-with its source, where memory has halved an array, and where trials that were done train on. Each member keeps its
+Arrays that have begun wait for another one where a paused member was resumed, where a clone did not fuse with its
+source, where memory has halved an array, and where members that were done train on. Each member keeps its
 epochs, steps, order of data, optimizer state, lr schedule, random streams and best value.
 """
 
@@ -91,8 +91,14 @@ def _joiner(run: Progress, todo: Todo) -> Joiner | None:
     free = Joiner.room(run.settings, run.group) - len(run.members.ids)
     if not run.members.ids or not 0 < len(ids) <= free or todo.group.serial or todo.group.index in run.apart:
         return None
+    both = (tuple(run.members.ids), tuple(ids))
+    if run.unlike.get(todo.group.index) == both:  # as was found after an epoch before: looking takes a while
+        return None
     joiner = Joiner(trainer, run.group, run.members.ids, free)
-    return joiner if joiner.take(todo, ids) else None
+    if joiner.take(todo, ids):
+        return joiner
+    run.unlike[todo.group.index] = both
+    return None
 
 
 def _combined(run: Progress, joiner: Joiner) -> tuple[Progress, Group, ArrayStep, list[int | None]] | None:
@@ -142,9 +148,11 @@ def _merged(
             mine.first_step = page.first_step + run.steps - other.steps
             mine.first_pass = page.first_pass + run.pass_ - other.pass_
             mine.begin_s = page.begin_s
+    stopped = sorted(trainer.early_stops & set(other.members.ids))
+    other.keep_last(stopped)
     run.members.departed |= other.members.unsaved()
     yield ev.PlanMade(time.time(), trainer.records())
-    for variant in sorted(trainer.early_stops & set(other.members.ids)):
+    for variant in stopped:
         yield ev.MemberChanged(time.time(), variant, ev.STOPPED, "stopped by request")
     yield from steering.before(run)
     yield from steering.begun(run)

@@ -73,6 +73,7 @@ class Progress:
         self.asked: list[ev.Request] = []
         self.aside = False  # whether another array trains first, which this one then joins
         self.apart: set[int] = set()  # arrays that could not join this one
+        self.unlike: dict[int, tuple[tuple[int, ...], ...]] = {}  # those that do not fuse, with the members that do not
         self.stage = "building"
         self.differences: set[str] = set()  # parts of the model that are known to have differed
         self.whole = True  # whether memory that runs out leaves all as it was before
@@ -211,8 +212,8 @@ class Progress:
         if not gone:
             return
         keep = [i for i, v in enumerate(self.members.ids) if v not in gone]
-        if self.settings.keep_last and state in (ev.COMPLETE, ev.PRUNED, ev.STOPPED):
-            self.keep_weights(dict.fromkeys(gone, LAST))
+        if state in (ev.COMPLETE, ev.PRUNED, ev.STOPPED):
+            self.keep_last(gone)
         if self._rows is None:
             self.held = list(self.members.ids)
         rows = self.rows
@@ -225,10 +226,20 @@ class Progress:
 
     def keep_weights(self, at: Mapping[int, int | str]) -> None:
         """Keep the present weights of members that still train, by variant the moment that they are kept of."""
-        weights, rows = self.step.weights(), dict(zip(self.members.ids, self.rows, strict=True))
-        for member in [member for member in self.members.active if member.id in at]:
-            row = {name: value[rows[member.id]] for name, value in weights.items()}
+        rows = dict(zip(self.members.ids, self.rows, strict=True))
+        members = [member for member in self.members.active if member.id in at]
+        chosen = [rows[member.id] for member in members]
+        # One copy to the host for all members of an array, not one for each of them.
+        weights = {name: value.detach()[chosen].to("cpu") for name, value in self.step.weights().items()}
+        for place, member in enumerate(members):
+            row = {name: value[place] for name, value in weights.items()}
             self.members.keep(member, weights_at(member.id, at[member.id]), row)
+
+    def keep_last(self, ids: Sequence[int]) -> None:
+        """Keep the present weights of these members as their last ones, where that is asked for and they have begun."""
+        begun = [m.id for m in self.members.active if m.id in ids and self.steps > m.first_step]
+        if begun and self.settings.keep_last:
+            self.keep_weights(dict.fromkeys(begun, LAST))
 
     def settle(self) -> None:
         """Cut the array down to the members that still train."""

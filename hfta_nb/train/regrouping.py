@@ -136,6 +136,15 @@ def joined(
         yield ev.MemberChanged(time.time(), variant, ev.RUNNING)
 
 
+def begun_together(run: Progress, ids: Sequence[int]) -> list[list[int]]:
+    """These members of an array by when they have begun: those of a part have trained as many epochs."""
+    found: dict[int, list[int]] = {}
+    for member in run.members.all:
+        if member.id in ids:
+            found.setdefault(member.start, []).append(member.id)
+    return list(found.values())
+
+
 def regroup(run: Progress, group: Group | None, done: Sequence[int]) -> None:
     """Let the run's array be of these variants; those that it had beside them are arrays that are over.
 
@@ -143,15 +152,15 @@ def regroup(run: Progress, group: Group | None, done: Sequence[int]) -> None:
         group: of the members that train; None where there are none.
         done: variants that have trained to their end.
     """
-    trainer, before = run.trainer, run.group
-    if group is None and set(done) == set(before.ids):
+    trainer, before, ended = run.trainer, run.group, begun_together(run, done)
+    if group is None and len(ended) == 1 and set(done) == set(before.ids):
         return
     gone = [v for v in before.ids if v not in done and (group is None or v not in group.ids)]
     parts, free = [], trainer.free_index
     if gone:
         parts.append(before.half(gone, free if group else before.index, f"ended before others of array {before.index}"))
-    if done:
-        parts.append(before.half(done, free + 1, f"done before others of array {before.index}"))
+    why = f"done before others of array {before.index}"
+    parts += [before.half(part, free + 1 + number, why) for number, part in enumerate(ended)]
     trainer.replace(before, [*(replace(part, fitted=True) for part in parts), *([group] if group else [])])
     if group is None:
         return

@@ -93,6 +93,7 @@ def _pause(run: Progress) -> Iterator[Event]:
 def _stop_all(run: Progress) -> Iterator[Event]:
     for one in _together(run):
         yield from one.tell(always=True)
+        one.keep_last(one.members.ids)
     yield from run.save()
     run.trainer.stopped = True
     for member in [member for one in _together(run) for member in one.members.active]:

@@ -44,7 +44,7 @@ class Settings:
             its epoch; None for no such limit.
         share_stream: whether arrays that read the same stream take turns; see `hfta_nb.Study`.
         population: replaces members by others while they train; None for nothing.
-        keep_last: whether the weights are kept with which a member ends.
+        keep_last: whether the weights are kept with which a member ends, pauses, or was last validated.
         rungs: epochs of a member after which its weights are kept.
     """
 

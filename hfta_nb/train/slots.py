@@ -19,12 +19,30 @@ from hfta_nb.train.joining import Joiner
 from hfta_nb.train.progress import Progress
 
 
-def refills(run: Progress) -> bool:
-    """Whether members may join this array."""
-    s = run.settings
-    if s.slots is None or isinstance(run.data, Stream) or any(phase.every > 1 for phase in s.family.phases):
+def joins(run: Progress) -> bool:
+    """Whether members can join this array."""
+    if isinstance(run.data, Stream) or any(phase.every > 1 for phase in run.settings.family.phases):
         return False  # a stream is where it is, and phases are due by the steps of the array
     return not run.group.serial and run.trainer.prepare is None and isinstance(run.step, ArrayStep)
+
+
+def refills(run: Progress) -> bool:
+    """Whether members join and leave this array at different times: in a search, and where others have joined it."""
+    return joins(run) and (run.settings.slots is not None or any(member.start for member in run.members.all))
+
+
+def between(run: Progress) -> Iterator[Event]:
+    """Between two epochs: let members go that are done, and others join."""
+    if refills(run):
+        yield from turn(run)
+    elif joins(run) and run.settings.population is None:  # which compares members of the same age
+        over = not run.members.ids or any(run.left(member) <= 0 for member in run.members.active)
+        begun = any(todo.run is not None or todo.end is not None for todo in run.trainer.waiting)
+        if begun and not over and regrouping.between_passes(run):
+            yield from merging.merge(run, ())
+            first = merging.first_to_train(run)
+            if first is not None:
+                yield from merging.step_aside(run, first)
 
 
 def turn(run: Progress) -> Iterator[Event]:
@@ -34,16 +52,16 @@ def turn(run: Progress) -> Iterator[Event]:
     """
     trainer, before = run.trainer, run.group
     done = [m.id for m in run.members.active if run.left(m) <= 0]
-    end = checkpoint.end_of(run, done) if done else None
+    ends = [(set(part), checkpoint.end_of(run, part)) for part in regrouping.begun_together(run, done)]
     for variant in done:
         yield from run.leave([variant], ev.COMPLETE, "", hold=True)
     yield from _asked_to_go(run)
-    between, first = regrouping.between_passes(run), None
-    if between:
+    passed, first = regrouping.between_passes(run), None
+    if passed:
         yield from merging.merge(run, done)
         first = merging.first_to_train(run)
     free = Joiner.room(run.settings, run.group) - len(run.members.ids)
-    if free > 0 and between and first is None:
+    if run.settings.slots is not None and free > 0 and passed and first is None:
         trainer.joiner = Joiner(trainer, run.group, run.members.ids, free)
         try:
             yield ev.SlotsFreed(time.time(), run.group.index, len(run.members.ids), free)
@@ -57,8 +75,8 @@ def turn(run: Progress) -> Iterator[Event]:
         if done:
             kept = run.members.ids
             regrouping.regroup(run, before.half(kept, before.index, before.reason) if kept else None, done)
-    if end is not None:
-        end(next(group.index for group in trainer.arrays if set(group.ids) == set(done)))
+    for part, end in ends:
+        end(next(group.index for group in trainer.arrays if set(group.ids) == part))
     if done or run.group is not before:
         yield ev.PlanMade(time.time(), trainer.records())
     if first is not None:
@@ -74,7 +92,7 @@ def _asked_to_go(run: Progress) -> Iterator[Event]:
         elif isinstance(request, ev.Pin):
             run.trainer.pin(request)
         else:
-            run.trainer.control.post(request)
+            run.trainer.control.put(request)  # its member may have ended meanwhile: then it is refused, not raised
 
 
 def _join(run: Progress, joiner: Joiner, done: Sequence[int]) -> Iterator[Event]:

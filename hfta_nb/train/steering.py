@@ -12,7 +12,7 @@ from hfta_nb.step import editing
 from hfta_nb.train import aside, cloning, extending
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.schedule import Schedule
-from hfta_nb.train.whereabouts import ENDED, PAUSED, TRAINING, WAITING, alive, noted, reached, where
+from hfta_nb.train.whereabouts import BEGUN, ENDED, PAUSED, TRAINING, WAITING, alive, noted, reached, where
 
 
 def answer(trainer: Schedule, run: Progress | None, request: Request) -> Iterator[Event]:
@@ -97,6 +97,7 @@ def _pause(trainer: Schedule, run: Progress | None, request: Pause) -> Iterator[
 
 def hold(run: Progress, variant: int) -> Iterator[Event]:
     """Pause a member of an array."""
+    run.keep_last([variant])  # it may be stopped before it is in an array again
     made = yield from aside.set_aside(run, [variant], ev.PAUSED, "paused by request", f"#{variant} was paused")
     run.trainer.asked.paused[variant] = made[1]
 
@@ -111,7 +112,7 @@ def _resume(trainer: Schedule, run: Progress | None, request: Resume) -> Iterato
         return
     state = trainer.asked.paused.pop(variant)
     trainer.put_first([aside.find(trainer, run, variant)[0]], [state])
-    yield ev.MemberChanged(time.time(), variant, ev.WAITING, "resumed, in an array of its own")
+    yield ev.MemberChanged(time.time(), variant, ev.WAITING, "resumed")
 
 
 def _stop(trainer: Schedule, run: Progress | None, request: Stop) -> Iterator[Event]:
@@ -124,7 +125,11 @@ def _stop(trainer: Schedule, run: Progress | None, request: Stop) -> Iterator[Ev
         yield ev.MemberChanged(time.time(), variant, ev.STOPPED, "stopped by request")
         return
     trainer.asked.held.discard(variant)
+    found = where(trainer, run, variant)
     trainer.early_stops.add(variant)
+    if found != ENDED:  # what it has learnt is kept when its array is built
+        why = "stopped by request" if found == BEGUN else "stopped before it started"
+        yield ev.MemberChanged(time.time(), variant, ev.STOPPED, why)
 
 
 def _delete(trainer: Schedule, run: Progress | None, request: Delete) -> Iterator[Event]:

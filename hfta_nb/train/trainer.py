@@ -40,6 +40,9 @@ class Trainer(Schedule):
             if stop or self.stopped:
                 yield from self._stop()
                 return
+            if self.waiting[0].run is None and self.waiting[0].end is None and not self._wanted(self.waiting[0].group):
+                self.waiting.popleft()
+                continue
             todo = self.opened(gathered(self, self.waiting.popleft()))
             if todo.run is None and not todo.group.fitted:
                 found = yield from self._fitted(todo.group)
@@ -50,6 +53,10 @@ class Trainer(Schedule):
             yield from Turns(self, [todo, *others]).events() if others else self._train(todo)
             if self.stopped:
                 return
+
+    def _wanted(self, group: Group) -> bool:
+        """Whether one of an array's members is still to begin: none of the others is built for nothing."""
+        return not set(group.ids) <= self.early_stops | self.asked.deleted
 
     def _asked_to_stop(self) -> Generator[Event, None, bool]:
         """Whether the run is to stop before another array is built, which answers most other requests."""

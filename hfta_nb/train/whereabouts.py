@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hfta_nb.errors import StudyError
+from hfta_nb.events import COMPLETE
 from hfta_nb.train import aside
 from hfta_nb.train.asked import with_values
 from hfta_nb.train.progress import Progress
@@ -49,10 +50,23 @@ def alive(trainer: Schedule, run: Progress | None, variant: int, what: str) -> s
     """
     found = where(trainer, run, variant)
     if found == ENDED:
-        raise StudyError(
-            "has ended", where=f"{what} #{variant}", remedy="control.clone(..., warm=False) trains it anew"
-        )
+        raise StudyError("has ended", where=f"{what} #{variant}", remedy=anew(what, ""))
     return found
+
+
+def anew(what: str, state: str) -> str:
+    """What can be done with a member that has ended.
+
+    Args:
+        what: was asked of it: "extend", ...
+        state: in which it has ended, where that is known.
+    """
+    remedy = "control.clone(..., warm=False) trains it anew"
+    return (
+        f"control.extend(epochs) trains all longer; {remedy}"
+        if what == "extend" and state in ("", COMPLETE)
+        else remedy
+    )
 
 
 def noted(trainer: Schedule, run: Progress | None, variant: int, changes: Mapping[str, Any]) -> None:

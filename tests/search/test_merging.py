@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from search.leaving import left
 from search.test_slots import built, curves, study
 from steering.test_requests import Script
 
@@ -98,13 +99,7 @@ def test_a_run_that_was_left_merges_the_same_arrays(tmp_path: Path, after: int) 
     """Before they are one, and when they are; bit for bit."""
     whole = search(tmp_path / "whole")
     run(whole, PAUSED)
-    cut = search(tmp_path / "run")
-    count = 0
-    for event in cut.run(Script(PAUSED)):
-        count += isinstance(event, ev.EpochDone)
-        if count == after:
-            break
-    again = hfta.Study.load(tmp_path / "run")
+    again = left(search(tmp_path / "run"), after, Script(PAUSED))
     list(again.run(resume=True))
     assert {0, 1, 2} in side_by_side(again)
     assert curves(again) == curves(whole)

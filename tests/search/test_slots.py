@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from search.leaving import left
 from torch import nn
 
 import hfta_nb as hfta
@@ -86,13 +87,7 @@ def test_the_best_weights_of_all_are_kept(ran: hfta.Study) -> None:
 @pytest.mark.parametrize("after", [1, 4, 7, 11])
 @pytest.mark.only(after=[4])
 def test_a_search_that_was_left_goes_on_as_if_it_had_not_been(ran: hfta.Study, tmp_path: Path, after: int) -> None:
-    cut = study(tmp_path / "run")
-    count = 0
-    for event in cut.run():
-        count += isinstance(event, ev.EpochDone)
-        if count == after:
-            break
-    again = hfta.Study.load(tmp_path / "run")
+    again = left(study(tmp_path / "run"), after)
     list(again.run(resume=True))
     assert [t.params for t in again.optuna.trials] == [t.params for t in ran.optuna.trials]
     assert [t.state for t in again.optuna.trials] == [t.state for t in ran.optuna.trials]
