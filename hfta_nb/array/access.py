@@ -60,16 +60,19 @@ def snapshot(array: FusedArray) -> Callable[[], None]:
     return array._state.snapshot()
 
 
-def take_member(array: FusedArray, index: int, other: FusedArray, src: int) -> None:
+def take_member(array: FusedArray, index: int, other: FusedArray, src: int, spent: bool = False) -> None:
     """Make a member the same as member `src` of another array, in place: tensors, random streams, attributes.
 
     Nothing that was recorded is lost. What follows the array (optimizers, lr schedulers, scalers) is left alone.
+
+    Args:
+        spent: nobody uses the other array any more.
 
     Raises:
         IndexError: there is no such member.
         FusionError: the two have different architectures, and the array is not roomy. Nothing has changed then.
     """
-    surgery.take_member(array._state, index, other._state, src)
+    surgery.take_member(array._state, index, other._state, src, spent)
 
 
 def suits(array: FusedArray, index: int, other: FusedArray, src: int) -> bool:
@@ -79,6 +82,8 @@ def suits(array: FusedArray, index: int, other: FusedArray, src: int) -> bool:
 
 def fuse_roomy(modules: Sequence[nn.Module], seeds: Sequence[int], verify: str) -> FusedArray:
     """As `fuse`; members of other sizes can take the places of those that leave, where the model keeps zeros at zero.
+
+    The modules are used up: copying each of many small ones takes longer than a training step.
 
     Source: see `padded.roomy`.
     """

@@ -54,7 +54,7 @@ def stack_members(
     """A module that represents all, their parameters and buffers with a member axis, and the blueprint of padding.
 
     Args:
-        roomy: unlike members each have an architecture of their own; see `padded.roomy`.
+        roomy: unlike members each have an architecture of their own; see `padded.roomy`. They are used up.
 
     Raises:
         FusionError: they cannot be fused.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hfta_nb.members.arena import Arena
 from hfta_nb.members.padded_entries import clear_padded, keep_bits
@@ -24,11 +24,11 @@ class Padding:
         self._masks: dict[int, Tensor] = {}
 
     @torch.no_grad()
-    def clear(self, parameters: Mapping[str, nn.Parameter], names: Collection[str]) -> None:
+    def clear(self, parameters: Mapping[str, Tensor], names: Collection[str]) -> None:
         """Set the gradients of padding to zero. Other values occur only for members that have diverged to NaN.
 
         Args:
-            parameters: all, by name.
+            parameters: all tensors of the array, by name.
             names: of those whose gradients have changed.
         """
         for number, arena in enumerate(self._arenas):

@@ -77,7 +77,7 @@ class ArrayState:
     def clear_padding(self, names: Collection[str]) -> None:
         """Set the gradients of padding to zero, for parameters with these names."""
         if self.owned and self.settings.block_size > 1:
-            self.padding.clear(dict(self.tensors.named_parameters()), names)
+            self.padding.clear(self.slots.current(), names)  # after each step: names are not looked for again
 
     def own_attributes(self) -> AbstractContextManager[None]:
         """The context in which the skeleton has its own attributes; see `ShownAttributes`."""

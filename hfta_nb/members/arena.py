@@ -15,7 +15,7 @@ from functools import cache
 
 import torch
 from jaxtyping import Shaped
-from torch import Tensor, nn
+from torch import Tensor
 
 _ALIGN_BYTES = 64  # every parameter begins on a cache line, as in a separate allocation
 
@@ -85,7 +85,7 @@ class Arena:
             _ = self.grad
         return self._grad_views[name]
 
-    def holds_grad(self, parameter: nn.Parameter, name: str) -> bool:
+    def holds_grad(self, parameter: Tensor, name: str) -> bool:
         """True if the parameter's gradient is stored in this arena."""
         return self._grad is not None and parameter.grad is self._grad_views[name]
 

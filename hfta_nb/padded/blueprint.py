@@ -18,8 +18,9 @@ class Blueprint:
     """Members, their architectures, and the skeleton that contains all of them.
 
     Args:
-        templates: one plain module per architecture; copied.
+        templates: one plain module per architecture; copied unless `spent`.
         of: by member, the number of its architecture.
+        spent: nobody else uses the templates.
 
     Attributes:
         skeleton: the union of the members; its tensors have no memory.
@@ -35,8 +36,8 @@ class Blueprint:
         FusionError: they cannot be fused.
     """
 
-    def __init__(self, templates: Sequence[nn.Module], of: Sequence[int]) -> None:
-        self.templates, self.of = [copy.deepcopy(t) for t in templates], list(of)
+    def __init__(self, templates: Sequence[nn.Module], of: Sequence[int], spent: bool = False) -> None:
+        self.templates, self.of = list(templates) if spent else [copy.deepcopy(t) for t in templates], list(of)
         self.spare: list[nn.Module] = []
         self.roomy = False
         merger = Merger(self.templates, [self.of.index(a) if a in self.of else 0 for a in range(len(templates))])
@@ -54,9 +55,10 @@ class Blueprint:
 
     @classmethod
     def for_modules(cls, modules: Sequence[nn.Module], roomy: bool = False) -> Blueprint:
-        """The blueprint of these members; with `roomy`, each has an architecture of its own, which may be replaced."""
+        """The blueprint of these members; with `roomy`, each has an architecture of its own, which may be replaced, and
+        the modules are used up."""
         if roomy:
-            made = cls(modules, range(len(modules)))
+            made = cls(modules, range(len(modules)), spent=True)
             made.roomy = True
             return made
         templates: list[nn.Module] = []

@@ -12,7 +12,6 @@ from typing import Any
 
 from torch import nn
 
-from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.padded.compare import INTERNAL, Comparison, difference
 from hfta_nb.padded.runtime import PaddedArchitectures
 from hfta_nb.padded.unlike import Unlike
@@ -73,11 +72,15 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
     return {k: v for k, v in module.__dict__.items() if k not in INTERNAL and k != "training"}
 
 
-def admit(architectures: PaddedArchitectures, member: int, module: nn.Module) -> None:
-    """Let a module that `admits` has nothing against be a member's architecture."""
+def admit(architectures: PaddedArchitectures, member: int, module: nn.Module, spent: bool = False) -> None:
+    """Let a module that `admits` has nothing against be a member's architecture.
+
+    Args:
+        spent: nobody else uses the module, so that no copy is needed.
+    """
     blueprint = architectures.blueprint
     a = blueprint.of[member]
-    old, new = blueprint.templates[a], copy.deepcopy(module)
+    old, new = blueprint.templates[a], module if spent else copy.deepcopy(module)
     skeleton = {id(m): path for path, m in blueprint.skeleton.named_modules()}
     paths = {target: own for own, target in blueprint.modules[a].items()}
     for path, unlike in blueprint.skeleton.named_modules():
@@ -89,4 +92,4 @@ def admit(architectures: PaddedArchitectures, member: int, module: nn.Module) ->
             site.values[a] = new.get_submodule(own).__dict__[site.name]
     blueprint.spare.append(old)
     blueprint.replace(a, new)
-    architectures.replaced(a, TensorSlots(blueprint.templates[a]))
+    architectures.replaced(a)

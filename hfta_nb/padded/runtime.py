@@ -41,18 +41,25 @@ class PaddedArchitectures:
         self.blueprint, self.slots = blueprint, slots
         self.roomy = False
         self.separate_reason = ""
-        self._template_slots = [TensorSlots(t) for t in blueprint.templates]
+        self._template_slots: dict[int, TensorSlots] = {}
         self._find_flags()
         self._handlers: dict[str, Handler] = {}
         self._masks: dict[tuple[str, tuple[int, ...], torch.device], Tensor] = {}
 
     def _find_flags(self) -> None:
-        here = dict(self.blueprint.skeleton.named_modules())
-        self._flags = [
-            (module, _nearest(here, self.blueprint.modules[a][path]))
-            for a, template in enumerate(self.blueprint.templates)
-            for path, module in template.named_modules()
-        ]
+        self._here = dict(self.blueprint.skeleton.named_modules())
+        self._flags = [self._flags_of(a) for a in range(len(self.blueprint.templates))]
+
+    def _flags_of(self, architecture: int) -> list[tuple[nn.Module, nn.Module]]:
+        """The modules of a template, each with that of the skeleton whose mode it has."""
+        paths, template = self.blueprint.modules[architecture], self.blueprint.templates[architecture]
+        return [(module, _nearest(self._here, paths[path])) for path, module in template.named_modules()]
+
+    def _slots_of(self, architecture: int) -> TensorSlots:
+        """The slots of a template; most are never asked for."""
+        if architecture not in self._template_slots:
+            self._template_slots[architecture] = TensorSlots(self.blueprint.templates[architecture])
+        return self._template_slots[architecture]
 
     def set_roomy(self, device: torch.device | None) -> None:
         """Let members run at the full sizes, with their tensors on this device; or no longer, without."""
@@ -67,10 +74,10 @@ class PaddedArchitectures:
     def separate(self) -> bool:
         return bool(self._handlers)
 
-    def replaced(self, architecture: int, slots: TensorSlots) -> None:
-        """An architecture has another template now, with these slots."""
-        self._template_slots[architecture] = slots
-        self._find_flags()
+    def replaced(self, architecture: int) -> None:
+        """An architecture has another template now."""
+        self._template_slots.pop(architecture, None)
+        self._flags[architecture] = self._flags_of(architecture)
         self._masks.clear()
 
     def executables(self, run: BlockTensors) -> list[ExecutableModule]:
@@ -123,21 +130,22 @@ class PaddedArchitectures:
             for k, v in self.blueprint.own_tensors(index, parameters).items()
         }
         own |= {k: v.detach().clone() for k, v in self.blueprint.own_tensors(index, buffers).items()}
-        with self._template_slots[a].filled(own):
+        with self._slots_of(a).filled(own):
             return copy.deepcopy(self.blueprint.templates[a])
 
     def state(self, index: int, array: nn.Module) -> dict[str, Tensor]:
         """Views of a member's tensors, by the keys of its own `state_dict`."""
         a = self.blueprint.of[index]
         tensors = {k: v.detach() for k, v in [*array.named_parameters(), *array.named_buffers()]}
-        with self._template_slots[a].filled(self.blueprint.own_tensors(index, tensors)):
+        with self._slots_of(a).filled(self.blueprint.own_tensors(index, tensors)):
             return self.blueprint.templates[a].state_dict()
 
     def copy_flags(self) -> None:
         """Set train and eval flags of the plain modules to those of the skeleton."""
-        for module, here in self._flags:
-            if module.training is not here.training:
-                module.training = here.training
+        for flags in self._flags:
+            for module, here in flags:
+                if module.training is not here.training:
+                    module.training = here.training
 
     def _like(self, run: BlockTensors, rows: list[int], architecture: int, *, alone: bool) -> ExecutableModule:
         names, shapes = self.blueprint.names[architecture], self.blueprint.shapes[architecture]
@@ -162,7 +170,7 @@ class PaddedArchitectures:
 
         return ExecutableModule(
             self.blueprint.templates[architecture],
-            self._template_slots[architecture],
+            self._slots_of(architecture),
             parameters,
             buffers,
             rows,

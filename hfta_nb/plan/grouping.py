@@ -41,6 +41,7 @@ def make_plan(
     serial: bool = False,
     across: float | str = MOST_PADDING["cpu"],
     capacity: int | None = None,
+    builder: Builder | None = None,
 ) -> list[Group]:
     """Group the variants of a grid by what fuses.
 
@@ -51,6 +52,7 @@ def make_plan(
         across: the largest share of an array's parameters that may be padding, where variants of different
             architecture share it; "never" to keep them apart.
         capacity: the most members of an array; None for any number.
+        builder: of the same family and data, which knows modules already.
 
     Returns:
         Groups in the order of their first variants, variants in the order of the grid.
@@ -69,7 +71,7 @@ def make_plan(
         variants = [replace(v, seed=int(v.config.get("seed", checked_fixed["seed"]))) for v in variants]
     _check_used(family, grid, checked_fixed)
     _check_stream(grid, checked_fixed, data)
-    builder = Builder(family, data)
+    builder = builder or Builder(family, data)
     defaults = {k: spec.default for k, spec in family.training.items()}
     drafts = [Draft.of(v, family, data, checked_fixed, builder, defaults) for v in variants]
     found = _alone(drafts) if serial else _shared_out(drafts, across)

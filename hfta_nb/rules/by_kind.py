@@ -34,6 +34,12 @@ _BACKWARD: Kernels = {
     "silu": lambda g, x, out: _aten.silu_backward.grad_input(g, x, grad_input=out),
 }
 
+_PREPARED = ("gelu",)
+"""Kernels of oneDNN, which prepares each call anew: that takes as long as some thousand entries."""
+
+_WORTH_A_CALL = 12288
+"""Entries of other members that such a kernel computes in vain rather than being called once more; measured."""
+
 
 def name_of(module: nn.Module) -> str:
     """The name of an activation that `by_kind` computes; empty for any other module."""
@@ -85,12 +91,13 @@ def _names(chosen: Sequence[Tensor], kinds: Sequence[str]) -> list[str]:
 
 
 class _Bound:
-    """A call with its tensors; neighbours of one kind are computed together.
+    """A call with its tensors; neighbours of one kind are computed together, and so are members nearby where
+    a call costs more than their rows.
 
     Args:
         kernels: by name, what takes the rows of `given` and of `out`.
         given: tensors ``[M, ...]``.
-        out: memory for the result.
+        out: memory for the result, beside `given`: some rows are written twice.
         chosen, kinds: see `by_kind`.
     """
 
@@ -104,13 +111,31 @@ class _Bound:
     def __call__(self) -> None:
         names = _names(self.chosen, self.kinds)
         if names != self._names:
-            self._names, self._calls, start = names, [], 0
-            for name, rows in itertools.groupby(names):
-                stop = start + len(list(rows))
-                self._calls.append(partial(self.kernels[name], *(t[start:stop] for t in (*self.given, self.out))))
-                start = stop
+            self._names, tensors = names, (*self.given, self.out)
+            gap = _WORTH_A_CALL // max(1, self.out[0].numel())
+            self._calls = [partial(self.kernels[n], *(t[rows] for t in tensors)) for n, rows in _runs(names, gap)]
         for call in self._calls:
             call()
+
+
+def _runs(names: Sequence[str], gap: int) -> list[tuple[str, slice]]:
+    """Kernels and the members that each computes, in order; a later one overwrites what an earlier one gave.
+
+    Args:
+        names: by member, its kind.
+        gap: members of other kinds that a call of `_PREPARED` may take along.
+    """
+    found: list[tuple[str, slice]] = []
+    start = 0
+    for name, rows in itertools.groupby(names):
+        stop = start + len(list(rows))
+        before = next((i for i in reversed(range(len(found))) if found[i][0] == name), None)
+        if name in _PREPARED and before is not None and start - found[before][1].stop <= gap:
+            found[before] = (name, slice(found[before][1].start, stop))
+        else:
+            found.append((name, slice(start, stop)))
+        start = stop
+    return sorted(found, key=lambda run: run[0] not in _PREPARED)
 
 
 def _bind_forward(args: Sequence[Any], rooms: Mapping[str, Any]) -> Callable[[], None]:

@@ -7,6 +7,8 @@ leaves a copy that lacks something; the next run adds it, or makes the copy anew
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import os
 import time
 import warnings
@@ -24,7 +26,7 @@ NAME = "study"
 """Of the Optuna study."""
 
 INTERVAL_S = 2.0
-"""What is new is copied at most this often: Optuna syncs its file for each value."""
+"""What is new is copied at most this often: each value is a line of its own."""
 
 
 class Mirror:
@@ -123,7 +125,26 @@ class Mirror:
 
 def _storage(path: Path) -> Any:
     optuna = methods.optuna()
-    return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+    return optuna.storages.JournalStorage(_unsynced(optuna.storages.journal)(str(path)))
+
+
+@functools.cache
+def _unsynced(journal: Any) -> Any:
+    """Optuna's file of a journal, without a sync of the disk after each value: a power cut may cost what is new in the
+    copy, or the copy, which is then made anew."""
+
+    class Unsynced(journal.JournalFileBackend):  # type: ignore[misc]
+        def append_logs(self, logs: list[dict[str, Any]]) -> None:
+            lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
+            lock = self._lock
+            lock.acquire()
+            try:
+                with open(self._file_path, "ab") as file:
+                    file.write(lines.encode())
+            finally:
+                lock.release()
+
+    return Unsynced
 
 
 def _open(path: Path) -> optuna.Study:

@@ -26,11 +26,13 @@ class Origin:
         changed: whether the hyperparameters of the member that goes on are those that its own step was built with.
             Its lr schedule is then the one of these values, as far as the old one has come; one that follows a metric
             takes what it has seen. Without, hyperparameters and lr schedule come from the origin, bit for bit.
+        spent: whether nobody uses the step afterwards.
     """
 
     step: ArrayStep
     place: int
     changed: bool = False
+    spent: bool = False
 
 
 def recomposed(fresh: ArrayStep, origins: Sequence[Origin | None]) -> ArrayStep:
@@ -87,7 +89,7 @@ def put_member(step: ArrayStep, place: int, origin: Origin) -> None:
     """
     source, src = origin.step, origin.place
     _in_training(step, source)
-    take_member(step.array, place, source.array, src)
+    take_member(step.array, place, source.array, src, origin.spent)
     for update, other in zip(step.updates, source.updates, strict=True):
         update.optimizer.take_member(place, other.optimizer, src, values=not origin.changed)
         if update.lr_scheduler is not None and other.lr_scheduler is not None:

@@ -10,11 +10,12 @@ from typing import Any
 from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.events import Add, Json, VariantRecord
 from hfta_nb.grid import Grid, configurations
-from hfta_nb.plan import Group, make_plan, whole
+from hfta_nb.plan import Builder, Group, make_plan, whole
 from hfta_nb.study import saving
 from hfta_nb.study.arguments import check_schedules
 from hfta_nb.study.protocol import Added as Added
 from hfta_nb.study.protocol import Definition, Study
+from hfta_nb.train import Trainer
 
 
 def add(study: Study, variants: Any, key: str = "") -> list[int]:
@@ -45,10 +46,10 @@ def add(study: Study, variants: Any, key: str = "") -> list[int]:
     return list(range(before, before + len(listed)))
 
 
-def planned(study: Definition, grid: Grid) -> list[Group]:
-    """The groups of a grid."""
+def planned(study: Definition, grid: Grid, builder: Builder | None = None) -> list[Group]:
+    """The groups of a grid; see `make_plan`."""
     most = study.capacity if isinstance(study.capacity, int) else None
-    how: dict[str, Any] = {"serial": study.serial, "across": study.across, "capacity": most}
+    how: dict[str, Any] = {"serial": study.serial, "across": study.across, "capacity": most, "builder": builder}
     groups = make_plan(study.family, grid, study.data, study.fixed, **how)
     check_schedules(groups, study.epochs, study.steps_per_epoch, study.data)
     return groups
@@ -107,7 +108,8 @@ def planned_apart(study: Study, one: Added, known: Sequence[Group]) -> list[Grou
     """The groups of what was added, numbered after all others."""
     first = 1 + max(v.id for g in known for v in g.variants)
     index = 1 + max(g.index for g in known)
-    return [_numbered(group, first, index) for group in planned(study, Grid.of(one.variants))]
+    builder = study._trainer.builder if isinstance(study._trainer, Trainer) else None
+    return [_numbered(group, first, index) for group in planned(study, Grid.of(one.variants), builder)]
 
 
 def _numbered(group: Group, first: int, index: int) -> Group:

@@ -91,7 +91,7 @@ def step_of(
         if not begun:
             part = replace(group.part(new, group.index, ""), likes=())
             fresh = _built(run, part, group)
-            origins = {places.index(id): Origin(fresh, place) for place, id in enumerate(part.ids)}
+            origins = {places.index(id): Origin(fresh, place, spent=True) for place, id in enumerate(part.ids)}
         if all(fits(old, place, origin) for place, origin in origins.items()):
             for place, origin in origins.items():
                 put_member(old, place, origin)

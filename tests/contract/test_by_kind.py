@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from hfta_nb.rules import by_kind as module
 from hfta_nb.rules.by_kind import BINDINGS, by_kind, name_of
 
 KINDS: list[nn.Module] = [nn.ReLU(), nn.GELU(), nn.Tanh(), nn.SiLU()]
@@ -16,7 +17,7 @@ def chosen(of: list[int]) -> list[torch.Tensor]:
     return [torch.tensor([number == kind for number in of]) for kind in range(len(KINDS))]
 
 
-@pytest.mark.parametrize("of", [[0, 1, 2, 3, 0], [1, 1, 0, 0, 3], [2, 2, 2, 2, 2]])
+@pytest.mark.parametrize("of", [[0, 1, 2, 3, 0], [1, 1, 0, 0, 3], [2, 2, 2, 2, 2], [1, 0, 3, 1, 2]])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_members_have_their_own_activations(of: list[int], dtype: torch.dtype) -> None:
     x = torch.randn(len(of), 6, 3, generator=torch.Generator().manual_seed(0)).to(dtype)
@@ -39,6 +40,14 @@ def test_a_bound_call_reads_the_kinds_that_there_are_now() -> None:
             column.copy_(now)
         call()
         torch.testing.assert_close(out, torch.stack([KINDS[k](row) for k, row in zip(of, x, strict=True)]))
+
+
+def test_a_kernel_that_is_prepared_anew_is_called_once_for_members_nearby() -> None:
+    names = ["gelu", "relu", "gelu", "tanh", "tanh", "gelu", "relu"]
+    near, far = module._runs(names, 1), module._runs(names, 2)
+    others = [("relu", slice(1, 2)), ("tanh", slice(3, 5)), ("relu", slice(6, 7))]
+    assert near == [("gelu", slice(0, 3)), ("gelu", slice(5, 6)), *others]
+    assert far == [("gelu", slice(0, 6)), *others]  # the others overwrite their rows
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
