@@ -161,8 +161,10 @@ def tracked_attributes(
     finally:
         now = held()
         for path, module in modules.items():
+            old = start[path]
             for name, value in now[path].items():
-                if not _same(name, value, start[path].get(name, MISSING)) and not _is_cache(module, name):
+                was = old.get(name, MISSING)
+                if value is not was and not _same(name, value, was) and not _is_cache(module, name):
                     changes[path, name] = value
             if not keep:
                 _restore(module, now[path], before[path])
@@ -181,7 +183,8 @@ def _restore(module: nn.Module, now: Mapping[str, Any], before: Mapping[str, Any
         if name not in before:
             _remove(module, name)
     for name, value in before.items():
-        if not _same(name, value, now.get(name, MISSING)):
+        current = now.get(name, MISSING)
+        if value is not current and not _same(name, value, current):
             _set(module, name, value)
 
 

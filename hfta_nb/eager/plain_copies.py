@@ -63,7 +63,7 @@ def copied_module(root: nn.Module, replaced: Mapping[int, Any]) -> nn.Module:
     for module in ordinary:
         own = memo[id(module)].__dict__
         for name, value in module.__dict__.items():
-            own[name] = _copied(value, memo)
+            own[name] = value if type(value) in _ATOMS else _copied(value, memo)
     found: nn.Module = _copied(root, memo)
     return found
 
@@ -78,7 +78,8 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
     if kind is dict or kind is OrderedDict:
         memo[id(value)] = new = kind()
         for key, inner in value.items():
-            new[key if type(key) in _ATOMS else copy.deepcopy(key, memo)] = _copied(inner, memo)
+            held = inner if type(inner) in _ATOMS else _copied(inner, memo)
+            new[key if type(key) in _ATOMS else copy.deepcopy(key, memo)] = held
         return new
     return copy.deepcopy(value, memo)
 

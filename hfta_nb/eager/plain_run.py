@@ -46,7 +46,7 @@ class PlainRun:
         self._leaves = copied_leaves(inputs.member(member))
         self._plain = plain_member(state, member)
         self._streams = dict(state.generators.states[member])
-        self._process_streams = process_streams.stream_states()
+        self._process_streams = state.engine.process_streams.start()
         self._parameters = [arena.data[member].clone() for arena in state.arenas]
 
     def outcome(self) -> MemberOutcome:
@@ -60,9 +60,11 @@ class PlainRun:
         """What a module of the member's class computes; the array's random streams are left unchanged."""
         generators, changes = self.state.generators, dict[AttributeKey, Any]()
         leaves = copied_leaves(self._leaves)
-        now, process_now = list(generators.states), process_streams.stream_states()
+        now, process_now = list(generators.states), self._process_streams
         generators.keep(self.member, self._streams)
-        process_streams.set_stream_states(self._process_streams)
+        if self.state.engine.process_streams.drawn:  # otherwise the call has left them as they were
+            process_now = process_streams.stream_states()
+            process_streams.set_stream_states(self._process_streams)
         slots = self.state.slots
         try:
             with generators.member(self.member), tracked_attributes(plain, slots, {}, changes, deep=True, keep=True):

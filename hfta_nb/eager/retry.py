@@ -92,12 +92,14 @@ def _retry_until_done(
     before = state.settings.copy()
     key, kind = _kinds_of(state, what, inputs)
     found: Mismatch | None = None
-    new_path = False
+    new_path, verifiable = False, _verifiable(state)
     while True:
         restore = state.snapshot()
         state.engine.process_streams.rewind()
-        verification = _verification(state, restore, key, kind, inputs, computation, new_path)
-        _observe(state, new_path or key not in state.proven, verification is not None)
+        verification = None
+        if verifiable and _is_due(state, key, kind, new_path):
+            verification = _verification(state, restore, inputs, computation)
+        _observe(state, new_path or key not in state.proven, verification is not None, verifiable)
         result = None
         try:
             if state.engine.recording and state.settings.unproven:
@@ -153,11 +155,11 @@ def _kinds_of(state: ArrayState, what: str, inputs: Inputs) -> tuple[tuple[Any, 
     return key, (*key, *((v.dtype, v.shape) for v in inputs.leaves if isinstance(v, Tensor)))
 
 
-def _observe(state: ArrayState, recording: bool, verifying: bool) -> None:
+def _observe(state: ArrayState, recording: bool, verifying: bool, verifiable: bool) -> None:
     """Let the engine find out what the next attempt does."""
     engine = state.engine
     engine.recording, engine.watching = recording, recording or verifying
-    engine.paths = set() if _verifiable(state) else None
+    engine.paths = set() if verifiable else None
     engine.process_streams.begin(engine.watching)
 
 
@@ -199,22 +201,18 @@ def _undo_gradients(
         raise FusionError(str(error), where=type(state.skeleton).__name__, remedy=remedy) from error
 
 
-def _verification(
-    state: ArrayState,
-    restore: Callable[[], None],
-    key: tuple[Any, ...],
-    kind: tuple[Any, ...],
-    inputs: Inputs,
-    computation: Computation,
-    new_path: bool,
-) -> Verification | None:
-    """The comparison of this call with the plain module; None if it is not to be verified."""
-    # Padded members are proven by execution.
-    if not _verifiable(state) or state.settings.several_architectures:
-        return None
+def _is_due(state: ArrayState, key: tuple[Any, ...], kind: tuple[Any, ...], new_path: bool) -> bool:
+    """True if this call is to be verified."""
+    if state.settings.several_architectures:  # padded members are proven by execution
+        return False
     known = state.verified.get(kind, 0) > 1 or _enough_shapes(state, key, kind)
-    if state.settings.verify == "first" and known and not new_path:
-        return None
+    return new_path or not known or state.settings.verify != "first"
+
+
+def _verification(
+    state: ArrayState, restore: Callable[[], None], inputs: Inputs, computation: Computation
+) -> Verification | None:
+    """The comparison of this call with the plain module; None if there is too little memory."""
     try:
         return Verification(state, restore, inputs, computation)
     except Exception as error:
@@ -232,7 +230,7 @@ def _verifiable(state: ArrayState) -> bool:
 def _is_new(state: ArrayState, key: tuple[Any, ...], paths: set[int]) -> bool:
     """True if some members took a path that was not compared yet."""
     known = state.paths.get(key, set())
-    return len(known) < _MOST_PATHS and not paths <= known
+    return not paths <= known and len(known) < _MOST_PATHS
 
 
 def _enough_shapes(state: ArrayState, key: tuple[Any, ...], kind: tuple[Any, ...]) -> bool:

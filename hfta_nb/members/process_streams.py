@@ -51,6 +51,12 @@ class ProcessStreams:
         if self._began is None and (watching or self.drawn):
             self._began = stream_states()
 
+    def start(self) -> StreamStates:
+        """The state at the start of the call, which is now if nothing has run yet."""
+        if self._began is None:
+            self._began = stream_states()
+        return self._began
+
     def rewind(self) -> None:
         """Restore the state at the start of the call, if it was saved."""
         if self._began is not None:

@@ -152,17 +152,17 @@ class RuleMode(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        rule = self.rules.get(func)
         context, kwargs = self.context, kwargs or {}
         if functorch.maybe_current_level() != context.level:  # a `vmap` of the model itself
             return func(*args, **kwargs)
         if context.path is not None:
             context.path.add(func, args, kwargs)
-        name = function_name(func)
         if torch._C._is_any_autocast_enabled():
-            args, kwargs = cast(name, args, kwargs, context.casts)
+            args, kwargs = cast(function_name(func), args, kwargs, context.casts)
+        rule = self.rules.get(func)
         if rule is not None:
             return rule(context, func, args, kwargs)
+        name = function_name(func)
         if name == "__get__":  # access to an attribute
             return self._attribute(func, args, kwargs)
         if name == "__set__":

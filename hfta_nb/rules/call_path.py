@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 _SMALL = 8
 """Integers up to this size (axes, kernel sizes, paddings) choose how a function runs; larger ones are mostly counts."""
-_TOLD_APART = (bool, str, type(None), torch.dtype, torch.layout, torch.memory_format)
+_TOLD_APART = frozenset((bool, str, type(None), torch.dtype, torch.layout, torch.memory_format))
 
 
 class CallPath:
@@ -29,10 +29,12 @@ class CallPath:
 
     def add(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Append a function and the kinds of its arguments."""
-        kinds = tuple(map(_kind, args))
+        # In each call that is not replayed: tensors, and values that count as they are, take no call of `_kind`.
+        kinds = [Tensor if type(v) is Tensor else v if type(v) in _TOLD_APART else _kind(v) for v in args]
         if kwargs:
-            kinds += tuple((name, _kind(value)) for name, value in kwargs.items())
-        self.value = hash((self.value, function, kinds))
+            kinds += kwargs
+            kinds += [v if type(v) in _TOLD_APART else _kind(v) for v in kwargs.values()]
+        self.value = hash((self.value, function, *kinds))
 
 
 def _kind(value: Any) -> Any:
@@ -41,11 +43,11 @@ def _kind(value: Any) -> Any:
     if kind is Tensor or kind is nn.Parameter:
         return Tensor
     if kind is int:
-        return value if -_SMALL <= value <= _SMALL else int
+        return (int, value) if -_SMALL <= value <= _SMALL else int  # 1 is equal to True
     if kind is float:
         return (float, value) if value in (0.0, 1.0) else float
     if kind in _TOLD_APART:
-        return kind, value
+        return value
     if kind is tuple or kind is list:
         return kind, tuple(map(_kind, value))
     return kind
