@@ -130,6 +130,7 @@ class History:
         samples: `DeviceSampled`, oldest first.
         pauses: times (begin, end) in seconds since the epoch; the last end is None while paused.
         tried: `ForwardTried`, oldest first.
+        rates: per group, its `RateMeasured`.
         edits: `MemberEdited`, oldest first: the lineage of the members.
         refusals: `RequestRefused`, oldest first.
     """
@@ -153,6 +154,7 @@ class History:
         self.pauses: list[tuple[float, float | None]] = []
         self.checkpoint: ev.CheckpointSaved | None = None
         self.tried: list[ev.ForwardTried] = []
+        self.rates: dict[int, ev.RateMeasured] = {}
         self.edits: list[ev.MemberEdited] = []
         self.refusals: list[ev.RequestRefused] = []
 
@@ -344,6 +346,9 @@ class History:
     def _forward_tried(self, event: ev.ForwardTried) -> None:
         self.tried.append(event)
 
+    def _rate_measured(self, event: ev.RateMeasured) -> None:
+        self.rates[event.group] = event
+
 
 _HANDLERS: dict[type[Event], Any] = {
     ev.RunStarted: History._run_started,
@@ -362,6 +367,7 @@ _HANDLERS: dict[type[Event], Any] = {
     ev.CheckpointSaved: History._checkpoint_saved,
     ev.MemberChecked: History._member_checked,
     ev.ForwardTried: History._forward_tried,
+    ev.RateMeasured: History._rate_measured,
     ev.MemberEdited: History._member_edited,
     ev.RequestRefused: History._request_refused,
 }

@@ -115,6 +115,7 @@ AT_TOP: dict[str, set[str]] = {
     "pandas": {"tables"},
     "optuna": set(),
     "ray": set(),
+    "grpc": set(),
     "sklearn": set(),
     "scipy": set(),
     "matplotlib": {"figures"},
@@ -130,6 +131,7 @@ ANYWHERE: dict[str, set[str]] = {
     "pylab": set(),
     "rich": {"cli", "study"},  # study: the progress bar of `fit`
     "ray": {"crews"},
+    "grpc": {"crews"},
     "pickle": {"processes", "crews"},
     "cloudpickle": {"processes"},
     "threading": {*_STARTING, "members", "kernels"},  # the last two: see docs/decisions/0020 and 0022

@@ -96,6 +96,16 @@ def test_of_many_groups_colour_is_the_number_of_devices(groups: int, axes: int) 
     assert figures.png(figure)
 
 
+def test_a_group_has_the_same_colour_in_every_plan_of_it() -> None:
+    rates = {"array 10": [30.0], "array 9": [20.0], "array 2": [10.0]}
+    legends = []
+    for plan in fleet.simulate(rates, 2, 1).plans.values():
+        legend = figures.gantt(plan).axes[0].get_legend()
+        assert legend is not None
+        legends.append([text.get_text() for text in legend.get_texts()])
+    assert legends == [["array 2", "array 9", "array 10"]] * 5
+
+
 def test_names_are_drawn_where_they_fit() -> None:
     rates = {"quick": [1000.0], "a name that is long enough not to fit": [1.0]}
     figure = figures.gantt(fleet.plan(rates, 1, 1, method="global"))

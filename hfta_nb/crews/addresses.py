@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 
+from hfta_nb.crews.foreign import is_foreign
 from hfta_nb.errors import WorkerError
 
 TIMEOUT_S = 8.0
@@ -60,7 +61,14 @@ def check_address(address: str | None, timeout_s: float = TIMEOUT_S) -> None:
     found = _HOST_AND_PORT.fullmatch(address)
     if found is None or int(found["port"]) > 65535:
         raise WorkerError("not the address of a Ray cluster", where=where, got=address, accepted=ACCEPTED)
-    wrong = _tried(found["host"].strip("[]"), int(found["port"]), timeout_s)
+    host, port = found["host"].strip("[]"), int(found["port"])
+    wrong = _tried(host, port, timeout_s)
+    client = address.startswith("ray://")
+    if wrong is None and not _encrypted() and is_foreign(host, port, client):
+        wrong = (
+            f"the gRPC server there is not {'one for Ray clients' if client else 'the head of a cluster'}",
+            ELSEWHERE,
+        )
     if wrong is not None:
         what, remedy = wrong
         raise WorkerError(f"Ray can't be reached ({what})", where=where, got=address, accepted=ACCEPTED, remedy=remedy)
@@ -95,7 +103,7 @@ def _tried(host: str, port: int, timeout_s: float) -> tuple[str, str] | None:
 
 def _spoken(connection: socket.socket) -> str:
     """What a server that is not Ray seems to be; empty if it may be Ray."""
-    if os.environ.get(TLS, "0").lower() in ("1", "true"):
+    if _encrypted():
         return ""  # it says nothing before the connection is encrypted
     said = b""
     try:
@@ -116,6 +124,10 @@ def _spoken(connection: socket.socket) -> str:
         return "what listens there closes the connection"
     kind = next((kind for start, kind in _KNOWN.items() if said.lstrip().startswith(start)), "something else")
     return f"{kind} listens there, which says {said[:_SHOWN_BYTES]!r}"
+
+
+def _encrypted() -> bool:
+    return os.environ.get(TLS, "0").lower() in ("1", "true")
 
 
 def _is_settings(said: bytes) -> bool:

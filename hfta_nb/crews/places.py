@@ -9,6 +9,7 @@ from hfta_nb.crews.executor import Site, Terms, Worker
 from hfta_nb.crews.turns import Turn
 from hfta_nb.errors import WorkerError
 from hfta_nb.fleet import Rounds
+from hfta_nb.fleet.rates import assumed
 
 Slots: TypeAlias = tuple[int, ...]
 
@@ -134,8 +135,8 @@ class Places:
         return room
 
     def _rates(self, turns: Sequence[Turn]) -> dict[str, Sequence[float]]:
-        """Measured rates, or estimates: a step of an array costs as much as it has parameters."""
-        estimated = {t.name: [1e9 / max(1, t.todo[0].group.parameters * len(t.live))] for t in turns}
+        """Measured rates, or assumed ones."""
+        estimated = {t.name: [assumed(t.todo[0].group.parameters, len(t.live))] for t in turns}
         known = self._terms.rates
         if not known:
             return dict(estimated)

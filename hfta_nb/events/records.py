@@ -355,5 +355,21 @@ class ForwardTried(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class RateMeasured(Event):
+    """An array trained on a few batches, to measure how fast it is; nothing of that is kept. Not stored.
+
+    Attributes:
+        members: of the array; fewer than planned where not all fit a device.
+        samples_per_s: samples of the data that the whole array trains on in a second, on 1, 2, ... devices.
+        memory_bytes: the most that training takes on a device, of each of these.
+    """
+
+    group: int
+    members: int
+    samples_per_s: tuple[float, ...]
+    memory_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat(Event):
     """The run is alive, but nothing happened, for example while paused. Not stored."""

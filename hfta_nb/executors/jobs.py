@@ -16,7 +16,7 @@ LONGEST_REASON = 500
 
 
 class Runnable(Protocol):
-    """A study that can run; for checks it also has `check_events`, for trials `forward_events`."""
+    """A study that can run; each other job calls another of its methods, for example `check_events`."""
 
     def run(self, control: Control | None = None, resume: bool = False) -> Iterator[Event]: ...
 
@@ -47,11 +47,15 @@ def _run_again(study: Any, control: Control, resume: bool, arguments: Mapping[st
     return restart(study, control, **where)
 
 
+def _profile(study: Any, control: Control, resume: bool, arguments: Mapping[str, Any]) -> Iterator[Event]:
+    return cast("Iterator[Event]", study.profile_events(**arguments))
+
+
 AGAIN = "run again"
 """The job of a process that continues after another one has crashed before the first checkpoint."""
 
 Job = Callable[[Any, Control, bool, Mapping[str, Any]], Iterator[Event]]
-JOBS: dict[str, Job] = {"run": _run, "check": _check, "try": _try}
+JOBS: dict[str, Job] = {"run": _run, "check": _check, "try": _try, "profile": _profile}
 
 
 def perform(

@@ -36,7 +36,8 @@ def start(
             history.
         kind: "worker" for a separate process, "inline" for a thread of this process.
         resume: continue from the last checkpoint.
-        job: "run" for ``study.run``, "check" for ``study.check_events``, "try" for ``study.forward_events``.
+        job: "run" for ``study.run``, "check" for ``study.check_events``, "try" for ``study.forward_events``, "profile"
+            for ``study.profile_events``.
         arguments: arguments of that method.
 
     Raises:

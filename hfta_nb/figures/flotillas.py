@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -64,8 +65,9 @@ class _Box(NamedTuple):
 def gantt(plan: DrawnPlan) -> Figure:
     """A Gantt chart of a plan: a box for each group on the devices that it holds.
 
-    Up to 12 groups have a colour each; of more, colour is the number of devices that a group holds. A hatched box ends
-    in a checkpoint, and its group goes on in a later flotilla. Dotted lines mark where flotillas begin (of at most 60).
+    Up to 12 groups have a colour each, in the order of their names; of more, colour is the number of devices that a
+    group holds. A hatched box ends in a checkpoint, and its group goes on in a later flotilla. Dotted lines mark where
+    flotillas begin (of at most 60).
 
     Args:
         plan: see `hfta_nb.fleet.plan`.
@@ -105,7 +107,7 @@ def placements(history: History) -> Figure:
     times += [] if history.progress is None else [history.progress.time_s]
     end_s = max(max(times) - begin_s, 1e-3)
     found = []
-    for one in sorted(held, key=lambda one: one.group):  # colours and the legend by number
+    for one in held:
         name, until_s = f"array {one.group}", end_s if math.isnan(one.end_s) else one.end_s - begin_s
         found.append(_Held(one.start_s - begin_s, {name: one.slots}, {name: until_s}, (name,) if one.complete else ()))
     used_s = sum((box.end_s - box.start_s) * (box.last - box.first + 1) for one in found for box in _boxes(one))
@@ -136,7 +138,7 @@ class _Ran(NamedTuple):
 
 def _chart(plan: DrawnPlan, title: str, lines: Sequence[float] = (), place: str = "device") -> Figure:
     boxes = [box for flotilla in plan.flotillas for box in _boxes(flotilla)]
-    names = list(dict.fromkeys(box.group for box in boxes))
+    names = sorted({box.group for box in boxes}, key=_numbered)
     height = min(5.0, max(1.2, 0.28 * plan.gpus))
     figure = figure_of(7.5, height + (1.6 if len(names) <= colors.MAX_LEGEND else 1.1))
     axes = figure.add_subplot()
@@ -147,7 +149,7 @@ def _chart(plan: DrawnPlan, title: str, lines: Sequence[float] = (), place: str 
     _devices(axes)
     if len(names) <= colors.MAX_LEGEND:
         _by_group(axes, boxes, names)
-        _write(axes, boxes, plan, height)
+        _write(axes, boxes, names, plan, height)
     else:
         _by_count(axes, boxes)
     for start_s in lines:
@@ -176,6 +178,11 @@ def _by_group(axes: Axes, boxes: list[_Box], names: list[str]) -> None:
     shades = {name: _shade(place) for place, name in enumerate(names)}
     _fill(axes, boxes, [shades[box.group] for box in boxes])
     legend(axes, [(Patch(facecolor=shades[name]), plain(name, 30)) for name in names], _ROOM)
+
+
+def _numbered(name: str) -> list[tuple[int, int, str]]:
+    """The order of names, "array 10" after "array 9": so a group has the same colour in all charts of a study."""
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name)]
 
 
 def _shade(place: int) -> tuple[float, float, float]:
@@ -216,11 +223,10 @@ def _fill(axes: Axes, boxes: list[_Box], shades: Sequence[Any]) -> None:
         )
 
 
-def _write(axes: Axes, boxes: list[_Box], plan: DrawnPlan, height: float) -> None:
+def _write(axes: Axes, boxes: list[_Box], names: list[str], plan: DrawnPlan, height: float) -> None:
     """Names in the boxes that they fit into; sizes are in inches."""
     from matplotlib.colors import to_rgb
 
-    names = list(dict.fromkeys(box.group for box in boxes))
     for box in boxes:
         text = plain(box.group, 20)
         width = 6.4 * (box.end_s - box.start_s) / plan.makespan_s

@@ -45,6 +45,16 @@ def extrapolate(rates: Sequence[float], n: int) -> list[float]:
     return found
 
 
+def assumed(parameters: int, members: int) -> float:
+    """The rate of an array that was not measured, without a unit: a step takes as long as the array has parameters.
+
+    Args:
+        parameters: of a member.
+        members: of the array.
+    """
+    return 1e9 / max(1, parameters * members)
+
+
 def positive(value: Any, where: str) -> int:
     """The value, if it is a whole number from 1.
 

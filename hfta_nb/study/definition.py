@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,12 @@ import torch
 from torch import nn
 
 from hfta_nb import data as datasets
+from hfta_nb import events as ev
 from hfta_nb.crews import Crew
 from hfta_nb.data import AnyData
 from hfta_nb.errors import StudyError
 from hfta_nb.events import GroupRecord
-from hfta_nb.fleet import Profile
+from hfta_nb.fleet import Profile, Simulation
 from hfta_nb.grid import Grid, Variant
 from hfta_nb.history import History
 from hfta_nb.losses import Loss
@@ -25,7 +26,7 @@ from hfta_nb.model_zoo import check_data
 from hfta_nb.recipes import Family
 from hfta_nb.search import PBT, Halving, Mirror, Searcher
 from hfta_nb.store import Store
-from hfta_nb.study import adding, arguments, keeping, planning, populations, saving, searching
+from hfta_nb.study import adding, arguments, keeping, planning, populations, saving, searching, simulating
 from hfta_nb.train import Settings, Trainer
 
 if TYPE_CHECKING:
@@ -209,7 +210,42 @@ class Definition:
             "array 1", ... as in `plan`.
         """
         place = None if cache is None else Path(cache)
-        return planning.profiled(self, place, arguments.devices_of(devices, self.devices_batch_norm, self.device)[0])
+        count = arguments.devices_of(devices, self.devices_batch_norm, self.device)[0]
+        return planning.profiled(self, self.plan_groups, place, count)
+
+    def profile_events(self) -> Iterator[ev.RateMeasured]:
+        """Measure each array as `profile` does, with the study's `devices`; yields what was found, array by array.
+
+        Yields:
+            `RateMeasured` per array.
+        """
+        yield from planning.profile_events(self)
+
+    def simulate(self, gpus: int, profile: Profile | None = None, *, price_per_device_h: float = 0.0) -> Simulation:
+        """Simulate this study on so many devices, in five ways; see `hfta_nb.fleet.simulate`.
+
+        Every array trains for all epochs: members that stop early, and arrays that a search adds later, are not
+        foreseen. Arrays that take longest are first, as in a run with `executor="processes"` or `"ray"`, in which each
+        array has one device and the next begins when a device is free: "one per device".
+
+        Args:
+            gpus: number of devices, from 1.
+            profile: of `profile`. None to assume that a step of an array takes as long as it has parameters; then
+                times have no unit, and only their ratios mean something.
+            price_per_device_h: of one device for one hour, in any currency, 0 or more.
+
+        Raises:
+            StudyError: an array is not in the profile, or the number of batches in an epoch is not known.
+            FleetError: a number is out of its range.
+
+        Example:
+            >>> import hfta_nb as hfta
+            >>> study = hfta.Study("mlp", {"width": [8, 32], "lr": [1e-3, 1e-2]}, "digits", across="never")
+            >>> table = study.simulate(2).table()
+            >>> round(table["speedup"]["one per device"], 1)
+            1.0
+        """
+        return simulating.simulated(self, gpus, profile, price_per_device_h)
 
     def settings(self) -> Settings:
         """The settings of the training loop."""

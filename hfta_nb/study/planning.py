@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,11 +66,23 @@ def fitted(study: Definition) -> list[Group]:
     return trainer.arrays
 
 
-def profiled(study: Definition, cache: Path | None, devices: int) -> Profile:
-    """See `Study.profile`."""
-    groups = {f"array {group.index}": group for group in study.plan_groups}
-    members = {name: len(group.variants) for name, group in groups.items()}
-    return profile(Arrays(study.settings(), groups, study.devices_batch_norm), members, devices, cache=cache)
+def name_of(group: Group) -> str:
+    """The name of an array in profiles and plans of flotillas."""
+    return f"array {group.index}"
+
+
+def profiled(study: Definition, groups: Sequence[Group], cache: Path | None, devices: int) -> Profile:
+    """See `Study.profile`; of these arrays."""
+    by_name = {name_of(group): group for group in groups}
+    members = {name: len(group.variants) for name, group in by_name.items()}
+    return profile(Arrays(study.settings(), by_name, study.devices_batch_norm), members, devices, cache=cache)
+
+
+def profile_events(study: Definition) -> Iterator[ev.RateMeasured]:
+    """See `Study.profile_events`."""
+    for group in study.plan_groups:
+        (found,) = profiled(study, [group], None, study.devices).groups.values()
+        yield ev.RateMeasured(time.time(), group.index, found.members, found.rates, found.memory_bytes)
 
 
 def forward_error(study: Definition, event: ev.ForwardTried) -> FamilyError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -80,7 +81,7 @@ def choice(name: str, options: Sequence[str], tooltip: str, chosen: str | None =
     return made.add_class("hfta-field").add_class(f"hfta-field-{name}")
 
 
-def whole(name: str, value: int | None, low: int, tooltip: str, nothing: str = "") -> TypedField:
+def whole(name: str, value: int | None, low: int, tooltip: str, nothing: str = "", most: int = MOST) -> TypedField:
     """A whole number.
 
     Args:
@@ -89,18 +90,34 @@ def whole(name: str, value: int | None, low: int, tooltip: str, nothing: str = "
         low: the smallest accepted number.
         tooltip: the tooltip.
         nothing: the meaning of an empty field; by default that is an error.
+        most: the largest accepted number.
     """
 
     def read(text: str) -> int | None:
         if nothing and not text:
             return None
         number = _whole(text)
-        if number is None or not low <= number <= MOST:
-            accepted = f"{low} to {MOST:,}" + (f", or nothing for {nothing}" if nothing else "")
+        if number is None or not low <= number <= most:
+            accepted = f"{low} to {most:,}" + (f", or nothing for {nothing}" if nothing else "")
             raise StudyError("not a whole number" if number is None else "out of bounds", got=text, accepted=accepted)
         return number
 
     return TypedField(name, value, read, tooltip, nothing)
+
+
+def price(name: str, tooltip: str) -> TypedField:
+    """A price of 0 or more, or nothing."""
+
+    def read(text: str) -> float | None:
+        try:
+            number = float(text or 0)
+        except ValueError:
+            number = math.nan
+        if not 0 <= number < math.inf:
+            raise StudyError("not a price", got=text, accepted="0 or more, for example 2.50, or nothing")
+        return number if text else None
+
+    return TypedField(name, None, read, tooltip, "-")
 
 
 def capacity(value: Any) -> TypedField:

@@ -8,8 +8,11 @@ from typing import Any, TypeAlias
 
 import ipywidgets
 
+from hfta_nb import executors
 from hfta_nb.events import GroupRecord
 from hfta_nb.study import Study
+from hfta_nb.ui.debounce import Later
+from hfta_nb.ui.simulate import Simulate
 from hfta_nb.ui.text import amount, count, escape, listing, memory, shorten, table
 from hfta_nb.ui.widgets import words
 
@@ -132,19 +135,25 @@ def device_text(device: Any) -> str:
 class PlanView(ipywidgets.VBox):  # type: ignore[misc]
     """The plan as a sentence and a table, or the reason why there is none.
 
+    Args:
+        where: runs of this Workbench are executed.
+        later: the kernel's main thread.
+
     Attributes:
         groups: the groups of the run that were shown last.
         tried: the results of trying each architecture's forward.
+        simulate: what the plan would take on other devices.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, where: executors.Where, later: Later) -> None:
         self.sentence = words("hfta-plan-sentence")
         self.arrays = words("hfta-plan-arrays")
         self.needs = words("hfta-plan-needs")
         self.manner = words("hfta-plan-needs")
         self.tried = words("hfta-plan-tried")
         self.groups: Sequence[GroupRecord] = ()
-        super().__init__([self.sentence, self.arrays, self.needs, self.manner, self.tried])
+        self.simulate = Simulate(where, later)
+        super().__init__([self.sentence, self.arrays, self.needs, self.manner, self.tried, self.simulate])
 
     def __repr__(self) -> str:
         return "PlanView()"
@@ -156,12 +165,20 @@ class PlanView(ipywidgets.VBox):  # type: ignore[misc]
         self.arrays.value = plan_table(study, groups, configs)
         self.needs.value = escape(needs(study, groups))
         self.manner.value = escape(manner(study, groups))
+        if groups is None:
+            self.simulate.plan(study)
         return said
 
     def show_problem(self, text: str) -> None:
         """Show why there is no plan."""
         self.sentence.value = f'<span class="hfta-error">{escape(text)}</span>'
         self.arrays.value = self.needs.value = self.manner.value = ""
+        self.simulate.plan(None)
+
+    def close(self) -> None:
+        """Stop measuring, and close the widget."""
+        self.simulate.close()
+        super().close()
 
 
 def _fused_over(study: Study, groups: Sequence[GroupRecord], configs: Configs | None) -> list[list[str]]:

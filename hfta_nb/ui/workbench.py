@@ -103,7 +103,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         options = {k: v for k, v in given.items() if k not in FIELDS}
         self.define = Define(self._replan, **fields, options=options)
         self.bar, self.offer = Bar(), Offer(lambda path: actions.press_reattach(self, path))
-        self.plan_view = PlanView()
+        self.plan_view = PlanView(where, self._later)
         self._planner = Planner(self.define, self.plan_view)
         self._dry_run = DryRun(where.kind, self._later, self._tried)
         self.train_view = TrainView(self._pressed)
@@ -323,7 +323,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             self._dry_run.plan(self._planner.draft)
         self.sections["Plan"].summarise(line)
         self.sections["Define"].summarise(self.define.summary(self._planner.variants))
-        self.bar.hints = self.define.hints()
+        self.bar.hints = self.define.hints() | self.plan_view.simulate.hints()
         if self._planner.draft is not None and self._session.phase in AT_REST:
             self.bar.device = device_text(self._planner.draft.device)
         if self._session.study is None:
@@ -383,7 +383,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     def _let_go(self) -> None:
         # ipywidgets also closes a widget whose construction failed, and closes every widget again on collection.
-        for part in ("_session", "define", "live"):
+        for part in ("_session", "define", "live", "plan_view"):
             if part in self.__dict__:
                 self.__dict__[part].close()
         for child in self.children:

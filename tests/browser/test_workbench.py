@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from .jupyter import Lab
 from .notebook import Notebook
 from .polling import eventually, gone
-from .screen import Screen
+from .screen import RUN_S, Screen
 
 pytestmark = pytest.mark.browser
 
@@ -207,7 +207,7 @@ def test_two_workbenches_in_one_kernel_leave_each_other_alone(notebook: Notebook
 
 @pytest.mark.long
 def test_arrays_on_workers_are_drawn_at_a_readable_size(notebook: Notebook, lab: Lab) -> None:
-    """Three arrays that don't fuse, on two processes; beside it the chart of a plan of theirs."""
+    """Three arrays that don't fuse, simulated, then run on two processes; beside it the chart of a plan."""
     made = (
         'Workbench("mlp", "iris", {"width": [8, 16, 64], "lr": [1e-3, 3e-3]}, epochs=30,'
         ' across="never", executor="processes", workers=2)'
@@ -224,6 +224,7 @@ figures.gantt(hfta.fleet.plan(rates, 4, epochs, samples_per_epoch=50_000, gpus_p
     notebook.focus_mode()
     notebook.run_all()
     screen = Screen(notebook, "wb", 0)
+    simulated(screen)
     screen.train()
     screen.wait_state("finished")
     screen.field("figure").select_option("arrays on workers")
@@ -232,3 +233,32 @@ figures.gantt(hfta.fleet.plan(rates, 4, epochs, samples_per_epoch=50_000, gpus_p
     eventually(lambda: image.evaluate("i => i.complete && i.naturalWidth > 600 && i.clientWidth > 600"), "the figure")
     screen.picture("workbench-arrays-on-workers-light")
     notebook.screenshot("plan-gantt-light", notebook.page.locator(".jp-OutputArea-output img").last)
+    assert notebook.faults() == []
+
+
+def simulated(screen: Screen) -> None:
+    """The planned arrays on other devices: with assumed rates, measured, with wrong input, dark and narrow."""
+    part = screen.section("Simulate")
+    chart, rates = part.locator(".hfta-simulate-chart img"), part.locator(".hfta-simulate-rates")
+    expect(chart).to_have_count(0)
+    part.get_by_role("button", name="Simulate section").click()
+    expect(rates).to_contain_text("assumed")
+    expect(chart).to_have_attribute("alt", re.compile("^Gantt chart, .*: 3 arrays on 2 devices$"))
+    screen.button("measure").click()
+    expect(rates).to_contain_text("were measured", timeout=RUN_S * 1000)
+    screen.type("devices", "many")
+    expect(part.get_by_role("alert")).to_contain_text("devices: not a whole number")
+    expect(chart).to_have_count(0)
+    screen.type("devices", "3")
+    screen.type("price per device-hour", "2.5")
+    screen.field("chart of").select_option("FLEET-G")
+    expect(chart).to_have_attribute("alt", re.compile("^Gantt chart, FLEET-G: 3 arrays on 3 devices in "))
+    expect(part.locator("table")).to_contain_text("cost")
+    for width in (1280, 900):
+        screen.notebook.viewport(width)
+        eventually(lambda: chart.evaluate("i => i.naturalWidth > 1200 && i.clientWidth > 600"), "the chart")
+        screen.expect_fits()
+        for dark in (True, False):
+            screen.notebook.theme(dark)
+            screen.picture(f"workbench-simulate-{width}-{'dark' if dark else 'light'}")
+    screen.notebook.viewport(1280)

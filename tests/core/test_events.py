@@ -40,6 +40,7 @@ RECORDS = [
     ev.CheckpointSaved(1.0, 0, 1, "here"),
     ev.MemberChecked(1.0, 0, 3, {"val_loss": 1e-12}, 1e-8, False, False),
     ev.ForwardTried(1.0, 3, "RuntimeError: no", "model.py", 12, "forward", "x = self.fc(x)", "trace"),
+    ev.RateMeasured(1.0, 0, 6, (1e4, 1.9e4), (3_000, 3_100)),
     ev.Heartbeat(1.0),
     ev.Add(({"lr": 0.1, "width": 8}, {"betas": (0.9, 0.99)}), "key"),
     ev.Clone(3, {"lr": 1e-3, "milestones": (2, 4)}, False, "key"),

@@ -7,6 +7,7 @@ import http.server
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,35 @@ def server(say: Callable[[socket.socket], object]) -> Iterator[str]:
     thread.join()
 
 
+@pytest.fixture
+def _not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The servers of these tests take one connection each, and gRPC would wait for a second one."""
+    monkeypatch.setattr(addresses, "is_foreign", lambda *given, **more: False)
+
+
+@pytest.mark.usefixtures("_not_called")
 @pytest.mark.parametrize("scheme", ["", "ray://"])
 def test_a_server_of_grpc(scheme: str) -> None:
     with server(lambda connection: [connection.sendall(SETTINGS), connection.recv(99)]) as address:
         check_address(f"{scheme}{address}")
 
 
+@pytest.mark.parametrize(("scheme", "what"), [("", "the head of a cluster"), ("ray://", "one for Ray clients")])
+def test_a_server_of_grpc_that_is_not_ray(scheme: str, what: str) -> None:
+    """Ray itself takes half a minute to say so, or two and then ends the process."""
+    grpc = pytest.importorskip("grpc")
+    with ThreadPoolExecutor(1) as pool:
+        foreign = grpc.server(pool)
+        address = f"{scheme}127.0.0.1:{foreign.add_insecure_port('127.0.0.1:0')}"
+        foreign.start()
+        with pytest.raises(WorkerError, match=f"the gRPC server there is not {what}") as found:
+            check_address(address)
+        foreign.stop(None).wait()
+    assert found.value.got == repr(address)
+    assert "port of Ray" in found.value.remedy
+
+
+@pytest.mark.usefixtures("_not_called")
 def test_the_settings_come_in_parts() -> None:
     sent = threading.Event()
 
