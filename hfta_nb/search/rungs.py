@@ -44,7 +44,8 @@ def _rungs(given: Any, epochs: int) -> Iterator[int]:
         powers = (methods.REDUCTION**power for power in itertools.count())
         yield from itertools.takewhile(lambda epoch: epoch < epochs, powers)
         return
-    pruners, pruner = methods.optuna().pruners, methods.pruner_of(given, epochs)
+    pruners = methods.optuna().pruners
+    pruner: Any = methods.pruner_of(given, epochs)
     while isinstance(pruner, pruners.PatientPruner):
         pruner = getattr(pruner, "_wrapped_pruner", None)  # no public name: where it is missing, no rungs are known
     if isinstance(pruner, pruners.SuccessiveHalvingPruner | pruners.HyperbandPruner):
