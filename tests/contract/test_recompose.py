@@ -194,12 +194,15 @@ def test_members_of_other_width_and_activation_take_places_with_nothing_recorded
     ready = [entry for entry in step.array._steps.cache if entry.ready]
     assert ready
     fresh = roomy([(7, 5, nn.GELU), (8, 7, nn.ReLU)])
-    origins = {0: Origin(fresh, 0), 3: Origin(fresh, 1)}
+    origins = {0: Origin(fresh, 0), 3: Origin(fresh, 1, spent=True)}
+    template = fresh.array._state.engine.architectures.templates[1]
     for place, origin in origins.items():
         assert fits(step, place, origin)
         put_member(step, place, origin)
     found = trained(step, [7, 1, 2, 8], [2, 0, 0, 2], 2, first=2)
     assert [entry for entry in step.array._steps.cache if entry.ready] == ready
+    assert architectures.template(3) is template  # not copied
+    assert architectures.template(0) is not fresh.array._state.engine.architectures.templates[0]
     losses = step.evaluate(x, y)["loss"]
     for place, member in ((0, (7, 5, nn.GELU)), (3, (8, 7, nn.ReLU))):
         number = member[0]
@@ -215,6 +218,13 @@ def test_members_of_other_width_and_activation_take_places_with_nothing_recorded
     cut = step.select([0, 3])  # narrower members alone keep the layout
     assert trained(cut, [7, 8], [2, 2], 1, first=4)
     assert not fits(step, 1, Origin(roomy([(9, 12, nn.ReLU), (4, 4, nn.GELU)]), 0))  # no room
+
+
+def test_a_roomy_array_is_made_of_the_modules_themselves() -> None:
+    modules = [bare(0, 9, nn.ReLU), bare(1, 6, nn.GELU)]
+    architectures = fuse_roomy(modules, [0, 1], "first")._state.engine.architectures
+    assert architectures is not None
+    assert all(a is b for a, b in zip(architectures.templates, modules, strict=True))
 
 
 def test_steps_of_padded_members_are_replayed_after_a_validation() -> None:

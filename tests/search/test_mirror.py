@@ -58,6 +58,17 @@ def test_the_copy_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     equal(mirror.path, search)
 
 
+def test_the_copy_is_not_synced_value_by_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search, mirror, synced = begun(), Mirror(tmp_path / "optuna.log"), []
+    monkeypatch.setattr("os.fsync", synced.append)
+    monkeypatch.setattr("hfta_nb.search.mirror.INTERVAL_S", 0.0)
+    mirror.begin(search.optuna)
+    further(search)
+    mirror.follow(search.optuna, [0, 1, 2])
+    assert not synced
+    equal(mirror.path, search)
+
+
 def test_a_copy_that_lacks_something_is_brought_up_to_date(tmp_path: Path) -> None:
     search, path = begun(), tmp_path / "optuna.log"
     Mirror(path).begin(search.optuna)

@@ -16,6 +16,7 @@ import hfta_nb as hfta
 from benchmarks.search import occupied, slot_steps, useful
 from hfta_nb import events as ev
 from hfta_nb.errors import MemberError, StudyError
+from hfta_nb.plan import Builder
 from hfta_nb.step import ArrayStep
 from hfta_nb.train import failures, regrouping
 from hfta_nb.train.members import Members
@@ -45,6 +46,26 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> hfta.Study:
     made = study(tmp_path_factory.mktemp("slots") / "run")
     list(made.run())
     return made
+
+
+def test_modules_of_trials_that_are_added_are_built_to_look_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    build = Builder._new
+
+    def counted(builder: Builder, variant: Any, arguments: dict[str, Any]) -> nn.Module:
+        if not builder.shaped:
+            looked.append(arguments["width"])
+        return build(builder, variant, arguments)
+
+    monkeypatch.setattr(Builder, "_new", counted)
+    made = study(tmp_path / "run", {"lr": LR, "width": hfta.integers(4, 400)}, epochs=1, trials=6, slots=2)
+    first = {variant.config["width"] for variant in made.variants}
+    list(made.run())
+    later = {variant.config["width"] for variant in made.variants} - first
+    assert len(later) > 1
+    assert all(looked.count(width) == 1 for width in later)
 
 
 def test_trials_join_the_array_that_trains(ran: hfta.Study) -> None:
