@@ -96,9 +96,7 @@ def _retry_until_done(
     while True:
         restore = state.snapshot()
         state.engine.process_streams.rewind()
-        verification = None
-        if verifiable and _is_due(state, key, kind, new_path):
-            verification = _verification(state, restore, inputs, computation)
+        verification = _verification(state, restore, key, kind, inputs, computation, new_path) if verifiable else None
         _observe(state, new_path or key not in state.proven, verification is not None, verifiable)
         result = None
         try:
@@ -201,18 +199,21 @@ def _undo_gradients(
         raise FusionError(str(error), where=type(state.skeleton).__name__, remedy=remedy) from error
 
 
-def _is_due(state: ArrayState, key: tuple[Any, ...], kind: tuple[Any, ...], new_path: bool) -> bool:
-    """True if this call is to be verified."""
-    if state.settings.several_architectures:  # padded members are proven by execution
-        return False
-    known = state.verified.get(kind, 0) > 1 or _enough_shapes(state, key, kind)
-    return new_path or not known or state.settings.verify != "first"
-
-
 def _verification(
-    state: ArrayState, restore: Callable[[], None], inputs: Inputs, computation: Computation
+    state: ArrayState,
+    restore: Callable[[], None],
+    key: tuple[Any, ...],
+    kind: tuple[Any, ...],
+    inputs: Inputs,
+    computation: Computation,
+    new_path: bool,
 ) -> Verification | None:
-    """The comparison of this call with the plain module; None if there is too little memory."""
+    """The comparison of this call with the plain module; None if it is not to be verified."""
+    if state.settings.several_architectures:  # padded members are proven by execution
+        return None
+    known = state.verified.get(kind, 0) > 1 or _enough_shapes(state, key, kind)
+    if state.settings.verify == "first" and known and not new_path:
+        return None
     try:
         return Verification(state, restore, inputs, computation)
     except Exception as error:

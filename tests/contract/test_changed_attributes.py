@@ -30,22 +30,31 @@ def alone(modules: list[nn.Module], x: Tensor) -> Tensor:
     return torch.stack([F.mse_loss(module(x), x) for module in modules]).detach()
 
 
-class Warming(nn.Module):
-    """Takes another path from the fourth call on, which comes to something else under `vmap`."""
+class Calling(nn.Module):
+    """A linear layer that counts its calls; `change` makes something of the layer's output and the number."""
 
-    def __init__(self) -> None:
+    def __init__(self, change: Callable[[Tensor, int], Tensor]) -> None:
         super().__init__()
-        self.linear, self.calls = nn.Linear(5, 5), 0
+        self.linear, self.calls, self.change = nn.Linear(5, 5), 0, change
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
-        h = self.linear(x)
-        return h + 1 if self.calls > 3 and under_vmap() else h
+        return self.change(self.linear(x), self.calls)
+
+
+def warming() -> nn.Module:
+    """Takes another path from the fourth call on, which comes to something else under `vmap`."""
+    return Calling(lambda h, calls: h + 1 if calls > 3 and under_vmap() else h)
+
+
+def counting() -> nn.Module:
+    """Passes a number that is another one in each call."""
+    return Calling(torch.mul)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_path_that_a_model_takes_later_is_compared(form: str, verified: None, self_tuning: None) -> None:
-    modules, x = make(Warming, 3, torch.float64, CPU), inputs()
+    modules, x = make(warming, 3, torch.float64, CPU), inputs()
     array, wanted = hfta.fuse(modules), alone(modules, x)
     found, told = [], []
     for _ in range(6):
@@ -60,7 +69,7 @@ def test_a_path_that_a_model_takes_later_is_compared(form: str, verified: None, 
 
 
 def test_gradients_of_a_new_path_are_added_once(verified: None) -> None:
-    modules, x = make(Warming, 3, torch.float64, CPU), inputs()
+    modules, x = make(warming, 3, torch.float64, CPU), inputs()
     array = hfta.fuse(modules)
     for _ in range(3):
         array.backward(F.mse_loss, x, x)
@@ -98,21 +107,9 @@ def test_an_attribute_that_a_user_changes_is_compared_where_nothing_is_replayed(
     torch.testing.assert_close(found, alone(modules, x), atol=1e-12, rtol=0)
 
 
-class Counting(nn.Module):
-    """Passes a number that is another one in each call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.calls = nn.Linear(5, 5), 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        return self.linear(x) * self.calls  # type: ignore[no-any-return]
-
-
 def test_paths_are_not_compared_without_end(monkeypatch: pytest.MonkeyPatch, verified: None) -> None:
     seen, x = counted(monkeypatch), inputs()
-    array = hfta.fuse(make(Counting, 3, torch.float64, CPU))
+    array = hfta.fuse(make(counting, 3, torch.float64, CPU))
     for _ in range(30):
         losses(array, "backward", x)
     assert 2 < len(seen) <= _MOST_PATHS
