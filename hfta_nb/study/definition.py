@@ -242,7 +242,7 @@ class Definition:
             >>> import hfta_nb as hfta
             >>> study = hfta.Study("mlp", {"width": [8, 32], "lr": [1e-3, 1e-2]}, "digits", across="never")
             >>> table = study.simulate(2).table()
-            >>> round(table["speedup"]["one per device"], 1)
+            >>> print(round(table["speedup"]["one per device"], 1))
             1.0
         """
         return simulating.simulated(self, gpus, profile, price_per_device_h)

@@ -48,8 +48,8 @@ FAULTS = (
     Fault(
         "early-stop",
         "hfta_nb/train/steering.py",
-        "trainer.asked.held.discard(variant)\n    trainer.early_stops.add(variant)",
-        "pass",
+        "    trainer.early_stops.add(variant)\n    if found != ENDED:",
+        "    if found != ENDED:",
         "the request to stop a variant that waits is forgotten",
         ("tests/core/test_study_members.py",),
     ),
