@@ -213,6 +213,40 @@ def test_every_member_draws_the_same_numbers_from_streams_of_the_process(
             torch.testing.assert_close(own[i], F.mse_loss(module(x), x).detach(), atol=1e-12, rtol=0)
 
 
+class Noisy(torch.autograd.Function):
+    """Adds numbers from NumPy's stream to the gradient, as quantization with random rounding does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0] + torch.from_numpy(np.random.standard_normal(grads[0].shape))
+
+
+class NoisyBackward(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Noisy.apply(self.linear(x))
+
+
+@pytest.mark.filterwarnings("ignore::hfta_nb.errors.ArrayWarning")
+def test_numbers_that_a_backward_draws_stay_drawn(verified: None) -> None:
+    """The comparison leaves streams of the process as the call alone would leave them."""
+    ends = {}
+    for verify in ("never", "first"):
+        torch.manual_seed(0)
+        array = hfta.fuse([NoisyBackward() for _ in range(2)], verify=verify)
+        np.random.seed(0)
+        array.backward(lambda output, x: output.sum(), torch.ones(4, 3, dtype=torch.float64))
+        ends[verify] = np.random.random()
+    assert ends["first"] == ends["never"]
+
+
 def test_a_model_whose_representation_fails_with_a_member_axis_is_trained(self_tuning: None) -> None:
     class Shown(nn.Linear):
         def extra_repr(self) -> str:

@@ -51,6 +51,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         patch.setenv("RAY_TQDM_PATCH_PRINT", "0")  # it would put its own print in place of the builtin
         patch.setenv("RAY_AUTH_MODE", "disabled")  # it would write a token into the home
+        patch.setenv("RAY_raylet_start_wait_time_s", "60")  # else 15, which a busy machine may not keep
         patch.setenv("RAY_worker_niceness", "0")  # else 15: beside other tests, actors would hardly run
         import ray
 
