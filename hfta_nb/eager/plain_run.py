@@ -60,11 +60,9 @@ class PlainRun:
         """What a module of the member's class computes; the array's random streams are left unchanged."""
         generators, changes = self.state.generators, dict[AttributeKey, Any]()
         leaves = copied_leaves(self._leaves)
-        now, process_now = list(generators.states), self._process_streams
+        now, process_now = list(generators.states), process_streams.stream_states()
         generators.keep(self.member, self._streams)
-        if self.state.engine.process_streams.drawn:  # otherwise the call has left them as they were
-            process_now = process_streams.stream_states()
-            process_streams.set_stream_states(self._process_streams)
+        process_streams.set_stream_states(self._process_streams)
         slots = self.state.slots
         try:
             with generators.member(self.member), tracked_attributes(plain, slots, {}, changes, deep=True, keep=True):
