@@ -37,7 +37,7 @@ BROWSER := $(if $(HFTA_NB_NO_BROWSER),,chromium)
 SANITIZERS := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 KERNEL_TESTS := $(wildcard tests/core/test_own_*.py) $(addprefix tests/core/test_,$(addsuffix .py,conv images native norm product rows))
 
-.PHONY: help lab test test-all test-share checks checks-all lint types format nbval nbval-all pytest pytest-all sanitize zoo optuna4 docs \
+.PHONY: help lab test nbval-pytest test-all test-share checks-all lint types format nbval nbval-all pytest pytest-all sanitize zoo optuna4 docs \
 	coverage chromium lock clean venv notebooks coverage-page performance-page
 
 help: ## show this list
@@ -47,7 +47,13 @@ lab: venv ## open JupyterLab at the quickstart notebook
 	@echo "starting JupyterLab at $(NOTEBOOK): the browser opens, and the address is in the lines below"
 	$(BIN)/python -m jupyterlab --LabApp.default_url=/lab/tree/$(NOTEBOOK) $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_ARGS)
 
-test: checks pytest ## lint, types, the quickstart, and the tests: one row of each long table
+test: venv $(BROWSER) lint ## lint, types, the quickstart, and the tests: one row of each long table
+	@$(MAKE) --no-print-directory --jobs 2 types nbval-pytest
+
+# The tests wait for browsers and processes a fifth of their time: there is room for mypy beside them.
+nbval-pytest:
+	@$(MAKE) --no-print-directory nbval
+	@$(MAKE) --no-print-directory pytest
 
 test-all: docs checks-all pytest-all zoo sanitize ## lint, types, all notebooks, every row of every test, and sanitizers
 
@@ -55,15 +61,15 @@ test-share: venv $(BROWSER) ## one eighth of what `make test` leaves out; SHARE=
 	$(TESTS) -m long --share $(or $(SHARE),0/8) $(PYTEST_ARGS)
 
 # Side by side: none of these makes use of two processors on its own.
-checks checks-all: venv
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint types $(if $(filter checks-all,$@),nbval-all,nbval)
+checks-all: venv
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint types nbval-all
 
 lint: venv ## ruff's rules and formatting
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 
 types: venv ## mypy, strict
-	$(BIN)/mypy
+	nice $(BIN)/mypy
 
 pytest: venv $(BROWSER) ## the tests of `make test`; PYTEST_ARGS="-k name"
 	$(TESTS) -m "not long" $(PYTEST_ARGS)
