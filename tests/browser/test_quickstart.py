@@ -130,7 +130,7 @@ def one_stops_then_all(screen: Screen) -> None:
     eventually(lambda: screen.steps() > before, "the others to go on")
     screen.button("Stop").click()
     screen.wait_state("stopped")
-    assert set(screen.column("state")) == {"STOPPED"}
+    eventually(lambda: set(screen.column("state")) == {"STOPPED"}, "the table to say that all were stopped")
     assert screen.ask("[m.state for m in wb.history.members.values()]") == ["STOPPED"] * 6
 
 

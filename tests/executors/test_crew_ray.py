@@ -114,8 +114,8 @@ def ranks() -> list[psutil.Process]:
 
 
 def test_an_actor_that_is_killed_changes_nothing(tmp_path: Path, cluster: Any, workers: list[RayWorker]) -> None:
-    grid = {"width": [4], "lr": [1e-3, 1e-2]}
-    plain, study = make(tmp_path / "plain", grid=grid), make(tmp_path / "killed", grid=grid)
+    grid = {"width": [4], "lr": [1e-3, 1e-2]}  # 40 epochs: one that has nothing left to train can't be killed at work
+    plain, study = (make(tmp_path / name, 40, grid) for name in ("plain", "killed"))
     list(plain.run())
     events = killed(study, workers, 1, 1.0)
     again = [e for e in events if isinstance(e, ev.PhaseChanged) and e.phase == "starting again"]
@@ -127,17 +127,16 @@ def test_an_actor_that_is_killed_changes_nothing(tmp_path: Path, cluster: Any, w
 
 
 @pytest.mark.long
-def test_actors_that_are_killed_change_nothing(
-    tmp_path: Path, inline: hfta.Study, cluster: Any, workers: list[RayWorker]
-) -> None:
+def test_actors_that_are_killed_change_nothing(tmp_path: Path, cluster: Any, workers: list[RayWorker]) -> None:
     """Three groups on two CPUs: an actor is asked for per group, and those that are there train all."""
-    study = make(tmp_path)
+    plain, study = (make(tmp_path / name, 40) for name in ("plain", "killed"))
+    list(plain.run())
     events = killed(study, workers, 1, 0.4)
     again = [e for e in events if isinstance(e, ev.PhaseChanged) and e.phase == "starting again"]
     assert len(again) == 1
     assert all("ActorDiedError" in e.detail for e in again)
-    same(study, inline)
-    same(hfta.Study.load(tmp_path), inline)
+    same(study, plain)
+    same(hfta.Study.load(tmp_path / "killed"), plain)
     nothing_left_behind(cluster, workers)
 
 
